@@ -116,6 +116,7 @@ def _difference(described: StateCheckpoint, slices: Sequence[ReadableSlice]) -> 
     recorded = [item for item in slices if item.job.slice.offset_interval.start <= described.last_offset]
     if not recorded:
         return "there are no records that the state could follow from"
+    assert described.path is not None  # noqa: S101 - the file was read
     vocabulary, last = recorded[-1].expected.vocabulary, described.last_offset
     chosen = in_force([item.file for item in recorded], described.key, upto=last)
     expected = _rows([item.file for item in recorded], last, chosen)

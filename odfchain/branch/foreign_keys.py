@@ -213,10 +213,13 @@ class ForeignKeys:
     # --- rows that go ------------------------------------------------------------------------------
 
     def _referred_to(self, rows: Rows) -> Iterator[Broken]:
-        if not rows.columns.key or not any(map(takes_any_back, rows.new)):
+        if not rows.columns.key:
+            return
+        # slices that executors put into the store are brought only where somebody refers to the dataset
+        if all(item.is_here for item in rows.new) and not any(map(takes_any_back, rows.new)):
             return
         referring = list(self._children(rows))
-        if not referring:
+        if not referring or not any(map(takes_any_back, rows.new)):
             return
         schema = key_schema(rows.schema, rows.columns.key)
         back = (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -13,7 +13,7 @@ from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import SliceNotFoundError
 from odfchain.model import events as ev
 from odfchain.model.data_schema import DataSchema
-from odfchain.repo.commit import StagedFile
+from odfchain.repo.commit import StagedFile, slice_path
 from odfchain.repo.constraint_rules import Columns
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
@@ -87,7 +87,7 @@ class Rows:
     ) -> Rows:
         """The rows as they are when events are committed on top of a state. Errors as `up_to`, `files`."""
         names, schema, declared = state.vocabulary, state.schema, None
-        paths = {item.physical_hash: item.path for item in staged}
+        paths = {item.physical_hash: functools.partial(slice_path, dataset, item) for item in staged}
         new = []
         for event in events:
             match event:
@@ -98,18 +98,20 @@ class Rows:
                 case ev.SetAttachments():
                     declared = recorded_constraints(event)
                 case ev.AddData(new_data=data) | ev.ExecuteTransform(new_data=data) if data is not None:
-                    path = paths.get(data.physical_hash)
-                    new.append(_file(dataset, data, names, path))
+                    # nobody may want to look at rows that executors have put into the store
+                    known = paths.get(data.physical_hash)
+                    if known is None:
+                        new.append(_file(dataset, data, names))
+                    else:
+                        new.append(SliceFile(known, names, data.offset_interval))
         declared = state.constraints if declared is None else declared
         columns = Columns(str(dataset.alias), names, schema, state.merge_key or declared.primary_key)
         return cls(dataset, columns, declared, state, tuple(new))
 
 
-def _file(
-    dataset: DatasetFiles, item: ev.DataSlice, names: ev.DatasetVocabulary, path: Path | None = None
-) -> SliceFile:
+def _file(dataset: DatasetFiles, item: ev.DataSlice, names: ev.DatasetVocabulary) -> SliceFile:
     # not hashed: slices were checked when they came, and to hash them costs a multiple of reading their keys
-    path = path or dataset.data.path(item.physical_hash)
+    path = dataset.data.path(item.physical_hash)
     if not path.is_file():
         raise SliceNotFoundError.of(dataset.alias, path)
     return SliceFile(path, names, item.offset_interval)

@@ -196,7 +196,7 @@ def _start(
         if path is not None and cache.verified(path):
             found = _Start(path, end, 0, kept=True)
             break
-        if checkpoint is not None and end <= checkpoint.last_offset:
+        if checkpoint is not None and checkpoint.path is not None and end <= checkpoint.last_offset:
             found = _Start(checkpoint.path, checkpoint.last_offset, checkpoint.rows, kept=False)
             break
         later.append(ref)

@@ -33,7 +33,7 @@ from odfchain.profile.profile_document import profile_document
 from odfchain.profile.state_totals import ProfiledSlice, state_slices, totals_of_slices, without_system
 from odfchain.profile.totals import Totals
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.commit import AfterCommit, StagedFile
+from odfchain.repo.commit import AfterCommit, StagedFile, slice_path
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.text import one_line
@@ -74,7 +74,7 @@ class CommitProfiles:
             GuardError: the rows would be further from what was there than the policy allows.
             SliceNotFoundError, ObjectCorruptedError, BadInputError: naming a slice; it cannot be judged.
         """
-        coming = _Coming.of(state, events, staged)
+        coming = _Coming.of(dataset, state, events, staged)
         if not coming.slices:
             return None
         totals = self._judged(dataset, state, coming) if self.guard is not None else None
@@ -125,10 +125,14 @@ class _Coming:
 
     @classmethod
     def of(
-        cls, state: DatasetState, events: Sequence[ev.MetadataEvent], staged: Sequence[StagedFile]
+        cls,
+        dataset: DatasetFiles,
+        state: DatasetState,
+        events: Sequence[ev.MetadataEvent],
+        staged: Sequence[StagedFile],
     ) -> _Coming:
         names, schema = state.vocabulary, state.schema
-        paths = {item.physical_hash: item.path for item in staged}
+        paths = {item.physical_hash: slice_path(dataset, item) for item in staged}
         slices = []
         for event in events:
             match event:

@@ -50,6 +50,7 @@ from odfchain.model.sources import Transform
 from odfchain.model.timestamp import Timestamp
 from odfchain.slices.reader import check_parquet, open_parquet
 from odfchain.slices.writer import notes_on_cut_times
+from odfchain.spark.executor_files import need_folders
 from odfchain.spark.failure import explain
 from odfchain.spark.few_rows import FEW_ROWS, INTERPRETED, ONE_TASK
 from odfchain.spark.job import Cancellation, run_job
@@ -77,6 +78,9 @@ SETTINGS = {
     "spark.sql.unionOutputPartitioning": "false",
 }
 """Settings under which a query gives the same rows in the same order everywhere."""
+
+
+_ISOLATED = "`transform.isolation: always` computes steps in a process on the driver's machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,7 @@ class SparkTransformEngine:
         deadline: float | None,
     ) -> _Result:
         """Work on the session with a folder of its own, which ends when it is cancelled or takes too long."""
+        need_folders(self._base(), "queries of derivatives do not run", _ISOLATED)
         session, output = self.session(), _output_of(request)
         with (
             self._cancellable(output) as cancellation,

@@ -219,7 +219,7 @@ def _attempt(
         slices: list[StagedFile] = []
         checkpoints: list[StagedFile] = []
         outcomes: list[InputOutcome] = []
-        writer = WriterState.of(dataset, state, plan.merge)
+        writer = WriterState.of(dataset, state, plan.merge, session)
         rule = rule_of(dataset, plan.source_name)
         event_time = (options.event_time or system_time).truncated_to_ms()
         for path in files:

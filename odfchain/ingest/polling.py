@@ -124,11 +124,11 @@ def pull_source(
 
     def attempt() -> _PullTransaction:
         if forever:
-            return _idle(dataset, options)
+            return _idle(dataset, session, options)
         news = begun.pop().news(old.head) if begun else None
         with news or fetching(dataset, options, progress, expect_rows) as found:
             if found is None:
-                return _idle(dataset, options)
+                return _idle(dataset, session, options)
             expect_rows()
             return _recorded(dataset, session, options, progress, found, check)
 
@@ -161,7 +161,7 @@ def _recorded(
     rule = rule_of(dataset, POLLING_SOURCE)
     written = _stage(session, state, dataset, source, rule, fetched, system_time, staging, options, progress)
     if isinstance(written, InputOutcome):
-        idle = _PullTransaction() if fetched.has_more else _idle(dataset, options)
+        idle = _PullTransaction() if fetched.has_more else _idle(dataset, session, options)
         return _PullTransaction((written,), idle.hashes, fetched.has_more)
     progress.phase("Committing")
     checkpoints = [written.checkpoint] if written.checkpoint else []
@@ -173,12 +173,14 @@ def _recorded(
     return _PullTransaction((outcome_of(fetched.name, written),), tuple(hashes), fetched.has_more)
 
 
-def _idle(dataset: DatasetFiles, options: PullOptions) -> _PullTransaction:
+def _idle(
+    dataset: DatasetFiles, session: Callable[[], SparkSession], options: PullOptions
+) -> _PullTransaction:
     """What is recorded when the source has nothing new: at most a watermark that follows the system time."""
     state = DatasetState.read(dataset.chain)
     source = polling_source(dataset, state)
     system_time = state.next_system_time(options.ingest.system_time)
-    writer = WriterState.of(dataset, state, source.merge)
+    writer = WriterState.of(dataset, state, source.merge, session)
     event = by_system_time(writer, rule_of(dataset, POLLING_SOURCE), system_time, idle=True)
     if event is None:
         return _PullTransaction()
@@ -213,7 +215,7 @@ def _stage(
     prepared = FileInput(path, fetched.name, source.read, source.preprocess)
     try:
         written: Written | InputOutcome = stage_input(
-            session, WriterState.of(dataset, state, source.merge), prepared, write, progress
+            session, WriterState.of(dataset, state, source.merge, session), prepared, write, progress
         )
     except NothingToCommitError as nothing:
         written = InputOutcome(fetched.name, nothing.input_rows, {}, None)

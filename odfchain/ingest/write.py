@@ -59,6 +59,7 @@ from odfchain.repo.system_columns import SystemColumns
 from odfchain.repo.workspace_config import LateEdits
 from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times
 from odfchain.spark.columns import col
+from odfchain.spark.executor_files import StoreFolder, files_of
 from odfchain.spark.failure import explain, is_of_spark
 from odfchain.spark.input_frames import FinerTimes, InputFrame, empty_input, first_bad_row, is_milliseconds
 from odfchain.spark.job import run_job
@@ -101,7 +102,7 @@ def write_input(
     ran = _run(session, state, source, data, target, options, malformed)
     facts, input_rows = ran.facts, ran.input_rows
     if not options.allow_future:
-        _refuse_future(session, facts, ran.new, options)
+        _refuse_future(session, state, facts, ran.new, options)
     if isinstance(state.merge, MergeStrategyChangelogStream):
         _refuse_torn_corrections(session, facts, ran.new, state.merge)
     _guard(state, facts, input_rows, ran.recorded, options)
@@ -111,12 +112,17 @@ def write_input(
     back = None
     if facts:
         new = tuple(
-            RecordedSlice(data_slice.offset_interval, functools.partial(Path, each.path))
+            RecordedSlice(
+                data_slice.offset_interval,
+                functools.partial(state.path_of, each),
+                key=f"{state.keys('data')}/{data_slice.physical_hash}",
+                unsent=Path(each.path) if each.path else None,
+            )
             for each, data_slice in zip(facts, data_slices(facts, state.next_offset), strict=True)
         )
         back = look_back(
             session, state.recorded, state.checkpoint, new, state.merge, target, state.vocabulary,
-            options.staging,
+            options.staging, state.keys("checkpoints"), state.since,
         )  # fmt: skip
     return recorded_write(state, target, facts, back, options, input_rows=input_rows, notes=notes)
 
@@ -231,11 +237,15 @@ def _write_rows(
     spec = SliceSpec.of(
         target, state.vocabulary, state.next_offset, options.system_time.epoch_ms, options.staging
     )
+    files = files_of(frame.sparkSession)
+    place = None if files is None else StoreFolder(files, state.keys("data"))
     short = source.short and _only_new_rows(state.merge, options.late_edits)
     if source.large:
-        return write_slices(frame, order, spec, options.slice_bytes, file=source.file, short=short)
+        return write_slices(
+            frame, order, spec, options.slice_bytes, file=source.file, short=short, place=place
+        )
     ordered = [col(name).asc_nulls_first() for name in order]
-    facts = write_frame(frame, ordered, spec, file=source.file, short=short, one_task=source.few)
+    facts = write_frame(frame, ordered, spec, file=source.file, short=short, one_task=source.few, place=place)
     return () if facts is None else (facts,)
 
 
@@ -424,6 +434,7 @@ def _refuse_torn_corrections(
 
 def _refuse_future(
     session: Callable[[], SparkSession],
+    state: WriterState,
     facts: tuple[SliceFacts, ...],
     new: MergeInput,
     options: WriteOptions,
@@ -433,5 +444,5 @@ def _refuse_future(
         latest = each.max_event_time_ms
         if bound is None or latest is None or latest <= bound.epoch_ms:
             continue
-        if times := times_after(Path(each.path), new.vocabulary, bound):
+        if times := times_after(state.path_of(each), new.vocabulary, bound):
             raise run_job(session(), lambda: first_future_row(new, times, event_time, bound, system_time))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from pathlib import Path
 
 from odfchain.codec.raw_arrow import schema_event
 from odfchain.errors import NothingToCommitError
 from odfchain.ingest.checkpoint import LookBack
-from odfchain.ingest.writer_state import WriteOptions, WriterState, Written
+from odfchain.ingest.writer_state import WriteOptions, WriterState, Written, staged_file
 from odfchain.model import data_schema as ds
 from odfchain.model.events import AddData, DataSlice, MetadataEvent
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile
 from odfchain.repo.watermark import of_data
 from odfchain.slices.writer import SliceFacts
 
@@ -56,10 +54,7 @@ def recorded_write(
         events.append(_add_data(before, after, last))
     if not events:
         raise NothingToCommitError("nothing to commit", input_rows=input_rows, notes=notes)
-    staged = tuple(
-        StagedFile(Path(each.path), new.physical_hash, each.footer)
-        for each, new in zip(facts, slices, strict=True)
-    )
+    staged = tuple(staged_file(each, state.since) for each in facts)
     return Written(tuple(events), staged, back.staged if back else None, after, facts, input_rows, notes)
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from odfchain.ids.multihash import Multihash
+from odfchain.ingest.checkpoint import recorded_rows
 from odfchain.model import data_schema as ds
 from odfchain.model.duration import Duration
 from odfchain.model.events import Checkpoint, DatasetVocabulary, MetadataEvent, SourceState
 from odfchain.model.sources import MergeStrategy, WatermarkRule
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile
+from odfchain.repo.commit import StagedFile, slice_path
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.recorded import RecordedRows
@@ -20,6 +24,9 @@ from odfchain.repo.system_columns import SystemColumns
 from odfchain.repo.watermark import DEFAULT_RULE, latest_believed
 from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
 from odfchain.slices.writer import SliceFacts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +46,41 @@ class WriterState:
     """Whether the chain defines where rows come from; without that a new column is taken for an accident."""
     odf_schema: bool = False
     """Whether the schema in force is declared in the ODF form, so that a new one is as well."""
+    dataset: DatasetFiles | None = field(default=None, repr=False, compare=False)
+    """Where slices are that executors put into its store; None where they see the staging folder."""
+    since: float = field(default_factory=time.monotonic, repr=False, compare=False)
+    """When the run began, before which nothing of it was put into the store [s, `time.monotonic`]."""
 
     @property
     def next_offset(self) -> int:
         """Offset of the next record."""
         return 0 if self.prev_offset is None else self.prev_offset + 1
 
+    def keys(self, kind: str) -> str:
+        """What the keys of slices (`data`) or checkpoints (`checkpoints`) begin with, for executors."""
+        return "" if self.dataset is None else self.dataset.keys(kind)
+
+    def path_of(self, facts: SliceFacts) -> Path:
+        """The file of a slice that was just written; one that is in the store comes here now.
+
+        Raises:
+            AccessError, TransferError, StoreError: it cannot be had.
+        """
+        return (
+            Path(facts.path)
+            if self.dataset is None
+            else slice_path(self.dataset, staged_file(facts, self.since))
+        )
+
     @classmethod
-    def of(cls, dataset: DatasetFiles, state: DatasetState, strategy: MergeStrategy) -> WriterState:
-        """The state of a dataset at a head."""
+    def of(
+        cls,
+        dataset: DatasetFiles,
+        state: DatasetState,
+        strategy: MergeStrategy,
+        session: Callable[[], SparkSession],
+    ) -> WriterState:
+        """The state of a dataset at a head, for writes in a session."""
         return cls(
             vocabulary=state.vocabulary,
             merge=strategy,
@@ -58,7 +91,8 @@ class WriterState:
             source_state=state.source_state,
             has_source=state.polling_source is not None or bool(state.push_sources),
             odf_schema=state.odf_schema,
-            recorded=functools.cache(lambda: RecordedRows.of(dataset, state)),
+            recorded=functools.cache(lambda: recorded_rows(dataset, state, session)),
+            dataset=dataset,
         )
 
 
@@ -108,3 +142,9 @@ class Written:
     input_rows: int
     notes: tuple[str, ...] = ()
     """What the user should know about how the input was made to fit."""
+
+
+def staged_file(facts: SliceFacts, since: float) -> StagedFile:
+    """A slice that was written, as what is to be committed."""
+    path = Path(facts.path) if facts.path else None
+    return StagedFile(path, Multihash.parse(facts.physical_hash), facts.footer, since)

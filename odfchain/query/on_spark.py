@@ -24,6 +24,7 @@ from odfchain.query.relations import Relation
 from odfchain.query.spark_names import NamesInPlan, in_lower_case, names_in, replaced, subqueries
 from odfchain.query.spark_tables import asked_struct, rows_asked
 from odfchain.spark.columns import quoted
+from odfchain.spark.executor_files import need_folders
 from odfchain.spark.few_rows import FEW_ROWS, FEW_SETTINGS
 from odfchain.spark.plan_walk import PlanNodes, PlanWalker, jvm_of, walker_of
 from odfchain.sql.messages import asking_spark, failed_query
@@ -96,6 +97,9 @@ class OnSpark:
                 "queries are not answered over Spark Connect, which shows no plans",
                 hint="leave spark.remote out of the settings, or use the embedded engine",
             )
+        need_folders(
+            self.session, "queries are not answered", "use the embedded engine, on the driver's machine"
+        )
         from pyspark.sql import SparkSession
 
         with private_session(self.session, _SETTINGS) as java:

@@ -2,6 +2,7 @@
 
     1. every finished slice is synced and moved to its final name        data/f1620…
        and so is every checkpoint                                        checkpoints/f1620…
+       (executors that see no folder of ours have put them into the store before)
     2. the blocks are checked against all append rules, stored, synced   blocks/f1620…
     3. one compare-and-swap moves the head                                refs/head
     4. the head is signed, where its owner's key is                       refs/head.jws
@@ -27,6 +28,7 @@ from odfchain.progress import Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.kept_footers import keep_footers
+from odfchain.store.local import LocalObjectStore
 
 T = TypeVar("T")
 
@@ -35,10 +37,28 @@ T = TypeVar("T")
 class StagedFile:
     """A finished slice or checkpoint outside the store it is for, and its physical hash."""
 
-    path: Path
+    path: Path | None
+    """None where its writer has put it into the store, which only a commit lets others see."""
     physical_hash: Multihash
     footer: str | None = None
     """What its writer says of its footer (`odfchain.slices.footer_lines`)."""
+    since: float = 0.0
+    """It was put into the store after this [s, `time.monotonic`]."""
+
+
+def slice_path(dataset: DatasetFiles, staged: StagedFile) -> Path:
+    """The file of a slice that is about to be committed, brought from the store if that takes.
+
+    Raises:
+        AccessError, TransferError, StoreError: it cannot be had.
+    """
+    return dataset.data.verified_path(staged.physical_hash) if staged.path is None else staged.path
+
+
+def keep_staged(store: LocalObjectStore, staged: StagedFile) -> None:
+    """A finished file that is here is in the store of the folder; errors as `LocalObjectStore.put_file`."""
+    if staged.path is not None:
+        store.put_file(staged.path, staged.physical_hash)
 
 
 AfterCommit = Callable[[Multihash], None]
@@ -97,10 +117,14 @@ def commit(
     )
     dataset.chain.check_all(blocks, expected_head=state.head)
     after = check(dataset, state, events, slices) if check is not None else None
-    for staged in slices:
-        dataset.data.put_file(staged.path, staged.physical_hash)
-    for staged in checkpoints:
-        dataset.checkpoints.put_file(staged.path, staged.physical_hash)
+    for store, kind, files in (
+        (dataset.data, "data", slices),
+        (dataset.checkpoints, "checkpoints", checkpoints),
+    ):
+        for staged in files:
+            keep_staged(store, staged)
+            if staged.path is None:
+                dataset.shared.sent(dataset.folder, kind, staged.physical_hash, staged.since)
     dataset.chain.publish(blocks, expected_head=state.head)
     if after is not None:
         after(blocks[-1].hash)

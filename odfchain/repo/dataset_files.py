@@ -104,9 +104,13 @@ class DatasetFiles:
         """Profiles of its blocks, as far as they are here."""
         return LocalObjectStore(self.folder / "profiles")
 
+    def keys(self, kind: str) -> str:
+        """What keys of slices (`data`) or checkpoints (`checkpoints`) begin with, for `executor_files`."""
+        return f"datasets/{self.folder.name}/{kind}"
+
     def key(self, kind: str, name: Multihash) -> str:
         """What `SharedStore.executor_files` calls a slice (`data`) or checkpoint (`checkpoints`)."""
-        return f"datasets/{self.folder.name}/{kind}/{name}"
+        return f"{self.keys(kind)}/{name}"
 
     @property
     def ref(self) -> str:

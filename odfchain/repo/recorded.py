@@ -8,6 +8,7 @@ of a checkpoint and of the slices after it lead to the same state as all slices.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from odfchain.repo.kept_footers import KeptFooters
 if TYPE_CHECKING:
     from odfchain.slices.footers import FileStats
     from odfchain.slices.skipping import Condition
+    from odfchain.spark.executor_files import ExecutorFiles
 
 METADATA_KEY = b"odfchain.state"
 """Key of the Parquet file's metadata under which a checkpoint describes itself."""
@@ -47,6 +49,16 @@ class RecordedSlice:
     """Its physical hash, once it is committed."""
     footer: Callable[[], FileStats] | None = None
     """What its footer reports, as `KeptFooters.stats`; once it is committed."""
+    key: str = ""
+    """Its key for executors that see no folder of the driver (`odfchain.spark.executor_files`)."""
+    unsent: Path | None = None
+    """Its file, where it is not in the store under that key yet."""
+
+    def key_in(self, files: ExecutorFiles) -> str:
+        """Its key, under which it is in the store; errors as `ExecutorFiles.put`."""
+        if self.unsent is not None:
+            files.put(self.unsent, self.key)
+        return self.key
 
     def may_hold(self, condition: Condition) -> bool:
         """Whether a row of it may be as a condition says.
@@ -68,10 +80,13 @@ class RecordedSlice:
 class StateCheckpoint:
     """The state of a dataset up to an offset, as a verified file."""
 
-    path: Path
+    path: Path | None
+    """None where executors have written or looked at it, and it is not here."""
     key: tuple[str, ...]
     last_offset: int
     rows: int
+    stored: str = ""
+    """Its key for executors that see no folder of the driver."""
 
 
 def describe(key: tuple[str, ...], last_offset: int) -> bytes:
@@ -79,8 +94,10 @@ def describe(key: tuple[str, ...], last_offset: int) -> bytes:
     return json.dumps({"version": _VERSION, "primaryKey": list(key), "lastOffset": last_offset}).encode()
 
 
-def read_description(path: Path) -> StateCheckpoint | None:
+def read_description(path: Path, stored: str = "") -> StateCheckpoint | None:
     """The state checkpoint in a file; None when the file is something else (checkpoints of other engines).
+
+    `stored` is its key for executors.
 
     Raises:
         CodecError: the file calls itself a state checkpoint and its description is not understood.
@@ -100,7 +117,7 @@ def read_description(path: Path) -> StateCheckpoint | None:
         if tree["version"] != _VERSION:
             return None
         key = tuple(str(name) for name in tree["primaryKey"])
-        return StateCheckpoint(path, key, int(tree["lastOffset"]), footer.num_rows)
+        return StateCheckpoint(path, key, int(tree["lastOffset"]), footer.num_rows, stored)
     except (ValueError, KeyError, TypeError) as error:
         raise CodecError(f"{path}: the description of the state checkpoint is damaged: {error}") from None
 
@@ -115,8 +132,15 @@ class RecordedRows:
     """A private one for what can be computed again from the slices."""
 
     @classmethod
-    def of(cls, dataset: DatasetFiles, state: DatasetState) -> RecordedRows:
+    def of(
+        cls,
+        dataset: DatasetFiles,
+        state: DatasetState,
+        describe: Callable[[str], StateCheckpoint | None] | None = None,
+    ) -> RecordedRows:
         """The recorded rows of a dataset at a head.
+
+        `describe` looks at a checkpoint in the store by its key, where the file itself need not come here.
 
         Raises:
             ObjectCorruptedError: the checkpoint's bytes are not what the chain says.
@@ -125,11 +149,13 @@ class RecordedRows:
         slices = tuple(_recorded_slice(dataset, ref, kept) for ref in state.slices())
         checkpoint = None
         if state.checkpoint is not None:
-            try:
-                path = dataset.checkpoints.verified_path(state.checkpoint.physical_hash)
-            except ObjectNotFoundError:  # it only saves time
-                path = None
-            checkpoint = read_description(path) if path else None
+            name = state.checkpoint.physical_hash
+            stored = dataset.key("checkpoints", name)
+            with contextlib.suppress(ObjectNotFoundError):  # it only saves time
+                if describe is not None and not Path(dataset.checkpoints.locate(name)).is_file():
+                    checkpoint = describe(stored)
+                else:
+                    checkpoint = read_description(dataset.checkpoints.verified_path(name), stored)
         return cls(slices, checkpoint, dataset.folder / "info" / "keys")
 
     @classmethod
@@ -163,8 +189,13 @@ class RecordedRows:
         Raises:
             ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
         """
-        own = [self.checkpoint.path] if self.checkpoint else []
+        own = [self.checkpoint.path] if self.checkpoint and self.checkpoint.path else []
         return own + [piece.locate() for piece in self.slices]
+
+    def keys(self, files: ExecutorFiles) -> list[str]:
+        """What executors call the files, which are in the store; errors as `ExecutorFiles.put`."""
+        own = [self.checkpoint.stored] if self.checkpoint else []
+        return own + [piece.key_in(files) for piece in self.slices]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +209,8 @@ class SinceCheckpoint:
 def _recorded_slice(dataset: DatasetFiles, ref: SliceRef, kept: KeptFooters) -> RecordedSlice:
     name = ref.slice.physical_hash
     locate = functools.partial(dataset.data.verified_path, name)
-    return RecordedSlice(ref.slice.offset_interval, locate, name, functools.partial(kept.stats, ref))
+    key, footer = dataset.key("data", name), functools.partial(kept.stats, ref)
+    return RecordedSlice(ref.slice.offset_interval, locate, name, footer, key)
 
 
 def keeps_state(strategy: MergeStrategy) -> bool:

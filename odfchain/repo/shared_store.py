@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.store.interfaces import RefStore
 from odfchain.store.local import LocalObjectStore, LocalRefStore
@@ -74,6 +75,9 @@ class SharedStore(Protocol):
 
     def executor_files(self) -> ExecutorFiles | None:
         """How machines that do not see the folder reach what is here; None where nothing but it is there."""
+
+    def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None:
+        """Executors have put a slice or checkpoint into the store, after a time [s, `time.monotonic`]."""
 
     def publish(self, folder: Path) -> None:
         """A dataset that was built in a folder is in the store, under its name.
@@ -151,6 +155,9 @@ class OnlyHere:
     def executor_files(self) -> ExecutorFiles | None:
         """As `SharedStore`."""
         return None
+
+    def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None:
+        """As `SharedStore`."""
 
     def publish(self, folder: Path) -> None:
         """As `SharedStore`."""

@@ -20,7 +20,7 @@ back (`odfchain.repo.corrections`), rebuilt derivatives, and answers without Spa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,9 +44,19 @@ _AT_ONCE = 1 << 20
 class SliceFile:
     """A slice, or the state up to an offset, as a file that can be relied on."""
 
-    path: Path
+    at: Path | Callable[[], Path]
     vocabulary: DatasetVocabulary
     interval: OffsetInterval
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the file is known to be on this machine."""
+        return isinstance(self.at, Path)
+
+    @property
+    def path(self) -> Path:
+        """The file; it may have to come first."""
+        return self.at if isinstance(self.at, Path) else self.at()
 
 
 def state(

@@ -1,8 +1,9 @@
 """Sorted runs of rows as files, where slices are cut in them, and the rows of a slice in their order.
 
-Rows that become several slices are first left by each task as runs: files of Arrow batches with rows of one
-partition in order. Where a slice ends follows from the rows of all runs in their total order, and from
-nothing else: not from how many runs there are, nor from which row is in which. Source: RFC-049.
+Rows that become several slices are first left by each task as runs: files with rows of one partition in
+order, first what orders them, in small blocks, then the columns of the slice, in large ones. Where a slice
+ends follows from the rows of all runs in their total order, and from nothing else: not from how many runs
+there are, nor from which row is in which. A run is read by ranges of bytes, wherever it is. Source: RFC-049.
 
 The order is that of the engine: ascending by one column after the other, nulls first, NaN as the largest
 number, texts by their bytes.
@@ -15,10 +16,11 @@ import functools
 import itertools
 import math
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,16 +33,49 @@ from odfchain.slices.bounds import BATCH_ROWS
 BATCH_BYTES = 64 << 20
 """Rows that are handed on together take no more than that, give or take one [bytes]."""
 
+_KEPT_BLOCKS = 4
+"""Blocks of a run that stay in memory for who asks for them again [count]."""
+
+KEY_ROWS = 4_096
+"""Rows of one block of keys: what is read to look one up, about 100 KB of an append."""
+
 _RUN_ROWS, _RUN_BYTES = 1 << 20, 128 << 20
 """What a task puts in order at a time, in memory."""
 _SYSTEM_BYTES = 16
 """Of each row, that its offset and its system time take."""
-_SIZES = "sizes"
-"""The column of a run with the sizes of its rows so far."""
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Rows: TypeAlias = tuple[int, ...]
 """How many rows of each run, its first ones."""
+ReadBytes: TypeAlias = Callable[[int, int], pa.Buffer | bytes]
+"""The bytes of a file from one up to, not with, another."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLayout:
+    """What the columns of rows are that become runs."""
+
+    columns: int
+    """The first ones are those of the slice, whose sizes count."""
+    order: tuple[int, ...]
+    """The numbers of those that the rows are ordered by."""
+    operation: int
+    """The number of the one that says which rows are of one correction."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunBlocks:
+    """Rows as blocks of Arrow's, all but the last with the same number, one after the other in a file."""
+
+    schema: bytes
+    rows: int
+    """Of each block but the last."""
+    bounds: tuple[int, ...]
+    """Where in the file each begins, and the last one ends [bytes]."""
+
+    def around(self, start: int, end: int) -> tuple[int, int]:
+        """The bytes of the blocks that hold an interval of rows."""
+        return self.bounds[start // self.rows], self.bounds[-(-end // self.rows)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +86,12 @@ class RunFacts:
     rows: int
     size: int
     """Sum of the sizes of its rows [bytes]."""
+    keys: RunBlocks
+    """What the rows are ordered by, their operation, and the sum of the sizes so far."""
+    values: RunBlocks
+    """The columns of the slice."""
+    index: bytes
+    """The first row of each block of keys, by which most lookups need to read none."""
 
 
 def row_sizes(rows: pa.RecordBatch) -> Numbers:
@@ -80,13 +121,8 @@ def _lengths(lengths: pa.Array) -> Numbers:
     return found
 
 
-def write_runs(
-    batches: Iterable[pa.RecordBatch], columns: int, order: Sequence[int], folder: str
-) -> Iterator[RunFacts]:
+def write_runs(batches: Iterable[pa.RecordBatch], layout: RunLayout, folder: str) -> Iterator[RunFacts]:
     """Put rows in order, so many at a time, and write them to new files in a folder.
-
-    The first `columns` are those of the slice, whose sizes count; `order` are the numbers of those that the
-    rows are ordered by.
 
     Raises:
         OSError: a file cannot be written; it is removed.
@@ -97,81 +133,163 @@ def write_runs(
         held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= _RUN_ROWS or size >= _RUN_BYTES:
-            yield _write_run(held, columns, order, folder)
+            yield _write_run(held, layout, folder)
             held, rows, size = [], 0, 0
     if rows:
-        yield _write_run(held, columns, order, folder)
+        yield _write_run(held, layout, folder)
 
 
-def _write_run(held: list[pa.RecordBatch], columns: int, order: Sequence[int], folder: str) -> RunFacts:
-    table = pa.Table.from_batches(held)
+def _write_run(held: list[pa.RecordBatch], layout: RunLayout, folder: str) -> RunFacts:
+    table = pa.Table.from_batches(held).combine_chunks()
     held.clear()
-    indices = _sorted_indices(table.select(list(order)))
-    if (np.diff(indices) == 1).all():
-        pieces = iter(table.to_batches())
-    else:
-        table = table.combine_chunks()
-        parts = (indices[first : first + BATCH_ROWS] for first in range(0, len(indices), BATCH_ROWS))
-        pieces = (piece for part in parts for piece in table.take(pa.array(part)).to_batches())
-    path, size = Path(folder) / f"run-{uuid.uuid4().hex}.arrow", 0
-    sized = table.schema.append(pa.field(_SIZES, pa.int64()))
+    indices = _sorted_indices(table.select(list(layout.order)))
+    in_order = bool((np.diff(indices) == 1).all())
+
+    def pieces(part: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
+        for first in range(0, len(indices), rows):
+            some = part.slice(first, rows) if in_order else part.take(pa.array(indices[first : first + rows]))
+            yield from some.combine_chunks().to_batches()
+
+    values = table.select(range(layout.columns))
+    sizes = np.concatenate([row_sizes(piece) for piece in values.to_batches()])
+    sums = np.empty(len(indices), np.int64)
+    sums[indices] = np.cumsum(sizes[indices])
+    columns = [*(table.column(number) for number in layout.order), table.column(layout.operation)]
+    keys = pa.table([*columns, pa.array(sums)], names=[str(number) for number in range(len(columns) + 1)])
+    path = Path(folder) / f"run-{uuid.uuid4().hex}.arrow"
     try:
-        with pa.ipc.new_file(str(path), sized) as sink:
-            for piece in pieces:
-                sizes = size + np.cumsum(row_sizes(piece.select(range(columns))))
-                sink.write_batch(pa.record_batch([*piece.columns, pa.array(sizes)], schema=sized))
-                size = int(sizes[-1])
+        with path.open("xb") as sink:
+            of_keys = _write_blocks(sink, keys.schema, pieces(keys, KEY_ROWS), KEY_ROWS)
+            of_values = _write_blocks(sink, values.schema, pieces(values, BATCH_ROWS), BATCH_ROWS)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return RunFacts(str(path), table.num_rows, size)
+    firsts = keys.take(pa.array(indices[::KEY_ROWS])).combine_chunks().to_batches()[0]
+    size = int(sizes.sum())
+    return RunFacts(str(path), len(indices), size, of_keys, of_values, firsts.serialize().to_pybytes())
+
+
+def _write_blocks(
+    sink: BinaryIO, schema: pa.Schema, pieces: Iterator[pa.RecordBatch], rows: int
+) -> RunBlocks:
+    bounds = [sink.tell()]
+    for piece in pieces:
+        sink.write(piece.serialize())
+        bounds.append(sink.tell())
+    return RunBlocks(schema.serialize().to_pybytes(), rows, tuple(bounds))
+
+
+def mapped(path: str | Path, start: int = 0) -> ReadBytes:
+    """The bytes of a file on this machine, the first of which is byte `start` of the run.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    whole = pa.memory_map(str(path)).read_buffer()
+    return lambda begin, end: whole.slice(begin - start, end - begin)
+
+
+class _Blocks:
+    """The rows of blocks, of which only what is asked for is read."""
+
+    def __init__(self, blocks: RunBlocks, count: int, read: ReadBytes) -> None:
+        self._blocks, self._count, self._read = blocks, count, read
+        self._schema = pa.ipc.read_schema(pa.py_buffer(blocks.schema))
+        self._kept: OrderedDict[int, pa.RecordBatch] = OrderedDict()
+
+    def _block(self, number: int) -> pa.RecordBatch:
+        found = self._kept.pop(number, None)
+        if found is None:
+            data = self._read(*self._blocks.bounds[number : number + 2])
+            found = pa.ipc.read_record_batch(pa.py_buffer(data), self._schema)
+        self._kept[number] = found
+        while len(self._kept) > _KEPT_BLOCKS:
+            self._kept.popitem(last=False)
+        return found
+
+    def at(self, row: int) -> tuple[pa.RecordBatch, int]:
+        """The block of a row, and its number there."""
+        return self._block(row // self._blocks.rows), row % self._blocks.rows
+
+    def rows(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The rows of an interval."""
+        while start < end:
+            batch, within = self.at(start)
+            piece = batch.slice(within, end - start)
+            yield piece
+            start += piece.num_rows
 
 
 class Run:
-    """A run that was written, of which only what is asked for is read.
+    """A run that was written, of which only what is asked for is read."""
 
-    Raises (at construction):
-        OSError: the file cannot be read.
-    """
+    def __init__(self, facts: RunFacts, read_keys: ReadBytes, read_values: ReadBytes) -> None:
+        """The bytes of the file are read by two functions, which may know other parts of it."""
+        self._facts = facts
+        self._keys = _Blocks(facts.keys, facts.rows, read_keys)
+        self._values = _Blocks(facts.values, facts.rows, read_values)
+        schema = pa.ipc.read_schema(pa.py_buffer(facts.keys.schema))
+        self._ordered = range(len(schema) - 2)
+        self._index = pa.ipc.read_record_batch(pa.py_buffer(facts.index), schema) if facts.index else None
 
-    def __init__(self, path: str, order: Sequence[int]) -> None:
-        """`order` are the numbers of the columns that the rows are ordered by."""
-        self._file = pa.ipc.open_file(pa.memory_map(path))
-        self._order = order
-        self._batches = [self._file.get_batch(number) for number in range(self._file.num_record_batches)]
-        self._starts = [0, *itertools.accumulate(batch.num_rows for batch in self._batches)]
+    @classmethod
+    def of_file(cls, facts: RunFacts) -> Run:
+        """The run in a file on this machine.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        read = mapped(facts.path)
+        return cls(facts, read, read)
 
     def __len__(self) -> int:
-        rows: int = self._starts[-1]
-        return rows
+        return self._facts.rows
 
     def _at(self, row: int) -> tuple[pa.RecordBatch, int]:
-        number = bisect.bisect_right(self._starts, row) - 1
-        return self._batches[number], row - self._starts[number]
+        """What is known of a row without its values."""
+        if self._index is not None and row % self._facts.keys.rows == 0:
+            return self._index, row // self._facts.keys.rows
+        return self._keys.at(row)
 
-    def value(self, row: int, column: int) -> Any:
-        """One value."""
+    def operation(self, row: int) -> int:
+        """The operation of a row."""
         batch, within = self._at(row)
-        return batch.column(column)[within].as_py()
+        return int(batch.column(len(self._ordered))[within].as_py())
 
     def key(self, row: int) -> tuple[Any, ...]:
         """What the row is ordered by; comparable with those of other rows."""
         batch, within = self._at(row)
-        return tuple(_comparable(batch.column(column)[within]) for column in self._order)
+        return tuple(_comparable(batch.column(column)[within]) for column in self._ordered)
 
     def size_of(self, rows: int) -> int:
         """Sum of the sizes of the first rows [bytes]."""
-        if not rows:
-            return 0
+        if rows in (0, len(self)):
+            return self._facts.size if rows else 0
         batch, within = self._at(rows - 1)
-        return int(batch.column(batch.num_columns - 1)[within].as_py())
+        return int(batch.column(len(self._ordered) + 1)[within].as_py())
 
-    def rows(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The rows of an interval, with all columns."""
-        for first, batch in zip(self._starts, self._batches, strict=False):
-            low, high = max(start - first, 0), min(end - first, batch.num_rows)
-            if low < high:
-                yield batch.slice(low, high - low)
+    @functools.cached_property
+    def firsts(self) -> list[tuple[Any, ...]]:
+        """The keys of the first rows of all blocks of keys, where they are known without reading."""
+        count = 0 if self._index is None else self._index.num_rows
+        return [self.key(number * self._facts.keys.rows) for number in range(count)]
+
+    def bounds(self, key: tuple[Any, ...]) -> tuple[int, int]:
+        """At least and at most how many of its rows have this key or an earlier one, without reading."""
+        blocks, rows = bisect.bisect_right(self.firsts, key), self._facts.keys.rows
+        return ((blocks - 1) * rows + 1, min(blocks * rows, len(self))) if blocks else (0, 0)
+
+    def most_size(self, rows: int) -> int:
+        """At least the size of the first rows that end with a block of keys, without reading [bytes]."""
+        return self.size_of(rows if rows in (0, len(self)) else rows + 1)
+
+    def keys(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """What the rows of an interval are ordered by, their operations, and the sums of their sizes."""
+        return self._keys.rows(start, end)
+
+    def values(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The rows of an interval, with the columns of the slice."""
+        return self._values.rows(start, end)
 
 
 def _comparable(value: pa.Scalar) -> Any:
@@ -197,18 +315,18 @@ def _comparable(value: pa.Scalar) -> Any:
 # --- where slices are cut ------------------------------------------------------------------------------
 
 
-def cuts(runs: Sequence[Run], operation: int, max_bytes: int) -> list[Rows]:
+def cuts(runs: Sequence[Run], max_bytes: int) -> list[Rows]:
     """Where slices end: for each, how many rows of each run are in it and in those before it.
 
-    Slices are of about the same size, at most `max_bytes` give or take one row. `operation` is the number of
-    the operation's column: the two rows of a correction are in one slice.
+    Slices are of about the same size, at most `max_bytes` give or take one row. The two rows of a correction
+    are in one slice.
     """
     everything = tuple(len(run) for run in runs)
     total = sum(run.size_of(len(run)) for run in runs)
     number = -(-total // max_bytes)
     found: list[Rows] = []
     for index in range(1, number):
-        at = _whole_corrections(runs, _rows_within(runs, total * index // number), operation)
+        at = _whole_corrections(runs, _rows_within(runs, total * index // number))
         if sum(at) > (sum(found[-1]) if found else 0):
             found.append(at)
     return [*found, everything]
@@ -220,7 +338,7 @@ def _rows_within(runs: Sequence[Run], size: int) -> Rows:
     In each run it is between `low` and `high`; each step compares with one row, which has at least a quarter
     of what is in question on either side, as the weighted median of the middles of runs.
     """
-    low, high = [0] * len(runs), [len(run) for run in runs]
+    low, high = _around(runs, size)
     while open_runs := [n for n in range(len(runs)) if low[n] < high[n]]:
         middles = sorted((runs[n].key((low[n] + high[n]) // 2), n) for n in open_runs)
         weights = list(itertools.accumulate(high[n] - low[n] for _, n in middles))
@@ -237,12 +355,29 @@ def _rows_within(runs: Sequence[Run], size: int) -> Rows:
     return tuple(low)
 
 
-def _whole_corrections(runs: Sequence[Run], at: Rows, operation: int) -> Rows:
+def _around(runs: Sequence[Run], size: int) -> tuple[list[int], list[int]]:
+    """Between which rows of each run the cut is, as far as that is known without reading."""
+    keys = sorted(key for run in runs for key in run.firsts)
+    inside = bisect.bisect_right(keys, size, key=lambda key: _sizes_upto(runs, key)[1])
+    beyond = bisect.bisect_right(keys, size, key=lambda key: _sizes_upto(runs, key)[0])
+    low = [run.bounds(keys[inside - 1])[0] if inside else 0 for run in runs]
+    high = [run.bounds(keys[beyond])[1] if beyond < len(keys) else len(run) for run in runs]
+    return low, high
+
+
+def _sizes_upto(runs: Sequence[Run], key: tuple[Any, ...]) -> tuple[int, int]:
+    """At least and at most what all rows up to a key take [bytes]."""
+    bounds = [(run, *run.bounds(key)) for run in runs]
+    return (
+        sum(run.size_of(least) for run, least, _ in bounds),
+        sum(run.most_size(most) for run, _, most in bounds),
+    )
+
+
+def _whole_corrections(runs: Sequence[Run], at: Rows) -> Rows:
     """The cut, one row earlier where it would part the old values of a correction from the new ones."""
     after = [
-        (run.key(rows), run.value(rows, operation))
-        for run, rows in zip(runs, at, strict=True)
-        if rows < len(run)
+        (run.key(rows), run.operation(rows)) for run, rows in zip(runs, at, strict=True) if rows < len(run)
     ]
     if not sum(at) or not after or min(after)[1] != CORRECT_TO:
         return at
@@ -253,8 +388,8 @@ def _whole_corrections(runs: Sequence[Run], at: Rows, operation: int) -> Rows:
 # --- the rows of a slice -------------------------------------------------------------------------------
 
 
-def rows_between(runs: Sequence[Run], start: Rows, end: Rows, columns: int) -> Iterator[pa.RecordBatch]:
-    """The rows between two cuts in their order, with the first `columns`.
+def rows_between(runs: Sequence[Run], start: Rows, end: Rows) -> Iterator[pa.RecordBatch]:
+    """The rows between two cuts in their order, with the columns of the slice.
 
     They come in batches of the same rows however many runs there are. In memory are what the rows are ordered
     by, and one batch.
@@ -268,7 +403,7 @@ def rows_between(runs: Sequence[Run], start: Rows, end: Rows, columns: int) -> I
         order = _sorted_indices(keys)
     firsts = np.cumsum([0, *(part.rows for part in parts)])
     for low, high in _windows(parts, order, int(firsts[-1])):
-        yield _gathered(parts, firsts, np.arange(low, high) if order is None else order[low:high], columns)
+        yield _gathered(parts, firsts, np.arange(low, high) if order is None else order[low:high])
 
 
 class _Part:
@@ -285,19 +420,16 @@ class _Part:
     def last(self) -> tuple[Any, ...]:
         return self.run.key(self.start + self.rows - 1)
 
-    def all(self) -> Iterator[pa.RecordBatch]:
-        return self.run.rows(self.start, self.start + self.rows)
+    def keys(self) -> Iterator[pa.RecordBatch]:
+        return self.run.keys(self.start, self.start + self.rows)
 
     def ordered_by(self) -> Iterator[pa.RecordBatch]:
-        order = self.run._order  # noqa: SLF001 - of this module
-        for batch in self.all():
-            yield pa.RecordBatch.from_arrays(
-                [batch.column(n) for n in order], names=[str(n) for n in range(len(order))]
-            )
+        for batch in self.keys():
+            yield batch.select(range(batch.num_columns - 2))
 
     def sizes(self) -> Iterator[Numbers]:
         before = self.run.size_of(self.start)
-        for batch in self.all():
+        for batch in self.keys():
             upto = batch.column(batch.num_columns - 1).to_numpy()
             yield np.diff(upto, prepend=before)
             before = upto[-1]
@@ -351,7 +483,7 @@ def _windows(parts: Sequence[_Part], order: Numbers | None, rows: int) -> Iterat
     return itertools.pairwise([0, *ends, rows])
 
 
-def _gathered(parts: Sequence[_Part], firsts: Numbers, wanted: Numbers, columns: int) -> pa.RecordBatch:
+def _gathered(parts: Sequence[_Part], firsts: Numbers, wanted: Numbers) -> pa.RecordBatch:
     """Rows by their numbers among those of all parts; of each part they follow each other."""
     of_part = np.searchsorted(firsts, wanted, "right") - 1
     pieces: list[pa.RecordBatch] = []
@@ -361,9 +493,7 @@ def _gathered(parts: Sequence[_Part], firsts: Numbers, wanted: Numbers, columns:
         within = wanted[those] - firsts[number]
         low, high = int(within[0]), int(within[-1]) + 1
         local[those] = within - low + before
-        pieces += [
-            piece.select(range(columns)) for piece in part.run.rows(part.start + low, part.start + high)
-        ]
+        pieces += part.run.values(part.start + low, part.start + high)
         before += high - low
     if len(pieces) == 1 and before == len(wanted):
         return pieces[0]

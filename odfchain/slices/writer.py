@@ -50,7 +50,7 @@ class SliceSpec:
     start_offset: int
     system_time_ms: int
     folder: str
-    """A folder that driver and workers both see."""
+    """A folder that driver and workers both see, or one of the worker's own."""
 
     @classmethod
     def of(
@@ -65,6 +65,7 @@ class SliceFacts:
     """What is known of a written slice; all that comes back from the cluster."""
 
     path: str
+    """Empty where its writer has put it into the store, under its physical hash."""
     rows: int
     size: int
     """Bytes of the file."""

@@ -21,16 +21,18 @@ import secrets
 import tempfile
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from odfchain.errors import AccessError, OdfchainError, TransferError
+from odfchain.errors import AccessError, EngineError, OdfchainError, TransferError
 from odfchain.slices.marker import marker
 from odfchain.store.fsio import make_folder, private_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_SHARED = "where they do see them: `spark.files: shared` in the workspace's config.yaml"
 CREDENTIALS_HINT = (
     "executors reach the store with the credentials of their own environment (docs/operate.md); where they "
     "see the folders of the driver, `spark.files: shared` in the workspace's config.yaml does without"
@@ -47,7 +49,7 @@ class ExecutorFiles(Protocol):
     """
 
     def put(self, path: Path, key: str) -> None:
-        """A file is durably there under a key; one that is there already stays."""
+        """A file, whose content follows from the key, is durably there, as one that was just written."""
 
     def bring(self, key: str) -> Path:
         """A copy of a file on this machine, in a folder that no other has to see; not to be changed.
@@ -67,6 +69,15 @@ class ExecutorFiles(Protocol):
 
     def clear(self, below: str) -> None:
         """No file is there any more whose key begins with `below` and a slash."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFolder:
+    """Where workers put what they have written; sent to them."""
+
+    files: ExecutorFiles
+    key: str
+    """What the keys begin with; a slash and the physical hash of the file come after it."""
 
 
 _given: weakref.WeakKeyDictionary[SparkSession, ExecutorFiles] = weakref.WeakKeyDictionary()
@@ -90,6 +101,19 @@ def is_local(session: SparkSession) -> bool:
     """Whether all of a session's Spark is in one JVM, that of this process."""
     java = getattr(session, "_jsparkSession", None)
     return java is not None and bool(java.sparkContext().isLocal())
+
+
+def need_folders(session: SparkSession, what: str, hint: str) -> None:
+    """Nothing, where executors of a session see the folders of the driver, without which `what` is not done.
+
+    Raises:
+        EngineError: they do not.
+    """
+    if files_of(session) is not None:
+        raise EngineError(
+            f"{what} in a Spark whose executors do not see the folders of the driver",
+            hint=f"{hint}; or {_SHARED}",
+        )
 
 
 def session_like(session: SparkSession) -> SparkSession:

@@ -8,11 +8,13 @@ import json
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.slices.writer import SliceFacts, SliceSpec, write_slice
 from odfchain.spark.columns import col
+from odfchain.spark.executor_files import StoreFolder, telling, worker_folder
 from odfchain.spark.failure import explain
 from odfchain.spark.job import run_job
 from odfchain.spark.watching import counted, row_counter
@@ -124,6 +126,24 @@ def given_columns(spec: SliceSpec) -> list[str]:
     return [name for name in pa.ipc.read_schema(pa.py_buffer(spec.schema)).names if name not in made]
 
 
+def write_into_store(
+    batches: Iterator[pa.RecordBatch],
+    write: Callable[[Iterator[pa.RecordBatch], Any], Any],
+    spec: Any,
+    place: StoreFolder,
+) -> Any:
+    """What `write` says of a file that it writes for `spec`, which is then in the store; it has no path.
+
+    What is written first, in a folder of the worker alone, is gone in any case.
+    """
+    with telling(), worker_folder() as folder:
+        facts = write(batches, replace(spec, folder=str(folder)))
+        if facts is None:
+            return None
+        place.files.put(Path(facts.path), f"{place.key}/{facts.physical_hash}")
+        return replace(facts, path="")
+
+
 def write_frame(
     frame: DataFrame,
     order: list[Column] | None,
@@ -133,12 +153,14 @@ def write_frame(
     short: bool = False,
     few: int = 0,
     one_task: bool = False,
+    place: StoreFolder | None = None,
 ) -> SliceFacts | None:
     """Order the rows, write them as one slice, and return its facts; None when there are no rows.
 
     `frame` has every column of the target schema except offset and system time, as physical types, and may
     have others for the order. `short`: no row holds more than a few KiB; `few` and `one_task` as in
-    `write_ordered`.
+    `write_ordered`. A worker puts the slice into `place`, where one is given; this process, which writes it
+    with `one_task`, does not.
 
     Raises:
         BadInputError: a value or null that does not fit the schema.
@@ -147,6 +169,8 @@ def write_frame(
     """
     names = given_columns(spec)
     write = functools.partial(write_slice, spec=spec)
+    if place is not None and not one_task:
+        write = functools.partial(write_into_store, write=write_slice, spec=spec, place=place)
     with batches_by_rows(frame.sparkSession) if short else contextlib.nullcontext():
         facts = write_ordered(frame, order, names, write, file=file, few=few, one_task=one_task)
     return None if facts is None else SliceFacts(**facts)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from odfchain.slices.observers import PhysicalHash
 from odfchain.slices.writer import ObservedParquet, cast_column
-from odfchain.spark.stage import write_ordered
+from odfchain.spark.executor_files import StoreFolder
+from odfchain.spark.stage import write_into_store, write_ordered
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +31,7 @@ class StateSpec:
     metadata: dict[bytes, bytes]
     """Key-value metadata of the file."""
     folder: str
-    """A folder that driver and workers both see."""
+    """A folder that driver and workers both see, or one of the worker's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +39,20 @@ class StateFacts:
     """What is known of a written checkpoint."""
 
     path: str
+    """Empty where it is in the store."""
     rows: int
     size: int
     """Bytes of the file."""
     physical_hash: str
 
 
-def write_state(frame: DataFrame, order: list[Column], spec: StateSpec) -> StateFacts:
+def write_state(
+    frame: DataFrame, order: list[Column], spec: StateSpec, place: StoreFolder | None = None
+) -> StateFacts:
     """Order the rows and write them as one file, also when there are none.
 
-    `frame` has the columns of the schema as physical types.
+    `frame` has the columns of the schema as physical types. The worker puts the file into `place`, where one
+    is given.
 
     Raises:
         StorageFullError: the folder is full.
@@ -56,7 +61,10 @@ def write_state(frame: DataFrame, order: list[Column], spec: StateSpec) -> State
     import pyarrow as pa
 
     names = pa.ipc.read_schema(pa.py_buffer(spec.schema)).names
-    facts = write_ordered(frame, order, names, functools.partial(_write, spec=spec))
+    write = functools.partial(_write, spec=spec)
+    if place is not None:
+        write = functools.partial(write_into_store, write=_write, spec=spec, place=place)
+    facts = write_ordered(frame, order, names, write)
     assert facts is not None  # noqa: S101 - `_write` always says something
     return StateFacts(**facts)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from odfchain.errors import OdfchainError
+from odfchain.spark.executor_files import need_folders
 from odfchain.spark.failure import explain
 from odfchain.spark.job import run_job
 
@@ -28,6 +29,7 @@ def run_tasks(session: SparkSession, function: Callable[[int], object], count: i
     Raises:
         EngineError: Spark failed. And what the function raises.
     """
+    need_folders(session, "large states are not profiled", "profile them where Spark is `local[*]`")
     task_results(session, function, count)
 
 

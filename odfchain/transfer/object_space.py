@@ -261,10 +261,11 @@ class ObjectSpace:
                 raise
         return put["e_tag"], put["version"]
 
-    def put_file(self, key: str, source: Path, progress: Progress = SILENT) -> bool:
+    def put_file(self, key: str, source: Path, progress: Progress = SILENT, *, renew: bool = False) -> bool:
         """Durably store a file whose content follows from its key; what is there already stays as it is.
 
-        Returns whether it was there.
+        Returns whether it was there. To `renew` it is written in any case: it is young then, and nobody
+        removes it soon.
 
         Large files are sent in parts. An interrupted upload is not visible; the store keeps its parts until
         a life-cycle rule of the bucket removes them.
@@ -275,13 +276,16 @@ class ObjectSpace:
         with storage_errors(source):
             size = source.stat().st_size
             if size > _PART:
-                if self._has(key, size):
+                if not renew and self._has(key, size):
                     progress.advance(size)
                     return True
                 part = max(_PART, -(-size // _MOST_PARTS))
                 again(lambda: self._upload(key, _read_chunks(source, progress), part))
                 return False
             data = source.read_bytes()
+        if renew:
+            again(lambda: self.write(key, data))
+            return False
         try:
             self.write(key, data, "create")
         except WriteRefusedError:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -154,7 +154,11 @@ class SharedRefStore:
 
 
 def send_continuation(
-    dataset: DatasetFiles, peer: ObjectPeer, expected: Multihash | None, new: Multihash
+    dataset: DatasetFiles,
+    peer: ObjectPeer,
+    expected: Multihash | None,
+    new: Multihash,
+    just_sent: Collection[ObjectKey] = (),
 ) -> list[ObjectKey]:
     """What the blocks after `expected` up to `new` name is in the store, and then they are; as `send`.
 
@@ -162,7 +166,7 @@ def send_continuation(
         WorkspaceError: `new` does not continue `expected`.
         And all errors of `send`.
     """
-    reused = send(dataset, peer, _continuation(dataset, expected, new))
+    reused = send(dataset, peer, _continuation(dataset, expected, new), just_sent)
     before = dataset.chain.nearest(*DATA_EVENTS, head=expected)
     named = {item.key for item in objects_of(before.block)} if before is not None else ()
     return [key for key in reused if key not in named]  # a checkpoint that did not change is named again
@@ -182,10 +186,16 @@ def _continuation(dataset: DatasetFiles, expected: Multihash | None, new: Multih
     return blocks
 
 
-def send(dataset: DatasetFiles, peer: ObjectPeer, blocks: list[HashedBlock]) -> list[ObjectKey]:
+def send(
+    dataset: DatasetFiles,
+    peer: ObjectPeer,
+    blocks: list[HashedBlock],
+    just_sent: Collection[ObjectKey] = (),
+) -> list[ObjectKey]:
     """The blocks and all that they name are in the store; every file is hashed before it is sent.
 
-    Returns what was there already, or has been for long: it may be about to be removed.
+    What executors have `just_sent` is not looked at. Returns what was there already, or has been for long: it
+    may be about to be removed.
 
     Raises:
         ObjectNotFoundError: a slice or checkpoint is neither here nor there.
@@ -193,7 +203,8 @@ def send(dataset: DatasetFiles, peer: ObjectPeer, blocks: list[HashedBlock]) -> 
         AccessError, TransferError: from the store.
     """
     began = time.monotonic()
-    keys = list(dict.fromkeys(item.key for hashed in blocks for item in objects_of(hashed.block)))
+    named = dict.fromkeys(item.key for hashed in blocks for item in objects_of(hashed.block))
+    keys = [key for key in named if key not in just_sent]
     with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="commit") as pool:
         there = list(pool.map(lambda key: _put(dataset, peer, key), keys))
     # in turn, so that a block that is there has all before it

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -82,6 +83,7 @@ class SharedWorkspace:
         self._shared_names = SharedNames(self._space, root / "run" / "names.json")
         self._names: list[Name] | None = None
         self._opened: set[DatasetId] = set()
+        self._sent: dict[tuple[str, ObjectKey], float] = {}
         self._heads: dict[DatasetId, KnownHead] = {}
 
     # --- opening -----------------------------------------------------------------------------------
@@ -184,7 +186,8 @@ class SharedWorkspace:
         dataset_id = DatasetId.from_multibase(folder.name)
 
         def send_from_here(peer: ObjectPeer, expected: Multihash | None, new: Multihash) -> list[ObjectKey]:
-            return send_continuation(DatasetFiles.open(folder), peer, expected, new)
+            just_sent = self._just_sent(folder)
+            return send_continuation(DatasetFiles.open(folder), peer, expected, new, just_sent)
 
         def kept_there(peer: ObjectPeer, reused: list[ObjectKey]) -> AbstractContextManager[None]:
             return kept(DatasetFiles.open(folder), peer, self._marks(dataset_id), reused)
@@ -216,6 +219,15 @@ class SharedWorkspace:
     def executor_files(self) -> StoreFiles:
         """As `SharedStore`."""
         return StoreFiles(self._url.text)
+
+    def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None:
+        """As `SharedStore`."""
+        self._sent[folder.name, ObjectKey(Part(kind), name)] = since
+
+    def _just_sent(self, folder: Path) -> set[ObjectKey]:
+        """What executors put for a dataset so lately that nobody can be about to remove it."""
+        latest = time.monotonic() - LIFE / 2
+        return {key for (of, key), since in self._sent.items() if of == folder.name and since > latest}
 
     def _follow(self, dataset_id: DatasetId) -> None:
         """What another writer did is here, unless somebody holds the dataset, who then runs again anyway."""

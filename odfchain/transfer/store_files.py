@@ -41,7 +41,7 @@ class StoreFiles:
 
     def put(self, path: Path, key: str) -> None:
         """As `ExecutorFiles`."""
-        self._space.put_file(key, path)
+        self._space.put_file(key, path, renew=True)
 
     def bring(self, key: str) -> Path:
         """As `ExecutorFiles`."""

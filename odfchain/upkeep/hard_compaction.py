@@ -28,7 +28,7 @@ from odfchain.model.enums import DatasetKind
 from odfchain.model.events import AddData, DatasetVocabulary, MetadataEvent, SetVocab
 from odfchain.model.metadata_block import MetadataBlock
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.commit import StagedFile
+from odfchain.repo.commit import StagedFile, keep_staged
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.kept_footers import keep_footers
@@ -274,7 +274,7 @@ def _publish(
     staged: list[StagedFile],
 ) -> Multihash:
     for file in staged:
-        dataset.data.put_file(file.path, file.physical_hash)
+        keep_staged(dataset.data, file)
     keep_footers(dataset, ((file.physical_hash, file.footer) for file in staged))
     keep_reachable(dataset, plan.old_head)
     if made:

@@ -30,6 +30,7 @@ from odfchain.model.enums import DatasetKind
 from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
+from odfchain.repo.commit import keep_staged
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.declared_constraints import moved_attachments
@@ -173,7 +174,7 @@ def _build(
     with made.staging() as staging:
         for event, file, _ in rewritten(dataset, plan.batches, staging, (), progress):
             if file is not None:
-                made.data.put_file(file.path, file.physical_hash)
+                keep_staged(made.data, file)
             elif isinstance(event, ev.AddData) and event.new_data is not None:
                 _copy(dataset, event.new_data.physical_hash, made, staging)
             events.append(event)

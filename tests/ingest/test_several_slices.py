@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from odfchain.slices.writer import SliceFacts
 from odfchain.spark import several_slices
 from odfchain.spark.few_rows import INTERPRETED
 from odfchain.spark.session import SparkEngine
-from tests.kit.keyed_inputs import COLUMNS, MERGES, row
+from tests.kit.keyed_inputs import COLUMNS, MERGES, releases
 from tests.kit.support import limit_slices, manifest
 
 BYTES = 2_048
@@ -54,17 +53,6 @@ def settings(engine: SparkEngine, values: dict[str, str]) -> Iterator[None]:
                 conf.unset(key)
             else:
                 conf.set(key, old)
-
-
-def releases(kind: str) -> list[str]:
-    """Newline-delimited rows of two inputs; half of the keys come again, most of them changed."""
-    draw, texts = random.Random(kind), []
-    for keys in (range(160), range(80, 200)):
-        operation = {"op": 0} if kind in ("changelog", "upsert") else {}
-        rows = [operation | row(draw, key) | {"part": str(key % 7)} for key in keys]
-        draw.shuffle(rows)
-        texts.append("".join(f"{json.dumps(each)}\n" for each in rows))
-    return texts
 
 
 def ingest(dataset: Dataset, path: Path, **options: Any) -> IngestOutcome:
@@ -103,9 +91,9 @@ def test_it_is_as_if_it_were_one(
     )
     runs: list[int] = []
 
-    def counted(found: Sequence[Run], operation: int, max_bytes: int) -> list[Rows]:
+    def counted(found: Sequence[Run], max_bytes: int) -> list[Rows]:
         runs.append(len(found))
-        return cuts(found, operation, max_bytes)
+        return cuts(found, max_bytes)
 
     monkeypatch.setattr(several_slices, "cuts", counted)
     path = tmp_path / "input.ndjson"

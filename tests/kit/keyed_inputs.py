@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -42,3 +43,14 @@ def row(draw: random.Random, key: int) -> dict[str, Any]:
         "place": draw.choice([None, {"x": "NaN", "names": ["b", ""]}, {"names": []}, {}]),
         "sure": draw.choice([None, True, False]),
     }
+
+
+def releases(kind: str) -> list[str]:
+    """Newline-delimited rows of two inputs; half of the keys come again, most of them changed."""
+    draw, texts = random.Random(kind), []
+    for keys in (range(160), range(80, 200)):
+        operation = {"op": 0} if kind in ("changelog", "upsert") else {}
+        rows = [operation | row(draw, key) | {"part": str(key % 7)} for key in keys]
+        draw.shuffle(rows)
+        texts.append("".join(f"{json.dumps(each)}\n" for each in rows))
+    return texts

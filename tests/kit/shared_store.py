@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.spark.session import SparkEngine
 from tests.kit.root_rows import MADE, START, add_root, records, schema_with, staged_slice
 from tests.kit.small_s3 import SmallS3
 
@@ -31,6 +33,20 @@ def environment(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+
+
+@contextlib.contextmanager
+def credentials_of_workers(engine: SparkEngine) -> Iterator[None]:
+    """The same for workers, whose environment is that of Java's start, and what Spark's context adds to it."""
+    environment = engine.session.sparkContext.environment
+    before = dict(environment)
+    environment.update(AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="s3cret")  # noqa: S106 - not one
+    environment.update(dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1"))
+    try:
+        yield
+    finally:
+        environment.clear()
+        environment.update(before)
 
 
 def machine(store: SmallS3, folder: Path) -> Workspace:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from odfchain.slices import runs
-from odfchain.slices.runs import Numbers, Run, cuts, row_sizes, rows_between, write_runs
+from odfchain.slices.runs import Numbers, Run, RunLayout, cuts, row_sizes, rows_between, write_runs
 
 SCHEMA = pa.schema(
     [
@@ -36,7 +36,7 @@ KEYS = {
     "structures": (pa.struct([("a", pa.int64())]), [None, {"a": None}, {"a": 1}, {"a": -1}]),
     "lists": (pa.list_(pa.int64()), [None, [], [None], [1], [1, 2], [2]]),
 }
-ORDER = (5, 6)
+LAYOUT = RunLayout(columns=5, order=(5, 6), operation=0)
 """By a column of `KEYS`, and by the number of the row."""
 
 
@@ -68,18 +68,16 @@ def opened(tables: Sequence[pa.Table], folder: Path, rows_of_a_batch: int) -> li
     written = [
         facts
         for table in tables
-        for facts in write_runs(
-            table.to_batches(max_chunksize=rows_of_a_batch), len(SCHEMA), ORDER, str(folder)
-        )
+        for facts in write_runs(table.to_batches(max_chunksize=rows_of_a_batch), LAYOUT, str(folder))
     ]
-    return [Run(facts.path, ORDER) for facts in written]
+    return [Run.of_file(facts) for facts in written]
 
 
 def sliced(found: Sequence[Run], max_bytes: int) -> list[pa.Table]:
-    ends = cuts(found, 0, max_bytes)
+    ends = cuts(found, max_bytes)
     starts = [(0,) * len(found), *ends]
     return [
-        pa.Table.from_batches(rows_between(found, start, end, len(SCHEMA)))
+        pa.Table.from_batches(rows_between(found, start, end))
         for start, end in zip(starts, ends, strict=False)
     ]
 
@@ -92,6 +90,7 @@ def test_slices_do_not_depend_on_runs(
     """Of one task, of eight, and of tasks that have what rows they like: the same rows in the same slices."""
     monkeypatch.setattr(runs, "BATCH_ROWS", 16)
     monkeypatch.setattr(runs, "BATCH_BYTES", 16 * 120)
+    monkeypatch.setattr(runs, "KEY_ROWS", 3 if seed else 7)
     draw, (kind, values) = random.Random(f"{key} {seed}"), KEYS[key]
     rows = [row(draw) | {"key": draw.choice(values), "row": number} for number in range(150)]
     rows.sort(key=lambda each: (comparable(each["key"]), each["row"]))
@@ -165,6 +164,6 @@ def test_what_fails_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(runs, "row_sizes", full)
     with pytest.raises(OSError):
-        list(write_runs([pa.record_batch({"x": [1]})], 1, (0,), str(tmp_path)))
-    assert list(write_runs([pa.record_batch({"x": []})], 1, (0,), str(tmp_path))) == []
+        list(write_runs([pa.record_batch({"x": [1]})], RunLayout(1, (0,), 0), str(tmp_path)))
+    assert list(write_runs([pa.record_batch({"x": []})], RunLayout(1, (0,), 0), str(tmp_path))) == []
     assert list(tmp_path.iterdir()) == []

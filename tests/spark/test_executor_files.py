@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pytest
 import odfchain as odf
 from odfchain.codec.arrow import from_arrow
 from odfchain.digest.physical import hash_bytes
+from odfchain.engine.inprocess import SparkTransformEngine
 from odfchain.errors import (
     AccessError,
     BadInputError,
@@ -28,6 +30,7 @@ from odfchain.errors import (
     TransferError,
 )
 from odfchain.model import data_schema as ds
+from odfchain.progress import SILENT
 from odfchain.spark.executor_files import (
     CREDENTIALS_HINT,
     files_of,
@@ -41,6 +44,7 @@ from odfchain.spark.failure import explain
 from odfchain.spark.few_rows import session_for_few
 from odfchain.spark.input_frames import spark_path
 from odfchain.spark.parquet_frame import parquet_frame
+from odfchain.spark.tasks import run_tasks
 from odfchain.spark.types import physical_struct
 from odfchain.transfer import store_files
 from odfchain.transfer.store_files import StoreFiles
@@ -64,6 +68,13 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallS3]:
 @pytest.fixture
 def files(store: SmallS3) -> StoreFiles:
     return StoreFiles(store.url(f"{PREFIX}/"))
+
+
+@pytest.fixture
+def workers(engine: SparkEngine) -> Iterator[None]:
+    """Workers with the credentials of the store."""
+    with shared_store.credentials_of_workers(engine):
+        yield
 
 
 def written(folder: Path, data: bytes) -> Path:
@@ -184,6 +195,7 @@ def rows_of(seed: int) -> dict[str, list[Any]]:
     return {name: [value, None] for name, value in some.items()}
 
 
+@pytest.mark.usefixtures("workers")
 def test_rows_are_those_of_sparks_own_reader(engine: SparkEngine, files: StoreFiles, tmp_path: Path) -> None:
     """In all types, where a column came later, with some of the columns, and in the order of the files."""
     later = {**TYPES, LATER: pa.string()}
@@ -211,6 +223,7 @@ def test_rows_are_those_of_sparks_own_reader(engine: SparkEngine, files: StoreFi
     assert parquet_frame(session, files, of_two, []).count() == 0
 
 
+@pytest.mark.usefixtures("workers")
 def test_a_file_that_cannot_be_read_is_an_error_with_its_key(
     engine: SparkEngine, files: StoreFiles, tmp_path: Path
 ) -> None:
@@ -262,3 +275,18 @@ def test_a_store_and_a_cluster_need_no_folder_in_common(
                 in_folder._engines.executor_files(local=local)
         else:
             assert in_folder._engines.executor_files(local=local) is None
+
+
+def test_what_needs_folders_in_common_is_refused_with_what_to_do(
+    engine: SparkEngine, files: StoreFiles, tmp_path: Path
+) -> None:
+    session = give_files(engine.session.newSession(), files)
+    request: Any = SimpleNamespace(output_data_path=str(tmp_path / "out"))
+    for work, hint in (
+        (lambda: SparkTransformEngine(lambda: session).query(request, progress=SILENT), "isolation: always"),
+        (lambda: run_tasks(session, print, 1), "local"),
+    ):
+        with pytest.raises(EngineError, match="executors do not see the folders of the driver") as refused:
+            work()
+        assert hint in str(refused.value.hint)
+        assert "spark.files: shared" in str(refused.value.hint)

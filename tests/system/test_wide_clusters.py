@@ -1,0 +1,171 @@
+"""A cluster whose executors see no folder of the driver, with the datasets in a store (RFC-048)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odfchain.api import Workspace
+from odfchain.spark.java import find_java
+from tests.kit import shared_store
+from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, need_whole_java, odfchain, spark_home
+from tests.kit.shared_store import PREFIX, objects
+from tests.kit.small_s3 import RESET, SmallS3
+from tests.kit.support import manifest
+
+pytestmark = pytest.mark.soak
+
+MERGES = {
+    "append": "{kind: Append}",
+    "ledger": "{kind: Ledger, primaryKey: [id]}",
+    "snapshot": "{kind: Snapshot, primaryKey: [id]}",
+}
+SCHEMA = '["id BIGINT", "city STRING", "population BIGINT"]'
+TIMES = ("--event-time", "2026-01-01T00:00:00Z", "--system-time", "2026-02-01T00:00:00Z", "--allow-retract")
+ROWS = 120_000
+"""Beyond what is read by one task."""
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallS3]:
+    shared_store.environment(monkeypatch, tmp_path / "home")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with SmallS3() as store:
+        yield store
+
+
+class Cluster:
+    """`local-cluster[2,1,1024]`: each executor has file systems of its own, in which nothing of the driver is.
+
+    Its temporary folder is empty and its own; of the driver's folder it has only the part in which Spark's
+    worker has made it a folder to run in.
+    """
+
+    def __init__(self, folder: Path, store: SmallS3) -> None:
+        self.folder, self.inputs = folder / "driver", folder / "inputs"
+        self.inputs.mkdir()
+        self.folder.mkdir()
+        self.home = spark_home(folder / "spark")
+        self.store = store
+        java = folder / "java" / "bin" / "java"
+        java.parent.mkdir(parents=True)
+        hidden = [
+            "bwrap", "--dev-bind", "/", "/", "--tmpfs", "/tmp", "--tmpfs", folder,
+            "--ro-bind", self.home, self.home,
+            "--bind", self.folder / ".odfchain" / "run", self.folder / ".odfchain" / "run",
+            "--die-with-parent",
+        ]  # fmt: skip
+        java.write_text(f'#!/bin/sh\nexec {" ".join(map(str, hidden))} {find_java()} "$@"\n')
+        java.chmod(0o755)
+        assert odfchain(self.folder, "init", "--store", store.url(PREFIX)).code == 0
+        conf = {"spark.executor.memory": "512m", "spark.executorEnv.JAVA_HOME": str(java.parent.parent)}
+        self.spark = {"master": "local-cluster[2,1,1024]", "conf": conf}
+
+    def limit(self, max_bytes: int) -> None:
+        content = {"spark": self.spark, "slice": {"maxBytes": max_bytes}}
+        text = json.dumps({"kind": "WorkspaceConfig", "version": 1, "content": content})
+        (self.folder / ".odfchain" / "config.yaml").write_text(text)
+
+    def begin(self, *args: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [ODFCHAIN, *map(str, args)], cwd=self.folder, env=environment(SPARK_HOME=str(self.home)),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, store: SmallS3) -> Cluster:
+    need_whole_java()
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap hides the driver's folders from executors")
+    return Cluster(tmp_path, store)
+
+
+def release(path: Path, first: int, factor: int) -> Path:
+    lines = "".join(f"{n},City {n},{n * factor}\n" for n in range(first, first + ROWS))
+    path.write_text(f"id,city,population\n{lines}")
+    return path
+
+
+def recorded(folder: Path, name: str) -> list[Any]:
+    """What blocks say of rows: hashes, offsets, watermarks."""
+    with Workspace.open(folder) as workspace:
+        dataset = workspace[name]
+        found = dataset._files.chain.nearest_all("AddData", head=dataset.head)
+        return [each.block.event for each in reversed(list(found))]
+
+
+@pytest.mark.parametrize("max_bytes", [0, 2 << 20], ids=["one slice", "several"])
+def test_blocks_are_those_of_a_folder(cluster: Cluster, tmp_path: Path, max_bytes: int) -> None:
+    """Of appends, ledgers and snapshots, two releases each: the same hashes as in one process on a folder."""
+    files = [release(cluster.inputs / f"{n}.csv", n * ROWS // 2, n + 1) for n in range(2)]
+    (here := tmp_path / "here").mkdir()
+    assert odfchain(here, "init").code == 0
+    cluster.limit(max_bytes)
+    content = json.dumps(
+        {"kind": "WorkspaceConfig", "version": 1, "content": {"slice": {"maxBytes": max_bytes}}}
+    )
+    (here / ".odfchain" / "config.yaml").write_text(content)
+    for name, merge in MERGES.items():
+        (tmp_path / "manifest.yaml").write_text(manifest(merge, SCHEMA, name=name))
+        for folder in (here, cluster.folder):
+            assert odfchain(folder, "add", tmp_path / "manifest.yaml").code == 0
+        for file in files:
+            done = odfchain(here, "ingest", name, file, *TIMES)
+            assert done.code == 0, done.err
+            running = cluster.begin("ingest", name, file, *TIMES)
+            _, said = running.communicate(timeout=TIMEOUT)
+            assert running.returncode == 0, said
+        assert recorded(cluster.folder, name) == recorded(here, name)
+        assert (len(recorded(here, name)) > 2) == bool(max_bytes)
+    brought = [path.name for path in (cluster.folder / ".odfchain").glob("datasets/*/data/*")]
+    assert brought == [], "the driver has seen facts only"
+    assert objects(cluster.store, "staging/") == {}
+    assert odfchain(cluster.folder, "verify").code == 0
+
+
+def executors(home: Path) -> list[int]:
+    """Java processes of executors whose Spark is in a folder."""
+    listed = subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True, check=True)
+    return [
+        int(line.split(None, 1)[0])
+        for line in listed.stdout.splitlines()
+        if "CoarseGrainedExecutorBackend" in line and str(home) in line
+    ]
+
+
+@pytest.mark.parametrize("max_bytes", [0, 2 << 20], ids=["one slice", "several"])
+def test_executors_are_killed_while_they_write_to_the_store(cluster: Cluster, max_bytes: int) -> None:
+    """At the first slice that comes: others do it again, and there is one commit with the same rows."""
+    cluster.limit(max_bytes)
+    (cluster.folder / "manifest.yaml").write_text(manifest("{kind: Append}", SCHEMA))
+    assert odfchain(cluster.folder, "add", "manifest.yaml").code == 0
+    running = cluster.begin("ingest", "cities", release(cluster.inputs / "0.csv", 0, 1), *TIMES)
+    killed: list[int] = []
+
+    def kill(method: str, path: str) -> int | None:
+        if killed or method != "PUT" or "/data/" not in path:
+            return None
+        killed.extend(executors(cluster.home))
+        for pid in killed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return RESET
+
+    cluster.store.before = kill
+    _, said = running.communicate(timeout=TIMEOUT)
+    assert killed, said
+    assert running.returncode == 0, said
+    (report,) = odfchain(cluster.folder, "verify", "cities", "-o", "json").rows
+    assert (report["verdict"], report["counts"]["records"]) == ("clean", ROWS), report
+    assert (report["counts"]["slices"] > 1) == bool(max_bytes)
+    assert objects(cluster.store, "staging/") == {}
