@@ -217,7 +217,7 @@ def _open_csv(
         return _empty(workers.session, path, schema)
     file = str(path)
     header = header_of(path, dialect, file)
-    plain, plain_dialect, multiline = path, dialect, traits.multiline or traits.bom
+    plain, plain_dialect, multiline = path, dialect, traits.multiline
     if traits.irregular:
         plain, plain_dialect = scratch / f"rewritten-{uuid.uuid4().hex}", CsvDialect()
         multiline = rewrite_csv(path, plain, dialect, file)
