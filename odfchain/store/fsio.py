@@ -208,6 +208,18 @@ def adopt_file(source: Path, path: Path) -> bool:
         StoreError: the file cannot be synced or moved; the source stays.
     """
     sync_file(source)
+    published = move_file(source, path)
+    if published:
+        sync_folder(path.parent)
+    return published
+
+
+def move_file(source: Path, path: Path) -> bool:
+    """As `adopt_file`, of a file that is durable; its name is so once the caller has synced the folder.
+
+    Raises:
+        StoreError: the file cannot be moved; the source stays.
+    """
     with storage_errors(path):
         os.chmod(source, 0o644)
         try:
@@ -215,7 +227,6 @@ def adopt_file(source: Path, path: Path) -> bool:
         except FileExistsError:
             return False
         source.unlink()
-    sync_folder(path.parent)
     return True
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from odfchain.digest.physical import hash_bytes, hash_file
@@ -28,6 +28,8 @@ _REF_NAME = re.compile(r"(?!.*\.jws\Z)[a-z0-9]+(?:[.-][a-z0-9]+)*")
 
 _Stamp = tuple[int, int, int, int]
 
+_MANY = 64
+"""Files from this number on are synced together, which waits for all that the machine has to write."""
 _DISCARDED_AT_ONCE = 256
 """Objects removed under one hold of the lock: writers that need one of them wait no longer than that."""
 
@@ -123,6 +125,25 @@ class LocalObjectStore:
             if self._reuse(name, lambda: self._replace(source, path)):
                 fsio.remove_quietly(source)
                 return
+
+    def put_files(self, files: Sequence[tuple[Path, Multihash]]) -> Iterator[Multihash]:
+        """As `put_file` for each; all of them are durable when the last one was yielded.
+
+        Many are synced together: two waits for the disk for each are minutes for a long chain.
+        """
+        if len(files) < _MANY:
+            for source, name in files:
+                self.put_file(source, name)
+                yield name
+            return
+        for _ in fsio.sync_files([source for source, _ in files]):
+            pass
+        for source, name in files:
+            path = self._path(name)
+            if not fsio.move_file(source, path):
+                self.put_file(source, name)
+            yield name
+        fsio.sync_folder(self._folder)
 
     def _replace(self, source: Path, path: Path) -> None:
         fsio.sync_file(source)

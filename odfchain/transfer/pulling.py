@@ -307,9 +307,9 @@ class _Pull:
         if not (given.everything or self.options.on_demand):
             set_selection(dataset, given)
         self.progress.phase("Publishing", len(blocks))
-        for name in reversed(blocks):
-            if spool.contains(name):
-                store.put_file(spool.path(name), name)
+        arrived = [(spool.path(name), name) for name in reversed(blocks) if spool.contains(name)]
+        self.progress.advance(len(blocks) - len(arrived))
+        for _ in store.put_files(arrived):
             self.progress.advance()
         if status is SyncStatus.OVERWRITTEN:
             keep_reachable(dataset, old)
