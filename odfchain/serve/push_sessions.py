@@ -56,9 +56,10 @@ class PushSessions:
             return found
 
     def end(self, session: PushSession) -> None:
-        """It is over: nothing is uploaded for it any more."""
+        """It is over: nothing is uploaded for it any more, and another one may begin."""
         with self._lock:
-            self._open.pop(session.alias.key, None)
+            if self._open.get(session.alias.key) is session:
+                del self._open[session.alias.key]
 
     def find(self, alias: DatasetAlias, token: AccessToken) -> PushSession | None:
         """The push of a dataset that is going on with this token."""

@@ -167,6 +167,8 @@ async def _converse(
         turn = await asyncio.to_thread(serving.answer, text)
         refused = isinstance(turn.message, Refusal)
         session.touched = writing.sessions.now()
+        if serving.is_done:
+            writing.sessions.end(session)  # who hears of the commit may push again at once
         if (said := await asyncio.to_thread(_text, turn)) is not None:
             await send({"type": "websocket.send", "text": said})
         if turn.closing is not None:

@@ -95,15 +95,15 @@ class _Conversation:
     channel: Channel
     reply_seconds: float
 
-    def ask(self, message: Message, kind: type[_Answer]) -> _Answer:
-        """The answer of a kind to a message.
+    def ask(self, message: Message, kind: type[_Answer], seconds: float | None = None) -> _Answer:
+        """The answer of a kind to a message, which may take so long [s].
 
         Raises:
             RefusedError: the node refuses.
             CorruptedPeerError, TransferError: it sends something else, nothing in time, or closes.
         """
         self.send(message)
-        return self.await_(kind)
+        return self.await_(kind, seconds or self.reply_seconds)
 
     def send(self, message: Message) -> None:
         """Send a message; a connection that was closed meanwhile says why."""
@@ -112,15 +112,15 @@ class _Conversation:
         except ClosedError as closed:
             self.closed(closed)
 
-    def await_(self, kind: type[_Answer]) -> _Answer:
-        """The next message, which is of a kind."""
+    def await_(self, kind: type[_Answer], seconds: float) -> _Answer:
+        """The next message, which is of a kind and comes in time [s]."""
         try:
-            text = self.channel.receive(self.reply_seconds)
+            text = self.channel.receive(seconds)
         except ClosedError as closed:
             self.closed(closed)
         if text is None:
             raise TransferError(
-                f"{self.channel.where}: no answer in {self.reply_seconds:g} s",
+                f"{self.channel.where}: no answer in {seconds:g} s",
                 hint="run the command again: what has arrived is kept",
             )
         return self.understood(kind, text)
@@ -176,8 +176,10 @@ class PullFlow:
 class PushFlow:
     """A push as the client holds it: a plan, blocks, objects page by page, uploads, and the commit."""
 
-    def __init__(self, channel: Channel, reply_seconds: float) -> None:
+    def __init__(self, channel: Channel, reply_seconds: float, work_seconds: float | None = None) -> None:
+        """`work_seconds` is for answers that take work: judging blocks, hashing objects, the commit."""
         self._talk = _Conversation(channel, reply_seconds)
+        self._work_seconds = work_seconds or reply_seconds
 
     def begin(self, request: PushRequest) -> None:
         """Say what is coming.
@@ -193,7 +195,7 @@ class PushFlow:
         Raises:
             RefusedError: `SeedBlockOverwriteRestricted`, or an internal error where one breaks a rule.
         """
-        self._talk.ask(PushedBlocks(new_blocks=batch), Accepted)
+        self._talk.ask(PushedBlocks(new_blocks=batch), Accepted, self._work_seconds)
 
     def strategies(self, files: Sequence[ObjectFile], *, more: bool = False) -> tuple[PushStrategy, ...]:
         """What becomes of these objects; with `more`, another list follows when they are uploaded.
@@ -202,7 +204,7 @@ class PushFlow:
             RefusedError: `RefCollision`, `NameCollision`.
         """
         asked = PushObjects(object_files=tuple(files), is_truncated=more)
-        return self._talk.ask(asked, PushStrategies).object_transfer_strategies
+        return self._talk.ask(asked, PushStrategies, self._work_seconds).object_transfer_strategies
 
     def answer_pings(self, uploaded: int, seconds: float) -> None:
         """Wait so long at most for the node to ask how far it is, and say so."""
@@ -223,7 +225,7 @@ class PushFlow:
 
         An empty message may be a late ping as well: what the node's head is afterwards tells.
         """
-        self._talk.ask(Empty(), Empty)
+        self._talk.ask(Empty(), Empty, self._work_seconds)
 
     def end(self) -> None:
         """All is done."""

@@ -191,6 +191,11 @@ class PushServing(Serving):
         return self._waits_for is _Push.UPLOADS
 
     @property
+    def is_done(self) -> bool:
+        """Whether all is committed: nothing but the end of the connection is to come."""
+        return self._waits_for is _Push.END
+
+    @property
     def phase(self) -> Phase:
         """As `Serving`."""
         return _PUSH_PHASES[self._waits_for]

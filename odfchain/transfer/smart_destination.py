@@ -51,6 +51,8 @@ _TOO_LARGE = (
     "a proxy before the node takes no files of that size: in nginx that is `client_max_body_size 0` "
     "(docs/nodes.md)"
 )
+_BLOCKS_PER_SECOND, _HASHED_PER_SECOND = 50, 8 << 20
+"""What a node does at least [count/s, bytes/s]; it is given the time."""
 _PING_SECONDS = 0.2
 """How often it is looked whether the node asks how far it is [s]; it does so every 10 s."""
 
@@ -161,7 +163,7 @@ class SmartDestination(SmartPeer, WritablePeer):
 
     def _converse(self, shipment: Shipment, cargo: _Cargo, progress: Progress) -> None:
         channel = self.connected("push")
-        flow = PushFlow(channel, SHARING.request_seconds)
+        flow = PushFlow(channel, SHARING.request_seconds, _work_seconds(shipment))
         ended = ""
         try:
             flow.begin(
@@ -310,6 +312,15 @@ def _is_final(error: TransferError) -> bool:
     if isinstance(error, _ExpiredError):
         return False
     return isinstance(error, (AccessError, CorruptedPeerError, _FullError))
+
+
+def _work_seconds(shipment: Shipment) -> float:
+    """How long a node may work for one answer [s]: its disk may be slow, and others push as well.
+
+    A node that has gone is noticed before: the connection asks every 20 s whether it is there.
+    """
+    size = sum(item.size for item in shipment.objects)
+    return SHARING.request_seconds + len(shipment.blocks) / _BLOCKS_PER_SECOND + size / _HASHED_PER_SECOND
 
 
 def _first_number(shipment: Shipment) -> int:

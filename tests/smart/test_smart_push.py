@@ -30,6 +30,7 @@ from odfchain.store.interfaces import HEAD
 from odfchain.transfer.open import PeerOptions, open_writable
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pushing import PushOptions, PushOutcome, plan_push, push_dataset
+from odfchain.transfer.smart_channel import WebSocketChannel
 from tests.kit.node_stand_in import Answer, Node, node, uploads
 from tests.kit.scenario import chain_of, install
 from tests.kit.smart_cases import rows
@@ -335,6 +336,24 @@ def test_large_blocks_go_in_several_pushes(
     hashes = dataset.chain.hashes(dataset.chain.head())  # type: ignore[arg-type]
     assert heads == [None, *(str(hashes[sum(counts[:n]) - 1]) for n in range(1, len(counts)))]
     assert target.files["/cities/refs/head"].decode() == str(dataset.chain.head())
+
+
+def test_a_node_has_time_for_its_work(dataset: DatasetFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By blocks and bytes; for words it has half a minute."""
+    waited: list[float | None] = []
+    receive = WebSocketChannel.receive
+
+    def noted(channel: WebSocketChannel, seconds: float | None) -> str | None:
+        waited.append(seconds)
+        return receive(channel, seconds)
+
+    monkeypatch.setattr(WebSocketChannel, "receive", noted)
+    monkeypatch.setattr("odfchain.transfer.smart_destination._BLOCKS_PER_SECOND", 0.5)
+    target = Target()
+    target.skipped = {str(name) for store in (dataset.data, dataset.checkpoints) for name in store.names()}
+    push(dataset, target)
+    begin, blocks, objects, commit = (seconds or 0 for seconds in waited)
+    assert (begin, round(blocks), round(objects), round(commit)) == (30, 40, 40, 40)
 
 
 def test_a_plan_is_made_without_a_connection(dataset: DatasetFiles) -> None:

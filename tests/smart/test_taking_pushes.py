@@ -451,6 +451,23 @@ def test_one_push_to_a_dataset_at_a_time(site: Site, monkeypatch: pytest.MonkeyP
         assert say(first, blocks(packed(raw(CHAIN)))) == {"Ok": {}}
 
 
+def test_who_hears_of_the_commit_may_push_again_at_once(site: Site) -> None:
+    """Long chains go in several pushes, one after the other; each has a connection, and ends it when it likes."""
+    token, chain = site.token(), chain_of(["seed", "schema", "x", "y"])
+    first = chain_of(["seed", "schema"])
+    with site.socket(token) as one:
+        for message in (started(first), blocks(packed(raw(first))), objects(first)):
+            assert "Ok" in say(one, message)
+        one.send(json.dumps({"details": "Complete"}))
+        assert say(one, {}) == {}
+        with site.socket(token, beside=True) as two:
+            assert say(two, started(chain, first.head, 2)) == {"Ok": {}}
+            one.close()
+            assert say(two, blocks(packed(raw(chain)[2:]))) == {"Ok": {}}
+            with site.socket(token, beside=True) as three:
+                assert closed(three)[1] == "Busy.", "the end of the first is not the end of the second"
+
+
 def test_a_head_that_moved_meanwhile(site: Site) -> None:
     token, chain = site.token(), chain_of(LABELS)
     old = chain_of(LABELS[:3])

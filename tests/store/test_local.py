@@ -39,6 +39,28 @@ def test_layout(objects: LocalObjectStore, refs: LocalRefStore, tmp_path: Path) 
     assert (tmp_path / "refs" / "head").read_bytes() == str(name).encode(), "exactly the hash, no newline"
 
 
+def test_many_files_wait_for_the_disk_together(
+    objects: LocalObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = [b"%d" % number for number in range(100)]
+    names = [hash_bytes(content) for content in contents]
+    objects.put(contents[3])
+    path = objects._path(objects.put(contents[4]))
+    path.chmod(0o644)
+    path.write_bytes(b"damaged")
+    staged = [tmp_path / f"staged-{number}" for number in range(100)]
+    for file, content in zip(staged, contents, strict=True):
+        file.write_bytes(content)
+    synced: list[Path] = []
+    sync_folder = fsio.sync_folder
+    monkeypatch.setattr(fsio, "sync_folder", lambda folder: (synced.append(folder), sync_folder(folder))[1])
+    assert list(objects.put_files(list(zip(staged, names, strict=True)))) == names
+    assert [objects.get(name) for name in names] == contents
+    assert not any(file.exists() for file in staged)
+    assert synced[-1] == tmp_path / "objects"
+    assert len(synced) <= 3, "one for all, and one for each that was there"
+
+
 def test_foreign_files_are_passed_over(objects: LocalObjectStore, tmp_path: Path) -> None:
     name = objects.put(b"a")
     for other in (".pending-x", "README", "f1620zz", f"{name}.tmp"):
