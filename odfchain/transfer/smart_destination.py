@@ -57,8 +57,6 @@ _PING_SECONDS = 0.2
 """How often it is looked whether the node asks how far it is [s]; it does so every 10 s."""
 
 
-_BLOCKS_PER_SECOND = 250
-"""How many a slow node gets through, at least; beside that it has the time of every request."""
 _MESSAGE_BYTES = 16 << 20
 """The largest message that the reference node takes [bytes]."""
 _BLOCK_BYTES = 64 << 20
