@@ -91,6 +91,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._app = self.app
         self.app = self._with_files
+        self._upgraded = False
         self._in_headers = False
         self._header_bytes = 0
         """Of the headers that are complete."""
@@ -145,8 +146,8 @@ class Connection(HttpToolsProtocol):
     def _take(self, piece: bytes) -> None:
         self._raw_bytes += len(piece)
         super().data_received(piece)
-        if self.transport.is_closing():
-            return
+        if self._upgraded or self.transport.is_closing():
+            return  # a WebSocket awaits no request: its time is the business of who holds it
         if self._in_headers and self._raw_bytes > SHARING.request_head_bytes + _FED_BYTES:
             self._refuse_headers()
         elif self._header_timer is None and self._awaits_request:  # most come whole and need none
@@ -217,6 +218,7 @@ class Connection(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """The connection goes on as a WebSocket; what was to be sent is sent, and nothing is held back."""
+        self._upgraded = True
         self._headers_done()
         self._not_stalled()
         self._unread.clear()  # a client says nothing before it is accepted

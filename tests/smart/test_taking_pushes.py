@@ -34,7 +34,7 @@ from odfchain.ids.names import DatasetAlias
 from odfchain.model import events as ev
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve import push_sessions, smart_pushes
+from odfchain.serve import connection, push_sessions, smart_pushes
 from odfchain.serve.push_sessions import PushSessions
 from odfchain.serve.server import RepositoryServer
 from odfchain.serve.token_file import TokenFile
@@ -449,6 +449,16 @@ def test_one_push_to_a_dataset_at_a_time(site: Site, monkeypatch: pytest.MonkeyP
         with site.socket(token, "towns", beside=True) as third:
             assert closed(third) == busy
         assert say(first, blocks(packed(raw(CHAIN)))) == {"Ok": {}}
+
+
+def test_a_conversation_goes_on_when_the_time_for_headers_is_over(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SHARING", replace(connection.SHARING, request_head_seconds=0.1))
+    monkeypatch.setattr(smart_pushes, "_PING_SECONDS", 0.15)
+    with site.socket(site.token()) as socket:
+        asked_for_objects(socket, CHAIN)
+        assert [socket.recv(20), socket.recv(20)] == ["{}", "{}"]
 
 
 def test_who_hears_of_the_commit_may_push_again_at_once(site: Site) -> None:
