@@ -30,7 +30,8 @@ MERGES = {
     "snapshot": "{kind: Snapshot, primaryKey: [id]}",
 }
 SCHEMA = '["id BIGINT", "city STRING", "population BIGINT"]'
-TIMES = ("--event-time", "2026-01-01T00:00:00Z", "--system-time", "2026-02-01T00:00:00Z", "--allow-retract")
+# later than the blocks that are made before, which would be followed otherwise
+TIMES = ("--event-time", "2026-01-01T00:00:00Z", "--system-time", "2050-02-01T00:00:00Z", "--allow-retract")
 ROWS = 120_000
 """Beyond what is read by one task."""
 
