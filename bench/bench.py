@@ -1,7 +1,7 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
-python bench/bench.py [codec] [digest] [chain] [ingest] [documents] [flights] [merges] [snapshots] [memory]
-    [transform] [share] [verify] [warm] [ledgers] [query] [skipping] [branches]
+python bench/bench.py [codec] [digest] [chain] [ingest] [slices] [documents] [flights] [merges] [snapshots]
+    [memory] [transform] [share] [verify] [warm] [ledgers] [query] [skipping] [branches]
     [profiles] [scale] [states] [assets] [smart] [--json]
 
 Without names all of them run; those from flights on take minutes each and up to 10 GB where temporary
@@ -33,6 +33,7 @@ from bench_query import bench_query
 from bench_scale import bench_scale
 from bench_share import bench_share
 from bench_skipping import bench_skipping
+from bench_slices import bench_slices
 from bench_smart import bench_smart
 from bench_snapshots import bench_snapshots
 from bench_states import bench_states
@@ -48,6 +49,7 @@ PARTS = {
     "digest": bench_digest,
     "chain": bench_chain,
     "ingest": bench_ingest,
+    "slices": bench_slices,
     "documents": bench_documents,
     "flights": bench_flights,
     "merges": bench_merges,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 from figures import Figure, seconds
 from manifests import csv_step, push_manifest
@@ -41,11 +42,11 @@ def write_csv(path: Path, rows: int, *, changed: float = 0.0) -> None:
     rng = np.random.default_rng(11)
     amount = rng.random(rows).round(6)
     amount[: int(rows * changed)] += 1
-    times = pa.array(1_577_836_800_000 + np.arange(rows) * 1_000).cast(pa.timestamp("ms", "UTC"))
+    times = pa.array(1_577_836_800 + np.arange(rows)).cast(pa.timestamp("s", "UTC"))
     table = pa.table(
         {
             "id": np.arange(rows),
-            "event_time": [t.as_py().strftime("%Y-%m-%dT%H:%M:%SZ") for t in times],
+            "event_time": pc.strftime(times, format="%Y-%m-%dT%H:%M:%SZ"),
             "city": [f"city {n}" for n in rng.integers(0, 5_000, rows)],
             "kind": np.array(["plain", "express", "bulk"])[rng.integers(0, 3, rows)],
             "amount": amount,
@@ -100,30 +101,6 @@ def bench_ingest() -> Iterator[Figure]:
                 ours, spark = seconds(partial(dataset.ingest, [path])), seconds(rewrite)
                 remark = f"{ours:.1f} s against {spark:.1f} s"
                 yield Figure(f"second ingest, {merge}, {what} ÷ Spark", ours / spark, "×", remark=remark)
-            yield from several_slices(workspace, folder)
             dataset = workspace[f"append-{ROUNDS}"]
             took = statistics.median(seconds(dataset.verify) for _ in range(ROUNDS))
             yield Figure("verify of one slice", dataset.data_size / 1e6 / took, "MB/s", remark="both hashes")
-
-
-def several_slices(workspace: Workspace, folder: Path) -> Iterator[Figure]:
-    """An append of many rows as eight slices beside the same as one (RFC-049)."""
-    path, settings = folder / "large.csv", folder / ".odfchain" / "config.yaml"
-    write_csv(path, MANY_ROWS)
-    numbers = []
-
-    def ingest(name: str, max_bytes: int) -> Callable[[int], object]:
-        def run(n: int) -> None:
-            settings.write_text(
-                f"kind: WorkspaceConfig\nversion: 1\ncontent: {{slice: {{maxBytes: {max_bytes}}}}}\n"
-            )
-            (dataset,) = workspace.add(push_manifest(f"{name}-{n}", csv_step(COLUMNS), MERGES["append"]))
-            (found,) = dataset.ingest([path]).inputs
-            numbers.append(found.slices)
-
-        return run
-
-    several, one = paired(ingest("several", MANY_ROWS * 9), ingest("one", 0))
-    settings.unlink()
-    remark = f"{several:.1f} s against {one:.1f} s, {MANY_ROWS:,} rows, {numbers[0]} slices"
-    yield Figure("append, eight slices ÷ one", several / one, "×", 0.75, remark=remark)

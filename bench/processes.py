@@ -1,4 +1,4 @@
-"""Memory of a process and its descendants, from `/proc` (Linux)."""
+"""Memory and CPU of a process and its descendants, from `/proc` (Linux)."""
 
 from __future__ import annotations
 
@@ -112,3 +112,15 @@ def _is_java(pid: int) -> bool:
         return (PROC / str(pid) / "exe").readlink().name in ("java", "jspawnhelper")
     except OSError:
         return False  # gone, and so without a size too
+
+
+def cpu_seconds_of_tree(pid: int) -> float:
+    """CPU that a process and all below it have taken, with those that have ended and were waited for [s]."""
+    ticks = 0
+    for each in _tree(pid):
+        try:
+            fields = (PROC / str(each) / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:  # gone
+            continue
+        ticks += sum(map(int, fields.rpartition(")")[2].split()[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -116,12 +116,14 @@ class Workspace(OtherPlaces, GivenTokens):
         """Publish every dataset of the workspace, to be read (`write`: pushed to), until SIGTERM or Ctrl-C.
 
         Raises:
-            TransferError, WorkspaceError: the address cannot be listened on; readers can ask the store.
+            TransferError: the address cannot be listened on.
+            WorkspaceError: pushes are to be taken, and the datasets are in a store.
         """
         from odfchain.serve import HOST, PORT, server
 
-        self._files.shared.refuse("serving datasets")
         refuse_unknown(options, ServeKeywords)
+        if options.get("write"):
+            self._files.shared.refuse("taking pushes")
         chosen: Any = {"host": HOST, "port": PORT} | {n: v for n, v in options.items() if v is not None}
         server.serve(self._files, **chosen)
 

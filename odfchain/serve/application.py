@@ -48,6 +48,7 @@ from odfchain.serve import conditional
 from odfchain.serve.platform import PLATFORM, UNKNOWN, answer_platform
 from odfchain.serve.published import OpenFile, Published, open_public
 from odfchain.serve.readers import Reader, Readers
+from odfchain.serve.shared_copy import SharedCopy
 from odfchain.serve.token_file import TokenFile
 from odfchain.store.interfaces import HEAD, parse_ref
 from odfchain.transfer.hint_file import encode_names
@@ -161,6 +162,7 @@ class Repository:
         self._behind_proxy = behind_proxy
         self._writing: Writing | None = None
         self._published = Published(workspace)
+        self._copy = SharedCopy(workspace, problem) if workspace.shared.where is not None else None
         self._branches = branches
         self._problem = problem
         self._hints = HintCache()
@@ -176,6 +178,8 @@ class Repository:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request; what goes wrong here is answered with 500 and told to `problem`."""
+        if self._copy is not None and scope["type"] in ("http", "websocket"):
+            await self._copy.renew()
         if scope["type"] == "websocket":
             await self._converse(scope, receive, send)
             return
@@ -260,6 +264,8 @@ class Repository:
         if dataset is None:
             return _NOT_FOUND
         if name is not None:
+            if self._copy is not None:
+                await self._copy.bring(dataset, name)
             return _object(dataset, name, scope)
         head = _head(dataset, branch or HEAD)
         if head is None:

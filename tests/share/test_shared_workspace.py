@@ -28,6 +28,8 @@ from odfchain.model import events as ev
 from odfchain.repo.commit import commit
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve import shared_copy
+from odfchain.serve.server import RepositoryServer
 from odfchain.transfer import shared_refs
 from odfchain.transfer.reading import Origin
 from tests.kit import shared_store as kit
@@ -351,6 +353,31 @@ def test_what_the_store_has_is_hashed_and_checked(store: SmallS3, tmp_path: Path
     assert WorkspaceFiles(other.path).dataset("cities").chain.head() == before
 
 
+@pytest.mark.parametrize("scheme", [pytest.param("", marks=pytest.mark.soak), "odf+"])
+def test_what_is_in_a_store_is_served(
+    store: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """As it is there, whoever commits; slices come when somebody asks."""
+    monkeypatch.setattr(shared_copy, "_SECONDS", 0)
+    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+    append(add(one), "a")
+    reader, problems = odf.init(tmp_path / "reader"), list[str]()
+    with RepositoryServer(other._files, on_problem=problems.append) as server:
+        url = f"{scheme}{server.url}cities"
+        reader.pull(url, name="cities")
+        assert list(texts(reader)) == ["a"]
+        append(one["cities"]._files, "b")
+        reader.pull("cities")
+        assert list(texts(reader)) == ["a", "b"]
+        assert problems == []
+        store.before = lambda *_: 403
+        reader.pull("cities")
+        assert problems, "the store refuses; what is here is shown"
+        with pytest.raises(DatasetNotFoundError):
+            reader.pull(f"{scheme}{server.url}towns", name="towns")
+    store.before = lambda *_: None
+
+
 def test_what_is_not_possible_yet_is_refused_before_anything_is_done(store: SmallS3, tmp_path: Path) -> None:
     workspace = machine(store, tmp_path / "one")
     root = add(workspace)
@@ -363,7 +390,7 @@ def test_what_is_not_possible_yet_is_refused_before_anything_is_done(store: Smal
         lambda: dataset.pull_branch("fix", "file:///nowhere/x"),
         lambda: dataset.reset(0),
         dataset.compact,
-        workspace.serve,
+        lambda: workspace.serve(write=True),
     )
     for refused in refusals:
         with pytest.raises(WorkspaceError, match="not possible in a workspace whose"):

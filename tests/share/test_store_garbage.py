@@ -274,6 +274,14 @@ def test_a_dataset_that_was_set_back_is_left_alone(
 
 def test_a_commit_of_new_objects_asks_nothing_more(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
     one, _ = two
+    assert len(one) == 1
     store.requests.clear()
     append(one["cities"]._files, "new")
     assert not [path for _, path, _ in store.requests if "relying" in path or "removing" in path]
+    assert len(store.requests) == 7
+    killed(store, one, "again")
+    store.requests.clear()
+    append(one["cities"]._files, "again")
+    assert len(store.requests) == 13, (
+        "the mark, its time, the other mark; both objects once more; the mark is removed"
+    )

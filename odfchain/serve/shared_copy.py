@@ -1,0 +1,59 @@
+"""What a server has of datasets in a store: heads are asked for now and then, slices when they are read.
+
+What was brought is published as in any workspace. Where the store cannot be reached, what is here is shown,
+and the problem is told. Whoever asks for a slice that is nowhere costs the store one request; few do at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from odfchain.errors import OdfchainError
+from odfchain.limits import SHARING
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.public_layout import ObjectKey, Part
+
+_SECONDS = 5.0
+"""How old what is known of heads may be [s]."""
+
+
+class SharedCopy:
+    """The copy of one workspace; for one event loop."""
+
+    def __init__(self, workspace: WorkspaceFiles, problem: Callable[[str], None]) -> None:
+        self._workspace = workspace
+        self._problem = problem
+        self._asked: float | None = None
+        self._asking = asyncio.Lock()
+        self._bringing = asyncio.Semaphore(SHARING.parallel)
+
+    async def renew(self) -> None:
+        """The datasets are here as they were in the store a few seconds ago, their blocks checked."""
+        async with self._asking:
+            if self._asked is not None and time.monotonic() - self._asked < _SECONDS:
+                return
+            try:
+                await asyncio.to_thread(self._open)
+            except OdfchainError as error:
+                self._problem(str(error))
+            self._asked = time.monotonic()
+
+    def _open(self) -> None:
+        self._workspace.shared.renew()
+        self._workspace.shared.opening(None)
+
+    async def bring(self, dataset: DatasetFiles, key: ObjectKey) -> None:
+        """A slice or checkpoint is here, if the store has it.
+
+        Raises:
+            AccessError, TransferError: the store refuses, or cannot be reached.
+            StoreError: what came cannot be kept.
+        """
+        folder = dataset.folder / key.part.value
+        if key.part not in (Part.DATA, Part.CHECKPOINT) or (folder / str(key.name)).exists():
+            return
+        async with self._bringing:
+            await asyncio.to_thread(self._workspace.shared.objects(folder).contains, key.name)
