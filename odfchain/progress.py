@@ -70,7 +70,7 @@ class SideBySide:
     def part(self) -> Progress:
         """What one of them tells of its work; its phases and notes are its own business."""
         self._begun += 1
-        return _Part(self, self._begun) if shows_work(self._progress) else SILENT
+        return _Share(self, self._begun) if shows_work(self._progress) else SILENT
 
     def add(self, number: int, done: WorkDone) -> None:
         """One of them is so far; of what it did in an earlier step the most counts."""
@@ -129,7 +129,7 @@ class Silent:
 SILENT = Silent()
 
 
-class _Part(Silent):
+class _Share(Silent):
     shows_work = True
 
     def __init__(self, whole: SideBySide, number: int) -> None:

@@ -29,12 +29,12 @@ def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
     from odfchain.transfer.named_stores import NamedStores
     from odfchain.transfer.object_space import place_of
     from odfchain.transfer.repositories import parse_peer_url
-    from odfchain.transfer.shared_place import make_place
+    from odfchain.transfer.workspace_marker import make_workspace_at
 
     url = parse_peer_url(store)
     place_of(url)
     if not (parent / FOLDER).is_dir():
-        make_place(url)
+        make_workspace_at(url)
 
     def named(root: Path, text: str) -> SharedStore:  # it is the one that was given, or there was an error
         NamedStores.of_user().add(url)

@@ -11,7 +11,7 @@ from odfchain.api.pull_targets import is_copy, with_inputs
 from odfchain.errors import DatasetNotFoundError, InvalidIdError, OdfchainError, UsageError
 from odfchain.ids.names import DatasetName, RepoName
 from odfchain.transfer.aliases import AliasKind, aliases
-from odfchain.transfer.places import Place
+from odfchain.transfer.plain_urls import PlainUrl
 from odfchain.transfer.repositories import parse_peer_url
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _refuse_collisions(sharing: Sharing, targets: Iterable[PushTarget]) -> None:
             if target.to is not None:
                 raise
             continue  # as above
-        place = Place.of(url)
+        place = PlainUrl.of(url)
         key = (place.protocol, place.server, *(each.lower() for each in place.path), files.ref)
         other = taken.setdefault(key, target)
         if other is not target:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from odfchain.api.dataset import Dataset
+from odfchain.api.elsewhere import Elsewhere
 from odfchain.api.executing import Engines
 from odfchain.api.given_tokens import GivenTokens
 from odfchain.api.in_store import connect, made
@@ -21,7 +22,6 @@ from odfchain.api.options import (
     as_time,
     refuse_unknown,
 )
-from odfchain.api.other_places import OtherPlaces
 from odfchain.errors import DatasetNotFoundError, InvalidIdError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from odfchain.upkeep.repair import FsckReport
 
 
-class Workspace(OtherPlaces, GivenTokens):
+class Workspace(Elsewhere, GivenTokens):
     """A folder of datasets, and the one Spark session that works on them.
 
     `workspace["name"]` is one of its datasets, iterating gives all of them, ordered by alias. Use it as a

@@ -17,7 +17,7 @@ from odfchain.pages.one_file import fitted, one_page
 from odfchain.pages.page_words import LabelledValue, excerpt, listed, moment
 from odfchain.text import counted, cut
 
-Place = tuple[str, str | None, str | None]
+StoreName = tuple[str, str | None, str | None]
 """A store: its type, its container, its endpoint."""
 
 
@@ -25,7 +25,7 @@ Place = tuple[str, str | None, str | None]
 class StoreFindings:
     """What was found in one store; of each status but `same` the first assets are kept."""
 
-    place: Place | None
+    place: StoreName | None
     """None: all the stores for which there was no room."""
     counts: Counter[Status] = field(default_factory=Counter)
     kept: dict[Status, list[CheckedAsset]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class CheckSummary:
 
     def __init__(self, limits: CheckPageLimits = CHECK_PAGE) -> None:
         self._limits = limits
-        self._stores: dict[Place, StoreFindings] = {}
+        self._stores: dict[StoreName, StoreFindings] = {}
         self._others = StoreFindings(None)
         self.noted = 0
         """Assets that are the same, but for a time."""
@@ -111,7 +111,7 @@ class StoreLines:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Section:
     """Those assets of all stores that have one of some statuses."""
 
     id: str
@@ -200,7 +200,7 @@ def _part(
     stores: Sequence[StoreFindings],
     described: tuple[str, str, str, str, tuple[Status, ...]],
     limits: CheckPageLimits,
-) -> Part:
+) -> Section:
     name, title, about, told, statuses = described
     concerned = excerpt([each for each in stores if any(each.counts[s] for s in statuses)], limits.stores)
     shown = []
@@ -209,7 +209,7 @@ def _part(
         total = sum(each.counts[status] for status in statuses)
         lines = [_line(found, limits) for found in kept]
         shown.append(StoreLines(_label(each, limits), counts(each.counts), lines, total - len(lines)))
-    return Part(name, title, about, told, shown, concerned.rest)
+    return Section(name, title, about, told, shown, concerned.rest)
 
 
 def _line(found: CheckedAsset, limits: CheckPageLimits) -> AssetLine:

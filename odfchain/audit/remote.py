@@ -27,7 +27,7 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store import fsio
 from odfchain.text import one_line
 from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, Part
+from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind
 from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.trust.offered import read_offer
 from odfchain.trust.parties import SignedFile
@@ -150,9 +150,9 @@ def _receive_profiles(peer: Peer, copy: RemoteCopy, progress: Progress) -> None:
     sizes = {line.object: line.size for line in lines}
     folder = copy.dataset.folder
     _check_space(folder, sum(sizes.values()), peer.where)
-    fsio.make_folder(folder / Part.PROFILE.value)
+    fsio.make_folder(folder / ObjectKind.PROFILE.value)
     for name, size in sizes.items():
-        _receive(peer, copy, ObjectKey(Part.PROFILE, name), size, progress)
+        _receive(peer, copy, ObjectKey(ObjectKind.PROFILE, name), size, progress)
 
 
 def _receive_chain(
@@ -165,7 +165,7 @@ def _receive_chain(
     for _ in range(LIMITS.chain_blocks):
         if current is None:
             break
-        key = ObjectKey(Part.BLOCK, current)
+        key = ObjectKey(ObjectKind.BLOCK, current)
         try:
             data = peer.block(current)
         except CorruptedPeerError as error:

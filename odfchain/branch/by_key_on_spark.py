@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from odfchain.branch.computed_parts import Computed, Function
+from odfchain.branch.computed_rows import Computed, Function
 from odfchain.branch.earlier_rows import rows_in_front
 from odfchain.branch.intervals import (
     Interval,

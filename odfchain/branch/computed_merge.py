@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from odfchain.branch.block_graph import BlockGraph
-from odfchain.branch.computing import Computed, Engine, Part, compute
+from odfchain.branch.computing import Computed, Engine, KeyResult, compute
 from odfchain.branch.diffing import Trust, common_key
 from odfchain.branch.intervals import Interval, MergedColumns
 from odfchain.branch.merge_bases import MergeInput, merge_tables
@@ -123,8 +123,8 @@ def merge_part(
     names: DatasetVocabulary,
     resolution: Resolution,
     by_row: bool,
-) -> Part:
+) -> KeyResult:
     """Merge all rows of some keys: the rows to be written, and what `MergeNotes` has."""
     three_way = merge_tables(tables, asked, key, names.event_time_column, by_row=by_row)
     resolved = resolve(three_way, resolution)
-    return Part(rows_of_changes(resolved.changes, names), MergeNotes(resolved.lines))
+    return KeyResult(rows_of_changes(resolved.changes, names), MergeNotes(resolved.lines))

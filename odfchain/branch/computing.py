@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.branch.computed_parts import Computed, Function, Part
+from odfchain.branch.computed_rows import Computed, Function, KeyResult
 from odfchain.branch.intervals import Interval, MergedColumns, parquet_bytes, read_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Computed", "Engine", "Function", "Part", "compute"]
+__all__ = ["Computed", "Engine", "Function", "KeyResult", "compute"]
 
 IN_PROCESS_BYTES = 256 << 20
 """So much Parquet is read in this process; more is for Spark."""

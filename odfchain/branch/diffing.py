@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from odfchain.branch.block_graph import BlockGraph
 from odfchain.branch.cells import same_cells
-from odfchain.branch.computing import Engine, Part, compute
+from odfchain.branch.computing import Engine, KeyResult, compute
 from odfchain.branch.intervals import Interval, MergedColumns, read_rows
 from odfchain.branch.merge_bases import MergeInput, changes_of_source
 from odfchain.branch.row_diff import RowDiff, between, net_of
@@ -226,9 +226,9 @@ def _between(tables: Sequence[pa.Table], key: tuple[str, ...]) -> RowDiff:
     return between(one, other)
 
 
-def _of_keys(tables: Sequence[pa.Table], key: tuple[str, ...], way: Callable[..., RowDiff]) -> Part:
+def _of_keys(tables: Sequence[pa.Table], key: tuple[str, ...], way: Callable[..., RowDiff]) -> KeyResult:
     """The changes of all rows of some keys."""
-    return Part(changes_of(way(tables, key=key)))
+    return KeyResult(changes_of(way(tables, key=key)))
 
 
 def changes_of(found: RowDiff) -> pa.Table:

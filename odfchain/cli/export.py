@@ -154,7 +154,7 @@ def _write_folder(rows: Counted, output: str, folder: Path, most: int | None) ->
     made = temp_path(target.parent)
     make_folder(made)
     try:
-        batches = iter(_Parts(rows, most))
+        batches = iter(_Pieces(rows, most))
         number = 0
         for part in batches:
             number += 1
@@ -170,7 +170,7 @@ def _write_folder(rows: Counted, output: str, folder: Path, most: int | None) ->
     return number
 
 
-class _Parts:
+class _Pieces:
     """The batches of a result, in parts of so many rows; there is a first one also of no rows."""
 
     def __init__(self, rows: Counted, most: int | None) -> None:

@@ -56,7 +56,7 @@ class InputMark:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StateTable:
     """A table of the state; its schema is in its Parquet file."""
 
     name: str
@@ -79,7 +79,7 @@ class Manifest:
     watermark_ms: int | None
     """The input watermark that the state is as of."""
     output_watermark_ms: int | None
-    parts: tuple[Part, ...]
+    parts: tuple[StateTable, ...]
     late: Mapping[str, int] = field(default_factory=dict)
     """Rows that came too late in this step, by the alias of their input."""
     unmatched: Mapping[str, int] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Manifest:
             watermark_ms=tree.moment("watermark_ms"),
             output_watermark_ms=tree.moment("output_watermark_ms"),
             parts=tuple(
-                Part(item.text("name"), item.integer("rows"))
+                StateTable(item.text("name"), item.integer("rows"))
                 for item in tree.items("parts", {"name", "rows"})
             ),
             **{name: tree.counts(name) for name in _COUNTS[number]},

@@ -109,7 +109,7 @@ class StepContext:
             ),
             watermark_ms=self.now,
             output_watermark_ms=watermark,
-            parts=tuple(archive.Part(name, facts.rows) for name, facts in sorted(parts.items())),
+            parts=tuple(archive.StateTable(name, facts.rows) for name, facts in sorted(parts.items())),
             waiting=waiting,
             **left_out,
         )

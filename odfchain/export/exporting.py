@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from odfchain.errors import ChainsDifferError, InvalidIdError, NameCollisionError, SchemaError, UsageError
-from odfchain.export.export_place import ExportPlace, Mark, check_line, continued, local_folder, parted
+from odfchain.export.export_folder import ExportFolder, Mark, check_line, continued, local_folder, parted
 from odfchain.export.lode_store import FOLDER, check_lode, export_lode, exported_blocks
 from odfchain.export.state_export import state_columns, write_state
 from odfchain.export.table_columns import TableFormat, check_slice, table_columns
@@ -104,7 +104,7 @@ def export_dataset(
     if to != LODE:  # what cannot be expressed is refused before anything is written
         _table(mark, folder)
         _columns(state, TableFormat(to), options.rows)
-    with ExportPlace.claimed(folder, mark, dataset) as (place, known):
+    with ExportFolder.claimed(folder, mark, dataset) as (place, known):
         try:
             place.check(known)
             return _exported(dataset, state, place, progress)
@@ -115,20 +115,22 @@ def export_dataset(
             fsio.remove_tree(folder / "snapshots")
         else:
             _table(known, folder).drop()
-        anew = ExportPlace(folder, mark)
+        anew = ExportFolder(folder, mark)
         found = _exported(dataset, state, anew, progress)
         anew.forget_data(found.names)
         return found
 
 
-def _exported(dataset: DatasetFiles, state: DatasetState, place: ExportPlace, progress: Progress) -> Exported:
+def _exported(
+    dataset: DatasetFiles, state: DatasetState, place: ExportFolder, progress: Progress
+) -> Exported:
     if place.mark.format == LODE:
         return _lode(dataset, state, place, progress)
     export = _TableExport(dataset, state, place, progress)
     return export.of_state() if place.mark.rows == STATE else export.of_records()
 
 
-def _lode(dataset: DatasetFiles, state: DatasetState, place: ExportPlace, progress: Progress) -> Exported:
+def _lode(dataset: DatasetFiles, state: DatasetState, place: ExportFolder, progress: Progress) -> Exported:
     blocks, refs = exported_blocks(place.folder), state.slices()
     check_lode(state, blocks)
     if state.head in blocks:
@@ -164,7 +166,7 @@ class _TableExport:
     """One export to a table."""
 
     def __init__(
-        self, dataset: DatasetFiles, state: DatasetState, place: ExportPlace, progress: Progress
+        self, dataset: DatasetFiles, state: DatasetState, place: ExportFolder, progress: Progress
     ) -> None:
         self._dataset, self._state, self._place, self._progress = dataset, state, place, progress
         self._table, self._to = _table(place.mark, place.folder), TableFormat(place.mark.format)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from odfchain.codec.document_bytes import canonical_bytes
 from odfchain.errors import InvalidIdError
-from odfchain.export.export_place import ExportPlace, check_line
+from odfchain.export.export_folder import ExportFolder, check_line
 from odfchain.ids.multihash import Multihash
 from odfchain.manifest.manifest_of import manifest_of
 from odfchain.progress import Progress
@@ -49,7 +49,7 @@ def check_lode(state: DatasetState, blocks: list[Multihash]) -> None:
         check_line(top, block)
 
 
-def export_lode(place: ExportPlace, dataset: DatasetFiles, state: DatasetState, progress: Progress) -> int:
+def export_lode(place: ExportFolder, dataset: DatasetFiles, state: DatasetState, progress: Progress) -> int:
     """The store has the snapshot of a state; returns how many slices are copies.
 
     Raises:

@@ -379,7 +379,7 @@ def _current(scope: Message, kind: bytes, body: bytes, tag: str | None = None) -
 
 
 def _object(dataset: DatasetFiles, key: ObjectKey, scope: Message) -> _Answer:
-    file = open_public(dataset.folder, key.part.value, str(key.name))
+    file = open_public(dataset.folder, key.kind.value, str(key.name))
     if file is None:
         return _NOT_FOUND
     tag = conditional.tagged(str(key.name))

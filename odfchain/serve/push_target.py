@@ -180,7 +180,7 @@ class DatasetTarget:
         present = self._present()
         if present is None:
             return False
-        store = store_of(present, item.key.part)
+        store = store_of(present, item.key.kind)
         return store.contains(item.key.name) and _hashed(store.path(item.key.name), item) is not None
 
     def commit(self) -> None:

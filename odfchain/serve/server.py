@@ -24,7 +24,7 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve import HOST, PORT
 from odfchain.serve.application import Branches, Message, Receive, Repository, Send, repository
 from odfchain.text import one_line
-from odfchain.transfer.places import is_this_machine
+from odfchain.transfer.plain_urls import is_this_machine
 
 GRACE_SECONDS = 5
 """How long responses may take to end when the server stops [s]; after that they are cut."""

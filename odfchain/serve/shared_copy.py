@@ -14,7 +14,7 @@ from odfchain.errors import OdfchainError
 from odfchain.limits import SHARING
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 
 _SECONDS = 5.0
 """How old what is known of heads may be [s]."""
@@ -52,8 +52,8 @@ class SharedCopy:
             AccessError, TransferError: the store refuses, or cannot be reached.
             StoreError: what came cannot be kept.
         """
-        folder = dataset.folder / key.part.value
-        if key.part not in (Part.DATA, Part.CHECKPOINT) or (folder / str(key.name)).exists():
+        folder = dataset.folder / key.kind.value
+        if key.kind not in (ObjectKind.DATA, ObjectKind.CHECKPOINT) or (folder / str(key.name)).exists():
             return
         async with self._bringing:
             await asyncio.to_thread(self._workspace.shared.objects(folder).contains, key.name)

@@ -394,7 +394,7 @@ def rows_between(runs: Sequence[Run], start: Rows, end: Rows) -> Iterator[pa.Rec
     They come in batches of the same rows however many runs there are. In memory are what the rows are ordered
     by, and one batch.
     """
-    parts = [part for part in map(_Part, runs, start, end) if part.rows]
+    parts = [part for part in map(_RowRange, runs, start, end) if part.rows]
     parts.sort(key=lambda part: part.first)
     if all(one.last < other.first for one, other in itertools.pairwise(parts)):
         order = None
@@ -406,7 +406,7 @@ def rows_between(runs: Sequence[Run], start: Rows, end: Rows) -> Iterator[pa.Rec
         yield _gathered(parts, firsts, np.arange(low, high) if order is None else order[low:high])
 
 
-class _Part:
+class _RowRange:
     """The rows of one run that are in a slice."""
 
     def __init__(self, run: Run, start: int, end: int) -> None:
@@ -466,7 +466,7 @@ def _flat(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
         yield column
 
 
-def _windows(parts: Sequence[_Part], order: Numbers | None, rows: int) -> Iterator[tuple[int, int]]:
+def _windows(parts: Sequence[_RowRange], order: Numbers | None, rows: int) -> Iterator[tuple[int, int]]:
     """Which rows are handed on together: so many, or fewer where they are large."""
     sizes = np.concatenate([size for part in parts for size in part.sizes()])
     if int(sizes.max()) * BATCH_ROWS <= BATCH_BYTES:
@@ -483,7 +483,7 @@ def _windows(parts: Sequence[_Part], order: Numbers | None, rows: int) -> Iterat
     return itertools.pairwise([0, *ends, rows])
 
 
-def _gathered(parts: Sequence[_Part], firsts: Numbers, wanted: Numbers) -> pa.RecordBatch:
+def _gathered(parts: Sequence[_RowRange], firsts: Numbers, wanted: Numbers) -> pa.RecordBatch:
     """Rows by their numbers among those of all parts; of each part they follow each other."""
     of_part = np.searchsorted(firsts, wanted, "right") - 1
     pieces: list[pa.RecordBatch] = []

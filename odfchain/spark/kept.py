@@ -57,7 +57,7 @@ _MATTERS = re.compile(
 
 
 @dataclass(slots=True)
-class Place:
+class Lease:
     """A place in the session that stays, and what PySpark needs to connect."""
 
     connection: socket.socket
@@ -174,7 +174,7 @@ def turn(folder: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def attach(folder: Path, parts: dict[str, str]) -> Place | None:
+def attach(folder: Path, parts: dict[str, str]) -> Lease | None:
     """A place in the session of the keeper that listens here, None where none does.
 
     A keeper whose session has another fingerprint listens no more when this returns.
@@ -188,7 +188,7 @@ def attach(folder: Path, parts: dict[str, str]) -> Place | None:
     try:
         answer = _ask(connection, {"ask": "attach", "parts": parts, "pid": os.getpid()})
         if "port" in answer:
-            return Place(connection, answer["port"], answer["secret"], Path(answer["scratch"]))
+            return Lease(connection, answer["port"], answer["secret"], Path(answer["scratch"]))
     except BaseException:
         connection.close()
         raise

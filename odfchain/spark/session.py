@@ -114,13 +114,13 @@ class SparkEngine:
         self._conf = conf or {}
         self._files = files
         self._session: SparkSession | None = None
-        self._finding: Launch[kept.Place] | None = None
+        self._finding: Launch[kept.Lease] | None = None
         self._starting: Launch[_Java] | None = None
         self._entered = False
         self._beginning = threading.Lock()
         self._gateway: Gateway | None = None
         self._idle = idle if _LOCAL.fullmatch(master) and remote is None and record_classes is None else 0
-        self._place: kept.Place | None = None
+        self._place: kept.Lease | None = None
         self._resources = contextlib.ExitStack()
 
     @property
@@ -185,7 +185,7 @@ class SparkEngine:
             os.environ["PYSPARK_PYTHON"] = sys.executable
             os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
             if self._idle:
-                self._finding = Launch(self._find_place, kept.Place.leave)
+                self._finding = Launch(self._find_place, kept.Lease.leave)
             else:
                 self._starting = Launch(self._start_java, _end_java)
 
@@ -227,7 +227,7 @@ class SparkEngine:
                 log.unlink(missing_ok=True)
         return gateway, settings
 
-    def _find_place(self, unwanted: Callable[[], bool]) -> kept.Place:
+    def _find_place(self, unwanted: Callable[[], bool]) -> kept.Lease:
         """A place in the JVM that stays; it is started if need be (RFC-030)."""
         folder = kept.keeper_folder()
         where = os.getcwd() if self._conf else "/"  # noqa: PTH109 - settings may hold relative paths
@@ -235,16 +235,16 @@ class SparkEngine:
         with kept.turn(folder) as lock:
             return self._found(folder, parts, where, lock, unwanted)
 
-    def _join_living(self, finding: Launch[kept.Place]) -> SparkSession:
+    def _join_living(self, finding: Launch[kept.Lease]) -> SparkSession:
         """As `_join`, in another JVM where that of our place has ended since we were given it."""
         try:
             return self._join(finding)
         except ConnectionRefusedError:
             self.close()
-        again = self._finding = Launch(self._find_place, kept.Place.leave)
+        again = self._finding = Launch(self._find_place, kept.Lease.leave)
         return self._join(again)
 
-    def _join(self, finding: Launch[kept.Place]) -> SparkSession:
+    def _join(self, finding: Launch[kept.Lease]) -> SparkSession:
         """A session of our own in the JVM that stays."""
         place = self._place = finding.take()
         self._finding = None
@@ -271,7 +271,7 @@ class SparkEngine:
 
     def _found(
         self, folder: Path, parts: dict[str, str], where: str, lock: int, unwanted: Callable[[], bool]
-    ) -> kept.Place:
+    ) -> kept.Lease:
         """A place in the session that stays, or in one that is started to stay."""
         if (place := kept.attach(folder, parts)) is not None:
             return place
@@ -330,7 +330,7 @@ class SparkEngine:
             self._gateway = None
         self._resources.close()
 
-    def _leave(self, place: kept.Place) -> None:
+    def _leave(self, place: kept.Lease) -> None:
         try:
             if self._entered:
                 self._entered = False

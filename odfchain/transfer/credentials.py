@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from odfchain.errors import AccessError, UnsupportedPeerError
 from odfchain.limits import SHARING
 from odfchain.store import fsio
-from odfchain.transfer.places import is_this_machine
+from odfchain.transfer.plain_urls import is_this_machine
 from odfchain.transfer.public_layout import PeerUrl
 
 VARIABLE = "ODFCHAIN_CREDENTIALS"

@@ -117,17 +117,17 @@ class FolderPeer(WritablePeer):
                 progress.advance(source.stat().st_size)
             return
         with self._writing(key):
-            staged = self._stage() / f"{key.part.value}-{key.name}-{threading.get_ident()}"
+            staged = self._stage() / f"{key.kind.value}-{key.name}-{threading.get_ident()}"
             try:
                 _copy(source, staged, key, progress)
-                folder = self._part(key.part.value)
+                folder = self._part(key.kind.value)
                 LocalObjectStore(folder).put_file(staged, key.name)
             finally:
                 fsio.remove_quietly(staged)
 
     def _is_intact(self, key: ObjectKey) -> bool:
         with contextlib.suppress(StoreError):
-            LocalObjectStore(self._folder / key.part.value).verified_path(key.name)
+            LocalObjectStore(self._folder / key.kind.value).verified_path(key.name)
             return True
         return False
 

@@ -24,12 +24,12 @@ from odfchain.net.url import Target, parse_target
 from odfchain.net.wire import Response
 from odfchain.text import one_line
 from odfchain.transfer.peer import PEER_LIMITS, AbsentError, Opened, Peer, as_transfer_errors
-from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, Part, PeerUrl
+from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind, PeerUrl
 from odfchain.trust.parties import SignedFile
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _SIGNED = tuple(file.value for file in SignedFile)
-_OPTIONAL = ("refs/", *(f"{part.value}/" for part in Part if part.describes))
+_OPTIONAL = ("refs/", *(f"{kind.value}/" for kind in ObjectKind if kind.describes))
 """Where datasets may lack files that are asked for."""
 _FORBIDDEN = "many static hosts answer 403 for what is absent"
 
@@ -153,7 +153,7 @@ class HttpPeer(Peer):
             headers=request_headers(route, self._given),
             limits=self._limits,
             timing=self._timing,
-            name=f"{self._where}{Part.BLOCK.value}",
+            name=f"{self._where}{ObjectKind.BLOCK.value}",
         )
         return made if made.open() else None
 

@@ -36,7 +36,7 @@ from odfchain.transfer.object_space import (
     WriteRefusedError,
 )
 from odfchain.transfer.peer import AbsentError, Opened, WritablePeer, as_transfer_errors
-from odfchain.transfer.public_layout import HINT_KEY, REFS_HINT_KEY, ObjectKey, Part, PeerUrl, ref_key
+from odfchain.transfer.public_layout import HINT_KEY, REFS_HINT_KEY, ObjectKey, ObjectKind, PeerUrl, ref_key
 from odfchain.trust.parties import SignedFile
 
 NO_VERSION: Version = ('"00000000000000000000000000000000"', "0")
@@ -212,7 +212,7 @@ class ObjectPeer(WritablePeer):
         """What the store keeps, tried out on a block, to which its own bytes are written."""
         if self._conditions is None:
             if self._space.address.speaks_s3:
-                key = str(ObjectKey(Part.BLOCK, name))
+                key = str(ObjectKey(ObjectKind.BLOCK, name))
                 if not self._space.contains(key):
                     return Conditions(create=True, update=True)  # nothing to try it out on
                 data = self.block(name)

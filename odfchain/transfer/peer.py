@@ -38,7 +38,7 @@ from odfchain.store.interfaces import HEAD, parse_ref
 from odfchain.text import one_line
 from odfchain.transfer.hint_file import MOST_NAMES_BYTES, hint_bytes, parse_hint, parse_names
 from odfchain.transfer.incoming import MIRROR_HINT, Incoming
-from odfchain.transfer.public_layout import HINT_KEY, INDEX_KEY, REFS_HINT_KEY, ObjectKey, Part, ref_key
+from odfchain.transfer.public_layout import HINT_KEY, INDEX_KEY, REFS_HINT_KEY, ObjectKey, ObjectKind, ref_key
 from odfchain.trust.parties import SignedFile
 from odfchain.trust.signed_head import signature_key
 
@@ -176,7 +176,7 @@ class Peer(ABC):
     def block(self, name: Multihash) -> bytes:
         """The bytes of a block, which hash to its name; at most `LIMITS.block_bytes`."""
         with _promised():
-            data, where = self._read(str(ObjectKey(Part.BLOCK, name)), LIMITS.block_bytes)
+            data, where = self._read(str(ObjectKey(ObjectKind.BLOCK, name)), LIMITS.block_bytes)
         actual = hash_bytes(data)
         if actual != name:
             raise CorruptedPeerError(
@@ -196,7 +196,7 @@ class Peer(ABC):
         """
         with Incoming(key, size, target, name=f"{self._where}{key}", progress=progress) as incoming:
             while not incoming.complete():
-                with _promised("a signed line names" if key.part.describes else "the chain refers to"):
+                with _promised("a signed line names" if key.kind.describes else "the chain refers to"):
                     self._attempts(
                         str(key), size, lambda opened: _receive(opened, incoming), lambda: incoming.received
                     )

@@ -33,7 +33,7 @@ from odfchain.store import fsio
 from odfchain.store.interfaces import ObjectStore, check_object_name
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.prefetch import Prefetch
-from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _HINT_FROM = 16
@@ -272,6 +272,6 @@ def bad_block(peer: Peer, name: Multihash, error: Exception) -> CorruptedPeerErr
     """The error for a block that cannot be read as one."""
     newer = isinstance(error, UnsupportedVersionError)
     return CorruptedPeerError(
-        f"{ObjectKey(Part.BLOCK, name)} of {peer.where}: {error}",
+        f"{ObjectKey(ObjectKind.BLOCK, name)} of {peer.where}: {error}",
         hint="a newer version of odfchain may be able to read it" if newer else None,
     )

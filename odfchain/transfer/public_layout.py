@@ -50,7 +50,7 @@ def ref_key(ref: str) -> str:
     return f"refs/{ref}"
 
 
-class Part(Enum):
+class ObjectKind(Enum):
     """The kinds of objects that a dataset consists of."""
 
     BLOCK = "blocks"
@@ -62,21 +62,21 @@ class Part(Enum):
     @property
     def describes(self) -> bool:
         """Whether such objects describe a block: signed lines name them, the chain does not."""
-        return self in (Part.MANIFEST, Part.PROFILE)
+        return self in (ObjectKind.MANIFEST, ObjectKind.PROFILE)
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectKey:
     """The place of an object under a dataset's URL."""
 
-    part: Part
+    kind: ObjectKind
     name: Multihash
 
     def __post_init__(self) -> None:
         check_object_name(self.name)
 
     def __str__(self) -> str:
-        return f"{self.part.value}/{self.name}"
+        return f"{self.kind.value}/{self.name}"
 
     @classmethod
     def parse(cls, text: str) -> ObjectKey | None:
@@ -88,7 +88,7 @@ class ObjectKey:
         if found is None:
             return None
         try:
-            return cls(Part(found[1]), Multihash.parse(found[2]))
+            return cls(ObjectKind(found[1]), Multihash.parse(found[2]))
         except (InvalidIdError, StoreError):
             return None
 

@@ -15,7 +15,7 @@ from odfchain.net.wire import Body
 from odfchain.smart.block_batch import RawBlock
 from odfchain.store.fsio import FileState
 from odfchain.transfer.peer import AbsentError, Opened, Peer
-from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, Part
+from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind
 from odfchain.trust.parties import SignedFile
 
 
@@ -42,7 +42,7 @@ class PushedPeer(Peer):
         super().__init__(where)
         self._hashed = hashed or {}
         self._blocks = blocks
-        self._files = {str(ObjectKey(Part.BLOCK, block.hash)): block.data for block in blocks}
+        self._files = {str(ObjectKey(ObjectKind.BLOCK, block.hash)): block.data for block in blocks}
         self._files[HEAD_KEY] = str(head).encode()
         if signature is not None:
             self._files[SignedFile.HEAD.value] = signature

@@ -51,7 +51,7 @@ from odfchain.transfer.differences import shortened
 from odfchain.transfer.merged_sources import merged_into, sendable
 from odfchain.transfer.open import DEFAULTS, PeerOptions, open_writable
 from odfchain.transfer.peer import WritablePeer
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.trust.push_signed import push_statements, push_to_node
@@ -231,14 +231,14 @@ def push_dataset(
 def _send(
     dataset: DatasetFiles, peer: WritablePeer, plan: PushPlan, options: PushOptions, progress: Progress
 ) -> None:
-    stores = {Part.DATA: dataset.data, Part.CHECKPOINT: dataset.checkpoints}
+    stores = {ObjectKind.DATA: dataset.data, ObjectKind.CHECKPOINT: dataset.checkpoints}
     blocks = LocalObjectStore(dataset.folder / "blocks")
 
     def send_object(item: DataObject) -> None:
-        peer.put(item.key, stores[item.key.part].verified_path(item.key.name), progress)
+        peer.put(item.key, stores[item.key.kind].verified_path(item.key.name), progress)
 
     def send_block(name: Multihash) -> None:
-        peer.put(ObjectKey(Part.BLOCK, name), blocks.verified_path(name), SILENT)
+        peer.put(ObjectKey(ObjectKind.BLOCK, name), blocks.verified_path(name), SILENT)
         progress.advance()
 
     if plan.objects:
@@ -261,7 +261,7 @@ def _send_to_node(
     from odfchain.transfer.smart_destination import Shipment, SmartDestination  # noqa: PLC0415
 
     assert isinstance(peer, SmartDestination)  # noqa: S101 - the one that takes no files
-    stores = {Part.DATA: dataset.data, Part.CHECKPOINT: dataset.checkpoints}
+    stores = {ObjectKind.DATA: dataset.data, ObjectKind.CHECKPOINT: dataset.checkpoints}
     peer.parallel = options.parallel
     progress.phase(f"Sending {dataset.alias}", len(plan.blocks))
     peer.send(
@@ -271,7 +271,7 @@ def _send_to_node(
             blocks=plan.blocks,
             read=dataset.chain.get_bytes,
             objects=plan.objects,
-            path=lambda item: stores[item.key.part].verified_path(item.key.name),
+            path=lambda item: stores[item.key.kind].verified_path(item.key.name),
             force=plan.overwrites,
             visibility=Visibility.PUBLIC if options.public else Visibility.PRIVATE,
         ),
@@ -347,7 +347,7 @@ def _merged_blocks(
         return ()  # nodes know one line of blocks
 
     def is_there(name: Multihash) -> bool:
-        return peer.contains(ObjectKey(Part.BLOCK, name))
+        return peer.contains(ObjectKey(ObjectKind.BLOCK, name))
 
     return [
         name
@@ -442,9 +442,9 @@ def _missing_there(
     _in_parallel(look, wanted, options.parallel)
     missing = [found for key, found in wanted.items() if key not in there]
     for item in missing:
-        store = dataset.data if item.key.part is Part.DATA else dataset.checkpoints
+        store = dataset.data if item.key.kind is ObjectKind.DATA else dataset.checkpoints
         if not store.contains(item.key.name):
-            what = "slice" if item.key.part is Part.DATA else "checkpoint"
+            what = "slice" if item.key.kind is ObjectKind.DATA else "checkpoint"
             raise ObjectNotFoundError(
                 f"{store.locate(item.key.name)}: the {what} of block {item.sequence_number} is missing; "
                 "nothing was sent",

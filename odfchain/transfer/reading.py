@@ -26,7 +26,7 @@ from odfchain.store.local import LocalObjectStore
 from odfchain.transfer.credentials import Credentials
 from odfchain.transfer.open import PeerOptions, open_peer
 from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.repositories import parse_peer_url
 from odfchain.transfer.shared_workspace import connect
@@ -189,7 +189,7 @@ def slice_objects(state: DatasetState) -> list[DataObject]:
     """The slices as of a block, oldest first, as they are asked for."""
     return [
         DataObject(
-            ObjectKey(Part.DATA, ref.slice.physical_hash),
+            ObjectKey(ObjectKind.DATA, ref.slice.physical_hash),
             ref.slice.size,
             ref.sequence_number,
             state.head_block.system_time,

@@ -25,7 +25,7 @@ from odfchain.errors import (
 )
 from odfchain.ids.names import RepoName
 from odfchain.store import fsio
-from odfchain.transfer.places import Place
+from odfchain.transfer.plain_urls import PlainUrl
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.trust.signature_policy import NO_POLICY, SignaturePolicy, as_fields, from_fields
 
@@ -168,9 +168,9 @@ class Repositories:
         Raises:
             ManifestError, UnsupportedPeerError: as `list`.
         """
-        found, place = NO_POLICY, Place.of(url)
+        found, place = NO_POLICY, PlainUrl.of(url)
         for known in self.list():
-            if place.is_below(Place.of(known.url)):
+            if place.is_below(PlainUrl.of(known.url)):
                 found = found.and_also(known.policy)
         return found
 

@@ -23,7 +23,7 @@ from odfchain.repo.shared_store import Garbage
 from odfchain.store.interfaces import HEAD, parse_ref
 from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.object_space import Listed, ObjectSpace
-from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, Part
+from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind
 from odfchain.transfer.shared_marks import Marks, Turn, forget_probes, store_time
 from odfchain.transfer.shared_refs import block_of
 from odfchain.transfer.slice_files import objects_of
@@ -31,9 +31,9 @@ from odfchain.transfer.slice_files import objects_of
 _MOST = 10_000_000
 _AT_ONCE = 1_000
 _KINDS = {
-    Part.BLOCK: "blocks in the store",
-    Part.DATA: "slices in the store",
-    Part.CHECKPOINT: "checkpoints in the store",
+    ObjectKind.BLOCK: "blocks in the store",
+    ObjectKind.DATA: "slices in the store",
+    ObjectKind.CHECKPOINT: "checkpoints in the store",
 }
 
 
@@ -59,20 +59,20 @@ class Removal:
             unneeded = self._unneeded(folder, keys)
             found = []
             young: list[Listed] = []
-            for part, kind in _KINDS.items():
-                old = [each for each in unneeded[part] if turn.now - each.modified >= self.grace]
-                young += [each for each in unneeded[part] if turn.now - each.modified < self.grace]
+            for kind, title in _KINDS.items():
+                old = [each for each in unneeded[kind] if turn.now - each.modified >= self.grace]
+                young += [each for each in unneeded[kind] if turn.now - each.modified < self.grace]
                 self._remove([f"datasets/{folder}/{each.key}" for each in old], turn)
-                found.append(_garbage(kind, old))
+                found.append(_garbage(title, old))
         return [*found, _garbage("young", young)]
 
-    def _unneeded(self, folder: str, needed: Container[str]) -> dict[Part, list[Listed]]:
-        found: dict[Part, list[Listed]] = {part: [] for part in _KINDS}
-        for part in _KINDS:
-            for each in self.space.listed(f"datasets/{folder}/{part.value}", _MOST):
-                key = f"{part.value}/{each.key}"
-                if key not in needed and _is_object(part, each.key):
-                    found[part].append(dataclasses.replace(each, key=key))
+    def _unneeded(self, folder: str, needed: Container[str]) -> dict[ObjectKind, list[Listed]]:
+        found: dict[ObjectKind, list[Listed]] = {kind: [] for kind in _KINDS}
+        for kind in _KINDS:
+            for each in self.space.listed(f"datasets/{folder}/{kind.value}", _MOST):
+                key = f"{kind.value}/{each.key}"
+                if key not in needed and _is_object(kind, each.key):
+                    found[kind].append(dataclasses.replace(each, key=key))
         return found
 
     def of_workspace(self, named: Container[str]) -> list[Garbage]:
@@ -126,11 +126,15 @@ def with_other_references(
             waiting.append(parse_ref(data, f"{peer.where}refs/{each.key}"))
     while waiting:
         at = waiting.pop()
-        while at is not None and (key := str(ObjectKey(Part.BLOCK, at))) not in found and key not in needed:
+        while (
+            at is not None
+            and (key := str(ObjectKey(ObjectKind.BLOCK, at))) not in found
+            and key not in needed
+        ):
             block = block_of(peer, at)
             found |= {key, *(str(item.key) for item in objects_of(block))}
             waiting += [
-                name for name in merged_names(block.event) if peer.contains(ObjectKey(Part.BLOCK, name))
+                name for name in merged_names(block.event) if peer.contains(ObjectKey(ObjectKind.BLOCK, name))
             ]
             at = block.prev_block_hash
     return _Either(found, needed) if found else needed
@@ -150,14 +154,14 @@ class _Everything:
         return True
 
 
-def _garbage(kind: str, found: Iterable[Listed]) -> Garbage:
+def _garbage(title: str, found: Iterable[Listed]) -> Garbage:
     sizes = [each.size for each in found]
-    return Garbage(kind, len(sizes), sum(sizes))
+    return Garbage(title, len(sizes), sum(sizes))
 
 
-def _is_object(part: Part, name: str) -> bool:
+def _is_object(kind: ObjectKind, name: str) -> bool:
     try:
-        return str(ObjectKey(part, Multihash.parse(name))) == f"{part.value}/{name}"
+        return str(ObjectKey(kind, Multihash.parse(name))) == f"{kind.value}/{name}"
     except InvalidIdError:
         return False
 

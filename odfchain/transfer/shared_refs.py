@@ -43,7 +43,7 @@ from odfchain.store.interfaces import HEAD, check_object_name
 from odfchain.store.local import LocalObjectStore, LocalRefStore, conflict
 from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.object_space import ConditionsUnknownError, Version, WriteRefusedError
-from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from odfchain.transfer.shared_marks import LIFE, Marks
 from odfchain.transfer.slice_files import objects_of, store_of
 
@@ -208,7 +208,7 @@ def send(
     with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="commit") as pool:
         there = list(pool.map(lambda key: _put(dataset, peer, key), keys))
     # in turn, so that a block that is there has all before it
-    keys += (own := [ObjectKey(Part.BLOCK, hashed.hash) for hashed in blocks])
+    keys += (own := [ObjectKey(ObjectKind.BLOCK, hashed.hash) for hashed in blocks])
     there += [_put(dataset, peer, key) for key in own]
     newest, oldest = blocks[-1].block.sequence_number, blocks[0].block.sequence_number
     every = max(_HINT_EVERY, 10 ** (len(str(newest)) - 2))
@@ -222,10 +222,12 @@ def send(
 def _put(dataset: DatasetFiles, peer: ObjectPeer, key: ObjectKey) -> bool:
     """An object is in the store; whether it was there before."""
     store = (
-        LocalObjectStore(dataset.folder / "blocks") if key.part is Part.BLOCK else store_of(dataset, key.part)
+        LocalObjectStore(dataset.folder / "blocks")
+        if key.kind is ObjectKind.BLOCK
+        else store_of(dataset, key.kind)
     )
     here = store.contains(key.name)
-    if (key.part is Part.CHECKPOINT or not here) and peer.contains(key):
+    if (key.kind is ObjectKind.CHECKPOINT or not here) and peer.contains(key):
         return True
     if not here:
         raise ObjectNotFoundError(

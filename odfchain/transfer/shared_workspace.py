@@ -48,16 +48,16 @@ from odfchain.store.local import LocalObjectStore, LocalRefStore
 from odfchain.transfer.named_stores import NamedStores
 from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.object_space import STORE_LIMITS, ObjectSpace, WriteRefusedError
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.shared_garbage import Removal, with_other_references
 from odfchain.transfer.shared_marks import LIFE, Marks
 from odfchain.transfer.shared_names import Name, SharedNames, by_id
-from odfchain.transfer.shared_place import check_place
 from odfchain.transfer.shared_refs import KnownHead, SharedRefStore, kept, send, send_continuation
 from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.transfer.store_files import StoreFiles
 from odfchain.transfer.sync import SyncOptions
+from odfchain.transfer.workspace_marker import check_workspace_at
 from odfchain.trust.parties import SignedFile
 from odfchain.trust.push_signed import push_statements
 from odfchain.trust.signed_head import read_head_signature
@@ -168,7 +168,7 @@ class SharedWorkspace:
         """A dataset that was deleted elsewhere is none here; a listing alone is not believed."""
         if self._shared_names.get(name.alias) == name or self._ask(name.dataset_id) is not None:
             return
-        check_place(self._space)  # the whole store may be gone
+        check_workspace_at(self._space)  # the whole store may be gone
         target = self._root / "deleted" / f"{folder.name}-{uuid.uuid4().hex[:8]}"
         fsio.make_folder(target.parent)
         fsio.move_folder(folder, target)
@@ -203,10 +203,10 @@ class SharedWorkspace:
 
     def objects(self, folder: Path) -> LocalObjectStore:
         """As `SharedStore`."""
-        dataset_id, part = DatasetId.from_multibase(folder.parent.name), Part(folder.name)
+        dataset_id, kind = DatasetId.from_multibase(folder.parent.name), ObjectKind(folder.name)
 
         def bring(store: LocalObjectStore, name: Multihash) -> None:
-            key, peer = ObjectKey(part, name), self._peer(dataset_id)
+            key, peer = ObjectKey(kind, name), self._peer(dataset_id)
             with contextlib.suppress(ObjectNotFoundError), DatasetFiles.open(folder.parent).staging() as area:
                 size = peer.size(key)
                 if size > shutil.disk_usage(area).free:
@@ -222,7 +222,7 @@ class SharedWorkspace:
 
     def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None:
         """As `SharedStore`."""
-        self._sent[folder.name, ObjectKey(Part(kind), name)] = since
+        self._sent[folder.name, ObjectKey(ObjectKind(kind), name)] = since
 
     def _just_sent(self, folder: Path) -> set[ObjectKey]:
         """What executors put for a dataset so lately that nobody can be about to remove it."""

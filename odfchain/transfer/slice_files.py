@@ -23,7 +23,7 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store import fsio
 from odfchain.store.local import LocalObjectStore
 from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ def objects_of(block: MetadataBlock) -> Iterator[DataObject]:
         return
     number, time = block.sequence_number, block.system_time
     if event.new_data is not None:
-        key = ObjectKey(Part.DATA, event.new_data.physical_hash)
+        key = ObjectKey(ObjectKind.DATA, event.new_data.physical_hash)
         yield DataObject(key, event.new_data.size, number, time, event.new_data.offset_interval)
     if event.new_checkpoint is not None:
-        key = ObjectKey(Part.CHECKPOINT, event.new_checkpoint.physical_hash)
+        key = ObjectKey(ObjectKind.CHECKPOINT, event.new_checkpoint.physical_hash)
         yield DataObject(key, event.new_checkpoint.size, number, time)
 
 
@@ -104,18 +104,18 @@ class Selection:
 EVERYTHING = Selection()
 
 
-def store_of(dataset: DatasetFiles, part: Part) -> LocalObjectStore:
+def store_of(dataset: DatasetFiles, kind: ObjectKind) -> LocalObjectStore:
     """Where a dataset keeps objects of a kind."""
-    match part:
-        case Part.BLOCK:
+    match kind:
+        case ObjectKind.BLOCK:
             return LocalObjectStore(dataset.folder / "blocks")
-        case Part.DATA:
+        case ObjectKind.DATA:
             return dataset.data
-        case Part.CHECKPOINT:
+        case ObjectKind.CHECKPOINT:
             return dataset.checkpoints
-        case Part.MANIFEST:
+        case ObjectKind.MANIFEST:
             return dataset.manifests
-        case Part.PROFILE:
+        case ObjectKind.PROFILE:
             return dataset.profiles
 
 
@@ -127,7 +127,7 @@ def absent(dataset: DatasetFiles, objects: Iterable[DataObject]) -> list[DataObj
     """
     found: dict[tuple[ObjectKey, int], DataObject] = {}
     for item in objects:
-        store = store_of(dataset, item.key.part)
+        store = store_of(dataset, item.key.kind)
         if not store.contains(item.key.name) or store.size(item.key.name) != item.size:
             found.setdefault((item.key, item.size), item)
     return list(found.values())
@@ -184,12 +184,12 @@ def bring(
 
 
 def _store(dataset: DatasetFiles, folder: Path, item: DataObject) -> None:
-    store_of(dataset, item.key.part).put_file(arriving(folder, item.key), item.key.name)
+    store_of(dataset, item.key.kind).put_file(arriving(folder, item.key), item.key.name)
 
 
 def arriving(folder: Path, key: ObjectKey) -> Path:
     """Where an object is until all are complete."""
-    return folder / f"{key.part.value}-{key.name}"
+    return folder / f"{key.kind.value}-{key.name}"
 
 
 def _check_sizes(peer: Peer, objects: Sequence[DataObject]) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from odfchain.smart.smart_messages import VERSION, Header, ObjectFile, ObjectType, TransferUrl
-from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 
-_TYPES = {Part.DATA: ObjectType.DATA_SLICE, Part.CHECKPOINT: ObjectType.CHECKPOINT}
-_PARTS = {kind: part for part, kind in _TYPES.items()}
+_TYPES = {ObjectKind.DATA: ObjectType.DATA_SLICE, ObjectKind.CHECKPOINT: ObjectType.CHECKPOINT}
+_KINDS = {name: kind for kind, name in _TYPES.items()}
 
 
 def object_file(key: ObjectKey, size: int) -> ObjectFile | None:
     """What messages call an object of this size [bytes]; None for what the protocol does not carry."""
-    kind = _TYPES.get(key.part)
-    return None if kind is None else ObjectFile(object_type=kind, physical_hash=key.name, size=size)
+    name = _TYPES.get(key.kind)
+    return None if name is None else ObjectFile(object_type=name, physical_hash=key.name, size=size)
 
 
 def key_of(file: ObjectFile) -> ObjectKey:
@@ -21,7 +21,7 @@ def key_of(file: ObjectFile) -> ObjectKey:
     Raises:
         StoreError: its hash is none that objects are named by.
     """
-    return ObjectKey(_PARTS[file.object_type], file.physical_hash)
+    return ObjectKey(_KINDS[file.object_type], file.physical_hash)
 
 
 def address_here(base: str, key: ObjectKey, authorization: str | None) -> TransferUrl:

@@ -23,7 +23,7 @@ from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
 from odfchain.text import one_line
 from odfchain.transfer.peer import AbsentError, Peer, WritablePeer
-from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from odfchain.trust.parties import SignedFile
 from odfchain.trust.signing_keys import Did
 from odfchain.trust.snapshot_lines import SNAPSHOTS, SnapshotKind, SnapshotLine
@@ -48,7 +48,7 @@ class SentSnapshots:
 
 def key_of(line: SnapshotLine) -> ObjectKey:
     """The object that a line names."""
-    return ObjectKey(Part(line.kind.folder), line.object)
+    return ObjectKey(ObjectKind(line.kind.folder), line.object)
 
 
 def bring_newest(
@@ -140,7 +140,7 @@ def _is_here(dataset: DatasetFiles, line: SnapshotLine) -> bool:
 
 def _bring(dataset: DatasetFiles, peer: Peer, line: SnapshotLine, area: Path, progress: Progress) -> None:
     key = key_of(line)
-    target = area / f"{key.part.value}-{key.name}"
+    target = area / f"{key.kind.value}-{key.name}"
     peer.fetch(key, line.size, target, progress)
     fsio.make_folder(dataset.folder / line.kind.folder)
     store_of_kind(dataset, line.kind).put_file(target, line.object)

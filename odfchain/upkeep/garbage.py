@@ -34,7 +34,7 @@ from odfchain.repo.shared_store import Garbage
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.transfer.partial import incoming_folder
-from odfchain.transfer.public_layout import Part
+from odfchain.transfer.public_layout import ObjectKind
 from odfchain.transfer.slice_files import store_of
 from odfchain.upkeep.reachable import forget_lines, reachable
 
@@ -45,8 +45,8 @@ SHORTEST_GRACE = 600.0
 """The shortest grace period [s]: far longer than from storing the first object of a transaction to moving the
 head, which is what it has to cover."""
 
-_PARTS = {part: "slices" if part is Part.DATA else part.value for part in Part}
-_TEMP_FOLDERS = (*(part.value for part in Part), "refs", "info", "attestations")
+_TITLES = {kind: "slices" if kind is ObjectKind.DATA else kind.value for kind in ObjectKind}
+_TEMP_FOLDERS = (*(kind.value for kind in ObjectKind), "refs", "info", "attestations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +148,11 @@ class _Collection:
                 head = refs.get(name)
                 if head is not None:
                     refs.remove(name, head)
-            drop_footers(self.dataset, needed.of(Part.DATA).__contains__)
+            drop_footers(self.dataset, needed.of(ObjectKind.DATA).__contains__)
         removed, young_files, young_bytes = [], 0, 0
-        for part, kind in _PARTS.items():
-            gone, young = self._part(part, needed.of(part))
-            removed.append(Garbage(kind, len(gone), sum(gone)))
+        for kind, title in _TITLES.items():
+            gone, young = self._old(kind, needed.of(kind))
+            removed.append(Garbage(title, len(gone), sum(gone)))
             young_files, young_bytes = young_files + len(young), young_bytes + sum(young)
         if not self.options.dry_run:
             forget_lines(self.dataset)
@@ -161,7 +161,7 @@ class _Collection:
         left = [incoming] if fsio.is_unused_since(incoming, self.before_ns) else []
         removed += [
             self._temporary(),
-            self._profile_parts({str(name) for name in needed.of(Part.DATA)}),
+            self._profile_parts({str(name) for name in needed.of(ObjectKind.DATA)}),
             Garbage("staging", *dead),
             _remove("incoming", left, dry_run=self.options.dry_run),
             _remove("states", list(states_folder(self.dataset).glob("*")), dry_run=self.options.dry_run),
@@ -178,14 +178,14 @@ class _Collection:
     def _is_old(self, *parts: str) -> bool:
         return fsio.is_unused_since(self.dataset.folder.joinpath(*parts), self.before_ns)
 
-    def _part(self, part: Part, needed: set[Multihash]) -> tuple[list[int], list[int]]:
+    def _old(self, kind: ObjectKind, needed: set[Multihash]) -> tuple[list[int], list[int]]:
         """Sizes of what is not needed of a kind: what was removed, and what is too young."""
-        store = store_of(self.dataset, part)
+        store = store_of(self.dataset, kind)
         old: list[Multihash] = []
         young: list[Multihash] = []
         for name in store.names():
             if name not in needed:
-                (old if self._is_old(part.value, str(name)) else young).append(name)
+                (old if self._is_old(kind.value, str(name)) else young).append(name)
         if self.options.dry_run:
             gone = {name: store.size(name) for name in old}
         else:

@@ -25,7 +25,7 @@ from odfchain.repo.references import branch_names, ref_names, refs_of
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD
 from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import Part
+from odfchain.transfer.public_layout import ObjectKind
 from odfchain.transfer.slice_files import store_of
 from odfchain.trust.offered import signed_last
 from odfchain.trust.seen import Seen, SeenHeads
@@ -71,7 +71,7 @@ def stored_blocks(dataset: DatasetFiles) -> _StoredBlocks | None:
         dataset_id = DatasetId.from_multibase(dataset.folder.name)
     except InvalidIdError:
         return None
-    store, found = store_of(dataset, Part.BLOCK), {}
+    store, found = store_of(dataset, ObjectKind.BLOCK), {}
     for name in store.names():
         try:
             found[name] = decode_block(store.get(name))
@@ -104,7 +104,7 @@ def is_candidate(dataset: DatasetFiles, head: Multihash) -> bool:
 def by_name(dataset: DatasetFiles, ref: str, prefix: str) -> Multihash | None:
     """The only stored block whose hash begins as the name of its reference says."""
     digits = ref.removeprefix(prefix)
-    named = [n for n in store_of(dataset, Part.BLOCK).names() if n.digest.hex().startswith(digits)]
+    named = [n for n in store_of(dataset, ObjectKind.BLOCK).names() if n.digest.hex().startswith(digits)]
     return named[0] if len(named) == 1 and digits else None
 
 

@@ -27,7 +27,7 @@ from odfchain.repo.references import ref_names, refs_of
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD, parse_ref
 from odfchain.text import one_line
-from odfchain.transfer.public_layout import Part
+from odfchain.transfer.public_layout import ObjectKind
 from odfchain.transfer.slice_files import objects_of
 from odfchain.trust.files import read_regular
 from odfchain.trust.snapshot_lines import SNAPSHOTS, SnapshotLine
@@ -37,22 +37,24 @@ from odfchain.trust.snapshot_lines import SNAPSHOTS, SnapshotLine
 class Reachable:
     """Names of the objects that a dataset needs, for each kind."""
 
-    _names: dict[Part, set[Multihash]] = field(default_factory=lambda: {part: set() for part in Part})
+    _names: dict[ObjectKind, set[Multihash]] = field(
+        default_factory=lambda: {kind: set() for kind in ObjectKind}
+    )
     dataset_ids: set[DatasetId] = field(default_factory=set)
     """Whose blocks they are: one dataset's."""
 
-    def of(self, part: Part) -> set[Multihash]:
+    def of(self, kind: ObjectKind) -> set[Multihash]:
         """Those of one kind."""
-        return self._names[part]
+        return self._names[kind]
 
     def keys(self) -> frozenset[str]:
         """All of them, as a dataset's layout calls them: `data/f1620…`."""
-        return frozenset(f"{part.value}/{name}" for part, names in self._names.items() for name in names)
+        return frozenset(f"{kind.value}/{name}" for kind, names in self._names.items() for name in names)
 
     @property
     def blocks(self) -> set[Multihash]:
         """The blocks."""
-        return self._names[Part.BLOCK]
+        return self._names[ObjectKind.BLOCK]
 
 
 def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> Reachable:
@@ -80,7 +82,7 @@ def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> R
     try:
         for dataset_id in needed.dataset_ids:
             for line in lines_about(dataset, dataset_id, needed.blocks):
-                needed.of(Part(line.kind.folder)).add(line.object)
+                needed.of(ObjectKind(line.kind.folder)).add(line.object)
     except StoreError as error:
         raise _incomplete(dataset, str(error)) from error
     return needed
@@ -150,7 +152,7 @@ def _add(dataset: DatasetFiles, head: Multihash, needed: Reachable) -> None:
             if isinstance(block.event, Seed):
                 needed.dataset_ids.add(block.event.dataset_id)
             for item in objects_of(block):
-                needed.of(item.key.part).add(item.key.name)
+                needed.of(item.key.kind).add(item.key.name)
             waiting += merged_blocks(dataset, block.event)
             current = block.prev_block_hash
 

@@ -35,7 +35,7 @@ from odfchain.store.local import LocalObjectStore
 from odfchain.store.scratch import LocalScratch, MemoryScratch
 from odfchain.transfer.partial import is_partial
 from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from odfchain.transfer.slice_files import DataObject, objects_of, store_of
 from odfchain.transfer.snapshot_objects import key_of
 from odfchain.trust.snapshot_lines import SNAPSHOTS
@@ -43,7 +43,7 @@ from odfchain.upkeep.lost_head import HeadCandidate, by_name, candidates, is_can
 from odfchain.upkeep.reachable import lines_about, merged_blocks
 from odfchain.upkeep.spares import Spares
 
-_KINDS = {part: "slice" if part is Part.DATA else part.value.removesuffix("s") for part in Part}
+_KINDS = {kind: "slice" if kind is ObjectKind.DATA else kind.value.removesuffix("s") for kind in ObjectKind}
 
 
 class State(Enum):
@@ -217,7 +217,7 @@ class _Fsck:
                 f"{self._dataset.alias}: the head cannot be block {wanted}: its chain down to the Seed of "
                 "this dataset is not here, or is damaged"
             )
-        return HeadCandidate(wanted, decode_block(self._store(Part.BLOCK).get(wanted)).sequence_number)
+        return HeadCandidate(wanted, decode_block(self._store(ObjectKind.BLOCK).get(wanted)).sequence_number)
 
     def _other_ref(self, name: str) -> Multihash | None:
         path = self._dataset.folder / "refs" / name
@@ -257,10 +257,10 @@ class _Fsck:
             if current in self._blocks:
                 return True
             path = self._dataset.folder / "blocks" / str(current)
-            if not self._object(ObjectKey(Part.BLOCK, current), None):
+            if not self._object(ObjectKey(ObjectKind.BLOCK, current), None):
                 return False
             try:
-                block = decode_block(self._store(Part.BLOCK).get(current))
+                block = decode_block(self._store(ObjectKind.BLOCK).get(current))
             except (StoreError, CodecError) as error:
                 self._find("chain", path, f"its name is right, but it is no block: {error}")
                 return False
@@ -314,7 +314,7 @@ class _Fsck:
             return
         sizes = {key_of(line): line.size for line in sorted(lines, key=lambda line: line.by_owner)}
         for key, size in sizes.items():
-            if self._store(key.part).contains(key.name):
+            if self._store(key.kind).contains(key.name):
                 self._object(key, size)
 
     def _object(self, key: ObjectKey, size: int | None) -> bool:
@@ -322,11 +322,11 @@ class _Fsck:
         path = self._dataset.folder / str(key)
         self._report.objects += 1
         # what has the right hash is good, whatever size somebody has signed
-        problem = _problem(path, key, None if key.part.describes else size)
+        problem = _problem(path, key, None if key.kind.describes else size)
         if problem is None:
             self._report.bytes += path.stat().st_size
             return True
-        kind = _KINDS[key.part]
+        kind = _KINDS[key.kind]
         if self._options.dry_run:
             spare = self._spares.find_here(key)
             self._find(
@@ -337,11 +337,11 @@ class _Fsck:
             self._area = self._resources.enter_context(self._dataset.staging())
         brought = self._spares.bring(key, size, self._area)
         if brought is None:
-            more = ", or remove the file: it can be made again" if key.part.describes else ""
+            more = ", or remove the file: it can be made again" if key.kind.describes else ""
             self._find(kind, path, problem, hint=f"name a copy that has it: --from URL{more}")
             return False
-        self._quarantine(path, f"{key.part.value}-{key.name}")
-        self._store(key.part).put_file(brought[0], key.name)
+        self._quarantine(path, f"{key.kind.value}-{key.name}")
+        self._store(key.kind).put_file(brought[0], key.name)
         self._find(kind, path, problem, State.REPAIRED, brought[1])
         return True
 
@@ -360,8 +360,8 @@ class _Fsck:
             elif fsio.link_file(path, target):
                 return
 
-    def _store(self, part: Part) -> LocalObjectStore:
-        return store_of(self._dataset, part)
+    def _store(self, kind: ObjectKind) -> LocalObjectStore:
+        return store_of(self._dataset, kind)
 
     # --- the index ---------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class Spares:
         return None
 
     def _candidates(self, key: ObjectKey) -> Iterator[tuple[Path, str]]:
-        for name in (f"{key.part.value}/{key.name}", f"objects/{key.part.value}-{key.name}"):
+        for name in (f"{key.kind.value}/{key.name}", f"objects/{key.kind.value}-{key.name}"):
             yield incoming_folder(self._dataset) / name, "an interrupted pull"
         for other in self._workspace.datasets():
             if other.folder != self._dataset.folder:

@@ -15,7 +15,7 @@ import pytest
 import odfchain as odf
 from odfchain.branch import by_key_on_spark
 from odfchain.branch.by_key_on_spark import _bounds, _ranges
-from odfchain.branch.computing import Engine, Part, compute
+from odfchain.branch.computing import Engine, KeyResult, compute
 from odfchain.branch.intervals import Interval, MergedColumns
 from odfchain.branch.row_diff import key_columns
 from odfchain.branch.written_rows import order_of
@@ -47,11 +47,11 @@ def test_equal_keys_are_in_one_range_and_ranges_follow_each_other() -> None:
     assert all(seen[repr(pair)] == number for pair, number in zip(alike, ranges, strict=True))
 
 
-def added(tables: Sequence[pa.Table], key: tuple[str, ...]) -> Part:
+def added(tables: Sequence[pa.Table], key: tuple[str, ...]) -> KeyResult:
     """Rows to write, in order of key, and something to collect."""
     (rows,) = tables
     found = rows.take(pa.array(order_of(rows, key)))
-    return Part(found, found["k"].to_pylist(), {"rows": found.num_rows})
+    return KeyResult(found, found["k"].to_pylist(), {"rows": found.num_rows})
 
 
 def test_what_is_written_does_not_depend_on_the_engine(

@@ -27,7 +27,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS
 from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from odfchain.transfer.pulling import pull_dataset
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
@@ -44,7 +44,7 @@ class CountingLinks:
 
     def link(self, name: Multihash) -> BlockLink:
         self.read.append(name)
-        header = decode_header(self.chain.objects[ObjectKey(Part.BLOCK, name)])
+        header = decode_header(self.chain.objects[ObjectKey(ObjectKind.BLOCK, name)])
         return BlockLink(header.sequence_number, header.prev_block_hash)
 
     def broken(self, problem: str) -> BrokenChainError:

@@ -20,7 +20,7 @@ from odfchain.engine.archive import (
     ArchiveLimits,
     InputMark,
     Manifest,
-    Part,
+    StateTable,
     open_checkpoint,
     read_manifest,
     write_checkpoint,
@@ -37,12 +37,14 @@ MANIFEST = Manifest(
     inputs=(InputMark(str(seeded_id("a")), 1_577_880_000_000), InputMark(str(seeded_id("b")), None)),
     watermark_ms=-5,
     output_watermark_ms=None,
-    parts=(Part("right-2", 7), Part("left", 1), Part("empty_", 0)),
+    parts=(StateTable("right-2", 7), StateTable("left", 1), StateTable("empty_", 0)),
     late={"left": 0, "právě": 2},
     unmatched={"left": 1},
     waiting={"right": 412},
 )
-SMALL = dataclasses.replace(MANIFEST, parts=(Part("a", 1),), inputs=(), late={}, unmatched={}, waiting={})
+SMALL = dataclasses.replace(
+    MANIFEST, parts=(StateTable("a", 1),), inputs=(), late={}, unmatched={}, waiting={}
+)
 
 
 def pack(folder: Path, manifest: Manifest = MANIFEST, content: dict[str, bytes] = CONTENT) -> Path:
@@ -181,7 +183,7 @@ def test_sizes_beyond_octal_digits(tmp_path: Path) -> None:
     size = (8 << 30) + 5
     header = archive._header("rows/big.parquet", size)
     assert tarfile.TarInfo.frombuf(header, "ascii", "strict").size == size
-    manifest = dataclasses.replace(MANIFEST, parts=(Part("big", 1),)).to_bytes()
+    manifest = dataclasses.replace(MANIFEST, parts=(StateTable("big", 1),)).to_bytes()
     path = tmp_path / "checkpoint"
     with path.open("wb") as stream:
         stream.write(
@@ -208,7 +210,7 @@ MANIFESTS = st.builds(
     watermark_ms=MOMENTS,
     output_watermark_ms=MOMENTS,
     parts=st.lists(
-        st.builds(Part, st.from_regex(r"[a-z0-9_-]{1,64}", fullmatch=True), COUNTS),
+        st.builds(StateTable, st.from_regex(r"[a-z0-9_-]{1,64}", fullmatch=True), COUNTS),
         unique_by=lambda p: p.name,
     ).map(tuple),
     late=st.dictionaries(TEXTS, COUNTS),
@@ -230,7 +232,7 @@ def test_manifests_survive(manifest: Manifest) -> None:
 def test_parts_and_manifest_must_agree(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"lists the parts \[empty_, left, right-2\], given are \[left\]"):
         pack(tmp_path, content={"left": b""})
-    bad = dataclasses.replace(MANIFEST, parts=(Part("Left", 1),))
+    bad = dataclasses.replace(MANIFEST, parts=(StateTable("Left", 1),))
     with pytest.raises(EngineError, match="part name 'Left'"):
         pack(tmp_path, bad, {"Left": b""})
     for broken in ({"step": -1}, {"engine_version": ""}, {"query_hash": "?"}, {"late": {"a": True}}):
@@ -444,7 +446,7 @@ def entry(name: str, data: bytes, size: int | None = None) -> bytes:
 
 
 def test_sizes_that_lie(attempt: Any) -> None:
-    text = dataclasses.replace(MANIFEST, parts=(Part("a", 1),)).to_bytes()
+    text = dataclasses.replace(MANIFEST, parts=(StateTable("a", 1),)).to_bytes()
     head = entry("manifest.json", text)
     for size in (513, 1 << 20, (1 << 33) - 1, 1 << 33, (1 << 88) - 1):
         with pytest.raises(
@@ -478,7 +480,7 @@ def test_a_hundred_thousand_entries_cost_no_more_than_the_limit(attempt: Any) ->
 
 
 def test_entries_and_manifest_agree(attempt: Any) -> None:
-    text = dataclasses.replace(MANIFEST, parts=(Part("a", 1),)).to_bytes()
+    text = dataclasses.replace(MANIFEST, parts=(StateTable("a", 1),)).to_bytes()
     data = entry("manifest.json", text) + entry("rows/a.parquet", b"") + entry("rows/b.parquet", b"")
     with pytest.raises(CodecError, match=r"entry 'rows/b.parquet' is not in the manifest"):
         attempt(data + bytes(1024))

@@ -21,7 +21,7 @@ from odfchain.ids.names import DatasetAlias
 from odfchain.model import events as ev
 from odfchain.model.enums import DatasetKind
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, Part
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKind
 from tests.kit.recorded_dataset import schema_event, slice_of
 from tests.kit.scenario import Chain, time_of
 from tests.kit.support import seeded_id
@@ -253,7 +253,7 @@ class RealChain(Chain):
         """A block with a slice of these records and a checkpoint; `size` is what it says of the slice."""
         start = 0 if self.offset is None else self.offset + 1
         new = slice_of(self.scratch, start, list(cities))
-        self.store(Part.DATA, (self.scratch.folder / "data" / str(new.physical_hash)).read_bytes())
+        self.store(ObjectKind.DATA, (self.scratch.folder / "data" / str(new.physical_hash)).read_bytes())
         if size is not None:
             new = ev.DataSlice(
                 logical_hash=new.logical_hash,
@@ -262,7 +262,7 @@ class RealChain(Chain):
                 size=size,
             )
         state = f"state after {cities}".encode()
-        made = ev.Checkpoint(physical_hash=self.store(Part.CHECKPOINT, state), size=len(state))
+        made = ev.Checkpoint(physical_hash=self.store(ObjectKind.CHECKPOINT, state), size=len(state))
         event = ev.AddData(
             prev_offset=self.offset, prev_checkpoint=self.checkpoint, new_data=new, new_checkpoint=made
         )

@@ -13,7 +13,7 @@ from odfchain.limits import LIMITS
 from odfchain.progress import Progress
 from odfchain.smart.block_batch import RawBlock
 from odfchain.store.fsio import FileState
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind
 from odfchain.trust.parties import SignedFile
 from tests.kit.scenario import Chain
 
@@ -78,7 +78,7 @@ class MemoryPeer:
         return data
 
     def block(self, name: Multihash) -> bytes:
-        key = ObjectKey(Part.BLOCK, name)
+        key = ObjectKey(ObjectKind.BLOCK, name)
         self._note(str(key))
         data = self._body(key)
         if len(data) > LIMITS.block_bytes or hash_bytes(data) != name:

@@ -23,7 +23,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD
-from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from tests.kit.support import RAW_SCHEMA, conformance, seeded_id
 
 ROWS = 10
@@ -61,18 +61,18 @@ class Chain:
 
     @property
     def blocks(self) -> list[bytes]:
-        return [self.objects[ObjectKey(Part.BLOCK, name)] for name in self.hashes]
+        return [self.objects[ObjectKey(ObjectKind.BLOCK, name)] for name in self.hashes]
 
     @property
     def files(self) -> list[ObjectKey]:
         """Slices and checkpoints."""
-        return [key for key in self.objects if key.part is not Part.BLOCK]
+        return [key for key in self.objects if key.kind is not ObjectKind.BLOCK]
 
     def key(self, index: int) -> ObjectKey:
         """Where a block is."""
-        return ObjectKey(Part.BLOCK, self.hashes[index])
+        return ObjectKey(ObjectKind.BLOCK, self.hashes[index])
 
-    def store(self, part: Part, data: bytes) -> Multihash:
+    def store(self, part: ObjectKind, data: bytes) -> Multihash:
         key = ObjectKey(part, hash_bytes(data))
         self.objects[key] = data
         return key.name
@@ -89,7 +89,7 @@ class Chain:
 
     def append_bytes(self, data: bytes) -> Multihash:
         name = block_hash(data)
-        self.objects[ObjectKey(Part.BLOCK, name)] = data
+        self.objects[ObjectKey(ObjectKind.BLOCK, name)] = data
         self.hashes.append(name)
         self.sequence += 1
         return name
@@ -100,12 +100,12 @@ class Chain:
         start = 0 if self.offset is None else self.offset + 1
         new = ev.DataSlice(
             logical_hash=hash_bytes(b"logical"),
-            physical_hash=self.store(Part.DATA, body),
+            physical_hash=self.store(ObjectKind.DATA, body),
             offset_interval=ev.OffsetInterval(start=start, end=start + ROWS - 1),
             size=len(body),
         )
         state = f"checkpoint {label}".encode()
-        made = ev.Checkpoint(physical_hash=self.store(Part.CHECKPOINT, state), size=len(state))
+        made = ev.Checkpoint(physical_hash=self.store(ObjectKind.CHECKPOINT, state), size=len(state))
         event = ev.AddData(
             prev_offset=self.offset, prev_checkpoint=self.checkpoint, new_data=new, new_checkpoint=made
         )

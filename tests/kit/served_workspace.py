@@ -20,7 +20,7 @@ from odfchain.model.enums import DatasetKind
 from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from tests.kit.support import RAW_SCHEMA
 
 
@@ -109,15 +109,15 @@ def read_all(url: str) -> Iterator[ObjectKey]:
     objects: list[ObjectKey] = []
     current: Multihash | None = head
     while current is not None:
-        key = ObjectKey(Part.BLOCK, current)
+        key = ObjectKey(ObjectKind.BLOCK, current)
         block = decode_block(_hashed(url, key))
         yield key
         event = block.event
         if isinstance(event, ev.AddData):
             if event.new_checkpoint:
-                objects.append(ObjectKey(Part.CHECKPOINT, event.new_checkpoint.physical_hash))
+                objects.append(ObjectKey(ObjectKind.CHECKPOINT, event.new_checkpoint.physical_hash))
             if event.new_data:
-                objects.append(ObjectKey(Part.DATA, event.new_data.physical_hash))
+                objects.append(ObjectKey(ObjectKind.DATA, event.new_data.physical_hash))
         current = block.prev_block_hash
     for key in reversed(objects):
         _hashed(url, key)

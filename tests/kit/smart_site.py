@@ -24,7 +24,7 @@ from odfchain.smart.block_batch import RawBlock, packed
 from odfchain.smart.message_text import document_of
 from odfchain.smart.smart_messages import BlocksBatch, PushedBlocks
 from odfchain.transfer.open import PeerOptions, open_writable
-from odfchain.transfer.public_layout import Part, PeerUrl
+from odfchain.transfer.public_layout import ObjectKind, PeerUrl
 from odfchain.transfer.pushing import PushOptions, PushOutcome, push_dataset
 from tests.kit.scenario import Chain
 
@@ -107,7 +107,7 @@ def blocks(batch: BlocksBatch) -> Any:
 def objects(chain: Chain, *, more: bool = False) -> Any:
     files = [
         {
-            "object_type": "DataSlice" if key.part is Part.DATA else "Checkpoint",
+            "object_type": "DataSlice" if key.kind is ObjectKind.DATA else "Checkpoint",
             "physical_hash": str(key.name),
             "size": len(chain.objects[key]),
         }

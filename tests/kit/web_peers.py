@@ -21,7 +21,7 @@ from typing import Protocol
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.ids.multihash import Multihash
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.trust.parties import SignedFile
 
 
@@ -129,9 +129,9 @@ class Published:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def put(self, part: Part, data: bytes, *, named: Multihash | None = None) -> ObjectKey:
+    def put(self, kind: ObjectKind, data: bytes, *, named: Multihash | None = None) -> ObjectKey:
         """Store bytes under their hash, or under that of something else."""
-        key = ObjectKey(part, named or hash_bytes(data))
+        key = ObjectKey(kind, named or hash_bytes(data))
         self._write(str(key), data)
         return key
 

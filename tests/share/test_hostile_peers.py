@@ -31,7 +31,7 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer import peer_links
 from odfchain.transfer.http_peer import HttpPeer
 from odfchain.transfer.peer import PEER_LIMITS
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.sync import SyncOptions
 from odfchain.trust.parties import SignedFile
@@ -166,13 +166,13 @@ def both(
 
 def new_objects(chain: RealChain) -> dict[str, str]:
     """Keys that are new to the older copy, by kind."""
-    files = {key.part: str(key) for key in chain.files}
+    files = {key.kind: str(key) for key in chain.files}
     return {
         "head": HEAD_KEY,
         "newest block": str(chain.key(-1)),
         "block": str(chain.key(-2)),
-        "data": files[Part.DATA],
-        "checkpoint": files[Part.CHECKPOINT],
+        "data": files[ObjectKind.DATA],
+        "checkpoint": files[ObjectKind.CHECKPOINT],
     }
 
 
@@ -412,7 +412,7 @@ def test_a_cycle_ends_at_its_first_block(world: World, empty: Path, behind: Path
     chain = world.chain.fork()
     back = hash_of("a block that cannot be")
     chain.append(ev.SetInfo(description="x"), prev_block_hash=back)
-    key = str(ObjectKey(Part.BLOCK, back))
+    key = str(ObjectKey(ObjectKind.BLOCK, back))
     tricks = {key: body(lambda _: chain.blocks[-1])}
     for workspace in (empty, behind):
         peer = withstands(world, workspace, lookup(chain), tricks, key, "hashes to")

@@ -24,7 +24,7 @@ from odfchain.limits import LIMITS
 from odfchain.progress import SILENT
 from odfchain.transfer.http_peer import HttpPeer
 from odfchain.transfer.peer import PEER_LIMITS
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from tests.kit.servers import Clock, Meter, Reply, Request, Server, closed_port
 from tests.kit.stand_ins import write_certificate
 from tests.kit.support import cases, hash_of
@@ -34,7 +34,7 @@ BODY = bytes(range(256)) * 2_000
 BLOCK = b"a block"
 NAME = hash_bytes(BLOCK)
 HEAD = Reply(body=str(NAME).encode())
-KEY = ObjectKey(Part.DATA, hash_bytes(BODY))
+KEY = ObjectKey(ObjectKind.DATA, hash_bytes(BODY))
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ def test_statuses_of_the_shared_cases(case: dict[str, Any], tmp_path: Path) -> N
                 return peer.head()
             if kind == "blocks":
                 return peer.block(NAME)
-            key = ObjectKey(Part(kind), NAME)
+            key = ObjectKey(ObjectKind(kind), NAME)
             return peer.fetch(key, len(BLOCK), tmp_path / "target", SILENT)
 
         advice = case["advice"] if case["advice"] != "same" else case["kamu_result"]
@@ -199,7 +199,7 @@ def test_what_is_asked() -> None:
 
 def test_connections_are_kept_and_counted(tmp_path: Path) -> None:
     dataset = Published(tmp_path / "ds")
-    names = [dataset.put(Part.BLOCK, f"{i}".encode()).name for i in range(50)]
+    names = [dataset.put(ObjectKind.BLOCK, f"{i}".encode()).name for i in range(50)]
     with by_threads(tmp_path) as place:
         url = place.publish(tmp_path / "ds").text
         with opened(url) as peer:

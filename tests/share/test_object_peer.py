@@ -23,7 +23,7 @@ from odfchain.progress import SILENT
 from odfchain.store.locations import Location
 from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.object_space import STORE_LIMITS, place_of
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.trust.parties import SignedFile
 from tests.kit.servers import Meter, Reply, Request, Server, closed_port
 from tests.kit.small_s3 import SmallS3, tag_of
@@ -77,7 +77,7 @@ def with_blocks(store: SmallS3, head: Multihash | None = None) -> ObjectPeer:
     return peer_at(store.url("bucket/x"))
 
 
-def put(peer: ObjectPeer, folder: Path, part: Part, data: bytes) -> ObjectKey:
+def put(peer: ObjectPeer, folder: Path, part: ObjectKind, data: bytes) -> ObjectKey:
     path = folder / "source"
     path.write_bytes(data)
     key, meter = ObjectKey(part, hash_bytes(data)), Meter()
@@ -132,20 +132,20 @@ def test_a_dataset_goes_there_and_comes_back(
         monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     peer = peer_at(form.format(moto))
     assert (peer.head(), peer.hint(10)) == (None, None)
-    block = put(peer, tmp_path, Part.BLOCK, ONE)
+    block = put(peer, tmp_path, ObjectKind.BLOCK, ONE)
     large = bytes(range(256)) * 36_000  # more than one part
     for data in (b"", b"small", large):
-        key = put(peer, tmp_path, Part.DATA, data)
+        key = put(peer, tmp_path, ObjectKind.DATA, data)
         assert peer.contains(key)
-        put(peer, tmp_path, Part.DATA, data)
+        put(peer, tmp_path, ObjectKind.DATA, data)
         meter = Meter()
         peer.fetch(key, len(data), tmp_path / "target", meter)
         assert (tmp_path / "target").read_bytes() == data
         assert meter.steps == len(data)
         (tmp_path / "target").unlink()
-    assert not peer.contains(ObjectKey(Part.CHECKPOINT, HASHES[0]))
+    assert not peer.contains(ObjectKey(ObjectKind.CHECKPOINT, HASHES[0]))
     assert peer.block(block.name) == ONE
-    put(peer, tmp_path, Part.BLOCK, TWO)
+    put(peer, tmp_path, ObjectKind.BLOCK, TWO)
     peer.put_hint(HASHES)
     assert peer.hint(3) == HASHES
     assert peer.hint(2) is None
@@ -163,7 +163,7 @@ def test_without_a_bucket(moto: str, tmp_path: Path) -> None:
     peer = peer_at(f"s3+{moto}/no-such-bucket/x")
     assert peer.head() is None
     with pytest.raises(TransferError, match="no such bucket"):
-        put(peer, tmp_path, Part.DATA, b"x")
+        put(peer, tmp_path, ObjectKind.DATA, b"x")
 
 
 # --- swapping the head -------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def test_blocks_are_hashed_and_bounded(store: SmallS3) -> None:
 
 def test_an_object_is_continued_by_range(store: SmallS3, tmp_path: Path) -> None:
     data, target = bytes(range(256)) * 40, tmp_path / "target"
-    key = ObjectKey(Part.DATA, hash_bytes(data))
+    key = ObjectKey(ObjectKind.DATA, hash_bytes(data))
     store.objects[f"bucket/x/{key}"] = data
     target.write_bytes(data[:5_000])
     meter = Meter()
@@ -359,7 +359,7 @@ def test_an_object_is_continued_by_range(store: SmallS3, tmp_path: Path) -> None
 
 def test_a_wrong_beginning_is_brought_again(store: SmallS3, tmp_path: Path) -> None:
     data, target = bytes(range(256)) * 40, tmp_path / "target"
-    key = ObjectKey(Part.DATA, hash_bytes(data))
+    key = ObjectKey(ObjectKind.DATA, hash_bytes(data))
     store.objects[f"bucket/x/{key}"] = data
     target.write_bytes(b"x" * 5_000)
     meter = Meter()
@@ -373,7 +373,7 @@ def test_a_wrong_beginning_is_brought_again(store: SmallS3, tmp_path: Path) -> N
 def test_an_object_that_is_not_its_own_leaves_nothing(
     body: bytes | None, store: SmallS3, tmp_path: Path
 ) -> None:
-    key = ObjectKey(Part.CHECKPOINT, hash_bytes(b"x" * 100))
+    key = ObjectKey(ObjectKind.CHECKPOINT, hash_bytes(b"x" * 100))
     if body is not None:
         store.objects[f"bucket/x/{key}"] = body
     peer = with_blocks(store)
@@ -398,13 +398,13 @@ def test_hints_are_not_believed(store: SmallS3) -> None:
 def test_a_refusal_is_an_access_error(store: SmallS3, tmp_path: Path) -> None:
     peer = with_blocks(store)
     store.before = lambda method, path: 403
-    key = ObjectKey(Part.DATA, HASHES[0])
+    key = ObjectKey(ObjectKind.DATA, HASHES[0])
     for ask in (peer.head, lambda: peer.block(HASHES[0]), lambda: peer.contains(key)):
         with pytest.raises(AccessError) as caught:
             ask()
         said(caught, peer, "")
     with pytest.raises(AccessError):
-        put(peer, tmp_path, Part.DATA, b"x")
+        put(peer, tmp_path, ObjectKind.DATA, b"x")
 
 
 def test_nobody_there_and_somebody_silent() -> None:

@@ -24,7 +24,7 @@ from odfchain.progress import SILENT
 from odfchain.transfer.folder_peer import FolderPeer
 from odfchain.transfer.open import PeerOptions, gateway_url, open_peer, open_writable
 from odfchain.transfer.peer import Peer, WritablePeer
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.trust.parties import SignedFile
 from tests.kit.servers import Meter
 from tests.kit.support import hash_of
@@ -128,7 +128,7 @@ def test_a_head_may_be_as_long_as_its_limit_and_no_longer(peer: Open, dataset: P
 
 def test_a_block_comes_as_its_bytes(peer: Open, dataset: Published) -> None:
     for data in (b"x", b"", b"y" * LIMITS.block_bytes):
-        assert peer().block(dataset.put(Part.BLOCK, data).name) == data
+        assert peer().block(dataset.put(ObjectKind.BLOCK, data).name) == data
 
 
 def test_a_block_that_is_not_there_is_missed_by_name(peer: Open) -> None:
@@ -140,7 +140,7 @@ def test_a_block_that_is_not_there_is_missed_by_name(peer: Open) -> None:
 
 
 def test_another_block_under_the_name_is_refused(peer: Open, dataset: Published) -> None:
-    key = dataset.put(Part.BLOCK, b"another", named=NAME)
+    key = dataset.put(ObjectKind.BLOCK, b"another", named=NAME)
     opened = peer()
     with pytest.raises(CorruptedPeerError, match="hashes to") as caught:
         opened.block(NAME)
@@ -148,7 +148,7 @@ def test_another_block_under_the_name_is_refused(peer: Open, dataset: Published)
 
 
 def test_a_block_larger_than_the_limit_is_refused(peer: Open, dataset: Published) -> None:
-    key = dataset.put(Part.BLOCK, b"y" * (LIMITS.block_bytes + 1))
+    key = dataset.put(ObjectKind.BLOCK, b"y" * (LIMITS.block_bytes + 1))
     opened = peer()
     with pytest.raises(TransferError, match="larger than") as caught:
         opened.block(key.name)
@@ -157,7 +157,7 @@ def test_a_block_larger_than_the_limit_is_refused(peer: Open, dataset: Published
 
 def test_many_threads_read_at_once(peer: Open, dataset: Published) -> None:
     bodies = [f"block {i}".encode() * 20 for i in range(100)]
-    names = [dataset.put(Part.BLOCK, body).name for body in bodies]
+    names = [dataset.put(ObjectKind.BLOCK, body).name for body in bodies]
     opened = peer()
     with ThreadPoolExecutor(16) as threads:
         assert list(threads.map(opened.block, names)) == bodies
@@ -166,10 +166,10 @@ def test_many_threads_read_at_once(peer: Open, dataset: Published) -> None:
 # --- objects -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", [Part.DATA, Part.CHECKPOINT])
+@pytest.mark.parametrize("part", [ObjectKind.DATA, ObjectKind.CHECKPOINT])
 @pytest.mark.parametrize("data", [b"", b"1", BIG], ids=["empty", "small", "big"])
 def test_an_object_arrives_in_a_file(
-    peer: Open, dataset: Published, tmp_path: Path, part: Part, data: bytes
+    peer: Open, dataset: Published, tmp_path: Path, part: ObjectKind, data: bytes
 ) -> None:
     meter = Meter()
     peer().fetch(dataset.put(part, data), len(data), tmp_path / "target", meter)
@@ -184,7 +184,7 @@ def test_what_a_broken_run_left_is_continued(
     meter = Meter()
     target = tmp_path / "target"
     target.write_bytes(BIG[:begun])
-    peer().fetch(dataset.put(Part.DATA, BIG), len(BIG), target, meter)
+    peer().fetch(dataset.put(ObjectKind.DATA, BIG), len(BIG), target, meter)
     assert target.read_bytes() == BIG
     assert meter.steps == len(BIG)
 
@@ -195,7 +195,7 @@ def test_what_is_left_of_something_else_is_replaced(
 ) -> None:
     target = tmp_path / "target"
     target.write_bytes(left)
-    peer().fetch(dataset.put(Part.DATA, BIG), len(BIG), target, SILENT)
+    peer().fetch(dataset.put(ObjectKind.DATA, BIG), len(BIG), target, SILENT)
     assert target.read_bytes() == BIG
 
 
@@ -206,7 +206,7 @@ def test_what_is_left_of_something_else_is_replaced(
 def test_an_object_that_is_not_what_it_is_called_leaves_nothing(
     peer: Open, dataset: Published, tmp_path: Path, body: bytes, begun: int
 ) -> None:
-    key = dataset.put(Part.DATA, body, named=hash_bytes(BIG))
+    key = dataset.put(ObjectKind.DATA, body, named=hash_bytes(BIG))
     target = tmp_path / "target"
     if begun:
         target.write_bytes(BIG[:begun])
@@ -220,7 +220,7 @@ def test_an_object_that_is_not_what_it_is_called_leaves_nothing(
 
 def test_an_object_that_is_not_there_is_missed_by_name(peer: Open, tmp_path: Path) -> None:
     opened = peer()
-    key = ObjectKey(Part.CHECKPOINT, NAME)
+    key = ObjectKey(ObjectKind.CHECKPOINT, NAME)
     with pytest.raises(CorruptedPeerError, match="not there") as caught:
         opened.fetch(key, 10, tmp_path / "target", SILENT)
     refused(caught.value, opened, key)
@@ -293,7 +293,7 @@ def writable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
 def test_what_is_written_can_be_read(writable: Callable[[], WritablePeer], tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(BIG)
-    key = ObjectKey(Part.DATA, hash_bytes(BIG))
+    key = ObjectKey(ObjectKind.DATA, hash_bytes(BIG))
     peer = writable()
     assert peer.head() is None
     assert not peer.contains(key)
@@ -361,8 +361,8 @@ def test_a_source_that_is_not_what_it_is_called_is_not_stored(
     source.write_bytes(b"other")
     peer = writable()
     with pytest.raises(ObjectCorruptedError, match="source"):
-        peer.put(ObjectKey(Part.DATA, NAME), source, SILENT)
-    assert not peer.contains(ObjectKey(Part.DATA, NAME))
+        peer.put(ObjectKey(ObjectKind.DATA, NAME), source, SILENT)
+    assert not peer.contains(ObjectKey(ObjectKind.DATA, NAME))
 
 
 # --- only in folders ---------------------------------------------------------------------------------
@@ -375,7 +375,7 @@ def folder_peer(dataset: Published) -> FolderPeer:
 def test_links_are_not_followed(dataset: Published, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_bytes(str(NAME).encode())
-    key = ObjectKey(Part.BLOCK, hash_bytes(outside.read_bytes()))
+    key = ObjectKey(ObjectKind.BLOCK, hash_bytes(outside.read_bytes()))
     for part in ("refs", "blocks"):
         (dataset.folder / part).mkdir()
     (dataset.folder / "refs/head").symlink_to(outside)
@@ -401,7 +401,7 @@ def test_nothing_is_written_through_a_linked_folder(dataset: Published, tmp_path
     for part in ("data", "refs", "hints", "attestations"):
         (dataset.folder / part).symlink_to(tmp_path / "outside")
     peer = folder_peer(dataset)
-    key = ObjectKey(Part.DATA, hash_bytes(b"x"))
+    key = ObjectKey(ObjectKind.DATA, hash_bytes(b"x"))
     for write in (
         lambda: peer.put(key, tmp_path / "source", SILENT),
         lambda: peer.swap_head(None, NAME),
@@ -424,7 +424,7 @@ def test_a_pipe_does_not_keep_the_reader_waiting(dataset: Published) -> None:
 
 
 def test_a_damaged_copy_is_repaired_and_nothing_else_stays(dataset: Published, tmp_path: Path) -> None:
-    key = dataset.put(Part.DATA, b"damaged", named=hash_bytes(b"right"))
+    key = dataset.put(ObjectKind.DATA, b"damaged", named=hash_bytes(b"right"))
     (tmp_path / "source").write_bytes(b"right")
     peer = folder_peer(dataset)
     peer.put(key, tmp_path / "source", SILENT)

@@ -32,7 +32,7 @@ from odfchain.store.local import LocalObjectStore, LocalRefStore
 from odfchain.store.scratch import LocalScratch
 from odfchain.transfer.folder_peer import FolderPeer
 from odfchain.transfer.open import open_writable
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from tests.kit.case_language import Expected, Given, attempts, check_refusal
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.support import (
@@ -90,7 +90,7 @@ def test_content_is_hashed_and_named_as_others_do(case: dict[str, Any], tmp_path
     key = ObjectKey.parse(case["path_example"])
     assert key is not None
     assert (str(key), key.name) == (case["path_example"], name)
-    folder = tmp_path / key.part.value
+    folder = tmp_path / key.kind.value
     folder.mkdir()
     assert LocalObjectStore(folder).put(case["utf8"].encode()) == name
     assert (tmp_path / case["path_example"]).read_bytes() == case["utf8"].encode()
@@ -257,7 +257,7 @@ def insert_twice(store: ObjectStore, tmp_path: Path) -> None:
 
 def expected_hash_mismatch(_: ObjectStore, tmp_path: Path) -> None:
     """On the way to another place and on the way from it; only what is hashed already is taken over."""
-    there, key = tmp_path / "there", ObjectKey(Part.DATA, hash_of("foo"))
+    there, key = tmp_path / "there", ObjectKey(ObjectKind.DATA, hash_of("foo"))
     with contextlib.closing(FolderPeer(PeerUrl.parse(there.as_uri()))) as peer:
         with pytest.raises(ObjectCorruptedError):
             peer.put(key, staged(tmp_path, b"bar"), SILENT)

@@ -33,7 +33,7 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD
 from odfchain.transfer import prefetch
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
 from tests.kit.memory_peer import MemoryPeer
@@ -142,7 +142,7 @@ def first_block_not_seed(case: dict[str, Any], workspace: WorkspaceFiles) -> Non
 def data_bytes_do_not_hash(case: dict[str, Any], workspace: WorkspaceFiles) -> None:
     chain = chain_of(["seed", "schema", "d1", "d2"])
     peer = MemoryPeer(chain)
-    key = next(key for key in chain.files if key.part is Part.DATA)
+    key = next(key for key in chain.files if key.kind is ObjectKind.DATA)
     peer.replaced[key] = b"x" * len(chain.objects[key])
     with pytest.raises(CorruptedPeerError, match=f"{key} of memory://peer/"):
         pull(workspace, peer)
@@ -468,7 +468,7 @@ def test_a_pull_that_dies_anywhere_changes_nothing_and_is_continued(start: int, 
 def test_an_object_is_continued_where_the_connection_broke(workspace: WorkspaceFiles) -> None:
     chain = chain_of(["seed", "schema"])
     chain.add_data("large", size=50_000)
-    key = next(key for key in chain.files if key.part is Part.DATA)
+    key = next(key for key in chain.files if key.kind is ObjectKind.DATA)
     peer = MemoryPeer(chain)
     peer.cut[key] = 40_000
     with pytest.raises(TransferError, match="the connection broke"):
@@ -588,7 +588,7 @@ def test_a_block_that_is_no_block_is_refused(workspace: WorkspaceFiles) -> None:
 def test_an_event_that_is_not_known_is_refused_with_a_hint(workspace: WorkspaceFiles) -> None:
     chain = chain_of(["seed"])
     name = chain.append(ev.SetInfo(description="x"))
-    data = chain.objects.pop(ObjectKey(Part.BLOCK, name))
+    data = chain.objects.pop(ObjectKey(ObjectKind.BLOCK, name))
     chain.hashes.pop()
     version = data.index((3).to_bytes(4, "little"))
     chain.append_bytes(data[:version] + (9).to_bytes(4, "little") + data[version + 4 :])

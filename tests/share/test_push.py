@@ -23,7 +23,7 @@ from odfchain.errors import (
 from odfchain.ids.multihash import Multihash
 from odfchain.transfer.open import open_writable
 from odfchain.transfer.peer import WritablePeer
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pushing import PushOptions, open_destination, plan_push, push_dataset
 from tests.kit.local_folder import LocalDataset
 from tests.kit.servers import Meter
@@ -76,9 +76,9 @@ def blocks_of(peer: WritablePeer, labels: Sequence[str], tmp_path: Path) -> bool
     """Whether the destination's chain is exactly this one, with all of its objects."""
     made = local(tmp_path, labels)
     assert peer.head() == made.head
-    keys = [ObjectKey(Part.BLOCK, name) for name in made.hashes]
-    keys += [ObjectKey(Part.DATA, name) for name in made.files.data.names()]
-    keys += [ObjectKey(Part.CHECKPOINT, name) for name in made.files.checkpoints.names()]
+    keys = [ObjectKey(ObjectKind.BLOCK, name) for name in made.hashes]
+    keys += [ObjectKey(ObjectKind.DATA, name) for name in made.files.data.names()]
+    keys += [ObjectKey(ObjectKind.CHECKPOINT, name) for name in made.files.checkpoints.names()]
     assert all(peer.contains(key) for key in keys)
     assert peer.hint(100) == made.hashes
     return True
@@ -208,7 +208,7 @@ def test_a_fast_forward_reads_one_block_of_the_destination_at_most(store: SmallS
     assert store.sent("GET") == ["bucket/x/refs/head"], "what is here is not asked for"
     assert store.sent("PUT") == []
     assert (plan.blocks[0], len(plan.blocks), plan.overwrites) == (source.head, 1, False)
-    assert [item.key.part for item in plan.objects] == [Part.DATA, Part.CHECKPOINT]
+    assert [item.key.kind for item in plan.objects] == [ObjectKind.DATA, ObjectKind.CHECKPOINT]
     assert plan.bytes == len("slice d2") + len("checkpoint d2")
     assert (plan.old_head, plan.new_head) == (source.hashes[2], source.head)
 
@@ -224,7 +224,7 @@ def test_a_plan_writes_nothing(peer: WritablePeer, tmp_path: Path) -> None:
 
 
 def nothing_at(peer: WritablePeer, names: Sequence[Multihash]) -> bool:
-    return peer.head() is None and not any(peer.contains(ObjectKey(Part.BLOCK, name)) for name in names)
+    return peer.head() is None and not any(peer.contains(ObjectKey(ObjectKind.BLOCK, name)) for name in names)
 
 
 def test_a_missing_slice_is_named_before_anything_is_sent(peer: WritablePeer, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_missing_slice_is_named_before_anything_is_sent(peer: WritablePeer, tm
         push_dataset(source.files, peer)
     assert str(path) in str(caught.value)
     assert nothing_at(peer, source.hashes)
-    assert not any(peer.contains(ObjectKey(Part.DATA, name)) for name in source.files.data.names())
+    assert not any(peer.contains(ObjectKey(ObjectKind.DATA, name)) for name in source.files.data.names())
 
 
 def test_a_partial_copy_is_pushed_where_the_rest_is_already(peer: WritablePeer, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.server import RepositoryServer
 from odfchain.transfer.open import open_peer
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pushing import open_destination, push_dataset
 from tests.kit.nginx import nginx
 from tests.kit.served_workspace import make_dataset, read_all
@@ -65,9 +65,9 @@ def folder(dataset: DatasetFiles, tmp_path: Path) -> Path:
 
 
 def everything(dataset: DatasetFiles) -> set[ObjectKey]:
-    blocks = {ObjectKey(Part.BLOCK, found.hash) for found in dataset.chain.walk()}
-    data = {ObjectKey(Part.DATA, name) for name in dataset.data.names()}
-    return blocks | data | {ObjectKey(Part.CHECKPOINT, name) for name in dataset.checkpoints.names()}
+    blocks = {ObjectKey(ObjectKind.BLOCK, found.hash) for found in dataset.chain.walk()}
+    data = {ObjectKey(ObjectKind.DATA, name) for name in dataset.data.names()}
+    return blocks | data | {ObjectKey(ObjectKind.CHECKPOINT, name) for name in dataset.checkpoints.names()}
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -77,8 +77,8 @@ def test_a_folder_behind_a_plain_web_server_is_a_dataset(
     with host(folder) as url:
         read = list(read_all(f"{url}cities/"))
     assert set(read) == everything(dataset)
-    assert [key.part for key in read[: dataset.chain.get(read[0].name).sequence_number + 1]] == [
-        Part.BLOCK for found in dataset.chain.walk()
+    assert [key.kind for key in read[: dataset.chain.get(read[0].name).sequence_number + 1]] == [
+        ObjectKind.BLOCK for found in dataset.chain.walk()
     ]
 
 
@@ -93,7 +93,9 @@ def test_our_client_reads_from_a_plain_web_server(
         for found in dataset.chain.walk():
             assert peer.block(found.hash) == dataset.chain.get_bytes(found.hash)
         for name in dataset.data.names():
-            peer.fetch(ObjectKey(Part.DATA, name), dataset.data.size(name), tmp_path / str(name), SILENT)
+            peer.fetch(
+                ObjectKey(ObjectKind.DATA, name), dataset.data.size(name), tmp_path / str(name), SILENT
+            )
             assert hash_bytes((tmp_path / str(name)).read_bytes()) == name
         assert peer.hint(100) == dataset.chain.hashes(head)
 

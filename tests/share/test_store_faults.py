@@ -21,8 +21,8 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer.object_space import STORE_LIMITS
 from odfchain.transfer.public_layout import PeerUrl
-from odfchain.transfer.shared_place import make_place
 from odfchain.transfer.shared_workspace import SharedWorkspace
+from odfchain.transfer.workspace_marker import make_workspace_at
 from tests.kit import shared_store as kit
 from tests.kit.processes import odfchain
 from tests.kit.shared_store import PREFIX, add, append, machine, texts
@@ -120,7 +120,7 @@ class Trap:
 def joined(store: SmallS3, folder: Path, prefix: str = PREFIX) -> Workspace:
     """A machine that makes or joins a workspace, as `init --store` does, with little patience."""
     url = PeerUrl.parse(f"{store.url(prefix)}/")
-    make_place(url, LIMITS)
+    make_workspace_at(url, LIMITS)
     folder.mkdir(exist_ok=True)
 
     def connect(root: Path, _: str) -> SharedWorkspace:

@@ -26,7 +26,7 @@ from odfchain.smart.block_batch import RawBlock, packed
 from odfchain.smart.message_text import document_of
 from odfchain.smart.smart_messages import PulledBlocks
 from odfchain.transfer.open import open_peer
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
 from odfchain.trust.seen import Seen, SeenHeads
@@ -149,7 +149,7 @@ def files_of(chain: Chain) -> dict[str, bytes]:
 
 
 def raw(chain: Chain) -> list[RawBlock]:
-    return [RawBlock(name, chain.objects[ObjectKey(Part.BLOCK, name)]) for name in chain.hashes]
+    return [RawBlock(name, chain.objects[ObjectKey(ObjectKind.BLOCK, name)]) for name in chain.hashes]
 
 
 def plan(_: Any) -> Any:

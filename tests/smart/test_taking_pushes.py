@@ -41,7 +41,7 @@ from odfchain.serve.token_file import TokenFile
 from odfchain.smart.block_batch import packed, unpacked
 from odfchain.smart.smart_messages import BlocksBatch
 from odfchain.transfer.open import open_peer
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.trust.signed_head import SignatureStatus
 from tests.kit import forge
@@ -324,7 +324,7 @@ def test_files_that_are_not_what_was_named(site: Site) -> None:
     assert site.put(str(key), body, token) == 404, "no push is going on"
     with site.socket(token) as socket:
         asked_for_objects(socket, chain)
-        stranger = ObjectKey(Part.DATA, Multihash.sha3_256(bytes(32)))
+        stranger = ObjectKey(ObjectKind.DATA, Multihash.sha3_256(bytes(32)))
         chunked = {"Transfer-Encoding": "chunked"}
         puts: dict[str, Callable[[], int]] = {
             "unnamed": lambda: site.put(str(stranger), body, token),

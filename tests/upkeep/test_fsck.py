@@ -21,7 +21,7 @@ from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.references import keep_reachable, lock_path
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
-from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from odfchain.transfer.sync import SyncOptions
 from odfchain.upkeep.batches import BatchLimits
 from odfchain.upkeep.garbage import collect
@@ -224,7 +224,7 @@ def test_another_dataset_of_the_workspace_that_has_it_is_enough(
 def test_a_peer_that_lies_changes_nothing(workspace: WorkspaceFiles, dataset: DatasetFiles) -> None:
     path = some_object(dataset, "slice")
     size = path.stat().st_size
-    key = ObjectKey(Part.DATA, Multihash.parse(path.name))
+    key = ObjectKey(ObjectKind.DATA, Multihash.parse(path.name))
     flip(path)
     chain = Chain(objects={key: b"x" * size})
     with unchanged(dataset.folder):

@@ -23,7 +23,7 @@ from odfchain.ingest.fetch.fetcher import (
     FetchResult,
     last_modified_state,
 )
-from odfchain.ingest.fetch.ftp_session import WIRE, FileFacts, FtpSession, Place, words
+from odfchain.ingest.fetch.ftp_session import WIRE, FileFacts, FtpAddress, FtpSession, words
 from odfchain.ingest.fetch.remembered import is_known, tell_if_new
 from odfchain.net.headers import Headers
 from odfchain.net.retry import Deadline, Timing, TransientError, with_retries
@@ -61,7 +61,7 @@ def fetch_ftp(
         return with_retries(fetch.attempt, name=name, limits=limits, timing=timing, deadline=deadline)
 
 
-def parse_place(url: str, *, name: str) -> Place:
+def parse_place(url: str, *, name: str) -> FtpAddress:
     """The place that an ftp URL names (RFC 1738, 3.2); messages call it `name`.
 
     Folders are relative to the one in which the user's session begins, unless the path begins with `//` or
@@ -93,7 +93,7 @@ def parse_place(url: str, *, name: str) -> Place:
         raise FetchError(f"{name}: does not name a file", hint="write it like ftp://host/path/to/file")
     user, password = _decoded(parts.username or ""), _decoded(parts.password or "")
     names = tuple(_decoded(folder) for folder in folders if folder)
-    found = Place(host, port, user, password, names, _decoded(file))
+    found = FtpAddress(host, port, user, password, names, _decoded(file))
     if any(_BREAKS.search(text) for text in (user, password, *names, found.file)):
         raise FetchError(f"{name}: the URL has line breaks, which cannot be sent")
     return found
@@ -108,7 +108,7 @@ class _Fetch:
 
     def __init__(
         self,
-        place: Place,
+        place: FtpAddress,
         context: FetchContext,
         deadline: Deadline,
         download: Download,

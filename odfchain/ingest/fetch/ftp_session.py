@@ -29,7 +29,7 @@ _TIME = re.compile(r"213 ([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FtpAddress:
     """Where a file is: the folders to enter one after the other, and its name in the last one."""
 
     host: str
@@ -68,7 +68,7 @@ class FtpSession(ftplib.FTP):
         self._unread = b""
         self._heard = 0
 
-    def enter(self, place: Place) -> None:
+    def enter(self, place: FtpAddress) -> None:
         """Connect, log in, and go to the file's folder."""
         addresses = resolve(place.host, place.port, name=self._name)
         self.sock, _ = connect(addresses, place.port, self._limits, self._deadline)

@@ -59,7 +59,7 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Place:
+class _Position:
     """Where a file stands in the order of the source."""
 
     time: int
@@ -164,10 +164,10 @@ class _Order:
             return below.rpartition("/")[2]
         return below if "/" in below else f"./{below}"
 
-    def of_file(self, file: _File) -> _Place:
+    def of_file(self, file: _File) -> _Position:
         """Where the file stands."""
         name = self._name(file.below)
-        return _Place(self._time(name, lambda: file.info), os.fsencode(name))
+        return _Position(self._time(name, lambda: file.info), os.fsencode(name))
 
     def _time(self, name: str, info: Callable[[], os.stat_result]) -> int:
         if not self._by_time:
@@ -197,12 +197,12 @@ class _Order:
         states = (state for state in context.recorded() if state.kind == ETAG)
         return frozenset(os.fsencode(state.value.partition(" ")[2]) for state in states)
 
-    def of_state(self, text: str, files: list[_File]) -> _Place:
+    def of_state(self, text: str, files: list[_File]) -> _Position:
         """The place that a state remembers."""
         time, _, name = text.partition(" ")
         if self._by_change:
             try:
-                return _Place(Timestamp.parse(time).epoch_ns, os.fsencode(name))
+                return _Position(Timestamp.parse(time).epoch_ns, os.fsencode(name))
             except InvalidIdError:
                 pass  # recorded while the source was ordered otherwise
 
@@ -216,7 +216,7 @@ class _Order:
                 hint="the order of this source was changed; change it back, or bring the file back",
             )
 
-        return _Place(self._time(text, info), os.fsencode(text))
+        return _Position(self._time(text, info), os.fsencode(text))
 
 
 def _event_time(source: EventTimeSource | None, file: _File) -> Timestamp | None:

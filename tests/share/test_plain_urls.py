@@ -8,7 +8,7 @@ import pytest
 
 from odfchain.errors import SignatureError
 from odfchain.ids.names import RepoName
-from odfchain.transfer.places import Place
+from odfchain.transfer.plain_urls import PlainUrl
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.trust.signature_policy import NO_POLICY, SignaturePolicy
 from tests.kit.signed_heads import COMMON, Reader, owned, publish
@@ -16,8 +16,8 @@ from tests.kit.signed_heads import COMMON, Reader, owned, publish
 CHAIN = owned(COMMON)
 
 
-def place(text: str) -> Place:
-    return Place.of(PeerUrl.parse(text))
+def place(text: str) -> PlainUrl:
+    return PlainUrl.of(PeerUrl.parse(text))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from odfchain.trust.proof_store import EvidenceStore
 
 
-class OtherPlaces:
+class Elsewhere:
     """Repositories, and datasets elsewhere."""
 
     _files: WorkspaceFiles

@@ -29,7 +29,7 @@ _BYTES = 4_096
 _VERSION = 1
 
 
-def make_place(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
+def make_workspace_at(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
     """The place is a workspace, and its store keeps conditions; says whether it was none before.
 
     Raises:
@@ -40,7 +40,7 @@ def make_place(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
     space = ObjectSpace(url, limits)
     made = False
     try:
-        data = check_place(space)
+        data = check_workspace_at(space)
     except ObjectNotFoundError:
         data = json.dumps({"version": _VERSION, "id": secrets.token_hex(16)}).encode()
         try:
@@ -49,7 +49,7 @@ def make_place(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
         except ConditionsUnknownError:
             raise _without_conditions(space) from None
         except WriteRefusedError:  # somebody else was faster, or our own request was repeated
-            data = check_place(space)
+            data = check_workspace_at(space)
     if not (_keeps(space, data, "create") and _keeps(space, data, NO_VERSION)):
         if made:
             space.delete(_KEY)
@@ -57,7 +57,7 @@ def make_place(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
     return made
 
 
-def check_place(space: ObjectSpace) -> bytes:
+def check_workspace_at(space: ObjectSpace) -> bytes:
     """What says that the place is a workspace which is understood here.
 
     Raises:

@@ -64,7 +64,7 @@ def local_folder(text: str, *, table: bool) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportPlace:
+class ExportFolder:
     """A folder that may be exported to."""
 
     folder: Path
@@ -74,7 +74,7 @@ class ExportPlace:
     @contextlib.contextmanager
     def claimed(
         cls, folder: Path, mark: Mark, dataset: DatasetFiles
-    ) -> Iterator[tuple[ExportPlace, Mark | None]]:
+    ) -> Iterator[tuple[ExportFolder, Mark | None]]:
         """(the place, what was exported there before), for one export at a time.
 
         Raises:

@@ -14,7 +14,7 @@ _ROWS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KeyResult:
     """What a function makes of all rows of some keys."""
 
     rows: pa.Table
@@ -25,7 +25,7 @@ class Part:
     """Numbers that add up."""
 
 
-Function = Callable[[Sequence[pa.Table]], Part]
+Function = Callable[[Sequence[pa.Table]], KeyResult]
 """From a table for each interval (`read_rows`); it can be pickled and depends on nothing else."""
 
 
@@ -41,7 +41,7 @@ class Computed:
     """The rows, a bounded number at a time."""
 
     @classmethod
-    def of(cls, part: Part) -> Computed:
+    def of(cls, part: KeyResult) -> Computed:
         """A result of one part."""
         notes = () if part.notes is None else (part.notes,)
         return cls(part.rows.schema, notes, part.counts, lambda: iter(part.rows.to_batches()))

@@ -21,7 +21,7 @@ _THIS_MACHINE = "localhost"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlainUrl:
     """What a URL means: the protocol, the server or bucket, and the way from there."""
 
     protocol: str
@@ -29,7 +29,7 @@ class Place:
     path: tuple[str, ...]
 
     @classmethod
-    def of(cls, url: PeerUrl) -> Place:
+    def of(cls, url: PeerUrl) -> PlainUrl:
         """The same for all spellings of a URL; users and passwords are no part of it."""
         url = url.plain
         parts = urlsplit(url.text)
@@ -39,7 +39,7 @@ class Place:
         server = _server(unquote(parts.netloc.rpartition("@")[2]), _PORTS.get(url.scheme.rpartition("+")[2]))
         return cls(url.scheme.replace("https", "http"), server, _segments(path))
 
-    def is_below(self, other: Place) -> bool:
+    def is_below(self, other: PlainUrl) -> bool:
         """Whether this is the other place, or within it."""
         return (self.protocol, self.server, self.path[: len(other.path)]) == (
             other.protocol,
