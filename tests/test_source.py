@@ -236,7 +236,7 @@ LINES = {  # raised only by a commit that says why
     "transfer": 9_970,  # what executors have just sent; clocks of nodes; pushes that are cut by size; accounts of nodes that are listed; what proxies before nodes leave out, their clocks; batches are read from memory; what nothing needs in a store, and marks of who removes and who relies on it; accounts of nodes; files that executors read and write in a store; tokens for passwords; what is pushed here as a peer, pulls that judge first; pushes to nodes; nodes; servers that a user has named; counts of slices that are kept; workspaces in object stores: names, heads that machines share, opening; slices from where locks of assets say; copies by a condition; manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)
     "transform": 2_350,  # a step as several, side by side
     "trust": 2_910,  # lines about snapshots; what is signed on its way in and out came from transfer and repo; signatures of branches
-    "upkeep": 2_430,  # what lines about snapshots name; what branches and merges need stays
+    "upkeep": 2_435,  # kinds of objects by their name; what lines about snapshots name; what branches and merges need stays
 }
 
 

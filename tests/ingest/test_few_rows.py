@@ -21,7 +21,7 @@ from odfchain.model.sources import ReadStep, ReadStepCsv, ReadStepParquet
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.few_rows import FEW_BYTES, FEW_ROWS
 from tests.kit.keyed_inputs import COLUMNS, MERGES, row
-from tests.kit.support import manifest
+from tests.kit.support import manifest, no_session
 
 
 def inputs(kind: str, draw: random.Random) -> list[str]:
@@ -131,7 +131,9 @@ def writer(workspace: Workspace, merge: str, prev_offset: int | None) -> WriterS
     (dataset,) = workspace.add(manifest(merge, json.dumps(COLUMNS)))
     state = DatasetState.read(dataset._files.chain)
     (source,) = state.push_sources.values()
-    return dataclasses.replace(WriterState.of(dataset._files, state, source.merge), prev_offset=prev_offset)
+    return dataclasses.replace(
+        WriterState.of(dataset._files, state, source.merge, no_session), prev_offset=prev_offset
+    )
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def here(dataset: Dataset) -> list[Path]:
 @pytest.mark.parametrize(
     ("kind", "max_bytes"),
     [
-        ("snapshot", BYTES),
+        pytest.param("snapshot", BYTES, marks=pytest.mark.soak),
         pytest.param("snapshot", 0, marks=pytest.mark.soak),
         *(
             pytest.param(kind, size, marks=pytest.mark.soak)

@@ -30,7 +30,7 @@ from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.system_columns import SystemColumns
 from tests.kit.commits import make_seeded
 from tests.kit.reader_harness import Harness, csv_step, merge_in_force, parquet_columns
-from tests.kit.support import ROOT, conformance
+from tests.kit.support import ROOT, conformance, no_session
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
@@ -339,7 +339,7 @@ def test_writer_state(
     assert case_id in CASES
     dataset = make_seeded(tmp_path / "d", *chain)
     state = DatasetState.read(dataset.chain)
-    writer = WriterState.of(dataset, state, merge_in_force(state))
+    writer = WriterState.of(dataset, state, merge_in_force(state), no_session)
     assert writer.merge == merge
     assert writer.vocabulary.event_time_column == event_time
     assert (writer.schema, writer.prev_offset, writer.checkpoint) == (None, None, None)

@@ -67,7 +67,7 @@ class Harness:
         path = self.folder / "input"
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         state = self.state
-        writer = WriterState.of(self.dataset, state, merge_in_force(state))
+        writer = WriterState.of(self.dataset, state, merge_in_force(state), lambda: self.session)
         now = Timestamp.parse(system_time)
         with self.dataset.staging() as staging:
             opened = open_input(lambda: self.session, path, read, scratch=staging)

@@ -315,6 +315,11 @@ content:
 """
 
 
+def no_session() -> Any:
+    """Stands where a Spark session would be started, and none may be."""
+    raise AssertionError("Spark was asked for")
+
+
 def manifest(
     merge: str = "{kind: Append}",
     schema: str = '["city STRING", "population BIGINT"]',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +53,12 @@ def refs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     with SmallS3() as server:
         peer = ObjectPeer(PeerUrl.parse(server.url("bucket/x")))
         yield shared_refs.SharedRefStore(
-            local, lambda: peer, shared_refs.KnownHead(), lambda *_: None, lambda: None
+            local,
+            lambda: peer,
+            shared_refs.KnownHead(),
+            lambda *_: [],
+            lambda *_: contextlib.nullcontext(),
+            lambda: None,
         )
 
 
