@@ -48,6 +48,7 @@ class Branching:
         """The names of the branches, ordered; no chain is read."""
         from odfchain.repo.references import branch_names
 
+        self._files.shared.branches(self._files.folder)
         return branch_names(self._files)
 
     def branches(self) -> list[Branch]:
@@ -58,6 +59,7 @@ class Branching:
         """
         from odfchain.branch.branches import list_branches
 
+        self._files.shared.branches(self._files.folder)
         return list_branches(self._files)
 
     def branch(self, name: str) -> Dataset:
@@ -84,7 +86,7 @@ class Branching:
         from odfchain.api.branch_points import as_point, dataset_of
         from odfchain.branch.branches import create_branch
 
-        self._files.shared.refuse("making branches")
+        self._files.shared.branches(self._files.folder)
         point = None if at is None else as_point(at)
         return dataset_of(self._workspace, create_branch(self._files, name, point))
 
@@ -98,6 +100,7 @@ class Branching:
         from odfchain.api.branch_points import dataset_of
         from odfchain.branch.branches import rename_branch
 
+        self._files.shared.branches(self._files.folder)
         return dataset_of(self._workspace, rename_branch(self._files, name, to))
 
     def delete_branch(self, name: str, *, force: bool = False) -> str | None:
@@ -110,6 +113,7 @@ class Branching:
         """
         from odfchain.branch.branches import delete_branch
 
+        self._files.shared.branches(self._files.folder)
         return delete_branch(self._files, name, force=force)
 
     def log_graph(self, limit: int | None = None) -> Iterator[DrawnBlock]:
@@ -120,6 +124,7 @@ class Branching:
         """
         from odfchain.lineage.block_drawing import draw_blocks
 
+        self._files.shared.branches(self._files.folder)
         return draw_blocks(self._files, limit)
 
     def pull_branch(

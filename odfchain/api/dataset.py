@@ -482,7 +482,7 @@ class Dataset(Branching, Publishing, Upkeep):
         from odfchain.trust.signer import sign_head
 
         signed = sign_head(self._workspace._files, self._files)
-        self._files.shared.signed(self._files.folder)
+        self._files.shared.signed(self._files.folder, self._files.ref)
         return signed
 
     def signature(self) -> HeadSignature:

@@ -26,11 +26,11 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.fetched_branches import rename_fetched
 from odfchain.repo.points import Point, named_block, on_branch, reference_of
-from odfchain.repo.references import branch_names, keep_reachable, lock_path, refs_of
+from odfchain.repo.references import branch_names, keep_reachable, lock_path, remove_branch
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
 from odfchain.trust.head_signature import head_signature
-from odfchain.trust.signed_head import SignatureStatus, signature_key
+from odfchain.trust.signed_head import SignatureStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +183,7 @@ def delete_branch(dataset: DatasetFiles, name: str, *, force: bool = False) -> s
                 "merge it, or give it up with --force",
             )
         kept = keep_reachable(dataset, block)
-    refs_of(dataset).remove(name, block)
-    _forget(there)
+    _remove(there, block)
     rename_fetched(dataset, name, None)
     return kept
 
@@ -213,18 +212,15 @@ def rename_branch(dataset: DatasetFiles, old: str, new: str) -> DatasetFiles:
     _check_free(dataset, new)
     block = DatasetState.read(there.chain).head
     _point(dataset, new, block)
-    refs = refs_of(dataset)
     try:
-        refs.remove(old, block)
+        _remove(there, block)
     except BaseException:
-        refs.remove(new, block)
+        _remove(dataset.on(new), block)
         raise
-    _forget(there)
     rename_fetched(dataset, old, new)
     return dataset.on(new)
 
 
-def _forget(branch: DatasetFiles) -> None:
-    """What was beside a reference that is gone: its index, and a signature that names it."""
-    fsio.remove_quietly(branch.index_path)
-    fsio.remove_quietly(branch.folder / signature_key(branch.ref))
+def _remove(branch: DatasetFiles, block: Multihash) -> None:
+    branch.shared.forget_branch(branch.folder, branch.ref, block)
+    remove_branch(branch, block)

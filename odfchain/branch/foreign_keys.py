@@ -254,8 +254,8 @@ class ForeignKeys:
                 yield rows, key
         for dataset in self.everyone():
             try:
-                on = dataset.on(ref)
-                if on.chain.head() is None or dataset.id == own:
+                on = same_version(dataset, ref)
+                if on.ref != ref or on.chain.head() is None or dataset.id == own:
                     continue
                 child = self.pending.get(dataset.id) or Rows.up_to(on, DatasetState.read(on.chain))
             except OdfchainError:
@@ -292,6 +292,8 @@ def finder(workspace: WorkspaceFiles) -> Find:
 
 def same_version(dataset: DatasetFiles, ref: str) -> DatasetFiles:
     """The dataset on its branch of this name, or else on its head."""
+    if ref != HEAD:
+        dataset.shared.branch(dataset.folder, ref)
     found = dataset.on(ref)
     return found if found.chain.head() is not None else dataset.on(HEAD)
 

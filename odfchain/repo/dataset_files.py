@@ -188,7 +188,7 @@ def _signing(
 
     def moved(head: Multihash, sequence_number: int) -> None:
         signer.head_moved(head, sequence_number, ref)
-        shared.signed(folder)
+        shared.signed(folder, ref)
 
     return moved
 

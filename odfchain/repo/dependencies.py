@@ -37,7 +37,10 @@ def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetF
 
 def like(dataset: DatasetFiles, other: DatasetFiles) -> DatasetFiles:
     """A dataset on the branch that another one is on, or on its head where it has none of that name."""
-    there = dataset.on(other.ref) if is_branch_name(other.ref) else dataset
+    if not is_branch_name(other.ref):
+        return dataset
+    dataset.shared.branch(dataset.folder, other.ref)
+    there = dataset.on(other.ref)
     return dataset if there.chain.head() is None else there
 
 

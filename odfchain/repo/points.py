@@ -154,6 +154,8 @@ def on_branch(dataset: DatasetFiles, branch: str) -> DatasetFiles:
     Raises:
         BranchNotFoundError: it has none of this name.
     """
+    if is_branch_name(branch):
+        dataset.shared.branch(dataset.folder, branch)
     found = dataset.on(branch) if _is_reference(branch) else None
     if found is None or found.chain.head() is None:
         raise BranchNotFoundError(

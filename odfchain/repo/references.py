@@ -12,8 +12,10 @@ from pathlib import Path
 from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalRefStore
+from odfchain.trust.signed_head import signature_key
 
 OVERWRITTEN = "overwritten-"
 """Prefix of references to heads that were given up."""
@@ -36,6 +38,18 @@ def ref_names(dataset: DatasetFiles) -> list[str]:
 def branch_names(dataset: DatasetFiles) -> list[str]:
     """The names of a dataset's branches, ordered; the head is none."""
     return [name for name in refs_of(dataset).names() if is_branch_name(name)]
+
+
+def remove_branch(branch: DatasetFiles, block: Multihash) -> None:
+    """The branch that a dataset is opened on is gone here, with its index and its signature.
+
+    Raises:
+        RefConflictError: it points elsewhere; it stays.
+        StoreError: it cannot be removed.
+    """
+    refs_of(branch).remove(branch.ref, block)
+    fsio.remove_quietly(branch.index_path)
+    fsio.remove_quietly(branch.folder / signature_key(branch.ref))
 
 
 def overwritten_name(head: Multihash) -> str:

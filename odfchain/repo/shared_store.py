@@ -68,7 +68,26 @@ class SharedStore(Protocol):
         """
 
     def refs(self, folder: Path, local: LocalRefStore) -> RefStore:
-        """The references of a dataset; its head moves in the store first."""
+        """The references of a dataset; its head and its branches move in the store first."""
+
+    def branch(self, folder: Path, name: str) -> None:
+        """A branch of a dataset is here as it is in the store, or is not, with what was merged into it.
+
+        Whoever calls holds no lock of the dataset.
+
+        Raises:
+            CorruptedPeerError: what is there is damaged; what is here stays.
+        """
+
+    def branches(self, folder: Path) -> None:
+        """As `branch`, of all branches; one that is damaged stays as it is here, and a warning says so."""
+
+    def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None:
+        """The store has a branch no more, which points at `expected` now; here it stays.
+
+        Raises:
+            RefConflictError: it points elsewhere.
+        """
 
     def objects(self, folder: Path) -> LocalObjectStore:
         """The slices or checkpoints of a dataset, `folder` being theirs; they come when they are read."""
@@ -96,8 +115,8 @@ class SharedStore(Protocol):
     def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
         """A dataset is not in the store any more."""
 
-    def signed(self, folder: Path) -> None:
-        """The signature of the head here is in the store; what goes wrong is said only."""
+    def signed(self, folder: Path, ref: str) -> None:
+        """The signature of the head, or of a branch, here is in the store; what goes wrong is said only."""
 
     def stated(self, folder: Path) -> None:
         """All that is signed of a dataset here is in the store, with what it names; as `signed`."""
@@ -148,6 +167,15 @@ class OnlyHere:
         """As `SharedStore`."""
         return local
 
+    def branch(self, folder: Path, name: str) -> None:
+        """As `SharedStore`."""
+
+    def branches(self, folder: Path) -> None:
+        """As `SharedStore`."""
+
+    def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None:
+        """As `SharedStore`."""
+
     def objects(self, folder: Path) -> LocalObjectStore:
         """As `SharedStore`."""
         return LocalObjectStore(folder)
@@ -168,7 +196,7 @@ class OnlyHere:
     def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
         """As `SharedStore`."""
 
-    def signed(self, folder: Path) -> None:
+    def signed(self, folder: Path, ref: str) -> None:
         """As `SharedStore`."""
 
     def stated(self, folder: Path) -> None:

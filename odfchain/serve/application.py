@@ -162,7 +162,11 @@ class Repository:
         self._behind_proxy = behind_proxy
         self._writing: Writing | None = None
         self._published = Published(workspace)
-        self._copy = SharedCopy(workspace, problem) if workspace.shared.where is not None else None
+        self._copy = (
+            SharedCopy(workspace, problem, branches=bool(branches))
+            if workspace.shared.where is not None
+            else None
+        )
         self._branches = branches
         self._problem = problem
         self._hints = HintCache()

@@ -23,9 +23,12 @@ _SECONDS = 5.0
 class SharedCopy:
     """The copy of one workspace; for one event loop."""
 
-    def __init__(self, workspace: WorkspaceFiles, problem: Callable[[str], None]) -> None:
+    def __init__(
+        self, workspace: WorkspaceFiles, problem: Callable[[str], None], *, branches: bool = False
+    ) -> None:
         self._workspace = workspace
         self._problem = problem
+        self._branches = branches
         self._asked: float | None = None
         self._asking = asyncio.Lock()
         self._bringing = asyncio.Semaphore(SHARING.parallel)
@@ -43,7 +46,9 @@ class SharedCopy:
 
     def _open(self) -> None:
         self._workspace.shared.renew()
-        self._workspace.shared.opening(None)
+        for dataset in self._workspace.datasets():
+            if self._branches:
+                dataset.shared.branches(dataset.folder)
 
     async def bring(self, dataset: DatasetFiles, key: ObjectKey) -> None:
         """A slice or checkpoint is here, if the store has it.

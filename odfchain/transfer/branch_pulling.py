@@ -80,7 +80,8 @@ def pull_branch(
             if own and not options.force:
                 raise _refusal(dataset, peer, beside, old, head)
             keep_reachable(dataset, old)
-        beside.bring(selection_of(dataset))
+        if not options.on_demand:
+            beside.bring(selection_of(dataset))
         beside.store()
         if status is not SyncStatus.UP_TO_DATE:
             trusted = _trusted(dataset, beside, old, entry)
@@ -202,13 +203,37 @@ def fetch_merged(
         BrokenChainError, CodecError: the local dataset is damaged.
         StorageFullError, StoreError: it cannot be stored.
     """
+    found, lacking = bring_merged(dataset, peer, parallel=parallel, progress=progress)
+    if lacking:
+        raise TransferError(
+            f"{peer.where}: {len(lacking):,} of the branches that were merged into {dataset.alias} "
+            f"are not there: {', '.join(map(shortened, lacking[:3]))}; what is there was brought",
+            hint="try another copy of the dataset: --from URL",
+        )
+    return found
+
+
+def bring_merged(
+    dataset: DatasetFiles,
+    peer: Peer,
+    *,
+    on_demand: bool = False,
+    parallel: int = 10,
+    progress: Progress = SILENT,
+) -> tuple[FetchedSources, list[Multihash]]:
+    """As `fetch_merged`, but what the peer does not have is returned; `on_demand` no slices come.
+
+    Raises:
+        As `fetch_merged`, but for what is not there.
+    """
     blocks, lacking = 0, list[Multihash]()
     head = DatasetState.read(dataset.chain).head
     with fsio.locked(lock_path(dataset)), arriving(dataset, peer, parallel, progress) as beside:
         while wanted := _next_source(dataset, head, lacking):
             try:
                 beside.read(wanted)
-                beside.bring(EVERYTHING)
+                if not on_demand:
+                    beside.bring(EVERYTHING)
                 # before it is there: a merge may need it for its base, and believes only what was verified
                 fork = beside.newest_of(DatasetState.read(dataset.on(HEAD).chain).head)
                 remember_fetched(dataset, FetchedBranch(None, peer.where, wanted, fork))
@@ -217,15 +242,10 @@ def fetch_merged(
                 if not isinstance(error.__cause__, AbsentError):
                     raise
                 lacking.append(wanted)
-        merged = [item for found in merged_into(dataset, head) for item in found.objects]
-        beside.arrival.bring(dataset, merged)
-    if lacking:
-        raise TransferError(
-            f"{peer.where}: {len(lacking):,} of the branches that were merged into {dataset.alias} "
-            f"are not there: {', '.join(map(shortened, lacking[:3]))}; what is there was brought",
-            hint="try another copy of the dataset: --from URL",
-        )
-    return FetchedSources(blocks, beside.arrival.objects, beside.arrival.bytes)
+        if not on_demand:
+            merged = [item for found in merged_into(dataset, head) for item in found.objects]
+            beside.arrival.bring(dataset, merged)
+    return FetchedSources(blocks, beside.arrival.objects, beside.arrival.bytes), lacking
 
 
 def _next_source(dataset: DatasetFiles, head: Multihash, lacking: Collection[Multihash]) -> Multihash | None:

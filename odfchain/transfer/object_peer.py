@@ -86,21 +86,25 @@ class ObjectPeer(WritablePeer):
         finally:
             found.close()  # a store that sends too much does not wait for us to read it
 
-    def _read_head(self) -> tuple[Multihash | None, Version]:
+    def _read_head(self) -> tuple[Multihash | None, Version | None]:
         try:
             data, version = self._space.read(ref_key(self.ref), LIMITS.ref_bytes)
         except ObjectNotFoundError:
-            return None, (None, None)
+            return None, None
+        if not data and self.ref != HEAD:
+            return None, version  # a branch that was deleted
         try:
             return parse_ref(data, f"{self._where}{ref_key(self.ref)}"), version
         except StoreError as error:
             raise CorruptedPeerError(str(error)) from error
 
     def versioned_head(self) -> tuple[Multihash | None, Version | None]:
-        """The head and the version that a conditional write of it names; None, None where there is none."""
+        """The head, or the branch, and the version that a conditional write names; None where none is there.
+
+        A branch that was deleted is None and has a version: its object is empty.
+        """
         with as_transfer_errors():
-            head, version = self._read_head()
-        return head, None if head is None else version
+            return self._read_head()
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -114,6 +118,14 @@ class ObjectPeer(WritablePeer):
         return self._space.write(
             ref_key(self.ref), str(new).encode(), "create" if version is None else version
         )
+
+    def empty_ref(self, version: Version | None) -> Version:
+        """Make the object of a branch empty if it is in this version still: it is none any more.
+
+        Raises:
+            As `replace_head`.
+        """
+        return self._space.write(ref_key(self.ref), b"", "create" if version is None else version)
 
     def remove(self) -> None:
         """The dataset is not there any more: its head first, so that nobody finds half of it."""
@@ -169,8 +181,8 @@ class ObjectPeer(WritablePeer):
         actual, version = self._read_head()
         if actual != expected:
             raise conflict(self.ref, expected, actual)
-        if conditions.create if actual is None else conditions.update:
-            self._swap(expected, new, "create" if actual is None else version)
+        if conditions.create if version is None else conditions.update:
+            self._swap(expected, new, "create" if version is None else version)
         elif conditions.create:
             self._swap_locked(expected, new)
         else:

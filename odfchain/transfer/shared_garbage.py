@@ -123,7 +123,8 @@ def with_other_references(
     for each in space.listed(f"datasets/{folder}/refs", _MOST):
         if each.key != HEAD and not each.key.endswith((".jws", ".lock")):
             data, _ = space.read(f"datasets/{folder}/refs/{each.key}", LIMITS.ref_bytes)
-            waiting.append(parse_ref(data, f"{peer.where}refs/{each.key}"))
+            if data:  # else it is a branch that was deleted
+                waiting.append(parse_ref(data, f"{peer.where}refs/{each.key}"))
     while waiting:
         at = waiting.pop()
         while (

@@ -1,4 +1,4 @@
-"""The head of a dataset in a store that machines share: what it names goes first, then one conditional write.
+"""The head of a dataset in a store that machines share: what it names first, then one conditional write.
 
     1. slices and checkpoints of the new blocks     data/…, checkpoints/…
     2. the new blocks, oldest first                 blocks/…
@@ -9,12 +9,14 @@
 A crash before 3 leaves objects that nothing names. After it the commit is done for all machines, and the next
 opening moves the head in the folder up. An answer that is lost is no conflict: whether the commit is in the
 chain of the head that is there decides, so nothing is recorded twice. Chains only grow here: a head that is
-not a continuation of the one before is refused on its way out, and on its way in.
+not a continuation of the one before is refused on its way out, and on its way in. Branches move as the head
+does, but they may be deleted, and made anew.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +48,7 @@ from odfchain.transfer.object_space import ConditionsUnknownError, Version, Writ
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from odfchain.transfer.shared_marks import LIFE, Marks
 from odfchain.transfer.slice_files import objects_of, store_of
+from odfchain.trust.parties import SignedFile
 
 _HINT_EVERY = 100
 """Blocks after which the hint for clones is written anew [count]; of long chains a hundredth to a tenth
@@ -64,13 +67,13 @@ class SharedRefStore:
     """The references of a dataset; fulfils `RefStore`. Reading them asks nobody: opening has done that."""
 
     local: LocalRefStore
-    peer: Callable[[], ObjectPeer]
-    known: KnownHead
+    peer: Callable[[str], ObjectPeer]
+    known: Callable[[str], KnownHead]
     send: Callable[[ObjectPeer, Multihash | None, Multihash], list[ObjectKey]]
     """Sends what a head names that continues another one, or refuses it; returns what was there."""
     kept: Callable[[ObjectPeer, list[ObjectKey]], AbstractContextManager[None]]
     """Keeps what was there from being removed."""
-    follow: Callable[[], None]
+    follow: Callable[[str], None]
     """Is told of a conflict, to bring what the other writer has done."""
 
     def get(self, name: str) -> Multihash | None:
@@ -82,35 +85,53 @@ class SharedRefStore:
         return self.local.names()
 
     def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
-        """Move the head in the store, then here; a branch is refused, others stay in the folder.
+        """Move the head or a branch in the store, then here; other references stay in the folder.
 
         Raises:
-            WorkspaceError: a branch, or a head that does not continue the one before.
+            WorkspaceError: it does not continue the block before.
             ObjectNotFoundError: a slice that the new blocks name is neither here nor there.
             AccessError, TransferError: from the store; what it has is as it was, or the message says more.
         """
         check_object_name(new)
         actual = self.local.get(name)
-        if is_branch_name(name):
-            raise WorkspaceError(
-                f"{name!r} cannot be made: a dataset in a store has no branches yet",
-                hint="`odfchain pull` brings it into a workspace without a store, which can have some",
-            )
-        if name != HEAD:
+        if name != HEAD and not is_branch_name(name):
             self.local.compare_and_swap(name, expected, new)
             return
         if actual != expected:
             raise conflict(name, expected, actual)
-        self._commit(expected, new)
+        self._commit(name, expected, new)
         with contextlib.suppress(RefConflictError):  # who opened the dataset has moved it at least as far
-            self.local.compare_and_swap(HEAD, expected, new)
+            self.local.compare_and_swap(name, expected, new)
 
-    def _commit(self, expected: Multihash | None, new: Multihash) -> None:
-        peer, (head, version) = self.peer(), self.known.seen
-        if head is None or head != expected:
-            head, version = self.known.seen = peer.versioned_head()
+    def remove(self, name: str, expected: Multihash) -> None:
+        """A branch that points at `expected` now is none any more, in the store; here it stays.
+
+        Raises:
+            RefConflictError: it points elsewhere; it stays.
+            AccessError, TransferError: from the store; whether it is gone is not known.
+        """
+        peer, known = self.peer(name), self.known(name)
+        head, version = known.seen = peer.versioned_head()
+        if head is None:
+            return
         if head != expected:
-            self._conflict(expected, head)
+            self._conflict(name, expected, head)
+        try:
+            known.seen = None, peer.empty_ref(version)
+        except WriteRefusedError:  # by another writer, or by our own request that was repeated
+            head, _ = known.seen = peer.versioned_head()
+            if head is not None:
+                self._conflict(name, expected, head)
+        with contextlib.suppress(TransferError):
+            peer.put_signed(SignedFile.HEAD, None)
+
+    def _commit(self, name: str, expected: Multihash | None, new: Multihash) -> None:
+        peer, known = self.peer(name), self.known(name)
+        head, version = known.seen
+        if head is None or head != expected:
+            head, version = known.seen = peer.versioned_head()
+        if head != expected:
+            self._conflict(name, expected, head)
         reused = self.send(peer, expected, new)
         with self.kept(peer, reused):
             self._move(peer, expected, version, new)
@@ -119,8 +140,9 @@ class SharedRefStore:
         self, peer: ObjectPeer, expected: Multihash | None, version: Version | None, new: Multihash
     ) -> None:
         problem: TransferError | None = None
+        known = self.known(peer.ref)
         try:
-            self.known.seen = new, peer.replace_head(version, new)
+            known.seen = new, peer.replace_head(version, new)
         except ConditionsUnknownError:
             raise TransferError(f"{peer.where}: the store has no conditional writes any more") from None
         except WriteRefusedError:
@@ -129,11 +151,11 @@ class SharedRefStore:
             problem = error
         else:
             return
-        head, version = self.known.seen = self._look(peer, new, problem)
+        head, version = known.seen = self._look(peer, new, problem)
         if head is not None and is_among(peer, new, head):
             return
         if head != expected or problem is None:
-            self._conflict(expected, head)
+            self._conflict(peer.ref, expected, head)
         raise problem
 
     def _look(
@@ -142,15 +164,15 @@ class SharedRefStore:
         try:
             return peer.versioned_head()
         except TransferError as error:
-            self.known.seen = None, None
+            self.known(peer.ref).seen = None, None
             raise TransferError(
                 f"{(problem or error).message}: whether block {new} was committed is not known",
                 hint="see with `odfchain log` whether it is there before the command is run again",
             ) from error
 
-    def _conflict(self, expected: Multihash | None, actual: Multihash | None) -> NoReturn:
-        self.follow()
-        raise conflict(HEAD, expected, actual)
+    def _conflict(self, name: str, expected: Multihash | None, actual: Multihash | None) -> NoReturn:
+        self.follow(name)
+        raise conflict(name, expected, actual)
 
 
 def send_continuation(
@@ -162,18 +184,29 @@ def send_continuation(
 ) -> list[ObjectKey]:
     """What the blocks after `expected` up to `new` name is in the store, and then they are; as `send`.
 
+    With no `expected` a branch begins: the blocks are those that the head does not have.
+
     Raises:
         WorkspaceError: `new` does not continue `expected`.
         And all errors of `send`.
     """
-    reused = send(dataset, peer, _continuation(dataset, expected, new), just_sent)
-    before = dataset.chain.nearest(*DATA_EVENTS, head=expected)
+    if not (blocks := _continuation(dataset, expected, new)):
+        return []
+    reused = send(dataset, peer, blocks, just_sent)
+    before = dataset.chain.nearest(*DATA_EVENTS, head=blocks[0].block.prev_block_hash)
     named = {item.key for item in objects_of(before.block)} if before is not None else ()
     return [key for key in reused if key not in named]  # a checkpoint that did not change is named again
 
 
 def _continuation(dataset: DatasetFiles, expected: Multihash | None, new: Multihash) -> list[HashedBlock]:
-    """The blocks after `expected` up to `new`, oldest first."""
+    """The blocks after `expected` up to `new`, oldest first; of a new branch those that the head lacks."""
+    if expected is None:
+        chain, head = dataset.chain, dataset.chain.head()
+        assert head is not None  # noqa: S101 - the first head is not sent by this
+        beside = itertools.takewhile(
+            lambda found: chain.hash_at(found.block.sequence_number, head) != found.hash, chain.walk(new)
+        )
+        return list(beside)[::-1]
     try:
         blocks = list(dataset.chain.walk(new, tail=expected))[::-1]
     except ChainError:
@@ -212,7 +245,8 @@ def send(
     there += [_put(dataset, peer, key) for key in own]
     newest, oldest = blocks[-1].block.sequence_number, blocks[0].block.sequence_number
     every = max(_HINT_EVERY, 10 ** (len(str(newest)) - 2))
-    if newest // every != (oldest - 1) // every and newest < SHARING.hinted_blocks:
+    turn = newest // every != (oldest - 1) // every
+    if peer.ref == HEAD and turn and newest < SHARING.hinted_blocks:
         peer.put_hint(dataset.chain.hashes(blocks[-1].hash))
     if time.monotonic() - began > LIFE / 2:
         return keys

@@ -38,7 +38,7 @@ from odfchain.ids.names import DatasetAlias
 from odfchain.limits import SHARING, FetchLimits
 from odfchain.progress import SILENT
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.references import lock_path
+from odfchain.repo.references import lock_path, refs_of
 from odfchain.repo.shared_store import STORE_FILE, Garbage
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
@@ -50,6 +50,7 @@ from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.object_space import STORE_LIMITS, ObjectSpace, WriteRefusedError
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.shared_branches import follow_branch, follow_merged, listed_branches
 from odfchain.transfer.shared_garbage import Removal, with_other_references
 from odfchain.transfer.shared_marks import LIFE, Marks
 from odfchain.transfer.shared_names import Name, SharedNames, by_id
@@ -61,7 +62,7 @@ from odfchain.transfer.workspace_marker import check_workspace_at
 from odfchain.trust.parties import SignedFile
 from odfchain.trust.push_signed import push_statements
 from odfchain.trust.signed_head import read_head_signature
-from odfchain.trust.signed_statements import read_head
+from odfchain.trust.signed_statements import read_branch, read_head
 from odfchain.trust.signer import warn
 
 
@@ -84,7 +85,8 @@ class SharedWorkspace:
         self._names: list[Name] | None = None
         self._opened: set[DatasetId] = set()
         self._sent: dict[tuple[str, ObjectKey], float] = {}
-        self._heads: dict[DatasetId, KnownHead] = {}
+        self._heads: dict[tuple[DatasetId, str], KnownHead] = {}
+        self._followed: set[tuple[DatasetId, str]] = set()
 
     # --- opening -----------------------------------------------------------------------------------
 
@@ -96,6 +98,7 @@ class SharedWorkspace:
         """As `SharedStore`."""
         self._names = None
         self._opened.clear()
+        self._followed.clear()
 
     def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
         """As `SharedStore`."""
@@ -123,8 +126,8 @@ class SharedWorkspace:
         """As `SharedStore`."""
         self.opening(DatasetId.from_multibase(folder.name))
 
-    def _ask(self, dataset_id: DatasetId) -> Multihash | None:
-        found = self._known(dataset_id).seen = self._peer(dataset_id).versioned_head()
+    def _ask(self, dataset_id: DatasetId, ref: str = HEAD) -> Multihash | None:
+        found = self._known(dataset_id, ref).seen = self._peer(dataset_id, ref).versioned_head()
         return found[0]
 
     def _bring(self, name: Name) -> None:
@@ -183,23 +186,78 @@ class SharedWorkspace:
 
     def refs(self, folder: Path, local: LocalRefStore) -> RefStore:
         """As `SharedStore`."""
+        return self._shared_refs(folder, local)
+
+    def _shared_refs(self, folder: Path, local: LocalRefStore | None = None) -> SharedRefStore:
+        local = local or refs_of(DatasetFiles.open(folder))
         dataset_id = DatasetId.from_multibase(folder.name)
 
         def send_from_here(peer: ObjectPeer, expected: Multihash | None, new: Multihash) -> list[ObjectKey]:
             just_sent = self._just_sent(folder)
-            return send_continuation(DatasetFiles.open(folder), peer, expected, new, just_sent)
+            ref = HEAD if expected is None else peer.ref  # the head's, where a branch begins
+            return send_continuation(DatasetFiles.open(folder, ref=ref), peer, expected, new, just_sent)
 
         def kept_there(peer: ObjectPeer, reused: list[ObjectKey]) -> AbstractContextManager[None]:
             return kept(DatasetFiles.open(folder), peer, self._marks(dataset_id), reused)
 
         return SharedRefStore(
             local,
-            lambda: self._peer(dataset_id),
-            self._known(dataset_id),
+            lambda ref: self._peer(dataset_id, ref),
+            lambda ref: self._known(dataset_id, ref),
             send_from_here,
             kept_there,
-            lambda: self._follow(dataset_id),
+            lambda ref: self._follow(dataset_id, ref),
         )
+
+    def branch(self, folder: Path, name: str) -> None:
+        """As `SharedStore`."""
+        self._follow_branches(folder, [name])
+
+    def branches(self, folder: Path) -> None:
+        """As `SharedStore`."""
+        dataset = DatasetFiles.open(folder)
+        if (dataset_id := DatasetId.from_multibase(folder.name), HEAD) not in self._followed:
+            for problem in self._follow_branches(folder, listed_branches(self._space, dataset), hidden=True):
+                warn(problem)
+            self._followed.add((dataset_id, HEAD))
+
+    def _follow_branches(self, folder: Path, names: list[str], *, hidden: bool = False) -> list[str]:
+        """Branches are here as they are in the store; damage is raised, or, to be `hidden`, returned."""
+        dataset_id, problems = DatasetId.from_multibase(folder.name), []
+
+        def ask(name: str) -> tuple[str, Multihash | CorruptedPeerError | None]:
+            try:
+                return name, self._ask(dataset_id, name)
+            except CorruptedPeerError as error:
+                return name, error
+
+        wanted = [name for name in names if (dataset_id, name) not in self._followed]
+        with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="branches") as pool:
+            heads = list(pool.map(ask, wanted))
+        # those that are gone come last: another one may have their blocks now
+        for name, head in sorted(heads, key=lambda pair: pair[1] is None):
+            try:
+                if isinstance(head, CorruptedPeerError):
+                    raise head
+                self._bring_branch(dataset_id, name, head)
+            except (CorruptedPeerError, ChainsDifferError, StoreError) as error:
+                if not hidden:
+                    raise
+                problems.append(f"{name}: {error.message}")
+            else:
+                self._followed.add((dataset_id, name))
+        for ref in (HEAD, *wanted):
+            follow_merged(DatasetFiles.open(folder, ref=ref), self._peer(dataset_id, ref))
+        return problems
+
+    def _bring_branch(self, dataset_id: DatasetId, name: str, head: Multihash | None) -> None:
+        branch = DatasetFiles.open(self._folder(dataset_id), ref=name)
+        for text in follow_branch(branch, self._peer(dataset_id, name), head):
+            warn(text)
+
+    def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None:
+        """As `SharedStore`."""
+        self._shared_refs(folder).remove(name, expected)
 
     def objects(self, folder: Path) -> LocalObjectStore:
         """As `SharedStore`."""
@@ -229,19 +287,24 @@ class SharedWorkspace:
         latest = time.monotonic() - LIFE / 2
         return {key for (of, key), since in self._sent.items() if of == folder.name and since > latest}
 
-    def _follow(self, dataset_id: DatasetId) -> None:
+    def _follow(self, dataset_id: DatasetId, ref: str) -> None:
         """What another writer did is here, unless somebody holds the dataset, who then runs again anyway."""
         dataset = DatasetFiles.open(self._folder(dataset_id))
         with fsio.try_locked(lock_path(dataset)) as free:
             pass
-        if free and self._ask(dataset_id) is not None:
+        if not free:
+            return
+        head = self._ask(dataset_id, ref)
+        if ref != HEAD:
+            self._bring_branch(dataset_id, ref, head)
+        elif head is not None:
             self._bring(Name(dataset_id, dataset.alias))
 
-    def _known(self, dataset_id: DatasetId) -> KnownHead:
-        return self._heads.setdefault(dataset_id, KnownHead())
+    def _known(self, dataset_id: DatasetId, ref: str = HEAD) -> KnownHead:
+        return self._heads.setdefault((dataset_id, ref), KnownHead())
 
-    def _peer(self, dataset_id: DatasetId) -> ObjectPeer:
-        return _peer_at(f"{self._url.text}datasets/{_folder_name(dataset_id)}/", self._limits)
+    def _peer(self, dataset_id: DatasetId, ref: str = HEAD) -> ObjectPeer:
+        return _peer_at(f"{self._url.text}datasets/{_folder_name(dataset_id)}/", self._limits, ref)
 
     def _folder(self, dataset_id: DatasetId) -> Path:
         return self._root / "datasets" / _folder_name(dataset_id)
@@ -300,7 +363,7 @@ class SharedWorkspace:
         """As `SharedStore`."""
         self._give_up(dataset_id, alias)
         self._peer(dataset_id).remove()
-        self._heads.pop(dataset_id, None)
+        self._heads = {known: head for known, head in self._heads.items() if known[0] != dataset_id}
         self._renamed(dataset_id, None)
 
     def _give_up(self, dataset_id: DatasetId, alias: DatasetAlias, but: DatasetAlias | None = None) -> None:
@@ -315,13 +378,14 @@ class SharedWorkspace:
             others = [known for known in self._names if known.dataset_id != dataset_id]
             self._names = others if name is None else [*others, name]
 
-    def signed(self, folder: Path) -> None:
+    def signed(self, folder: Path, ref: str) -> None:
         """As `SharedStore`."""
-        dataset = DatasetFiles.open(folder)
-        peer, head = self._peer(DatasetId.from_multibase(folder.name)), dataset.chain.head()
+        dataset = DatasetFiles.open(folder, ref=ref)
+        peer, head = self._peer(DatasetId.from_multibase(folder.name), ref), dataset.chain.head()
         try:
-            content = read_head_signature(folder)
-            if content is None or read_head(content[:-1])[1].head != head:
+            content = read_head_signature(folder, ref)
+            read = read_head if ref == HEAD else read_branch
+            if content is None or read(content[:-1])[1].head != head:
                 return  # the key is on another machine
             if peer.head() == head:
                 peer.put_signed(SignedFile.HEAD, content)
@@ -352,6 +416,8 @@ class SharedWorkspace:
         def needed_there() -> Container[str]:
             self._opened.discard(dataset_id)
             self.opening(dataset_id)
+            self._followed.clear()
+            self.branches(folder)  # what was merged into any of them is needed, too
             return with_other_references(self._peer(dataset_id), self._space, folder.name, needed())
 
         return self._removal(grace, dry_run=dry_run).of_dataset(folder.name, needed_there)
@@ -394,8 +460,10 @@ def connect(root: Path, url: str) -> SharedWorkspace:
 
 
 @functools.lru_cache(maxsize=1_024)
-def _peer_at(url: str, limits: FetchLimits) -> ObjectPeer:
-    return ObjectPeer(PeerUrl.parse(url), limits)
+def _peer_at(url: str, limits: FetchLimits, ref: str) -> ObjectPeer:
+    peer = ObjectPeer(PeerUrl.parse(url), limits)
+    peer.ref = ref
+    return peer
 
 
 def _folder_name(dataset_id: DatasetId) -> str:
