@@ -94,6 +94,9 @@ def test_deleting_and_renaming_are_seen(store: SmallS3, tmp_path: Path) -> None:
         one["cities"].branch("fix")
     kept = one["cities"].delete_branch("draft", force=True)
     assert kept is not None
+    assert one["cities"].create_branch("again", at=head).head == head, "no reference in the store led there"
+    assert other["cities"].branch("again").scan().to_arrow()["text"].to_pylist() == ["a", "b"]
+    one["cities"].delete_branch("again", force=True)
     assert other["cities"].branch_names == []
     assert [data for key, data in objects(store, "refs/").items() if key.endswith(("/fix", "/draft"))] == [
         b"",

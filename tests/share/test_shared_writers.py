@@ -16,6 +16,7 @@ from odfchain.errors import OdfchainError, RefConflictError, TransferError
 from odfchain.progress import SILENT
 from odfchain.repo.commit import on_the_newest_head
 from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalRefStore
 from odfchain.transfer.object_space import STORE_LIMITS
 from odfchain.transfer.public_layout import PeerUrl
@@ -59,9 +60,9 @@ def two(store: SmallS3, tmp_path: Path) -> tuple[Workspace, Workspace]:
     return reopened(one), reopened(other)
 
 
-def write(workspace: Workspace, text: str, retries: int = 5) -> None:
+def write(workspace: Workspace, text: str, retries: int = 5, ref: str = HEAD) -> None:
     """A commit of one row, repeated as `ingest` repeats it."""
-    root = workspace["cities"]._files
+    root = workspace["cities"].branch(ref)._files
     on_the_newest_head(lambda: append(root, text), retries, SILENT)
 
 
@@ -88,21 +89,36 @@ def calm(store: SmallS3) -> None:
     store.before = store.after = lambda *_: None
 
 
-@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("after", "ref"),
+    [
+        (False, HEAD),
+        *(
+            pytest.param(*case, marks=pytest.mark.soak)
+            for case in [(True, HEAD), (False, "fix"), (True, "fix")]
+        ),
+    ],
+)
 def test_who_writes_at_whatever_moment_loses_nothing(
-    store: SmallS3, two: tuple[Workspace, Workspace], after: bool
+    store: SmallS3, two: tuple[Workspace, Workspace], after: bool, ref: str
 ) -> None:
     one, other = two
+    if ref != HEAD:
+        one["cities"].create_branch(ref)
+
+    def seen(workspace: Workspace) -> list[str]:
+        return sorted(workspace["cities"].branch(ref).scan().to_arrow()["text"].to_pylist())
+
     written, moments = list[str](), list[str]()
     for number in range(MOST):
-        fired = at(store, number, lambda n=number: write(other, f"other {n}"), after=after)  # type: ignore[misc]
-        write(one, f"one {number}")
+        fired = at(store, number, lambda n=number: write(other, f"other {n}", ref=ref), after=after)  # type: ignore[misc]
+        write(one, f"one {number}", ref=ref)
         calm(store)
         written += [f"one {number}"] + [f"other {number}"] * len(fired)
         moments += fired
-        assert sorted(texts(other)) == sorted(written)
-    assert sorted(texts(one)) == sorted(written)
-    assert any(moment.endswith("refs/head") and moment.startswith("PUT") for moment in moments)
+        assert seen(other) == sorted(written)
+    assert seen(one) == sorted(written)
+    assert any(moment.endswith(f"refs/{ref}") and moment.startswith("PUT") for moment in moments)
     assert any("/data/" in moment for moment in moments)
     assert all(not report.faults for report in one.verify())
 
