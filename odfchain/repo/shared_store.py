@@ -61,7 +61,9 @@ class SharedStore(Protocol):
         """
 
     def current(self, folder: Path) -> None:
-        """As `opening`, of the dataset in a folder; one that could only be listed raises what it is.
+        """As `opening`, of the dataset in a folder, with the blocks that were merged into it.
+
+        One that could only be listed raises what it is.
 
         Raises:
             CorruptedPeerError: as `opening`.

@@ -125,6 +125,7 @@ class SharedWorkspace:
     def current(self, folder: Path) -> None:
         """As `SharedStore`."""
         self.opening(DatasetId.from_multibase(folder.name))
+        self._follow_branches(folder, [])  # what was merged into it is computed again
 
     def _ask(self, dataset_id: DatasetId, ref: str = HEAD) -> Multihash | None:
         found = self._known(dataset_id, ref).seen = self._peer(dataset_id, ref).versioned_head()

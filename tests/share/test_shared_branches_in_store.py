@@ -191,6 +191,9 @@ def test_what_was_merged_can_be_merged_again_and_stays(store: SmallS3, tmp_path:
     assert third["d"]._files.chain.contains(plan.source)
     fresh = machine(store, tmp_path / "fresh")
     fresh.gc()
+    last = machine(store, tmp_path / "last")
+    assert not next(iter(last.verify(["d"]))).faults
+    assert last["d"]._files.chain.contains(plan.source), "merges are computed again"
     assert before <= set(objects(store))
 
 
