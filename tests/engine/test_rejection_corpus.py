@@ -78,6 +78,7 @@ def test_what_nobody_can_repeat_is_refused_in_derivatives_and_only_there(
     assert once == {}
 
 
+@pytest.mark.soak
 def test_refusals_are_not_too_wide(session: SparkSession, frame: DataFrame) -> None:
     given = [sql for _, sql in queries("allowed")]
     assert len(given) == len(set(given)) >= 30

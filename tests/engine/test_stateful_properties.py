@@ -396,7 +396,7 @@ def replayed(engine: SparkTransformEngine, step: Step, folder: Path) -> None:
 
 VARIANTS = frozenset(
     {
-        "date", "tumbling, end as the time", "inner join", "left join, symmetric", "right join", "anti join",
+        "date", "sliding", "tumbling, end as the time", "inner join", "left join, symmetric", "right join", "anti join",
         "self join", "join of windows", "window, then plain groups", "join without bounds",
     }
 )  # fmt: skip

@@ -63,7 +63,10 @@ def ingest(dataset: Dataset, path: Path) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 10))])
-@pytest.mark.parametrize("kind", list(MERGES))
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=pytest.mark.soak) if k in {"changelog", "upsert"} else k for k in MERGES],
+)
 def test_the_bytes_are_those_of_many(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int
 ) -> None:

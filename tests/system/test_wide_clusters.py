@@ -131,7 +131,7 @@ def test_blocks_are_those_of_a_folder(cluster: Cluster, tmp_path: Path, max_byte
     brought = [path.name for path in (cluster.folder / ".odfchain").glob("datasets/*/data/*")]
     assert brought == [], "the driver has seen facts only"
     assert objects(cluster.store, "staging/") == {}
-    assert odfchain(cluster.folder, "verify").code == 0
+    assert odfchain(cluster.folder, "verify", *MERGES).code == 0
 
 
 def executors(home: Path) -> list[int]:
