@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,11 +55,11 @@ def refs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         peer = ObjectPeer(PeerUrl.parse(server.url("bucket/x")))
         yield shared_refs.SharedRefStore(
             local,
-            lambda: peer,
-            shared_refs.KnownHead(),
+            lambda _: peer,
+            functools.cache(lambda _: shared_refs.KnownHead()),
             lambda *_: [],
             lambda *_: contextlib.nullcontext(),
-            lambda: None,
+            lambda _: None,
         )
 
 
