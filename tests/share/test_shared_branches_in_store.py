@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,21 +21,9 @@ from odfchain.serve import shared_copy
 from odfchain.serve.server import RepositoryServer
 from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.public_layout import PeerUrl
-from tests.kit import shared_store as kit
 from tests.kit.branch_cases import Scene, run_here
 from tests.kit.shared_store import PREFIX, add, append, machine, objects, texts
 from tests.kit.small_s3 import START, SmallS3
-
-
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    kit.environment(monkeypatch, tmp_path / "home")
-
-
-@pytest.fixture
-def store() -> Iterator[SmallS3]:
-    with SmallS3() as store:
-        yield store
 
 
 def test_a_branch_that_is_made_on_one_machine_is_there_on_the_other(store: SmallS3, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,24 +32,11 @@ from odfchain.serve import shared_copy
 from odfchain.serve.server import RepositoryServer
 from odfchain.transfer import shared_refs
 from odfchain.transfer.reading import Origin
-from tests.kit import shared_store as kit
 from tests.kit.long_chains import lengthen
 from tests.kit.processes import odfchain, one_session
 from tests.kit.root_rows import MADE
 from tests.kit.shared_store import PREFIX, add, append, append_slices, machine, objects, texts
 from tests.kit.small_s3 import SmallS3
-
-
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    kit.environment(monkeypatch, tmp_path / "home")
-
-
-@pytest.fixture
-def store() -> Iterator[SmallS3]:
-    with SmallS3() as store:
-        yield store
-
 
 # --- making and joining --------------------------------------------------------------------------------
 
@@ -143,6 +130,7 @@ def test_a_later_version_is_not_guessed(store: SmallS3, tmp_path: Path) -> None:
         machine(store, tmp_path / "one")
 
 
+@pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("url", ["file:///tmp/x", "https://host/x", "ipfs://x/", "here", "s3://"])
 def test_other_places_are_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(UnsupportedPeerError):

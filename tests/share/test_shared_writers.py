@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from odfchain.store.local import LocalRefStore
 from odfchain.transfer.object_space import STORE_LIMITS
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.shared_workspace import SharedWorkspace
-from tests.kit import shared_store as kit
 from tests.kit.shared_store import PREFIX, add, append, machine, texts
 from tests.kit.small_s3 import RESET, SmallS3
 
@@ -30,17 +29,6 @@ AGAIN = replace(QUICK, retries=2)
 ROOT = Path(__file__).parents[2]
 MOST = 9
 """More requests than a commit of one block has [count]."""
-
-
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    kit.environment(monkeypatch, tmp_path / "home")
-
-
-@pytest.fixture
-def store() -> Iterator[SmallS3]:
-    with SmallS3() as store:
-        yield store
 
 
 def reopened(workspace: Workspace, limits: object = QUICK) -> Workspace:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from odfchain.transfer.object_space import STORE_LIMITS
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.shared_workspace import SharedWorkspace
 from odfchain.transfer.workspace_marker import make_workspace_at
-from tests.kit import shared_store as kit
 from tests.kit.processes import odfchain
 from tests.kit.shared_store import PREFIX, add, append, machine, texts
 from tests.kit.small_s3 import RESET, Fault, SmallS3
@@ -161,17 +159,6 @@ class World:
         assert kinds.count("AddData") == len(self.rows)
         for number in range(1, self.places + 1):
             assert f"bucket/place{number}/workspace.json" in self.store.objects
-
-
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    kit.environment(monkeypatch, tmp_path / "home")
-
-
-@pytest.fixture
-def store() -> Iterator[SmallS3]:
-    with SmallS3() as store:
-        yield store
 
 
 @pytest.fixture

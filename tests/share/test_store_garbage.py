@@ -13,7 +13,6 @@ from odfchain.errors import BusyError, CorruptedPeerError, StoreError, TransferE
 from odfchain.ids.multihash import Multihash
 from odfchain.transfer import shared_marks
 from odfchain.upkeep.garbage import Collected
-from tests.kit import shared_store as kit
 from tests.kit.shared_store import PREFIX, add, append, machine, objects, texts
 from tests.kit.small_s3 import START, SmallS3
 
@@ -31,8 +30,8 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    kit.environment(monkeypatch, tmp_path / "home")
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for others."""
     monkeypatch.setattr(shared_marks, "_LOOKS", 2)
     monkeypatch.setattr(shared_marks, "_WAIT", 0.001)
 
@@ -43,10 +42,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(clock: Clock) -> Iterator[SmallS3]:
-    with SmallS3() as store:
-        store.clock = clock
-        yield store
+def store(store: SmallS3, clock: Clock) -> SmallS3:
+    """One that has a clock of its own."""
+    store.clock = clock
+    return store
 
 
 @pytest.fixture
