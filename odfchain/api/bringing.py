@@ -83,8 +83,8 @@ def ingest_frame(
 def _session_for(dataset: Dataset, frame: Any, progress: Progress) -> Callable[[], SparkSession]:
     """The workspace's session, or one beside the frame's: there is one Spark in a process."""
     from odfchain.ingest.frame_file import is_of_spark
-    from odfchain.spark.executor_files import is_local
     from odfchain.spark.session import session_beside
+    from odfchain.spark.session_kind import is_local
 
     engines = dataset._workspace._engines
     started = engines.spark is not None and engines.spark.started

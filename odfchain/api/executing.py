@@ -62,10 +62,12 @@ class Engines:
             JavaNotFoundError, EngineError: Spark does not start.
             ManifestError: the settings are malformed.
         """
+        from odfchain.spark.session_kind import is_remote
+
         if self.spark is None or not self.spark.started:
             progress.phase("Starting Spark")
         session = self._engine_of_settings().session
-        if not hasattr(session, "_jsparkSession"):  # of Spark Connect
+        if is_remote(session):
             from odfchain.spark.plan_session import give_judge
 
             give_judge(session, lambda: self._judge().session)
@@ -98,9 +100,9 @@ class Engines:
             self._engine_of_settings().begin()
 
     def _engine_of_settings(self) -> SparkEngine | GivenSession:
-        from odfchain.spark.executor_files import is_local
         from odfchain.spark.given_session import GivenSession
         from odfchain.spark.session import SparkEngine
+        from odfchain.spark.session_kind import is_local
 
         with self._making:
             if self.spark is None and self._given is not None:

@@ -56,6 +56,7 @@ from odfchain.spark.few_rows import FEW_ROWS, INTERPRETED, ONE_TASK
 from odfchain.spark.job import Cancellation, run_job
 from odfchain.spark.plan_session import judge_of
 from odfchain.spark.session import SQL_SETTINGS
+from odfchain.spark.session_kind import is_remote
 from odfchain.spark.tally import Steps
 from odfchain.spark.watching import watched
 from odfchain.sql.query import check_queries, run_queries
@@ -118,7 +119,7 @@ class SparkTransformEngine:
         with self._lock:
             if interpreted not in self._sessions:
                 base = self._base()
-                if not hasattr(base, "_jsparkSession"):
+                if is_remote(base):
                     raise EngineError(
                         "transformations do not run over Spark Connect: steps are made of Spark's own plans",
                         hint="compute them in a workspace without spark.remote; it may be on the same store",
@@ -227,7 +228,7 @@ class SparkTransformEngine:
         base = self._base()
         plain = dataclasses.replace(transform, temporal_tables=None)
         with _explained(transform):
-            if not hasattr(base, "_jsparkSession"):
+            if is_remote(base):
                 check_queries(judge_of(base), plain, tables)
                 return
             session = self.session()

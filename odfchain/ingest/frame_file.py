@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import BadInputError, OdfchainError, UsageError
+from odfchain.spark.session_kind import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,7 +33,7 @@ def write_frame_file(frame: Any, folder: Path) -> Path:
 
     path = folder / f"frame-{uuid.uuid4().hex}.parquet"
     if is_of_spark(frame):
-        if hasattr(frame.sparkSession, "_jsparkSession"):
+        if not is_remote(frame.sparkSession):
             return _computed(frame, folder, path)
         frame = frame.toArrow()
     if not hasattr(frame, "__arrow_c_stream__"):

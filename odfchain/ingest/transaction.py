@@ -181,7 +181,8 @@ def _session_for_queries(
     session: Callable[[], SparkSession], resources: contextlib.ExitStack
 ) -> SparkSession:
     """The session in which one input is read, preprocessed and merged."""
-    from odfchain.sql.over_connect import is_remote, session_for_queries
+    from odfchain.spark.session_kind import is_remote
+    from odfchain.sql.over_connect import session_for_queries
 
     made = session()
     return resources.enter_context(session_for_queries(made)) if is_remote(made) else made
@@ -193,7 +194,8 @@ def _preprocessed(
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    from odfchain.sql.over_connect import is_remote, run_queries_over_connect
+    from odfchain.spark.session_kind import is_remote
+    from odfchain.sql.over_connect import run_queries_over_connect
     from odfchain.sql.query import run_queries
 
     counted = FinerTimes(Observation(), source.finer)

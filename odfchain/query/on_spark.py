@@ -27,6 +27,7 @@ from odfchain.spark.columns import quoted
 from odfchain.spark.executor_files import need_folders
 from odfchain.spark.few_rows import FEW_ROWS, FEW_SETTINGS
 from odfchain.spark.plan_walk import PlanNodes, PlanWalker, jvm_of, walker_of
+from odfchain.spark.session_kind import is_remote
 from odfchain.sql.messages import asking_spark, failed_query
 from odfchain.sql.query import PRIVATE_SETTINGS, private_session
 from odfchain.sql.refusals import QueryStep, StepChecker
@@ -92,7 +93,7 @@ class OnSpark:
     def _planned(
         self, sql: str, pins: Pins, params: dict[str, Any]
     ) -> tuple[DataFrame, tuple[Pin, ...], SlicesRead]:
-        if not hasattr(self.session, "_jsparkSession"):
+        if is_remote(self.session):
             raise EngineError(
                 "queries are not answered over Spark Connect, which shows no plans",
                 hint="leave spark.remote out of the settings, or use the embedded engine",

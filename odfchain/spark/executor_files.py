@@ -16,18 +16,19 @@ before it puts it in `worker_folder()`. Rows of Parquet files: `odfchain.spark.p
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import tempfile
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from odfchain.errors import AccessError, EngineError, OdfchainError, TransferError
 from odfchain.slices.marker import marker
-from odfchain.store.fsio import make_folder, private_folder
+from odfchain.store import fsio
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,17 +40,14 @@ CREDENTIALS_HINT = (
 )
 
 
-class ExecutorFiles(Protocol):
-    """Files by key, for the driver and for workers; pickled as the URL that the keys are below.
+class ReadableFiles(Protocol):
+    """Files by key that workers read; pickled into plans.
 
     Raises, all of them:
         AccessError, TransferError: the store refuses, or cannot be reached.
         ObjectNotFoundError: there is no such file.
         StorageFullError, StoreError: what came cannot be kept here.
     """
-
-    def put(self, path: Path, key: str) -> None:
-        """A file, whose content follows from the key, is durably there, as one that was just written."""
 
     def bring(self, key: str) -> Path:
         """A copy of a file on this machine, in a folder that no other has to see; not to be changed.
@@ -63,6 +61,16 @@ class ExecutorFiles(Protocol):
 
     def read(self, key: str, start: int, end: int) -> bytes:
         """The bytes of a file from `start` up to, not with, `end`; `end` is not beyond its size."""
+
+
+class ExecutorFiles(ReadableFiles, Protocol):
+    """Files of a store, for the driver and for workers; pickled as the URL that the keys are below.
+
+    Raises, all of them: as `ReadableFiles`.
+    """
+
+    def put(self, path: Path, key: str) -> None:
+        """A file, whose content follows from the key, is durably there, as one that was just written."""
 
     def copy(self, key: str, start: int, end: int, target: Path) -> None:
         """The same bytes as a new file, with little memory."""
@@ -80,6 +88,26 @@ class StoreFolder:
     """What the keys begin with; a slash and the physical hash of the file come after it."""
 
 
+@dataclass(frozen=True, slots=True)
+class CarriedFile:
+    """A small file that goes to the workers within the plan; fulfils `ReadableFiles`, whatever the key."""
+
+    content: bytes = field(repr=False)
+
+    def bring(self, key: str) -> Path:  # noqa: ARG002 - there is one file
+        """As `ReadableFiles`."""
+        path = own_folder("brought") / hashlib.sha3_256(self.content).hexdigest()
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            fsio.replace_file(path, self.content)
+        return path
+
+    def read(self, key: str, start: int, end: int) -> bytes:  # noqa: ARG002 - there is one file
+        """As `ReadableFiles`."""
+        return self.content[start:end]
+
+
 _given: weakref.WeakKeyDictionary[SparkSession, ExecutorFiles] = weakref.WeakKeyDictionary()
 
 
@@ -95,12 +123,6 @@ def give_files(session: SparkSession, files: ExecutorFiles | None) -> SparkSessi
 def files_of(session: SparkSession) -> ExecutorFiles | None:
     """How executors of a session reach files; None: they see the driver's folders."""
     return _given.get(session)
-
-
-def is_local(session: SparkSession) -> bool:
-    """Whether all of a session's Spark is in one JVM, that of this process."""
-    java = getattr(session, "_jsparkSession", None)
-    return java is not None and bool(java.sparkContext().isLocal())
 
 
 def need_folders(session: SparkSession, what: str, hint: str) -> None:
@@ -152,7 +174,7 @@ def telling() -> Iterator[None]:
 @contextlib.contextmanager
 def worker_folder() -> Iterator[Path]:
     """A private folder on the worker's machine, gone afterwards; with the executor, if it is killed."""
-    with private_folder(own_folder("writing")) as folder:
+    with fsio.private_folder(own_folder("writing")) as folder:
         yield folder
 
 
@@ -160,6 +182,6 @@ def own_folder(name: str) -> Path:
     """A folder of workers on their machine: in that of their executor, which Spark removes at its end."""
     local = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     base = Path(local) / "odfchain" if local else Path(tempfile.gettempdir()) / f"odfchain-{os.getuid()}"
-    make_folder(base, mode=0o700)
-    make_folder(base / name, mode=0o700)
+    fsio.make_folder(base, mode=0o700)
+    fsio.make_folder(base / name, mode=0o700)
     return base / name

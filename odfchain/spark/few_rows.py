@@ -10,6 +10,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from odfchain.spark.executor_files import session_like
+from odfchain.spark.session_kind import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +44,7 @@ _sessions: weakref.WeakKeyDictionary[SparkSession, SparkSession] = weakref.WeakK
 
 def session_for_few(session: SparkSession) -> SparkSession:
     """The session beside this one in which few rows are read and merged; a remote one itself."""
-    if not hasattr(session, "_jsparkSession"):
+    if is_remote(session):
         return session
     if (made := _sessions.get(session)) is None:
         made = _sessions[session] = session_like(session)

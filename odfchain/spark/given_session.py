@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import UsageError
-from odfchain.spark.executor_files import is_local
 from odfchain.spark.plan_walk import jvm_of
 from odfchain.spark.session import SAME_EVERYWHERE, session_beside
+from odfchain.spark.session_kind import is_local, is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +58,7 @@ def check_given(session: Any) -> None:
     """
     if not hasattr(session, "newSession"):
         raise UsageError(f"a {type(session).__name__} is no session of Spark", hint="give a SparkSession")
-    if not hasattr(session, "_jsparkSession"):
+    if is_remote(session):
         return
     if session.sparkContext._jsc is None or session.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 - no public way
         raise UsageError("the session of Spark has ended", hint="give one that runs")

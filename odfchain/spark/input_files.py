@@ -3,6 +3,7 @@
 The driver checks every byte of an input, so it has the file. Where executors see its folders they are told
 the path. Elsewhere it is put once into the store of the workspace, below `staging/`, and workers read ranges
 of it that begin and end with records: which ones is found out here, in the file, by a few reads for each.
+A small file goes within the plan instead, which costs no request.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from odfchain.spark.executor_files import ExecutorFiles, files_of, staged, telling
+from odfchain.spark.executor_files import CarriedFile, ReadableFiles, files_of, staged, telling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +29,9 @@ RANGE_BYTES = 8 << 20
 
 RANGES_OF_A_TASK = 16
 """Most that one task reads, where each core has a task."""
+
+CARRIED_BYTES = 256 << 10
+"""A file of at most this size is sent within the plan: it is put, listed and removed for nothing."""
 
 _BATCH_RECORDS = 65_536
 _ID_BITS = 33
@@ -41,14 +45,14 @@ class InputFile:
 
     path: Path
     """Where the driver has it; workers as well where there are no `files`."""
-    files: ExecutorFiles | None = None
+    files: ReadableFiles | None = None
     key: str = ""
 
     def here(self) -> Path:
         """The whole file on the machine of the worker that asks.
 
         Raises:
-            OdfchainError: as `ExecutorFiles.bring`.
+            OdfchainError: as `ReadableFiles.bring`.
         """
         return self.path if self.files is None else self.files.bring(self.key)
 
@@ -84,6 +88,7 @@ class Handover:
         """The file, for workers of the session, which is started now if need be, or for Spark's own readers.
 
         Raises:
+            OSError: it cannot be read here.
             OdfchainError: as `ExecutorFiles.put`; Spark does not start.
         """
         files = files_of(self.session())
@@ -94,6 +99,10 @@ class Handover:
             link = self._scratch / f"input-{uuid.uuid4().hex}"
             link.symlink_to(path.resolve())
             return InputFile(link)
+        with path.open("rb") as stream:
+            content = stream.read(CARRIED_BYTES + 1)
+        if len(content) <= CARRIED_BYTES:
+            return InputFile(path, CarriedFile(content))
         key = f"{self._resources.enter_context(staged(files))}/input"
         files.put(path, key)
         return InputFile(path, files, key)
@@ -116,7 +125,7 @@ class TextRanges:
         """The records of a range, without the line breaks at their ends.
 
         Raises:
-            OdfchainError: as `ExecutorFiles.read`.
+            OdfchainError: as `ReadableFiles.read`.
         """
         start, end = self.cuts[number], self.cuts[number + 1]
         with self.file.parts() as read:
@@ -203,7 +212,7 @@ def text_batches(ranges: TextRanges, numbers: Iterator[int]) -> Iterator[pa.Reco
     """`row_id`, in the order of the file, and `value`: the records of these ranges that hold anything.
 
     Raises:
-        OdfchainError: as `ExecutorFiles.read`.
+        OdfchainError: as `ReadableFiles.read`.
     """
     import numpy as np
     import pyarrow as pa

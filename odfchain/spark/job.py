@@ -17,6 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain.errors import EngineError
+from odfchain.spark.session_kind import is_remote
 from odfchain.spark.watching import following, is_watched
 
 if TYPE_CHECKING:
@@ -124,19 +125,19 @@ def _tagged(session: SparkSession, tag: str) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(Exception):  # Java has ended, and the action says so
-            if hasattr(session, "_jsparkSession"):
-                session.sparkContext.removeJobTag(tag)
-            else:
+            if is_remote(session):
                 session.removeTag(tag)
+            else:
+                session.sparkContext.removeJobTag(tag)
 
 
 def _tag(session: SparkSession, tag: str) -> None:
     """Mark all jobs of this thread."""
-    if hasattr(session, "_jsparkSession"):
+    if is_remote(session):
+        session.addTag(tag)
+    else:
         # a session's own tags are known to the thread alone that added them
         session.sparkContext.addJobTag(tag)
-    else:
-        session.addTag(tag)
 
 
 def _cancel(session: SparkSession, tag: str, result: Future[T]) -> None:
@@ -144,10 +145,10 @@ def _cancel(session: SparkSession, tag: str, result: Future[T]) -> None:
     end = time.monotonic() + _CANCEL_SECONDS
     with contextlib.suppress(Exception):
         while not result.done() and time.monotonic() < end:
-            if hasattr(session, "_jsparkSession"):
-                session.sparkContext.cancelJobsWithTag(tag)
-            else:
+            if is_remote(session):
                 session.interruptTag(tag)
+            else:
+                session.sparkContext.cancelJobsWithTag(tag)
             wait((result,), timeout=_AGAIN_SECONDS)
 
 

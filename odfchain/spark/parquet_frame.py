@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from odfchain.spark.executor_files import ExecutorFiles, telling
+from odfchain.spark.executor_files import ReadableFiles, telling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def parquet_frame(
-    session: SparkSession, files: ExecutorFiles, struct: StructType, keys: Sequence[str]
+    session: SparkSession, files: ReadableFiles, struct: StructType, keys: Sequence[str]
 ) -> DataFrame:
     """The rows of the files under these keys, in the columns and types of `struct`.
 
@@ -23,7 +23,7 @@ def parquet_frame(
     unsigned integers are of the next larger type. Nothing is read yet.
 
     What a task raises then is raised by `odfchain.spark.failure.explain`:
-        ObjectNotFoundError, ObjectCorruptedError, AccessError, TransferError: as `ExecutorFiles.bring`.
+        ObjectNotFoundError, ObjectCorruptedError, AccessError, TransferError: as `ReadableFiles.bring`.
         BadInputError: a file is not readable, becomes more than the limits allow, or has other types.
     """
     from pyspark.sql import types as t
@@ -41,7 +41,7 @@ def parquet_frame(
 
 def _read(
     batches: Iterator[pa.RecordBatch],
-    files: ExecutorFiles,
+    files: ReadableFiles,
     keys: tuple[str, ...],
     names: tuple[str, ...],
     schema: bytes,
@@ -56,7 +56,7 @@ def _read(
 
 
 def _rows(
-    files: ExecutorFiles, key: str, names: tuple[str, ...], target: pa.Schema
+    files: ReadableFiles, key: str, names: tuple[str, ...], target: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from odfchain.progress import Progress, WorkDone, shows_work
+from odfchain.spark.session_kind import is_local, is_remote
 from odfchain.spark.status_store import JavaStatus
 from odfchain.spark.tally import Stage, Steps, Tally
 
@@ -83,7 +84,7 @@ def row_counter(session: SparkSession) -> str | None:
     """The file in which a worker of this machine counts rows (`counted`); None where nobody looks."""
     watch = _watch.get()
     try:
-        if watch is None or not session._jsparkSession.sparkContext().isLocal():  # noqa: SLF001
+        if watch is None or not is_local(session):
             return None
         return watch.counter()
     except Exception:  # noqa: BLE001 - progress never fails a command
@@ -115,7 +116,7 @@ def following(session: SparkSession, tag: str) -> Iterator[None]:
     watch = _watch.get()
     if watch is None:
         yield
-    elif hasattr(session, "_jsparkSession"):
+    elif not is_remote(session):
         looking = Looking(lambda: JavaStatus(session, tag), watch.steps, watch.written, watch.tell, _PERIOD)
         with looking:
             yield

@@ -49,11 +49,6 @@ _NUMBER = re.compile(r"#\d+L?|CTERelation(?:Def|Ref) \d+")
 """What Spark counts as it goes."""
 
 
-def is_remote(session: SparkSession) -> bool:
-    """Whether it is a session of Spark Connect."""
-    return not hasattr(session, "_jsparkSession")
-
-
 @contextlib.contextmanager
 def session_for_queries(session: SparkSession) -> Iterator[SparkSession]:
     """A session like this one of Spark Connect, for the queries of one input: its tables are nobody else's.

@@ -22,6 +22,7 @@ from odfchain.spark.columns import quoted
 from odfchain.spark.job import on_a_thread
 from odfchain.spark.plan_walk import jvm_of, walker_of
 from odfchain.spark.session import SQL_SETTINGS
+from odfchain.spark.session_kind import is_remote
 from odfchain.sql.dialect import NATIVE, Schemas, check_engine, to_spark
 from odfchain.sql.gate import Gate
 from odfchain.sql.guard import DateGuard
@@ -310,7 +311,7 @@ def _bounded(label: str, sql: str) -> None:
 
 
 def _classic(session: SparkSession) -> None:
-    if not hasattr(session, "_jsparkSession"):
+    if is_remote(session):
         raise QueryError("this query is given to a session of Spark Connect, which shows no plans")
 
 

@@ -54,6 +54,18 @@ def sessions(engine: SparkEngine, tmp_path_factory: pytest.TempPathFactory) -> I
     give_files(by_store, None)
 
 
+@pytest.fixture(autouse=True)
+def through_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also small files, which otherwise go within the plan."""
+    monkeypatch.setattr(input_files, "CARRIED_BYTES", -1)
+
+
+@pytest.fixture
+def carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files go within the plan."""
+    monkeypatch.setattr(input_files, "CARRIED_BYTES", 256 << 10)
+
+
 def store_of(session: SparkSession) -> Path:
     """The folder that stands for the store."""
     files = files_of(session)
@@ -212,12 +224,12 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 def check_files(
     files: list[tuple[bytes, ReadStep]], folder: Path, sessions: list[SparkSession], rows: int
 ) -> None:
-    """Both ways give so many rows, and what was put into the store for them is gone at the end."""
+    """Both ways give so many rows, and what was put into the store for them, if it was, is gone at the end."""
     cases = [Both(content, step, folder / str(n), sessions) for n, (content, step) in enumerate(files)]
     assert check_both(cases) == rows
     assert not any(isinstance(opened, str) for case in cases for opened in case.opened)
     store = store_of(sessions[1])
-    assert list(store.rglob("input"))
+    assert bool(list(store.rglob("input"))) == (input_files.CARRIED_BYTES < 0)
     for case in cases:
         case.resources.close()
     assert not list(store.rglob("input"))
@@ -227,13 +239,25 @@ def test_the_same_rows_in_the_same_order(sessions: list[SparkSession], tmp_path:
     check_files([CSV[0], CSV[2], CSV[4], JSON[0]], tmp_path, sessions, 9)
 
 
-@pytest.mark.soak
-@pytest.mark.usefixtures("small_ranges")
-def test_every_kind_of_file(sessions: list[SparkSession], tmp_path: Path) -> None:
+def parquet_file() -> tuple[bytes, ReadStep]:
     parquet = pa.BufferOutputStream()
     pq.write_table(pa.table({"a": list("xyz"), "b": [1, None, 3]}), parquet, row_group_size=1)
-    step = ReadStepParquet(ddl_schema=("a STRING", "b INT"))
-    check_files([*CSV, *JSON, (parquet.getvalue().to_pybytes(), step)], tmp_path, sessions, 3_032)
+    return parquet.getvalue().to_pybytes(), ReadStepParquet(ddl_schema=("a STRING", "b INT"))
+
+
+@pytest.mark.usefixtures("carried")
+def test_the_same_rows_within_the_plan(sessions: list[SparkSession], tmp_path: Path) -> None:
+    check_files([CSV[4], JSON[3], parquet_file()], tmp_path, sessions, 7)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("way", ["through_the_store", "carried"])
+def test_every_kind_of_file(
+    sessions: list[SparkSession], tmp_path: Path, way: str, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(way)
+    check_files([*CSV, *JSON, parquet_file()], tmp_path, sessions, 3_032)
 
 
 def made_text(rng: random.Random, separator: str) -> bytes:

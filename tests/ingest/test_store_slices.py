@@ -14,6 +14,7 @@ from odfchain.api import Dataset, Workspace
 from odfchain.errors import ObjectCorruptedError
 from odfchain.ingest import transaction
 from odfchain.repo import recorded
+from odfchain.spark import input_files
 from odfchain.spark.session import SparkEngine, session_beside
 from odfchain.transfer.store_files import StoreFiles
 from tests.kit import shared_store
@@ -28,8 +29,9 @@ BYTES = 2_048
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: SparkEngine) -> Iterator[SmallS3]:
-    """A store on loopback that workers have credentials for; no input is taken for one of few rows."""
+    """A store on loopback that workers have credentials for; no input is taken for one of few rows, or small."""
     shared_store.environment(monkeypatch, tmp_path / "home")
+    monkeypatch.setattr(input_files, "CARRIED_BYTES", -1)
     monkeypatch.setattr(transaction, "FEW_BYTES", -1)
     monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 1)
     with SmallS3() as store, shared_store.credentials_of_workers(engine):
@@ -143,14 +145,22 @@ def test_a_slice_of_few_rows_is_written_by_the_driver_and_read_by_executors(
 
 
 def test_a_commit_by_executors_asks_no_more_of_the_store(
-    wide: Workspace, store: SmallS3, tmp_path: Path
+    wide: Workspace, store: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A small input goes within the plan; a larger one is put, read and removed."""
     wide.add(manifest())
-    (path := tmp_path / "a.csv").write_text("city,population\nA,1\n")
-    wide["cities"].ingest([path], **TIMES)
-    path.write_text("city,population\nB,2\n")
-    store.requests.clear()
-    wide["cities"].ingest([path], **TIMES)
-    of_input = [path for _, path, _ in store.requests if "/staging/" in path]
-    assert len(of_input) == 2, "put, and read by a worker"
-    assert len(store.requests) == 7 + 4, "its folder is listed and removed; the rest as everywhere"
+    path = tmp_path / "a.csv"
+
+    def asked_for(city: str) -> list[str]:
+        path.write_text(f"city,population\n{city},1\n")
+        store.requests.clear()
+        wide["cities"].ingest([path], **TIMES)
+        return [asked for _, asked, _ in store.requests]
+
+    asked_for("A")
+    asked = asked_for("B")
+    assert len([each for each in asked if "/staging/" in each]) == 2, "put, and read by a worker"
+    assert len(asked) == 7 + 4, "its folder is listed and removed; the rest as everywhere"
+    monkeypatch.setattr(input_files, "CARRIED_BYTES", path.stat().st_size)
+    assert len(asked_for("C")) == 7, "as everywhere"
+    assert wide["cities"].scan(["city"]).to_arrow()["city"].to_pylist() == ["A", "B", "C"]
