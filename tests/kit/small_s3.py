@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import hashlib
 import re
+import secrets
 import socket
 import struct
 import threading
@@ -191,7 +192,7 @@ class SmallS3:
                 self, path: str, query: dict[str, str], body: bytes
             ) -> tuple[int, bytes, dict[str, str]]:
                 if "uploads" in query:
-                    name = f"upload{len(store.requests)}"
+                    name = f"upload{secrets.token_hex(8)}"  # several may begin at once
                     store.uploads[name] = {}
                     begun = f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>"
                     return 200, begun.encode(), {}
