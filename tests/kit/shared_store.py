@@ -104,3 +104,12 @@ def objects(store: SmallS3, part: str = "") -> dict[str, bytes]:
     """What is in the store below the workspace, by key."""
     held = {key.removeprefix(f"{PREFIX}/"): data for key, data in store.objects.items()}
     return {key: data for key, data in held.items() if part in key}
+
+
+def recorded(folder: Path, name: str) -> list[ev.AddData]:
+    """What blocks say of rows, oldest first: hashes, offsets, watermarks."""
+    with Workspace.open(folder) as workspace:
+        dataset = workspace[name]
+        found = dataset._files.chain.nearest_all("AddData", head=dataset.head)
+        events = [each.block.event for each in reversed(list(found))]
+        return [event for event in events if isinstance(event, ev.AddData)]

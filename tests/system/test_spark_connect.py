@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit import shared_store
 from tests.kit.connect_server import connect_server
 from tests.kit.polled_sources import APPEND, CSV, LEDGER, MANIFEST, SNAPSHOT
-from tests.kit.processes import TIMEOUT, environment, make_workspace, odfchain
+from tests.kit.processes import TIMEOUT, environment, java_in_bubblewrap, make_workspace, odfchain
+from tests.kit.small_s3 import SmallS3
 from tests.kit.support import ROOT, manifest, unchanged
 from tests.kit.two_snapshots import CITIES, TWO, ingest_two
 
 pytestmark = pytest.mark.soak
+
+TIMES = ("--event-time", "2026-01-01T00:00:00Z", "--system-time", "2050-02-01T00:00:00Z")
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +48,42 @@ def test_several_slices(tmp_path: Path, server: str) -> None:
     (report,) = odfchain(tmp_path, "verify", "cities", "-o", "json").rows
     assert (report["verdict"], report["counts"]["records"]) == ("clean", 10_000)
     assert report["counts"]["slices"] > 3
+
+
+def test_client_and_server_have_nothing_in_common_but_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocks are those of a folder; the server sees none of the client's."""
+    shared_store.environment(monkeypatch, tmp_path / "home")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    client, here, server_folder = (tmp_path / name for name in ("client", "here", "server"))
+    for folder in (client, here, server_folder):
+        folder.mkdir()
+    java = java_in_bubblewrap(tmp_path, "--tmpfs", client, "--tmpfs", here)
+    with SmallS3() as store, connect_server(server_folder, JAVA_HOME=str(java)) as url:
+        assert odfchain(here, "init").code == 0
+        assert odfchain(client, "init", "--store", store.url(shared_store.PREFIX)).code == 0
+        for folder, spark in ((here, {}), (client, {"spark": {"remote": url}})):
+            content = {"slice": {"maxBytes": 1 << 18}, **spark}
+            text = json.dumps({"kind": "WorkspaceConfig", "version": 1, "content": content})
+            (folder / ".odfchain" / "config.yaml").write_text(text)
+            (folder / "manifest.yaml").write_text(CITIES)
+            assert odfchain(folder, "add", "manifest.yaml").code == 0
+            for release, rows in ((1, 100), (2, 60_000)):  # one that goes within the plan, one by the store
+                lines = "".join(f"City {n},{n * release}\n" for n in range(rows))
+                (folder / "cities.csv").write_text(f"city,population\n{lines}")
+                done = odfchain(folder, "ingest", "cities", "cities.csv", *TIMES)
+                assert done.code == 0, done.err
+        found = shared_store.recorded(client, "cities")
+        assert len(found) > 2
+        assert found == shared_store.recorded(here, "cities")
+        seen = [path.name for path in client.glob(".odfchain/datasets/*/data/*")]
+        first = found[0].new_data
+        assert seen == [str(first.physical_hash)], (
+            "a few rows pass through the client; of others it gets facts"
+        )
+        assert shared_store.objects(store, "staging/") == {}
+        assert odfchain(client, "verify", "cities").out.startswith("ok ")
 
 
 def manifest_of(folder: Path, query: str, merge: str) -> str:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.spark.java import find_java
 from tests.kit import shared_store
-from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, need_whole_java, odfchain, spark_home
-from tests.kit.shared_store import PREFIX, objects
+from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, java_in_bubblewrap, odfchain, spark_home
+from tests.kit.shared_store import PREFIX, objects, recorded
 from tests.kit.small_s3 import RESET, SmallS3
 from tests.kit.support import manifest
 
@@ -57,18 +53,22 @@ class Cluster:
         self.folder.mkdir()
         self.home = spark_home(folder / "spark")
         self.store = store
-        java = folder / "java" / "bin" / "java"
-        java.parent.mkdir(parents=True)
-        hidden = [
-            "bwrap", "--dev-bind", "/", "/", "--tmpfs", "/tmp", "--tmpfs", folder,
-            "--ro-bind", self.home, self.home,
-            "--bind", self.folder / ".odfchain" / "run", self.folder / ".odfchain" / "run",
-            "--die-with-parent",
-        ]  # fmt: skip
-        java.write_text(f'#!/bin/sh\nexec {" ".join(map(str, hidden))} {find_java()} "$@"\n')
-        java.chmod(0o755)
+        run = self.folder / ".odfchain" / "run"
+        java = java_in_bubblewrap(
+            folder,
+            "--tmpfs",
+            "/tmp",
+            "--tmpfs",
+            folder,
+            "--ro-bind",
+            self.home,
+            self.home,
+            "--bind",
+            run,
+            run,
+        )
         assert odfchain(self.folder, "init", "--store", store.url(PREFIX)).code == 0
-        conf = {"spark.executor.memory": "512m", "spark.executorEnv.JAVA_HOME": str(java.parent.parent)}
+        conf = {"spark.executor.memory": "512m", "spark.executorEnv.JAVA_HOME": str(java)}
         self.spark = {"master": "local-cluster[2,1,1024]", "conf": conf}
 
     def limit(self, max_bytes: int) -> None:
@@ -85,9 +85,6 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path, store: SmallS3) -> Cluster:
-    need_whole_java()
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap hides the driver's folders from executors")
     return Cluster(tmp_path, store)
 
 
@@ -95,14 +92,6 @@ def release(path: Path, first: int, factor: int) -> Path:
     lines = "".join(f"{n},City {n},{n * factor}\n" for n in range(first, first + ROWS))
     path.write_text(f"id,city,population\n{lines}")
     return path
-
-
-def recorded(folder: Path, name: str) -> list[Any]:
-    """What blocks say of rows: hashes, offsets, watermarks."""
-    with Workspace.open(folder) as workspace:
-        dataset = workspace[name]
-        found = dataset._files.chain.nearest_all("AddData", head=dataset.head)
-        return [each.block.event for each in reversed(list(found))]
 
 
 @pytest.mark.parametrize("max_bytes", [0, 2 << 20], ids=["one slice", "several"])
