@@ -46,6 +46,7 @@
      ├─ TransformError              a transformation that cannot be planned or executed
      │   └─ DivergedInputError      an input was rewritten since it was last read
      ├─ TransferError               a dataset cannot be carried from or to a peer now
+     │   ├─ OutcomeUnknownError     whether a store has committed cannot be asked any more
      │   ├─ UnsupportedPeerError    nothing here speaks that protocol
      │   ├─ AccessError             the peer refuses
      │   ├─ CorruptedPeerError      what a peer sent is not what it should be
@@ -426,6 +427,10 @@ class TransferError(OdfchainError):
     """A dataset cannot be carried from or to a peer now: unreachable, too slow, too large, cut short."""
 
     exit_code = 8
+
+
+class OutcomeUnknownError(TransferError):
+    """A store was asked to commit and cannot be asked any more whether it did."""
 
 
 class UnsupportedPeerError(TransferError):

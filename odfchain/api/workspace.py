@@ -117,13 +117,10 @@ class Workspace(Elsewhere, GivenTokens):
 
         Raises:
             TransferError: the address cannot be listened on.
-            WorkspaceError: pushes are to be taken, and the datasets are in a store.
         """
         from odfchain.serve import HOST, PORT, server
 
         refuse_unknown(options, ServeKeywords)
-        if options.get("write"):
-            self._files.shared.refuse("taking pushes")
         chosen: Any = {"host": HOST, "port": PORT} | {n: v for n, v in options.items() if v is not None}
         server.serve(self._files, **chosen)
 

@@ -51,6 +51,9 @@ class SharedStore(Protocol):
     def renew(self) -> None:
         """What was asked before is asked again when it is needed next."""
 
+    def fresh(self) -> SharedStore:
+        """The same store, of which nothing is known yet: for another thread than that of this one."""
+
     def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
         """A dataset (None: every one) is here as it is in the store, its blocks checked, if it is there.
 
@@ -158,6 +161,10 @@ class OnlyHere:
 
     def renew(self) -> None:
         """As `SharedStore`."""
+
+    def fresh(self) -> SharedStore:
+        """As `SharedStore`."""
+        return self
 
     def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
         """As `SharedStore`."""

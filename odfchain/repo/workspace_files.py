@@ -139,6 +139,10 @@ class WorkspaceFiles:
 
         return load_config(self.root / "config.yaml")
 
+    def reopened(self) -> WorkspaceFiles:
+        """The same as a command finds it that begins now: what a store has is asked again."""
+        return dataclasses.replace(self, shared=self.shared.fresh())
+
     @property
     def run_folder(self) -> Path:
         """Where logs and temporary files go."""
@@ -368,11 +372,14 @@ class WorkspaceFiles:
             StoreError: it cannot be moved.
         """
         dataset_id = built.id
+        folder = self._folder(dataset_id)
+        self.check_new(dataset_id, built.alias)
         self.shared.publish(built.folder)
         with fsio.locked(self.root / "lock"):
-            self.check_new(dataset_id, built.alias)
-            folder = self._folder(dataset_id)
-            fsio.move_folder(built.folder, folder)
+            # whoever has looked into the store since has brought it from there
+            if self.shared.where is None or not folder.is_dir():
+                self.check_new(dataset_id, built.alias)
+                fsio.move_folder(built.folder, folder)
         return self._open(folder)
 
     def rename(self, dataset: DatasetFiles, alias: DatasetAlias) -> None:

@@ -178,11 +178,13 @@ class Repository:
         """Take pushes of those who have a token for that."""
         from odfchain.serve.smart_pushes import Writing  # noqa: PLC0415 - few servers are written to
 
-        self._writing = Writing(self._workspace, self._behind_proxy)
+        refused = self._copy.expire if self._copy is not None else lambda: None
+        self._writing = Writing(self._workspace, self._behind_proxy, self._problem, refused)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request; what goes wrong here is answered with 500 and told to `problem`."""
-        if self._copy is not None and scope["type"] in ("http", "websocket"):
+        # a file belongs to a push, which has asked the store when it began
+        if self._copy is not None and scope.get("method") != "PUT":
             await self._copy.renew()
         if scope["type"] == "websocket":
             await self._converse(scope, receive, send)

@@ -1,17 +1,27 @@
 """The dataset of one push: judged and published by what pulls are judged and published by.
 
 Blocks wait in the folder where a pull would have left them, objects beside them. So what is committed is a
-pull of what was sent, and an interrupted push leaves what the next one need not send again.
+pull of what was sent, and an interrupted push leaves what the next one need not send again. Where datasets
+are in a store, a push opens the workspace as a command does: what it judges by is what the store has then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from odfchain.codec.blocks import decode_block
 from odfchain.digest.physical import hash_file
-from odfchain.errors import CorruptedPeerError, DatasetNotFoundError, NameCollisionError
+from odfchain.errors import (
+    CorruptedPeerError,
+    DatasetNotFoundError,
+    NameCollisionError,
+    OdfchainError,
+    OutcomeUnknownError,
+    RefConflictError,
+)
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import SMART
@@ -42,9 +52,12 @@ from odfchain.store import fsio
 from odfchain.transfer.public_layout import ObjectKey
 from odfchain.transfer.pulling import arrival_folder, judge_pull, pull_dataset
 from odfchain.transfer.pushed_peer import PushedPeer, refuse_disorder
-from odfchain.transfer.slice_files import DataObject, arriving, store_of
+from odfchain.transfer.slice_files import DataObject, arriving
 from odfchain.transfer.smart_objects import address_here, key_of
 from odfchain.transfer.sync import SyncOptions
+
+_STORE_FAILS = "The store of this node fails."
+_NOT_KNOWN = "It is not known whether this was committed."
 
 
 @dataclass(slots=True)
@@ -58,6 +71,8 @@ class DatasetTarget:
     """The URL of the dataset."""
     authorization: str
     """What the caller gives to show who he is; his uploads need the same."""
+    problem: Callable[[str], None] = lambda _: None
+    """Is told what is wrong with the store, which is nothing that the caller is told."""
     _request: PushRequest | None = field(default=None, init=False)
     _head: Multihash | None = field(default=None, init=False)
     """The newest block that was sent."""
@@ -92,7 +107,8 @@ class DatasetTarget:
             raise _refused(Phase.INITIAL_REQUEST, "This token may not overwrite history.")
         if not 0 < request.transfer_plan.num_blocks <= SMART.blocks:
             raise _refused(Phase.INITIAL_REQUEST, f"A push has 1 to {SMART.blocks} blocks.")
-        present = self._present()
+        with self._asking(Phase.INITIAL_REQUEST):
+            present = self._present()
         head = present.chain.head() if present is not None else None
         if head != request.current_head:
             # the names are the reference node's: its own head is the expected one
@@ -107,14 +123,29 @@ class DatasetTarget:
             raise CorruptedPeerError(f"{self._where}other blocks than the plan says")
         blocks = unpacked(batch)
         refuse_disorder(self._where, blocks)
+        with self._asking(Phase.METADATA_REQUEST):
+            return self._judge(blocks)
+
+    def _judge(self, blocks: list[RawBlock]) -> Refusal | None:
         if (refusal := self._other_seed(blocks[0])) is not None:
             return refusal
         self._head = blocks[-1].hash
         if self._collision is None:
             peer = PushedPeer(self._where, self._head, blocks)
-            found = judge_pull(self.workspace, peer, self.session.alias, self._options)
+            try:
+                found = judge_pull(self.workspace, peer, self.session.alias, self._options)
+            except RefConflictError:
+                return self._moved()
             self._objects = {item.key: item for item in found}
         return None
+
+    def _moved(self) -> Refusal:
+        """Another writer has moved the head since the push began; what he did is here now."""
+        assert self._request is not None  # noqa: S101 - it began
+        self.workspace.shared.renew()
+        present = self._present()
+        head = present.chain.head() if present is not None else None
+        return Refusal(InvalidHead(actual_head=self._request.current_head, expected_head=head))
 
     @property
     def _options(self) -> SyncOptions:
@@ -136,6 +167,7 @@ class DatasetTarget:
                 return Refusal(SeedBlockOverwriteRestricted())
             self._collision = self._name_taken
             return None
+        self.workspace.shared.opening(event.dataset_id)  # it may be there under another name
         if self.workspace.has_key(event.dataset_id):
             raise _refused(Phase.METADATA_REQUEST, "This dataset is written here.")
         try:
@@ -146,8 +178,9 @@ class DatasetTarget:
 
     def take_objects(self, files: tuple[ObjectFile, ...]) -> PushStrategies:
         """As `PushTarget`."""
-        self._refuse_collision()
-        folder = arrival_folder(self.workspace, self.session.alias) / "objects"
+        with self._asking(Phase.OBJECTS_REQUEST):
+            self._refuse_collision()
+            folder = arrival_folder(self.workspace, self.session.alias) / "objects"
         fsio.make_folder(folder)
         self.session.folder = folder
         return PushStrategies(object_transfer_strategies=tuple(self._strategy(file) for file in files))
@@ -180,11 +213,15 @@ class DatasetTarget:
         present = self._present()
         if present is None:
             return False
-        store = store_of(present, item.key.kind)
-        return store.contains(item.key.name) and _hashed(store.path(item.key.name), item) is not None
+        # only the folder is looked at: a store would be asked for each object, and what it has is sent here
+        return _hashed(present.folder / str(item.key), item) is not None
 
     def commit(self) -> None:
         """As `PushTarget`."""
+        with self._asking(Phase.COMPLETE_REQUEST):
+            self._commit()
+
+    def _commit(self) -> None:
         assert self._head is not None  # noqa: S101 - blocks were taken
         self._refuse_collision()
         # the blocks lie where they were put when they were judged
@@ -193,7 +230,22 @@ class DatasetTarget:
             outcome = pull_dataset(self.workspace, peer, self.session.alias, self._options)
         except NameCollisionError:
             raise FlowError(Refusal(self._name_taken)) from None
+        except RefConflictError:
+            raise FlowError(self._moved()) from None
         self.sessions.committed(self.session, outcome.new)
+
+    @contextmanager
+    def _asking(self, phase: Phase) -> Iterator[None]:
+        """Where the store is at fault, the caller learns that it is, and nothing of where it is."""
+        try:
+            yield
+        except OdfchainError as error:
+            where = self.workspace.shared.where
+            if where is None or where not in error.message:
+                raise
+            self.problem(error.message)
+            unknown = isinstance(error, OutcomeUnknownError)
+            raise _refused(phase, _NOT_KNOWN if unknown else _STORE_FAILS) from None
 
 
 def _hashed(path: Path, item: DataObject) -> fsio.FileState | None:

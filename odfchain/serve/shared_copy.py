@@ -18,6 +18,8 @@ from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 
 _SECONDS = 5.0
 """How old what is known of heads may be [s]."""
+_PATIENCE = 5.0
+"""How long a reader waits for a store that does not answer before he sees what is here [s]."""
 
 
 class SharedCopy:
@@ -30,19 +32,34 @@ class SharedCopy:
         self._problem = problem
         self._branches = branches
         self._asked: float | None = None
-        self._asking = asyncio.Lock()
+        self._asking: asyncio.Task[None] | None = None
+        self._began = 0.0
         self._bringing = asyncio.Semaphore(SHARING.parallel)
 
     async def renew(self) -> None:
         """The datasets are here as they were in the store a few seconds ago, their blocks checked."""
-        async with self._asking:
-            if self._asked is not None and time.monotonic() - self._asked < _SECONDS:
+        now = time.monotonic()
+        if self._asking is None:
+            if self._asked is not None and now - self._asked < _SECONDS:
                 return
-            try:
-                await asyncio.to_thread(self._open)
-            except OdfchainError as error:
-                self._problem(str(error))
-            self._asked = time.monotonic()
+            self._began = now
+            self._asking = asyncio.create_task(self._ask())
+        await asyncio.wait({self._asking}, timeout=max(0.0, self._began + _PATIENCE - now))
+
+    def expire(self) -> None:
+        """What is known of heads may be older than what somebody has just been told: it is asked again."""
+        self._asked = None
+
+    async def _ask(self) -> None:
+        self._asked = self._began
+        try:
+            await asyncio.to_thread(self._open)
+        except OdfchainError as error:
+            self._problem(str(error))
+        finally:
+            self._asking = None
+            if self._asked is not None:
+                self._asked = time.monotonic()
 
     def _open(self) -> None:
         self._workspace.shared.renew()

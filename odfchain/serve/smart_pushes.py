@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from odfchain.ids.names import DatasetAlias
 from odfchain.progress import SILENT
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.access_tokens import AccessToken, Right, holder
-from odfchain.serve.push_sessions import PushSession, PushSessions
+from odfchain.serve.push_sessions import MOST, PushSession, PushSessions
 from odfchain.serve.push_target import DatasetTarget
 from odfchain.serve.smart_pulls import (
     REVOKED,
@@ -70,11 +71,17 @@ class Writing:
 
     workspace: WorkspaceFiles
     behind_proxy: bool = False
+    problem: Callable[[str], None] = lambda _: None
+    refused: Callable[[], None] = lambda: None
+    """Is called when a push was refused: what is known here of heads in a store may be the reason."""
     tokens: TokenFile = field(init=False)
     sessions: PushSessions = field(default_factory=PushSessions, init=False)
+    threads: ThreadPoolExecutor = field(init=False)
+    """For what pushes wait for: a store that is slow must not hold up those who read."""
 
     def __post_init__(self) -> None:
         self.tokens = TokenFile(self.workspace.root)
+        self.threads = ThreadPoolExecutor(MOST, thread_name_prefix="pushes")
 
     def may_push(self, authorization: str | None, alias: DatasetAlias) -> AccessToken | Status:
         """The token that a request shows, if it is for pushing to this dataset."""
@@ -126,7 +133,14 @@ async def answer_push(
         if session is None:
             closing: Closing | None = Closing(FAILED, "Busy.")
         else:
-            target = DatasetTarget(writing.workspace, writing.sessions, session, base, authorization or "")
+            target = DatasetTarget(
+                writing.workspace.reopened(),
+                writing.sessions,
+                session,
+                base,
+                authorization or "",
+                writing.problem,
+            )
             closing = await _converse(writing, PushServing(target), session, receive, send)
     finally:
         if session is not None:
@@ -164,8 +178,10 @@ async def _converse(
             return Closing(FAILED, "This push was refused.")
         if not writing.still(session.token):
             return REVOKED
-        turn = await asyncio.to_thread(serving.answer, text)
+        turn = await asyncio.get_running_loop().run_in_executor(writing.threads, serving.answer, text)
         refused = isinstance(turn.message, Refusal)
+        if refused or turn.closing is not None:
+            writing.refused()
         session.touched = writing.sessions.now()
         if serving.is_done:
             writing.sessions.end(session)  # who hears of the commit may push again at once
@@ -281,7 +297,7 @@ async def _take_signature(
         offer = read_offer(peer, NO_POLICY)
         if offer is None or not offer.fits:
             return False  # a pull would keep the owner's word on an older block, too
-        outcome = pull_dataset(writing.workspace, peer, alias, SyncOptions(onto=head))
+        outcome = pull_dataset(writing.workspace.reopened(), peer, alias, SyncOptions(onto=head))
         return outcome.signature is not None and outcome.signature.status is SignatureStatus.SIGNED
 
     try:

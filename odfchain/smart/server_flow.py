@@ -20,6 +20,7 @@ from odfchain.smart.smart_messages import (
     BlocksBatch,
     Empty,
     Internal,
+    InvalidHead,
     Message,
     NameCollision,
     ObjectFile,
@@ -40,6 +41,8 @@ from odfchain.text import cut, one_line
 
 _REASON_BYTES = 123
 """A close frame has 125 bytes, two of them for the code (RFC 6455, 5.5.1)."""
+_NO_HEAD = '"actual_head":null,'
+"""What may be null may be left out, and is, where there is no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +238,7 @@ class PushServing(Serving):
 def failed(refusal: Refusal) -> Turn:
     """The connection ends with the refusal as its reason, cut to what a close frame holds."""
     for most in range(_REASON_BYTES, 0, -1):
-        text = text_of(_shortened(refusal, most))
+        text = text_of(_shortened(refusal, most)).replace(_NO_HEAD, "")
         if len(text) <= _REASON_BYTES:
             return Turn(closing=Closing(FAILED, text))
     return Turn(closing=Closing(FAILED))
@@ -247,6 +250,9 @@ def _shortened(refusal: Refusal, most: int) -> Refusal:
             return Refusal(replace(reason, error_message=cut(reason.error_message, most)))
         case NameCollision(dataset_alias=alias):
             return Refusal(NameCollision(dataset_alias=cut(alias, most)))
+        case InvalidHead(expected_head=head):
+            # two hashes do not fit, and the client knows its own
+            return Refusal(InvalidHead(actual_head=None, expected_head=head))
     return refusal
 
 

@@ -88,8 +88,8 @@ class Arrival:
 
     def bring(self, dataset: DatasetFiles, wanted: Sequence[DataObject]) -> None:
         """The objects are in the dataset; errors as `slice_files.bring`."""
-        lacking = absent(dataset, wanted)
         folder = self.area / "objects"
+        lacking = absent(dataset, wanted, folder)
         self.bytes += bring(
             dataset, self.peer, lacking, folder, parallel=self.parallel, progress=self.progress
         )

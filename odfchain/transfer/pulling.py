@@ -62,7 +62,7 @@ from odfchain.trust.examination import Examination
 from odfchain.trust.offered import Offer, read_offer
 from odfchain.trust.seen import Seen, SeenHeads
 from odfchain.trust.signature_policy import NO_POLICY
-from odfchain.trust.signed_head import BlockAt
+from odfchain.trust.signed_head import BlockAt, read_head_signature
 
 
 def pull_dataset(
@@ -298,7 +298,7 @@ class _Pull:
         judged = self.judge(dataset)
         source, spool, blocks, status = judged.source, judged.spool, judged.blocks, judged.status
         if status is SyncStatus.UP_TO_DATE:
-            self.statements.keep(dataset, seed.dataset_id)
+            self._keep_statements(dataset, seed.dataset_id)
             return self._done(status, dataset, source, old, 0)
         store = LocalObjectStore(dataset.folder / "blocks")
         given = self.options.selection
@@ -314,8 +314,14 @@ class _Pull:
         if status is SyncStatus.OVERWRITTEN:
             keep_reachable(dataset, old)
         dataset.chain.set_ref(HEAD, self.head, expected=old)
-        self.statements.keep(dataset, seed.dataset_id)
+        self._keep_statements(dataset, seed.dataset_id)
         return self._done(status, dataset, source, old, len(blocks))
+
+    def _keep_statements(self, dataset: DatasetFiles, dataset_id: DatasetId) -> None:
+        before = read_head_signature(dataset.folder)
+        self.statements.keep(dataset, dataset_id)
+        if read_head_signature(dataset.folder) != before:
+            dataset.shared.signed(dataset.folder, HEAD)
 
     def _guard(
         self, source: Source, dataset: DatasetFiles, destination: Destination, found: Comparison

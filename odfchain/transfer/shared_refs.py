@@ -32,6 +32,7 @@ from odfchain.errors import (
     CodecError,
     CorruptedPeerError,
     ObjectNotFoundError,
+    OutcomeUnknownError,
     RefConflictError,
     TransferError,
     WorkspaceError,
@@ -151,8 +152,8 @@ class SharedRefStore:
             problem = error
         else:
             return
-        head, version = known.seen = self._look(peer, new, problem)
-        if head is not None and is_among(peer, new, head):
+        head, is_made = self._look(peer, new, problem)
+        if is_made:
             return
         if head != expected or problem is None:
             self._conflict(peer.ref, expected, head)
@@ -160,12 +161,14 @@ class SharedRefStore:
 
     def _look(
         self, peer: ObjectPeer, new: Multihash, problem: TransferError | None
-    ) -> tuple[Multihash | None, Version | None]:
+    ) -> tuple[Multihash | None, bool]:
+        """The head in the store now, and whether the commit is in its chain."""
         try:
-            return peer.versioned_head()
+            head, _ = self.known(peer.ref).seen = peer.versioned_head()
+            return head, head is not None and is_among(peer, new, head)
         except TransferError as error:
             self.known(peer.ref).seen = None, None
-            raise TransferError(
+            raise OutcomeUnknownError(
                 f"{(problem or error).message}: whether block {new} was committed is not known",
                 hint="see with `odfchain log` whether it is there before the command is run again",
             ) from error

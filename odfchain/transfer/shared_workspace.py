@@ -15,11 +15,12 @@ import functools
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from odfchain.chain.chain import HashedBlock
 from odfchain.errors import (
     ChainsDifferError,
     CorruptedPeerError,
@@ -47,7 +48,7 @@ from odfchain.store.interfaces import HEAD, RefStore
 from odfchain.store.local import LocalObjectStore, LocalRefStore
 from odfchain.transfer.named_stores import NamedStores
 from odfchain.transfer.object_peer import ObjectPeer
-from odfchain.transfer.object_space import STORE_LIMITS, ObjectSpace, WriteRefusedError
+from odfchain.transfer.object_space import STORE_LIMITS, ObjectSpace, Version, WriteRefusedError
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.shared_branches import follow_branch, follow_merged, listed_branches
@@ -99,6 +100,10 @@ class SharedWorkspace:
         self._names = None
         self._opened.clear()
         self._followed.clear()
+
+    def fresh(self) -> SharedWorkspace:
+        """As `SharedStore`."""
+        return SharedWorkspace(self._root, self._url, self._limits)
 
     def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
         """As `SharedStore`."""
@@ -325,16 +330,14 @@ class SharedWorkspace:
         if (held := self._shared_names.get(name.alias)) is not None and held != name:
             self._shared_names.claim(name)  # refuses, before anything is sent
         peer, known = self._peer(name.dataset_id), self._known(name.dataset_id)
-        there, _ = peer.versioned_head()
-        if there not in (None, head):
-            raise NameCollisionError(
-                f"{peer.where}: the dataset is in the store already",
-                hint="`odfchain list` shows under which name",
-            )
-        reused = send(dataset, peer, list(dataset.chain.walk(head))[::-1])
-        if there is None:
+        there, version = peer.versioned_head()
+        blocks = list(dataset.chain.walk(head))[::-1]
+        if there is not None:
+            self._check_left(name, peer, there, blocks)
+        reused = send(dataset, peer, blocks)
+        if there != head:
             with kept(dataset, peer, self._marks(name.dataset_id), reused):
-                self._first_head(peer, known, head)
+                self._first_head(peer, known, version, head)
         push_statements(dataset, peer, head)
         try:
             self._shared_names.claim(name)
@@ -345,10 +348,22 @@ class SharedWorkspace:
         self._renamed(name.dataset_id, name)
         self._opened.add(name.dataset_id)
 
+    def _check_left(
+        self, name: Name, peer: ObjectPeer, there: Multihash, blocks: Sequence[HashedBlock]
+    ) -> None:
+        """A head that is there already is that of an attempt that ended before the dataset had its name."""
+        held = by_id(self._shared_names.all()).get(name.dataset_id)
+        is_left = held is None and any(there == hashed.hash for hashed in blocks)
+        if not is_left and (held is None or held.alias != name.alias or there != blocks[-1].hash):
+            raise NameCollisionError(
+                f"{peer.where}: the dataset is in the store already",
+                hint="`odfchain list` shows under which name",
+            )
+
     @staticmethod
-    def _first_head(peer: ObjectPeer, known: KnownHead, head: Multihash) -> None:
+    def _first_head(peer: ObjectPeer, known: KnownHead, version: Version | None, head: Multihash) -> None:
         try:
-            known.seen = head, peer.replace_head(None, head)
+            known.seen = head, peer.replace_head(version, head)
         except WriteRefusedError:  # perhaps by our own request, repeated
             known.seen = peer.versioned_head()
             if known.seen[0] != head:

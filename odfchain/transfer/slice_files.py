@@ -119,8 +119,12 @@ def store_of(dataset: DatasetFiles, kind: ObjectKind) -> LocalObjectStore:
             return dataset.profiles
 
 
-def absent(dataset: DatasetFiles, objects: Iterable[DataObject]) -> list[DataObject]:
+def absent(
+    dataset: DatasetFiles, objects: Iterable[DataObject], arrived: Path | None = None
+) -> list[DataObject]:
     """Those that the dataset has no file of the right size for; each object once.
+
+    What is in the folder where objects have `arrived` is one of them, and no store is asked for it.
 
     Raises:
         StoreError: a file cannot be looked at.
@@ -128,7 +132,8 @@ def absent(dataset: DatasetFiles, objects: Iterable[DataObject]) -> list[DataObj
     found: dict[tuple[ObjectKey, int], DataObject] = {}
     for item in objects:
         store = store_of(dataset, item.key.kind)
-        if not store.contains(item.key.name) or store.size(item.key.name) != item.size:
+        is_new = arrived is not None and arriving(arrived, item.key).is_file()
+        if is_new or not store.contains(item.key.name) or store.size(item.key.name) != item.size:
             found.setdefault((item.key, item.size), item)
     return list(found.values())
 

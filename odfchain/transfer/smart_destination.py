@@ -27,8 +27,10 @@ from odfchain.smart.client_flow import NORMAL, PUSHED, PushFlow, RefusedError
 from odfchain.smart.message_text import fits_message
 from odfchain.smart.smart_messages import (
     BlocksBatch,
+    Internal,
     InvalidHead,
     NameCollision,
+    Phase,
     PushMethod,
     PushRequest,
     PushStrategy,
@@ -132,6 +134,8 @@ class SmartDestination(SmartPeer, WritablePeer):
             try:
                 self._converse(shipment, cargo, progress)
             except RefusedError as refused:
+                if _may_be_done(refused) and self.head() == shipment.new:
+                    return  # committed, and the node, or the store behind it, could not say so
                 raise self._meant(refused, shipment) from None
             except TransferError as error:
                 failure: TransferError | None = error
@@ -312,6 +316,16 @@ def _is_final(error: TransferError) -> bool:
     if isinstance(error, _ExpiredError):
         return False
     return isinstance(error, (AccessError, CorruptedPeerError, _FullError))
+
+
+def _may_be_done(refused: RefusedError) -> bool:
+    """Whether what was refused may be there all the same, from this push or from one before it."""
+    match refused.reason:
+        case InvalidHead():
+            return True
+        case Internal(phase=Phase.COMPLETE_REQUEST):
+            return True
+    return False
 
 
 def _work_seconds(shipment: Shipment) -> float:

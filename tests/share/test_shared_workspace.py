@@ -377,7 +377,6 @@ def test_what_is_not_possible_yet_is_refused_before_anything_is_done(store: Smal
         lambda: dataset.pull_branch("fix", "file:///nowhere/x"),
         lambda: dataset.reset(0),
         dataset.compact,
-        lambda: workspace.serve(write=True),
     )
     for refused in refusals:
         with pytest.raises(WorkspaceError, match="not possible in a workspace whose"):
