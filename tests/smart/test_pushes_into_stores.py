@@ -46,15 +46,11 @@ LABELS = ["seed", "schema", "d1", "x", "d2"]
 COMPLETE = json.dumps({"details": "Complete"})
 
 
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallS3]:
     kit.environment(monkeypatch, tmp_path / "home")
     # readers ask the store once, so what they see afterwards is what pushes have brought
     monkeypatch.setattr(shared_copy, "_SECONDS", float("inf"))
-
-
-@pytest.fixture
-def store() -> Iterator[SmallS3]:
     with SmallS3() as store:
         yield store
 
