@@ -14,7 +14,7 @@ from odfchain.serve.access_tokens import AccessToken
 from odfchain.store.fsio import FileState
 from odfchain.transfer.public_layout import ObjectKey
 
-MOST = 8
+_MOST = 8
 """Pushes at a time [count]."""
 SIGNATURE_SECONDS = 60.0
 """How long after a push its signature may follow [s]."""
@@ -50,7 +50,7 @@ class PushSessions:
     def begin(self, alias: DatasetAlias, token: AccessToken) -> PushSession | None:
         """A push that nobody else does at the same time; None when somebody does, or too many others."""
         with self._lock:
-            if alias.key in self._open or len(self._open) >= MOST:
+            if alias.key in self._open or len(self._open) >= _MOST:
                 return None
             found = self._open[alias.key] = PushSession(alias, token, self.now())
             return found

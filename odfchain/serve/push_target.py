@@ -21,6 +21,7 @@ from odfchain.errors import (
     OdfchainError,
     OutcomeUnknownError,
     RefConflictError,
+    WorkspaceError,
 )
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
@@ -56,6 +57,7 @@ from odfchain.transfer.slice_files import DataObject, arriving
 from odfchain.transfer.smart_objects import address_here, key_of
 from odfchain.transfer.sync import SyncOptions
 
+_ONLY_GROWS = "Histories only grow in this node's store."
 _STORE_FAILS = "The store of this node fails."
 _NOT_KNOWN = "It is not known whether this was committed."
 
@@ -71,7 +73,7 @@ class DatasetTarget:
     """The URL of the dataset."""
     authorization: str
     """What the caller gives to show who he is; his uploads need the same."""
-    problem: Callable[[str], None] = lambda _: None
+    problem: Callable[[str], object] = lambda _: None
     """Is told what is wrong with the store, which is nothing that the caller is told."""
     _request: PushRequest | None = field(default=None, init=False)
     _head: Multihash | None = field(default=None, init=False)
@@ -243,6 +245,8 @@ class DatasetTarget:
             where = self.workspace.shared.where
             if where is None or where not in error.message:
                 raise
+            if type(error) is WorkspaceError:
+                raise _refused(phase, _ONLY_GROWS) from None
             self.problem(error.message)
             unknown = isinstance(error, OutcomeUnknownError)
             raise _refused(phase, _NOT_KNOWN if unknown else _STORE_FAILS) from None

@@ -19,7 +19,7 @@ from odfchain.ids.names import DatasetAlias
 from odfchain.progress import SILENT
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.access_tokens import AccessToken, Right, holder
-from odfchain.serve.push_sessions import MOST, PushSession, PushSessions
+from odfchain.serve.push_sessions import PushSession, PushSessions
 from odfchain.serve.push_target import DatasetTarget
 from odfchain.serve.smart_pulls import (
     REVOKED,
@@ -56,6 +56,8 @@ _PING_SECONDS = 10.0
 _REFUSED_SECONDS = 10.0
 """How long a client that was refused has to close [s]."""
 _PIECE_BYTES = 1 << 20
+_THREADS = 8
+"""For pushes, of which there are no more at a time [count]."""
 
 Status = tuple[int, str]
 """An answer to a request: its status, and a line of text."""
@@ -81,7 +83,7 @@ class Writing:
 
     def __post_init__(self) -> None:
         self.tokens = TokenFile(self.workspace.root)
-        self.threads = ThreadPoolExecutor(MOST, thread_name_prefix="pushes")
+        self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="pushes")
 
     def may_push(self, authorization: str | None, alias: DatasetAlias) -> AccessToken | Status:
         """The token that a request shows, if it is for pushing to this dataset."""
@@ -128,6 +130,7 @@ async def answer_push(
         await refuse_upgrade(send, 403, "this dataset is written here")
         return
     session = writing.sessions.begin(alias, token)
+    loop = asyncio.get_running_loop()
     try:
         await send({"type": "websocket.accept"})
         if session is None:
@@ -139,7 +142,7 @@ async def answer_push(
                 session,
                 base,
                 authorization or "",
-                writing.problem,
+                lambda text: loop.call_soon_threadsafe(writing.problem, text),
             )
             closing = await _converse(writing, PushServing(target), session, receive, send)
     finally:

@@ -12,6 +12,7 @@ before that leaves the dataset as it was, and what arrived is used by the next p
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from odfchain.errors import (
     DatasetNotFoundError,
     NameCollisionError,
     SignatureError,
+    StoreError,
 )
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
@@ -318,7 +320,9 @@ class _Pull:
         return self._done(status, dataset, source, old, len(blocks))
 
     def _keep_statements(self, dataset: DatasetFiles, dataset_id: DatasetId) -> None:
-        before = read_head_signature(dataset.folder)
+        before = None
+        with contextlib.suppress(StoreError):  # something else has its place; it is replaced
+            before = read_head_signature(dataset.folder)
         self.statements.keep(dataset, dataset_id)
         if read_head_signature(dataset.folder) != before:
             dataset.shared.signed(dataset.folder, HEAD)

@@ -339,6 +339,15 @@ def test_several_datasets_at_once(hub: Hub) -> None:
     assert [hub.shown(name) for name in names] == [str(chain.head) for chain in chains]
 
 
+def test_a_history_is_not_overwritten(hub: Hub) -> None:
+    install(hub.site.node, "cities", longer("d3"))
+    install(hub.site.ours, "cities", longer("d4"))
+    before = objects(hub.store)
+    with pytest.raises(TransferError, match="Histories only grow in this node's store"):
+        hub.site.push("cities", hub.site.token("push:%", "force:%"), force=True)
+    assert objects(hub.store) == before
+
+
 # --- faults ----------------------------------------------------------------------------------------------
 
 

@@ -493,7 +493,7 @@ def test_a_head_that_moved_meanwhile(site: Site) -> None:
         socket.send(json.dumps({"details": "Complete"}))
         socket.send("{}")
         code, reason = closed(socket)
-    assert (code, json.loads(reason)["Err"]["Internal"]["phase"]) == (1011, {"Push": "CompleteRequest"})
+    assert (code, json.loads(reason)["Err"]) == (1011, {"InvalidHead": {"expected_head": str(moved.head)}})
     assert site.head() == moved.head
 
 

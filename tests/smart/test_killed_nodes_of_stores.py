@@ -1,0 +1,167 @@
+"""Nodes of stores in processes of their own: killed at each request of a commit, and what they need of memory."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import odfchain as odf
+from odfchain.errors import DatasetNotFoundError, OdfchainError
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve.token_file import TokenFile
+from odfchain.transfer.open import PeerOptions, open_writable
+from odfchain.transfer.public_layout import PeerUrl
+from odfchain.transfer.pushing import PushOptions, push_dataset
+from tests.kit import shared_store as kit
+from tests.kit.scenario import Chain, chain_of, extend, install
+from tests.kit.shared_store import machine, objects
+from tests.kit.small_s3 import RESET, SmallS3
+
+COMMAND = str(Path(sys.executable).with_name("odfchain"))
+MOST_MIB = 200
+"""As of a node with a folder."""
+OBJECT_BYTES = 256 << 20
+
+pytestmark = pytest.mark.soak
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallS3]:
+    kit.environment(monkeypatch, tmp_path / "home")
+    with SmallS3() as store:
+        yield store
+
+
+class Node:
+    """`odfchain serve --write` in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        words = [COMMAND, "-w", str(folder), "serve", "--write", "--port", "0", "--print-address"]
+        with (folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log)
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().decode().strip()
+        self.token = TokenFile(folder / ".odfchain")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def push(ours: WorkspaceFiles, name: str, node: Node, token: str) -> None:
+    options = PeerOptions(token=token, allow_private_redirects=True, retries=0)
+    with contextlib.closing(open_writable(PeerUrl.parse(f"odf+{node.url}{name}"), options)) as peer:
+        push_dataset(ours.dataset(DatasetAlias.parse(name)), peer, PushOptions())
+
+
+def seen(folder: Path, name: str) -> Multihash | None:
+    with contextlib.suppress(DatasetNotFoundError):
+        return Multihash.parse(str(odf.open(folder)[name].head))
+    return None
+
+
+def test_a_node_that_is_killed_at_each_request_of_a_commit(store: SmallS3, tmp_path: Path) -> None:
+    """Before and after each is carried out: the old state or the new one is there, and the next push completes."""
+    machine(store, tmp_path / "node")
+    machine(store, tmp_path / "other")
+    ours = WorkspaceFiles.init(tmp_path / "ours")
+    node = Node(tmp_path / "node")
+    token = node.token.create("me", ["push:%"], Timestamp.now()).text
+    killed: set[str] = set()
+
+    def attempt(name: str, number: int, *, after: bool) -> bool:
+        """Push, and kill the node at the request of this number that changes the store; whether there was one."""
+        nonlocal node
+        left, dying = number, node
+        fired: list[str] = []
+
+        def hook(method: str, path: str) -> int | None:
+            nonlocal left
+            if method != "PUT" or fired:
+                return RESET if fired else None
+            left -= 1
+            if left >= 0:
+                return None
+            fired.append(re.sub("/f1620.*", "", path.partition("datasets/")[2].partition("/")[2] or "name"))
+            dying.kill()
+            return RESET
+
+        setattr(store, "after" if after else "before", hook)
+        try:
+            with contextlib.suppress(OdfchainError):
+                push(ours, name, node, token)
+        finally:
+            store.before = store.after = lambda *_: None
+        if fired:
+            killed.update(fired)
+            node = Node(tmp_path / "node")
+        return bool(fired)
+
+    try:
+        for after in (False, True):
+            for number in range(40):
+                name = f"cities.{int(after)}.{number}"
+                old, new = (chain_of([f"seed {name}", "schema", *labels]) for labels in ([], ["d1"]))
+                died = []
+                for chain, before in ((old, None), (new, old.head)):
+                    if before is None:
+                        dataset = install(ours, name, chain)
+                    else:
+                        extend(dataset, chain)
+                    died.append(attempt(name, number, after=after))
+                    assert seen(tmp_path / "other", name) in (before, chain.head)
+                    push(ours, name, node, token)
+                    assert seen(tmp_path / "other", name) == chain.head
+                    folder = odf.open(tmp_path / "other")[name]._files.folder.name
+                    there = objects(store, f"{folder}/blocks/")
+                    assert len(there) == len(chain.hashes)
+                if not any(died):
+                    break
+    finally:
+        node.kill()
+    assert killed == {"data", "checkpoints", "blocks", "hints/chain", "refs/head", "name"}
+
+
+def made(ours: WorkspaceFiles) -> Chain:
+    chain = chain_of(["seed", "schema"])
+    chain.add_data("d1", size=OBJECT_BYTES)
+    install(ours, "sent", chain)
+    return chain
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+def test_a_push_of_a_large_object(store: SmallS3, tmp_path: Path) -> None:
+    """It goes to the store in parts, once."""
+    machine(store, tmp_path / "node")
+    ours = WorkspaceFiles.init(tmp_path / "ours")
+    chain = made(ours)
+    (large,) = (key for key in chain.files if len(chain.objects[key]) > OBJECT_BYTES)
+    sent = 0
+
+    def count(method: str, path: str) -> None:
+        nonlocal sent
+        sent += method == "PUT" and str(large.name) in path
+
+    store.before, store.forgets = count, True
+    node = Node(tmp_path / "node")
+    try:
+        push(ours, "sent", node, node.token.create("me", ["push:%"], Timestamp.now()).text)
+        status = Path(f"/proc/{node.process.pid}/status").read_text(encoding="utf-8")
+    finally:
+        node.kill()
+    found = re.search(r"VmHWM:\s*([0-9]+)", status)
+    assert found is not None
+    peak = int(found[1]) >> 10
+    assert peak <= MOST_MIB, peak
+    assert sent == -(-len(chain.objects[large]) // (8 << 20))
