@@ -157,7 +157,7 @@ class Engines:
         if self._transforms is None:
             if self.spark is None or not self.spark.started:
                 progress.phase("Starting Spark")
-            self._transforms = SparkTransformEngine(self.session)
+            self._transforms = SparkTransformEngine(self.session, key_of=self._files.key_of)
         return self._transforms
 
     def remote(self, transform: Transform, timeout: float | None = None) -> TransformEngine | None:
@@ -203,7 +203,7 @@ class Engines:
 
         engine = self.transforms()
         seconds = timeout or self._files.config.transform.timeout_seconds
-        return LimitedEngine(engine, seconds) if seconds else engine
+        return LimitedEngine(engine, seconds or None)
 
     def _config(self, timeout: float | None) -> TransformConfig:
         config = self._files.config.transform

@@ -12,9 +12,11 @@ nor the way files are cut shows in a result. Source: specification "Engine Contr
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +38,7 @@ from odfchain.engine.result import (
     write_output,
 )
 from odfchain.engine.step_context import StepContext
+from odfchain.engine.step_files import KeyOf, StepFiles
 from odfchain.engine.step_inputs import InputRows, StepInput
 from odfchain.engine.stream.flow import StepMemory
 from odfchain.engine.stream.operators import QueryKind
@@ -50,7 +53,7 @@ from odfchain.model.sources import Transform
 from odfchain.model.timestamp import Timestamp
 from odfchain.slices.reader import check_parquet, open_parquet
 from odfchain.slices.writer import notes_on_cut_times
-from odfchain.spark.executor_files import need_folders
+from odfchain.spark.executor_files import need_folders, session_like
 from odfchain.spark.failure import explain
 from odfchain.spark.few_rows import FEW_ROWS, INTERPRETED, ONE_TASK
 from odfchain.spark.job import Cancellation, run_job
@@ -81,9 +84,6 @@ SETTINGS = {
 """Settings under which a query gives the same rows in the same order everywhere."""
 
 
-_ISOLATED = "`transform.isolation: always` computes steps in a process on the driver's machine"
-
-
 @dataclass(frozen=True, slots=True)
 class QueryCheck:
     """What is known of a query before any row is read."""
@@ -98,13 +98,21 @@ class QueryCheck:
 class SparkTransformEngine:
     """Executes transformations on a session of its own beside the given one."""
 
-    def __init__(self, session: Callable[[], SparkSession], *, small_rows: int = FEW_ROWS) -> None:
+    def __init__(
+        self,
+        session: Callable[[], SparkSession],
+        *,
+        small_rows: int = FEW_ROWS,
+        key_of: KeyOf = lambda _: None,
+    ) -> None:
         """`session` is called when the first query comes; that may start Spark.
 
-        Steps of up to `small_rows` rows are interpreted, larger ones are compiled.
+        Steps of up to `small_rows` rows are interpreted, larger ones are compiled. `key_of` says which files
+        of requests executors find in a store.
         """
         self._base = session
         self._small_rows = small_rows
+        self._key_of = key_of
         self._sessions: dict[bool, SparkSession] = {}
         self._queries: dict[object, Query] = {}
         self._running: dict[str, Cancellation] = {}
@@ -124,7 +132,7 @@ class SparkTransformEngine:
                         "transformations do not run over Spark Connect: steps are made of Spark's own plans",
                         hint="compute them in a workspace without spark.remote; it may be on the same store",
                     )
-                session = base.newSession()
+                session = session_like(base)
                 for key, value in (SETTINGS | (INTERPRETED if interpreted else {})).items():
                     session.conf.set(key, value)
                 self._sessions[interpreted] = session
@@ -139,39 +147,44 @@ class SparkTransformEngine:
         schema: DataSchema | None,
         progress: Progress,
         deadline: float | None = None,
+        slices: str | None = None,
     ) -> Executed:
         """The next step of a transformation: the same request gives the same files, whenever and wherever.
+
+        Executors that see no folder of the driver put a slice into the store under `slices`, where it stays.
 
         Raises:
             QueryError: the query is at fault.
             BadInputError: an input breaks its own declaration.
             CodecError, EngineError, StorageFullError: the checkpoint or the engine is; or it took longer than
                 `deadline` [s], or was cancelled.
+            AccessError, TransferError, ObjectCorruptedError: the store is.
         """
         settled = _with_version(request)
         return self._run(
             settled,
-            lambda _, folder: self._execute(settled, schema, folder, progress),
+            lambda files: self._execute(settled, schema, files, progress),
             deadline,
+            slices,
         )
 
     def _run(
         self,
         request: TransformRequest | RawQueryRequest,
-        work: Callable[[SparkSession, Path], _Result],
+        work: Callable[[StepFiles], _Result],
         deadline: float | None,
+        slices: str | None = None,
     ) -> _Result:
-        """Work on the session with a folder of its own, which ends when it is cancelled or takes too long."""
-        need_folders(self._base(), "queries of derivatives do not run", _ISOLATED)
+        """Work on the session with files of its own, which ends when it is cancelled or takes too long."""
         session, output = self.session(), _output_of(request)
         with (
             self._cancellable(output) as cancellation,
             _private(Path(output).parent) as folder,
+            contextlib.ExitStack() as resources,
             _explained(request.transform),
         ):
-            return run_job(
-                session, lambda: work(session, folder), deadline=deadline, cancellation=cancellation
-            )
+            files = StepFiles(session, folder, resources, key_of=self._key_of, slices=slices)
+            return run_job(session, lambda: work(files), deadline=deadline, cancellation=cancellation)
 
     def cancel(self, request: TransformRequest | RawQueryRequest) -> None:
         """End the run of a request, from another thread: it raises an EngineError. Others go on."""
@@ -267,22 +280,23 @@ class SparkTransformEngine:
         self,
         request: TransformRequest,
         schema: DataSchema | None,
-        folder: Path,
+        files: StepFiles,
         progress: Progress,
     ) -> Executed:
         progress.phase("Planning")
+        began = time.monotonic()
         inputs = [StepInput.of(given) for given in request.query_inputs]
         small = _rows_of(request) <= self._small_rows
         session, query = self._planned(request, inputs, small=small, progress=progress)
         few = self._small_rows if small else 0
-        step = StepContext.begin(request, query, inputs, folder)
+        step = StepContext.begin(request, query, inputs, files.folder)
         if step.restarted:
             progress.note("the query changed: what it remembers starts anew with this step")
         target = settled_schema(
             result_fields(query.result, [i.schema for i in inputs], request.vocab), schema
         )
-        rows = [i.rows(session, folder, query.columns_of(i.given.query_alias)) for i in inputs]
-        memory = StepMemory({name: _read_part(session, path) for name, path in step.parts.items()})
+        rows = [i.rows(session, files, query.columns_of(i.given.query_alias)) for i in inputs]
+        memory = StepMemory({name: _read_part(session, files, path) for name, path in step.parts.items()})
         progress.phase("Computing")
         with watched(progress, _steps(request)):
             frame, promise = _result(query, step, rows, memory)
@@ -292,7 +306,7 @@ class SparkTransformEngine:
                 names, target, request.vocab,
                 start_offset=request.next_offset,
                 system_time_ms=request.system_time.epoch_ms,
-                folder=folder, target=Path(request.new_data_path),
+                files=files, target=Path(request.new_data_path),
                 short=not small and query.kind is QueryKind.STATELESS and all(r.short for r in rows),
                 few=few,
             )  # fmt: skip
@@ -303,11 +317,12 @@ class SparkTransformEngine:
             left_out = _left_out(memory, rows, step)
             progress.phase("Remembering")
             with watched(progress, Steps.all_called("Remembering")):
-                manifest = step.finish(memory, watermark, left_out, folder, few)
+                manifest = step.finish(memory, watermark, left_out, files, few)
             for note in _notes(manifest):
                 progress.note(note)
-        interval = None
+        interval, put_since = None, 0.0
         if facts is not None:
+            put_since = began if files.keeps_slices and not facts.path else 0.0
             start = request.next_offset
             interval = OffsetInterval(start=start, end=start + facts.rows - 1)
             facts = dataclasses.replace(facts, path=request.new_data_path)
@@ -318,6 +333,7 @@ class SparkTransformEngine:
             facts=facts,
             keeps_checkpoint=False,
             takes_back_own=query.kind is not QueryKind.STATELESS,
+            put_since=put_since,
         )
 
     def rows_of(
@@ -329,16 +345,16 @@ class SparkTransformEngine:
             As `execute`.
         """
         settled = _with_version(request)
-        return self._run(settled, lambda _, folder: self._count(settled, folder, progress), deadline)
+        return self._run(settled, lambda files: self._count(settled, files, progress), deadline)
 
-    def _count(self, request: TransformRequest, folder: Path, progress: Progress) -> int | None:
+    def _count(self, request: TransformRequest, files: StepFiles, progress: Progress) -> int | None:
         inputs = [StepInput.of(given) for given in request.query_inputs]
         small = _rows_of(request) <= self._small_rows
         session, query = self._planned(request, inputs, small=small, progress=progress)
         if not query.is_row_by_row:
             return None
-        rows = [i.rows(session, folder, query.columns_of(i.given.query_alias)) for i in inputs]
-        step = StepContext.begin(request, query, inputs, folder)
+        rows = [i.rows(session, files, query.columns_of(i.given.query_alias)) for i in inputs]
+        step = StepContext.begin(request, query, inputs, files.folder)
         frame, _ = _result(query, step, rows, StepMemory({}))
         return frame.count()
 
@@ -357,8 +373,10 @@ class SparkTransformEngine:
         """
         from odfchain.engine.raw import run_raw_query
 
+        need_folders(self._base(), "raw queries do not run", "run them where Spark is `local[*]`")
+        session = self.session()
         return self._run(
-            request, lambda session, folder: run_raw_query(session, request, folder, progress), deadline
+            request, lambda files: run_raw_query(session, request, files.folder, progress), deadline
         )
 
 
@@ -482,12 +500,11 @@ def _counted(frames: Sequence[tuple[str, DataFrame]]) -> dict[str, int]:
     return counts
 
 
-def _read_part(session: SparkSession, path: Path) -> DataFrame:
+def _read_part(session: SparkSession, files: StepFiles, path: Path) -> DataFrame:
     import json
 
     from pyspark.sql.types import StructType
 
-    from odfchain.spark.input_frames import spark_path
     from odfchain.spark.rows_writer import SCHEMA_KEY
 
     try:
@@ -496,7 +513,7 @@ def _read_part(session: SparkSession, path: Path) -> DataFrame:
     except (KeyError, ValueError, TypeError) as error:
         raise EngineError(f"{path.name}: the checkpoint's rows have no schema") from error
     check_parquet(path)
-    return session.read.schema(struct).parquet(spark_path(path)).coalesce(1)
+    return files.rows(session, path, struct).coalesce(1)
 
 
 def _output_of(request: TransformRequest | RawQueryRequest) -> str:

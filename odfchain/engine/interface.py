@@ -37,6 +37,8 @@ class Executed:
     """Whether the checkpoint before stays in force where no new one was written."""
     takes_back_own: bool = False
     """Whether every row that takes another back is known to take back one that the engine emitted."""
+    put_since: float = 0.0
+    """The slice was put into the workspace's store after this [s, `time.monotonic`]; 0: it was not."""
 
 
 class TransformEngine(Protocol):
@@ -75,3 +77,11 @@ class CountingEngine(TransformEngine, Protocol):
 
     def tasks(self) -> int:
         """How many steps are worth executing at the same time."""
+
+
+@runtime_checkable
+class KeepingEngine(TransformEngine, Protocol):
+    """An engine that may put slices where they stay, before they are committed."""
+
+    def keeping(self, slices: str) -> TransformEngine:
+        """The engine, which puts slices into the workspace's store under this key where that saves a way."""

@@ -1,7 +1,8 @@
-"""The engine of this process with a limit on how long one step may take."""
+"""The engine of this process with a limit on how long one step may take, and a place for its slices."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LimitedEngine:
-    """Ends what takes longer than `seconds`; starting Spark does not count."""
+    """Ends what takes longer than `seconds`, if any; starting Spark does not count."""
 
     engine: SparkTransformEngine
-    seconds: float
+    seconds: float | None = None
+    slices: str | None = None
+    """As `SparkTransformEngine.execute` has it."""
+
+    def keeping(self, slices: str) -> LimitedEngine:
+        """As `KeepingEngine.keeping`."""
+        return dataclasses.replace(self, slices=slices)
 
     def execute(
         self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
@@ -30,7 +37,9 @@ class LimitedEngine:
             QueryError, BadInputError, CodecError, StorageFullError: as there.
             EngineError: also when time has run out.
         """
-        return self.engine.execute(request, schema=schema, progress=progress, deadline=self.seconds)
+        return self.engine.execute(
+            request, schema=schema, progress=progress, deadline=self.seconds, slices=self.slices
+        )
 
     def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
         """As `SparkTransformEngine.query`.

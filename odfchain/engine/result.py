@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from odfchain.chain.schema_rules import without_units
 from odfchain.codec.arrow import to_arrow
+from odfchain.engine.step_files import StepFiles
 from odfchain.engine.stream.operators import QueryKind
 from odfchain.engine.stream.retracting import OPERATION
 from odfchain.engine.stream.window_corrections import in_place
@@ -200,18 +201,19 @@ def write_output(
     *,
     start_offset: int,
     system_time_ms: int,
-    folder: Path,
+    files: StepFiles,
     target: Path,
     short: bool,
     few: int,
 ) -> SliceFacts | None:
     """Write rows as a slice at `target`; without rows a file that only has the schema, and None.
 
-    `short` and `few` as in `write_frame`.
+    `short` and `few` as in `write_frame`. The facts have no path where a worker has put the slice into the
+    store, too.
 
     Raises:
         BadInputError, QueryError: a value that does not fit.
-        StorageFullError, EngineError: from Spark.
+        StorageFullError, EngineError: from Spark; AccessError, TransferError: the store.
     """
     from pyspark.sql import functions as F
 
@@ -223,8 +225,9 @@ def write_output(
         named[op] = F.lit(0)
     made = (vocabulary.offset_column, vocabulary.system_time_column)
     selected = frame.select(*[named[f.name].alias(f.name) for f in schema.fields if f.name not in made])
-    spec = SliceSpec.of(schema, vocabulary, start_offset, system_time_ms, folder)
-    facts = write_frame(selected, None, spec, short=short, few=few)
+    spec = SliceSpec.of(schema, vocabulary, start_offset, system_time_ms, files.folder)
+    place = files.place(of_slice=True)
+    facts = write_frame(selected, None, spec, short=short, few=few, place=place)
     if facts is None:
         with target.open("xb") as sink:
             parquet_writer(sink, to_arrow(schema), vocabulary).close()
@@ -234,5 +237,8 @@ def write_output(
         raise QueryError(
             f"the operation `{op}` is {wrong[0]} in some rows", hint="0 appends, 1 retracts, 2 and 3 correct"
         )
-    Path(facts.path).replace(target)
+    if facts.path:
+        Path(facts.path).replace(target)
+    elif place is not None:
+        files.copy(place(), facts.physical_hash, facts.size, target)
     return facts

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from odfchain.engine import archive
 from odfchain.engine.checked_query import Query
 from odfchain.engine.engine_version import EngineRules, rules_of
+from odfchain.engine.step_files import StepFiles
 from odfchain.engine.step_inputs import StepInput, watermark_of
 from odfchain.engine.stream.event_times import TimeMark, TimePoint
 from odfchain.engine.stream.flow import StepMemory
 from odfchain.model.engine_messages import TransformRequest
 from odfchain.model.events import DatasetVocabulary
-from odfchain.spark.rows_writer import write_rows
+from odfchain.spark.rows_writer import WrittenRows, write_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +95,11 @@ class StepContext:
         memory: StepMemory,
         watermark: int | None,
         left_out: Mapping[str, Mapping[str, int]],
-        folder: Path,
+        files: StepFiles,
         few: int,
     ) -> archive.Manifest:
         """Write the checkpoint that the next step begins with; `few` as in `write_rows`."""
-        parts = {name: write_rows(frame, folder, few=few) for name, frame in memory.after.items()}
+        parts = {name: _written(frame, files, few) for name, frame in memory.after.items()}
         waiting: dict[str, int] = {}
         for table, rows in memory.waiting:
             if number := parts[rows].rows if isinstance(rows, str) else rows.count():
@@ -119,6 +126,17 @@ class StepContext:
             {name: Path(facts.path) for name, facts in parts.items()},
         )
         return manifest
+
+
+def _written(frame: DataFrame, files: StepFiles, few: int) -> WrittenRows:
+    """Rows that are remembered, as a file of the driver."""
+    place = files.place()
+    facts = write_rows(frame, files.folder, few=few, place=place)
+    if facts.path or place is None:
+        return facts
+    target = files.folder / f"rows-{uuid.uuid4().hex}.parquet"
+    files.copy(place(), facts.physical_hash, facts.size, target)
+    return dataclasses.replace(facts, path=str(target))
 
 
 def _point(ms: int | None, late: int = 0) -> TimePoint | None:

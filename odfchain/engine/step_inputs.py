@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from odfchain.codec.arrow import from_arrow, to_arrow
 from odfchain.engine.input_slice import cut, row_facts
+from odfchain.engine.step_files import StepFiles
 from odfchain.engine.stream.tables import TableColumns
 from odfchain.errors import BadInputError, EngineError
 from odfchain.model import data_schema as ds
@@ -110,13 +111,14 @@ class StepInput:
         given = [w.event_time.epoch_ms for w in self.given.explicit_watermarks]
         return max([*given, *([] if known is None else [known])], default=None)
 
-    def rows(self, session: SparkSession, folder: Path, wanted: Collection[int] | None) -> InputRows:
+    def rows(self, session: SparkSession, files: StepFiles, wanted: Collection[int] | None) -> InputRows:
         """The new rows, with the system columns and those at the places `wanted` (None: all).
 
         Raises:
             BadInputError: the files are not what the interval says.
+            OdfchainError: as `StepFiles.rows`.
         """
-        given, struct = self.given, self.struct()
+        given, struct, folder = self.given, self.struct(), files.folder
         path = cut(
             [Path(p) for p in given.data_paths], given.offset_interval, to_arrow(self.schema), given.vocab,
             folder, f"input-{len(list(folder.iterdir()))}",
@@ -129,7 +131,7 @@ class StepInput:
             )  # fmt: skip
         stored = physical_struct(self.schema.fields)
         check_parquet(path)
-        frame = session.read.schema(stored).parquet(_literally(path))
+        frame = files.rows(session, path, stored)
         system = self.columns
         kept = {system.offset, system.operation, system.event_time}
         kept.update(range(len(names)) if wanted is None else wanted)
@@ -144,12 +146,6 @@ class StepInput:
             given.query_alias, typed.coalesce(1), self.columns, known.has_changes, _has_short_rows(path),
             known.oldest_ms, False,
         )  # fmt: skip
-
-
-def _literally(path: Path) -> str:
-    from odfchain.spark.input_frames import spark_path
-
-    return spark_path(path)
 
 
 def _has_short_rows(path: Path) -> bool:

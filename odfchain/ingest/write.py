@@ -245,7 +245,10 @@ def _write_rows(
             frame, order, spec, options.slice_bytes, file=source.file, short=short, place=place
         )
     ordered = [col(name).asc_nulls_first() for name in order]
-    facts = write_frame(frame, ordered, spec, file=source.file, short=short, one_task=source.few, place=place)
+    facts = write_frame(
+        frame, ordered, spec, file=source.file, short=short, one_task=source.few,
+        place=None if place is None else lambda: place,
+    )  # fmt: skip
     return () if facts is None else (facts,)
 
 

@@ -43,7 +43,9 @@ class StagedFile:
     footer: str | None = None
     """What its writer says of its footer (`odfchain.slices.footer_lines`)."""
     since: float = 0.0
-    """It was put into the store after this [s, `time.monotonic`]."""
+    """Where executors have put it into the store, that was after this [s, `time.monotonic`]."""
+    put: bool = False
+    """Whether they have, of one that has a path."""
 
 
 def slice_path(dataset: DatasetFiles, staged: StagedFile) -> Path:
@@ -123,7 +125,7 @@ def commit(
     ):
         for staged in files:
             keep_staged(store, staged)
-            if staged.path is None:
+            if staged.path is None or staged.put:
                 dataset.shared.sent(dataset.folder, kind, staged.physical_hash, staged.since)
     dataset.chain.publish(blocks, expected_head=state.head)
     if after is not None:

@@ -169,6 +169,13 @@ class WorkspaceFiles:
     def _folder(self, dataset_id: DatasetId) -> Path:
         return self.root / "datasets" / encode_base16(dataset_id.to_bytes())
 
+    def key_of(self, path: Path) -> str | None:
+        """What `executor_files` call a slice or checkpoint of a dataset; None for other files."""
+        kind = path.parent
+        if kind.name not in ("data", "checkpoints") or kind.parent.parent != self.root / "datasets":
+            return None
+        return path.relative_to(self.root).as_posix()
+
     def _open(self, folder: Path) -> DatasetFiles:
         signer = HeadSigner(folder, lambda: self._key_beside(folder))
         return DatasetFiles.open(folder, signer, shared=self.shared)

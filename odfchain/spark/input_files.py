@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from odfchain.spark.executor_files import CarriedFile, ReadableFiles, files_of, staged, telling
+from odfchain.spark.executor_files import (
+    CarriedFile,
+    ExecutorFiles,
+    ReadableFiles,
+    StoreFolder,
+    files_of,
+    staged,
+    telling,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,16 +84,19 @@ class InputFile:
 
 
 class Handover:
-    """Hands files of one input over to workers; what it put into a store is gone with `resources`."""
+    """Hands files over to workers; what it put into a store is gone with `resources`."""
 
     def __init__(
         self, session: Callable[[], SparkSession], scratch: Path, resources: contextlib.ExitStack
     ) -> None:
         self.session = session
         self._scratch, self._resources = scratch, resources
+        self._below, self._put = "", 0
 
-    def give(self, path: Path, *, for_spark: bool = True) -> InputFile:
+    def give(self, path: Path, *, for_spark: bool = True, key: str | None = None) -> InputFile:
         """The file, for workers of the session, which is started now if need be, or for Spark's own readers.
+
+        `key` is the one under which it is in the store in any case, if it is.
 
         Raises:
             OSError: it cannot be read here.
@@ -103,9 +114,16 @@ class Handover:
             content = stream.read(CARRIED_BYTES + 1)
         if len(content) <= CARRIED_BYTES:
             return InputFile(path, CarriedFile(content))
-        key = f"{self._resources.enter_context(staged(files))}/input"
-        files.put(path, key)
+        if key is None:
+            self._put += 1
+            key = f"{self.staging(files).key}/input-{self._put}"
+            files.put(path, key)
         return InputFile(path, files, key)
+
+    def staging(self, files: ExecutorFiles) -> StoreFolder:
+        """Where files of the store are that are gone with `resources`."""
+        self._below = self._below or self._resources.enter_context(staged(files))
+        return StoreFolder(files, self._below)
 
 
 # --- where records begin -------------------------------------------------------------------------------

@@ -243,7 +243,7 @@ def inferred_schema(fields: list[StructField]) -> ds.DataSchema:
 # --- Parquet ---------------------------------------------------------------------------------------
 
 
-def _parquet_rows(session: SparkSession, source: InputFile, struct: StructType) -> DataFrame:
+def parquet_rows(session: SparkSession, source: InputFile, struct: StructType) -> DataFrame:
     """The rows of a file, as Spark reads them under this schema."""
     if source.files is not None:
         return parquet_frame(session, source.files, struct, [source.key])
@@ -282,7 +282,7 @@ def read_parquet(
             f"(it has {', '.join(own.names)})",
             file=file,
         )
-    raw = _parquet_rows(session, stored, physical_struct(own.fields))
+    raw = parquet_rows(session, stored, physical_struct(own.fields))
     numbers = {
         f.name: has_microseconds(col(f.name).cast("timestamp")).cast("int")
         for f, found in zip(target.fields, (own.field(f.name) for f in target.fields), strict=True)
@@ -344,7 +344,7 @@ def bad_parquet(
         with open_parquet(path) as source:
             own = from_arrow(source.schema_arrow)
             struct = physical_struct(own.fields)
-        _parquet_rows(session, stored, struct).write.format("noop").mode("overwrite").save()
+        parquet_rows(session, stored, struct).write.format("noop").mode("overwrite").save()
     except Exception:  # noqa: BLE001 - Spark says where it was, not what it met
         reason = "its pages cannot be decoded"
         try:
@@ -356,7 +356,7 @@ def bad_parquet(
         return BadInputError(f"{unreadable}{reason}", file=file)
     if schema is None:
         return None
-    frame = _parquet_rows(session, stored, struct)
+    frame = parquet_rows(session, stored, struct)
     frame = frame.withColumn(ROW_ID, F.monotonically_increasing_id())
     flags = []
     for f in schema.fields:

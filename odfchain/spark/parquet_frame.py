@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from odfchain.spark.executor_files import ReadableFiles, telling
 
@@ -19,8 +19,8 @@ def parquet_frame(
 ) -> DataFrame:
     """The rows of the files under these keys, in the columns and types of `struct`.
 
-    As Spark's own reader gives them under that schema: a column that a file does not have is null, and
-    unsigned integers are of the next larger type. Nothing is read yet.
+    As Spark's own reader gives them under that schema: everything may be null, a column that a file does not
+    have is, and unsigned integers are of the next larger type. Nothing is read yet.
 
     What a task raises then is raised by `odfchain.spark.failure.explain`:
         ObjectNotFoundError, ObjectCorruptedError, AccessError, TransferError: as `ReadableFiles.bring`.
@@ -32,11 +32,27 @@ def parquet_frame(
     if not keys:
         return session.createDataFrame([], struct)
     # by position: names with dots and backticks are syntax where columns are named
-    numbered = t.StructType([t.StructField(f"c{i}", f.dataType, True) for i, f in enumerate(struct.fields)])
+    nullable = _nullable(struct)
+    numbered = t.StructType(
+        [t.StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate(nullable.fields)]
+    )
     schema = to_arrow_schema(numbered, timezone="UTC").serialize().to_pybytes()
     read = functools.partial(_read, files=files, keys=tuple(keys), names=tuple(struct.names), schema=schema)
     numbers = session.range(0, len(keys), 1, len(keys))
     return numbers.mapInArrow(read, numbered).toDF(*struct.names)
+
+
+def _nullable(kind: Any) -> Any:
+    """A type in which every value, key of a map apart, may be null."""
+    from pyspark.sql import types as t
+
+    if isinstance(kind, t.StructType):
+        return t.StructType([t.StructField(f.name, _nullable(f.dataType), True, f.metadata) for f in kind])
+    if isinstance(kind, t.ArrayType):
+        return t.ArrayType(_nullable(kind.elementType), True)
+    if isinstance(kind, t.MapType):
+        return t.MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
+    return kind
 
 
 def _read(

@@ -30,6 +30,7 @@ def write_ordered(
     names: list[str],
     write: Callable[[Iterator[pa.RecordBatch]], Any],
     *,
+    on_workers: Callable[[], Callable[[Iterator[pa.RecordBatch]], Any]] | None = None,
     file: str | None = None,
     few: int = 0,
     one_task: bool = False,
@@ -40,7 +41,8 @@ def write_ordered(
     process instead of a worker, which is faster for so few; they come in the same batches. With `one_task`
     all are, and they have to be few: the frame has one partition, which is ordered as it is.
 
-    `write` takes the columns `names`, gives a dataclass of what JSON can hold, and is sent to the worker.
+    `write` takes the columns `names`, gives a dataclass of what JSON can hold, and is sent to the worker, or
+    what `on_workers` returns, which is called once a worker is needed.
 
     Raises:
         BadInputError: what `write` marked as the fault of the input (`file`).
@@ -50,13 +52,6 @@ def write_ordered(
 
     counter = row_counter(frame.sparkSession)
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa  # imported on the worker
-
-        facts = write(batch.rename_columns(names) for batch in counted(batches, counter))
-        if facts is not None:
-            yield pa.RecordBatch.from_pydict({"facts": [json.dumps(asdict(facts))]})
-
     whole = frame.coalesce(1) if order is None or one_task else frame.repartition(1)
     if order is not None:
         whole = whole.sortWithinPartitions(*order)
@@ -64,6 +59,15 @@ def write_ordered(
     numbered = whole.select(*[col(name).alias(f"c{index}") for index, name in enumerate(names)])
 
     def on_worker() -> dict[str, Any] | None:
+        there = write if on_workers is None else on_workers()
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            import pyarrow as pa  # imported on the worker
+
+            facts = there(batch.rename_columns(names) for batch in counted(batches, counter))
+            if facts is not None:
+                yield pa.RecordBatch.from_pydict({"facts": [json.dumps(asdict(facts))]})
+
         rows = numbered.mapInArrow(run, "facts string").collect()
         facts: dict[str, Any] | None = json.loads(rows[0]["facts"]) if rows else None
         return facts
@@ -144,6 +148,13 @@ def write_into_store(
         return replace(facts, path="")
 
 
+def into_store(
+    write: Callable[[Iterator[pa.RecordBatch], Any], Any], spec: Any, place: StoreFolder
+) -> Callable[[Iterator[pa.RecordBatch]], Any]:
+    """`write_into_store` as `write_ordered` takes it."""
+    return functools.partial(write_into_store, write=write, spec=spec, place=place)
+
+
 def write_frame(
     frame: DataFrame,
     order: list[Column] | None,
@@ -153,14 +164,14 @@ def write_frame(
     short: bool = False,
     few: int = 0,
     one_task: bool = False,
-    place: StoreFolder | None = None,
+    place: Callable[[], StoreFolder] | None = None,
 ) -> SliceFacts | None:
     """Order the rows, write them as one slice, and return its facts; None when there are no rows.
 
     `frame` has every column of the target schema except offset and system time, as physical types, and may
     have others for the order. `short`: no row holds more than a few KiB; `few` and `one_task` as in
-    `write_ordered`. A worker puts the slice into `place`, where one is given; this process, which writes it
-    with `one_task`, does not.
+    `write_ordered`. A worker puts the slice into what `place` returns, if that is given; this process, which
+    writes few rows, leaves it in the folder of `spec`.
 
     Raises:
         BadInputError: a value or null that does not fit the schema.
@@ -169,8 +180,9 @@ def write_frame(
     """
     names = given_columns(spec)
     write = functools.partial(write_slice, spec=spec)
-    if place is not None and not one_task:
-        write = functools.partial(write_into_store, write=write_slice, spec=spec, place=place)
+    there = None if place is None else lambda: into_store(write_slice, spec, place())
     with batches_by_rows(frame.sparkSession) if short else contextlib.nullcontext():
-        facts = write_ordered(frame, order, names, write, file=file, few=few, one_task=one_task)
+        facts = write_ordered(
+            frame, order, names, write, on_workers=there, file=file, few=few, one_task=one_task
+        )
     return None if facts is None else SliceFacts(**facts)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from odfchain.slices.observers import PhysicalHash
 from odfchain.slices.writer import ObservedParquet, cast_column
 from odfchain.spark.executor_files import StoreFolder
-from odfchain.spark.stage import write_into_store, write_ordered
+from odfchain.spark.stage import into_store, write_ordered
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,9 +61,7 @@ def write_state(
     import pyarrow as pa
 
     names = pa.ipc.read_schema(pa.py_buffer(spec.schema)).names
-    write = functools.partial(_write, spec=spec)
-    if place is not None:
-        write = functools.partial(write_into_store, write=_write, spec=spec, place=place)
+    write = functools.partial(_write, spec=spec) if place is None else into_store(_write, spec, place)
     facts = write_ordered(frame, order, names, write)
     assert facts is not None  # noqa: S101 - `_write` always says something
     return StateFacts(**facts)

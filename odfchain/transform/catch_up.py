@@ -166,7 +166,13 @@ Done = Sequence[tuple[PlannedStep, ExecutedStep]]
 
 def _slices(done: Done) -> list[StagedFile]:
     return [
-        StagedFile(each.data_path, each.slice.physical_hash, each.facts.footer if each.facts else None)
+        StagedFile(
+            each.data_path,
+            each.slice.physical_hash,
+            each.facts.footer if each.facts else None,
+            each.put_since,
+            put=bool(each.put_since),
+        )
         for _, each in done
         if each.slice is not None
     ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odfchain.digest.physical import hash_file
-from odfchain.engine.interface import Executed, TransformEngine
+from odfchain.engine.interface import Executed, KeepingEngine, TransformEngine
 from odfchain.model.data_schema import DataSchema
 from odfchain.model.events import Checkpoint, DataSlice, ExecuteTransform, OffsetInterval
 from odfchain.model.sources import Transform
@@ -47,6 +47,8 @@ class ExecutedStep:
     """As in `Executed`."""
     made_here: bool
     """Whether the engine of this process made it."""
+    put_since: float = 0.0
+    """As in `Executed`."""
 
     def event(self, step: PlannedStep) -> ExecuteTransform:
         """What the block of the step records."""
@@ -68,8 +70,12 @@ def execute_step(
     system_time: Timestamp,
     progress: Progress = SILENT,
     system_columns: SystemColumns = SystemColumns.SPECIFICATION,
+    *,
+    to_commit: bool = False,
 ) -> ExecutedStep:
     """Execute a step in `folder` and check what the engine made; nothing is committed.
+
+    What is `to_commit` may be in the workspace's store already.
 
     Raises:
         QueryError: the query is at fault.
@@ -82,6 +88,8 @@ def execute_step(
     wanted = step.schema
     if wanted is None and system_columns is not SystemColumns.SPECIFICATION:
         wanted = DataSchema(fields=system_columns.numbers(step.vocabulary))  # the rest is the result's
+    if to_commit and step.output is None and isinstance(engine, KeepingEngine):
+        engine = engine.keeping(dataset.keys("data"))
     executed = engine.execute(request, schema=wanted, progress=progress)
     progress.phase("Checking")
     facts, schema = _checked(step, executed, data, folder, system_time, system_columns)
@@ -109,6 +117,7 @@ def execute_step(
         written,
         executed.takes_back_own or step.output is not None,
         made_here,
+        executed.put_since,
     )
 
 

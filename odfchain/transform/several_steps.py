@@ -86,7 +86,9 @@ def executed_steps(run: StepRun, step: PlannedStep, max_bytes: int) -> list[tupl
 
 
 def _execute(run: StepRun, step: PlannedStep, folder: Path, progress: Progress) -> ExecutedStep:
-    return execute_step(step, run.dataset, run.engine, folder, run.system_time, progress, run.system_columns)
+    return execute_step(
+        step, run.dataset, run.engine, folder, run.system_time, progress, run.system_columns, to_commit=True
+    )
 
 
 # --- where a step is cut -------------------------------------------------------------------------------

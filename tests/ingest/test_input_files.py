@@ -229,10 +229,10 @@ def check_files(
     assert check_both(cases) == rows
     assert not any(isinstance(opened, str) for case in cases for opened in case.opened)
     store = store_of(sessions[1])
-    assert bool(list(store.rglob("input"))) == (input_files.CARRIED_BYTES < 0)
+    assert bool(list(store.rglob("input-*"))) == (input_files.CARRIED_BYTES < 0)
     for case in cases:
         case.resources.close()
-    assert not list(store.rglob("input"))
+    assert not list(store.rglob("input-*"))
 
 
 def test_the_same_rows_in_the_same_order(sessions: list[SparkSession], tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,11 +14,10 @@ from odfchain.errors import ObjectCorruptedError
 from odfchain.ingest import transaction
 from odfchain.repo import recorded
 from odfchain.spark import input_files
-from odfchain.spark.session import SparkEngine, session_beside
-from odfchain.transfer.store_files import StoreFiles
+from odfchain.spark.session import SparkEngine
 from tests.kit import shared_store
 from tests.kit.keyed_inputs import COLUMNS, MERGES, releases
-from tests.kit.shared_store import PREFIX, machine, objects
+from tests.kit.shared_store import PREFIX, objects, wide_machine
 from tests.kit.small_s3 import SmallS3
 from tests.kit.support import limit_slices, manifest
 
@@ -41,10 +39,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: SparkEngine) 
 @pytest.fixture
 def wide(store: SmallS3, engine: SparkEngine, tmp_path: Path) -> Workspace:
     """A workspace in the store, whose executors are told of no folder."""
-    workspace = machine(store, tmp_path / "wide")
-    session = session_beside(engine.session, StoreFiles(store.url(f"{PREFIX}/")))
-    workspace._engines.spark = cast("Any", SimpleNamespace(session=session, started=True, close=lambda: None))
-    return workspace
+    return wide_machine(store, tmp_path / "wide", engine)
 
 
 def added(workspace: Workspace, kind: str, name: str) -> Dataset:

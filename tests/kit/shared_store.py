@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -16,7 +18,8 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.spark.session import SparkEngine
+from odfchain.spark.session import SparkEngine, session_beside
+from odfchain.transfer.store_files import StoreFiles
 from tests.kit.root_rows import MADE, START, add_root, records, schema_with, staged_slice
 from tests.kit.small_s3 import SmallS3
 
@@ -53,6 +56,14 @@ def machine(store: SmallS3, folder: Path) -> Workspace:
     """A workspace folder of its own with the datasets of the store."""
     folder.mkdir(exist_ok=True)
     return odf.init(folder, store=store.url(PREFIX))
+
+
+def wide_machine(store: SmallS3, folder: Path, engine: SparkEngine) -> Workspace:
+    """As `machine`, with the session of the tests, whose executors are told of no folder."""
+    workspace = machine(store, folder)
+    session = session_beside(engine.session, StoreFiles(store.url(f"{PREFIX}/")))
+    workspace._engines.spark = cast("Any", SimpleNamespace(session=session, started=True, close=lambda: None))
+    return workspace
 
 
 def add(workspace: Workspace, name: str = "cities") -> DatasetFiles:

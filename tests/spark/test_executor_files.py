@@ -283,7 +283,7 @@ def test_what_needs_folders_in_common_is_refused_with_what_to_do(
     session = give_files(engine.session.newSession(), files)
     request: Any = SimpleNamespace(output_data_path=str(tmp_path / "out"))
     for work, hint in (
-        (lambda: SparkTransformEngine(lambda: session).query(request, progress=SILENT), "isolation: always"),
+        (lambda: SparkTransformEngine(lambda: session).query(request, progress=SILENT), "local"),
         (lambda: run_tasks(session, print, 1), "local"),
     ):
         with pytest.raises(EngineError, match="executors do not see the folders of the driver") as refused:

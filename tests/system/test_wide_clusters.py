@@ -16,7 +16,7 @@ from tests.kit import shared_store
 from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, java_in_bubblewrap, odfchain, spark_home
 from tests.kit.shared_store import PREFIX, objects, recorded
 from tests.kit.small_s3 import RESET, SmallS3
-from tests.kit.support import manifest
+from tests.kit.support import derivative, manifest
 
 pytestmark = pytest.mark.soak
 
@@ -159,3 +159,43 @@ def test_executors_are_killed_while_they_write_to_the_store(cluster: Cluster, ma
     assert (report["verdict"], report["counts"]["records"]) == ("clean", ROWS), report
     assert (report["counts"]["slices"] > 1) == bool(max_bytes)
     assert objects(cluster.store, "staging/") == {}
+
+
+DERIVED = {
+    "stateless": "SELECT event_time, id, city, population * 2 AS population FROM cities WHERE id % 3 > 0",
+    "retracting": "SELECT max(event_time) AS event_time, id % 70000 AS id, sum(population) AS population "
+    "FROM cities GROUP BY 2",
+}
+
+
+def test_steps_are_those_of_a_folder(cluster: Cluster, tmp_path: Path) -> None:
+    """Of a query of rows, which becomes several steps, and of one that remembers more than a plan carries.
+
+    They are replayed by the same executors, and by Spark in one process on the driver's folders.
+    """
+    cluster.limit(2 << 20)
+    texts = [manifest("{kind: Append}", SCHEMA), *(derivative(sql, name=n) for n, sql in DERIVED.items())]
+    for text in texts:
+        (tmp_path / "manifest.yaml").write_text(text)
+        assert odfchain(cluster.folder, "add", tmp_path / "manifest.yaml").code == 0
+    for n in range(2):
+        file = release(cluster.inputs / f"{n}.csv", n * ROWS, n + 1)
+        for command in (("ingest", "cities", file, *TIMES), ("pull", *DERIVED)):
+            running = cluster.begin(*command)
+            _, said = running.communicate(timeout=TIMEOUT)
+            assert running.returncode == 0, said
+    assert objects(cluster.store, "staging/") == {}
+    there = objects(cluster.store).keys()
+    for local in (False, True):
+        if local:
+            (cluster.folder / ".odfchain" / "config.yaml").unlink()
+        running = cluster.begin("verify", "--replay", "-o", "json", *DERIVED)
+        found, said = running.communicate(timeout=TIMEOUT)
+        assert running.returncode == 0, said
+        reports = {report["dataset"]["alias"]: report for report in json.loads(found)}
+        for name in DERIVED:
+            assert reports[name]["verdict"] == "clean", reports[name]
+            assert reports[name]["notes"] == []
+            assert reports[name]["counts"]["replayed"] >= 2
+        assert reports["stateless"]["counts"]["replayed"] > 2, "a step as several"
+        assert objects(cluster.store).keys() == there
