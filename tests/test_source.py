@@ -222,7 +222,7 @@ LINES = {  # raised only by a commit that says why
     "lineage": 2_410,  # values of records as they are shown elsewhere; branches and merges, drawn
     "model": 2100,
     "net": 1_920,  # servers that refuse a file before it has come; files that are sent; requests of a library that follows redirects by itself
-    "query": 4_470,  # what engines ask of tables, so that slices are skipped; the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
+    "query": 4_520,  # slices that executors bring, their footers first; what engines ask of tables, so that slices are skipped; the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
     "pages": 380,  # what the pages of verifications, profiles and drift have in common; words and documents of others came from audit
     "repo": 4_860,  # branches of datasets in a store; what executors have put into a store; what a store is asked to remove; how executors reach files; how large slices become; where the truth of a workspace is; what is set of snapshots; what footers report is kept; what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
     "serve": 2_620,  # pushes into stores: what fails there, readers who do not wait for it; what is in stores; files that are fed as they come; requests that are no upgrades; who may read; taking pushes: tokens, sessions, files that are PUT; pulls over the smart protocol; branches

@@ -22,9 +22,9 @@ from odfchain.query.projections import relation_of
 from odfchain.query.query_result import QueryResult, SlicesRead
 from odfchain.query.relations import Relation
 from odfchain.query.spark_names import NamesInPlan, in_lower_case, names_in, replaced, subqueries
-from odfchain.query.spark_tables import asked_struct, rows_asked
+from odfchain.query.spark_tables import asked_struct, know_footers, rows_asked
 from odfchain.spark.columns import quoted
-from odfchain.spark.executor_files import need_folders
+from odfchain.spark.executor_files import files_of, give_files
 from odfchain.spark.few_rows import FEW_ROWS, FEW_SETTINGS
 from odfchain.spark.plan_walk import PlanNodes, PlanWalker, jvm_of, walker_of
 from odfchain.spark.session_kind import is_remote
@@ -98,13 +98,10 @@ class OnSpark:
                 "queries are not answered over Spark Connect, which shows no plans",
                 hint="leave spark.remote out of the settings, or use the embedded engine",
             )
-        need_folders(
-            self.session, "queries are not answered", "use the embedded engine, on the driver's machine"
-        )
         from pyspark.sql import SparkSession
 
         with private_session(self.session, _SETTINGS) as java:
-            private = SparkSession(self.session.sparkContext, java)
+            private = give_files(SparkSession(self.session.sparkContext, java), files_of(self.session))
             walker = walker_of(self.session)
             planning = _Planning(private, walker, sql, pins, self.checked)
             return *planning.plan(params), planning.slices
@@ -169,6 +166,7 @@ class _Planning:
         if isinstance(relation, Changes) or not self._checked.remembers:
             return relation
         relation = replace(relation, condition=condition)
+        know_footers(self._session, relation, self._checked)
         if relation.projection is None:
             read, there = relation.slices(self._checked), self._checked.slices(relation.pin.state)
             self.slices += SlicesRead(len(read), len(there))

@@ -1,7 +1,11 @@
-"""What a query reads of a dataset, as a DataFrame: native Parquet over slices that were checked."""
+"""What a query reads of a dataset, as a DataFrame: native Parquet over slices that were checked.
+
+Executors that see no folder of the driver bring slices from the store and hash them; the driver has none.
+"""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +14,8 @@ from odfchain.query.change_relations import Changes
 from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.pins import Pin
 from odfchain.query.relations import Relation
+from odfchain.repo.kept_footers import KeptFooters, keep_footers
+from odfchain.spark.executor_files import files_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from odfchain.manifest.where import Where
+    from odfchain.spark.executor_files import ExecutorFiles
 
 _EVERY_ROW = {
     "parquet.filter.stats.enabled": "false",
@@ -139,10 +146,48 @@ def _carried(kind: pa.DataType) -> pa.DataType:
     return larger.get(kind, kind)
 
 
+def know_footers(session: SparkSession, relation: Relation, checked: CheckedSlices) -> None:
+    """What footers report is known of all slices that a condition may skip, as far as executors bring slices.
+
+    Raises:
+        ObjectNotFoundError, ObjectCorruptedError, BadInputError, AccessError, TransferError: as
+            `ExecutorFiles.bring` and `file_stats`; EngineError: Spark failed.
+    """
+    from odfchain.slices.skipping import understood
+
+    files = files_of(session)
+    if files is None or relation.condition is None or not understood(relation.condition):
+        return
+    from odfchain.spark.tasks import task_results
+
+    dataset = relation.pin.dataset
+    kept = KeptFooters(dataset)
+    names = [ref.slice.physical_hash for ref in checked.slices(relation.pin.state)]
+    unknown = [name for name in names if kept.known(name) is None]
+    if unknown:
+        keys = [dataset.key("data", name) for name in unknown]
+        footer = functools.partial(_footer, files=files, keys=keys)
+        keep_footers(dataset, zip(unknown, task_results(session, footer, len(keys)), strict=True))
+
+
+def _footer(number: int, files: ExecutorFiles, keys: list[str]) -> str | None:
+    """What the footer of a slice reports, as a worker says it."""
+    from odfchain.slices.footer_lines import stats_text
+    from odfchain.slices.footers import file_stats
+
+    return stats_text(file_stats(files.bring(keys[number])))
+
+
 def _records(session: SparkSession, relation: Relation, checked: CheckedSlices) -> DataFrame:
     from odfchain.spark.input_frames import spark_path
 
     struct = _physical(relation.pin)
+    if (files := files_of(session)) is not None:
+        from odfchain.spark.parquet_frame import parquet_frame
+
+        know_footers(session, relation, checked)
+        names = [ref.slice.physical_hash for ref in relation.slices(checked)]
+        return parquet_frame(session, files, struct, [relation.pin.dataset.key("data", n) for n in names])
     paths = relation.paths(checked)
     if not paths:
         return session.createDataFrame([], struct)

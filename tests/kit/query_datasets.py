@@ -24,6 +24,23 @@ TYPES = {
 }  # fmt: skip
 
 
+SAME = (
+    'select City, Pop as Total from X where POP > 2000 order by "pop", CITY',
+    "with Plain as (select city from x where op = 1) select count(*) n from PLAIN",
+    # a WITH is known within itself only: what it reads is the dataset
+    "with plain as (select city from plain) select (select max(city) from plain) m from plain",
+    "select (with plain as (select 7 city) select max(city) from plain) a, city from plain",
+    "with w as (select * from state('x')) select city from w where pop in (select pop from state(x)) order by 1",
+    "select a.city from state('x@3') a where not exists (select 1 from state('x') b where a.city = b.city)",
+    "select t.c, t.o from state('x', '2026-01-05') as t(o, op, s, e, c, p) order by t.o",
+    'select sum(pop) over (partition by city order by "offset") s from x order by "offset"',
+    'select 1 as one union all select count(*) from "acme/cities" order by 1',
+    "select 'it''s -- no comment' t /* nor \"this\" */ -- from nowhere",
+    'select city from x where pop = $p and event_time < $T order by "offset"',
+)
+"""Queries over `x`, `plain`, `keyless` and `acme/cities` of the cases, which both engines answer alike."""
+
+
 def make(workspace: Workspace, name: str, spec: dict[str, Any]) -> DatasetFiles:
     """A root with these blocks; each is `at` a system time: `rows`, `columns`, or an `event` of a manifest."""
     (snapshot,) = read_snapshots(_manifest(name, spec.get("kind", "Root"), []))
