@@ -40,7 +40,7 @@ LONGEST_FIRST = (
     "tests/ingest/",
     "tests/share/",
 )
-"""Files are handed to two processes one by one: with the long ones in front both end at the same time."""
+"""Files are handed to three processes one by one: with the long ones in front all end at the same time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
