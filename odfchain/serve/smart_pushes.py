@@ -34,8 +34,8 @@ from odfchain.serve.smart_pulls import (
 from odfchain.serve.token_file import TokenFile
 from odfchain.smart.client_flow import FAILED
 from odfchain.smart.message_text import text_of
-from odfchain.smart.server_flow import Closing, PushServing, Turn
-from odfchain.smart.smart_messages import Empty, Refusal
+from odfchain.smart.server_flow import Closing, PushServing, Turn, failed
+from odfchain.smart.smart_messages import Empty, Internal, Phase, Refusal
 from odfchain.transfer.incoming import Incoming
 from odfchain.transfer.public_layout import ObjectKey
 from odfchain.transfer.pulling import pull_dataset
@@ -55,6 +55,8 @@ _PING_SECONDS = 10.0
 """How often a client that uploads is asked how far it is [s]."""
 _REFUSED_SECONDS = 10.0
 """How long a client that was refused has to close [s]."""
+_FIRST_SECONDS = 20.0
+"""How long the first answer may take, for which clients wait 30 s [s]."""
 _PIECE_BYTES = 1 << 20
 _THREADS = 8
 """For pushes, of which there are no more at a time [count]."""
@@ -181,7 +183,7 @@ async def _converse(
             return Closing(FAILED, "This push was refused.")
         if not writing.still(session.token):
             return REVOKED
-        turn = await asyncio.get_running_loop().run_in_executor(writing.threads, serving.answer, text)
+        turn = await _answered(writing, serving, text)
         refused = isinstance(turn.message, Refusal)
         if refused or turn.closing is not None:
             writing.refused()
@@ -192,6 +194,17 @@ async def _converse(
             await send({"type": "websocket.send", "text": said})
         if turn.closing is not None:
             return turn.closing
+
+
+async def _answered(writing: Writing, serving: PushServing, text: str) -> Turn:
+    """The next turn; a client does not wait for the first one as long as for a store that is silent."""
+    seconds = _FIRST_SECONDS if serving.phase is Phase.INITIAL_REQUEST else None
+    answer = asyncio.get_running_loop().run_in_executor(writing.threads, serving.answer, text)
+    try:
+        return await asyncio.wait_for(asyncio.shield(answer), seconds)
+    except TimeoutError:
+        said = "The store of this node does not answer."
+        return failed(Refusal(Internal(side="Push", phase=Phase.INITIAL_REQUEST, error_message=said)))
 
 
 def _text(turn: Turn) -> str | None:

@@ -1,4 +1,4 @@
-"""A node that may be written to, for the tests of the smart protocol."""
+"""Nodes that may be written to, of a folder and of a store, for the tests of the smart protocol."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import pytest
 
 from odfchain.ids.names import DatasetAlias
 from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve import shared_copy
 from odfchain.serve.access_tokens import AccessToken
 from odfchain.serve.push_sessions import PushSession, PushSessions
 from odfchain.serve.server import RepositoryServer
 from odfchain.serve.token_file import TokenFile
+from tests.kit import shared_store
+from tests.kit.small_s3 import SmallS3
 from tests.kit.smart_site import Site
+from tests.kit.store_node import Hub, node_of
 
 
 @pytest.fixture
@@ -43,3 +47,18 @@ def site(tmp_path: Path, idle: threading.Event) -> Iterator[Site]:
     node, ours = WorkspaceFiles.init(tmp_path / "node"), WorkspaceFiles.init(tmp_path / "ours")
     with RepositoryServer(node, write=True) as server:
         yield Site(node, ours, server.url, TokenFile(node.root), idle)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallS3]:
+    shared_store.environment(monkeypatch, tmp_path / "home")
+    # readers ask the store once, so what they see afterwards is what pushes have brought
+    monkeypatch.setattr(shared_copy, "_SECONDS", float("inf"))
+    with SmallS3() as store:
+        yield store
+
+
+@pytest.fixture
+def hub(store: SmallS3, tmp_path: Path, idle: threading.Event) -> Iterator[Hub]:
+    with node_of(store, tmp_path, "node", idle) as (site, problems):
+        yield Hub(store, tmp_path, site, problems)

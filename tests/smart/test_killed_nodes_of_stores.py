@@ -6,7 +6,6 @@ import contextlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from odfchain.serve.token_file import TokenFile
 from odfchain.transfer.open import PeerOptions, open_writable
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pushing import PushOptions, push_dataset
-from tests.kit import shared_store as kit
 from tests.kit.scenario import Chain, chain_of, extend, install
 from tests.kit.shared_store import machine, objects
 from tests.kit.small_s3 import RESET, SmallS3
@@ -32,13 +30,6 @@ MOST_MIB = 200
 OBJECT_BYTES = 256 << 20
 
 pytestmark = pytest.mark.soak
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallS3]:
-    kit.environment(monkeypatch, tmp_path / "home")
-    with SmallS3() as store:
-        yield store
 
 
 class Node:
