@@ -5,12 +5,14 @@
     3. there the function is called with all rows of a range, and writes what it makes of them into a file
 
 Rows travel as Arrow has them, so that no type of a dataset is turned into one of Spark's and back. The files
-follow each other in order of key, so that their rows need not be sorted, nor be in memory at once. The
-function is the one that this process calls for what is small (`odfchain.branch.computing`).
+follow each other in order of key, so that their rows need not be sorted, nor be in memory at once. Workers
+that see no folder of the driver bring slices from the store, and leave the files there. The function is the
+one that this process calls for what is small (`odfchain.branch.computing`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import operator
@@ -36,11 +38,13 @@ from odfchain.branch.intervals import (
     slice_batches,
 )
 from odfchain.branch.written_rows import order_of
+from odfchain.digest.physical import hash_file
 from odfchain.digest.row_hash import Numbers
 from odfchain.errors import EngineError, ObjectCorruptedError, OdfchainError
 from odfchain.model.events import DatasetVocabulary, OffsetInterval
 from odfchain.repo.read_slices import verified_slice
 from odfchain.slices.reader import open_parquet
+from odfchain.spark.executor_files import StoreFolder, copy_put, files_of, staged, worker_folder
 from odfchain.spark.failure import explain
 from odfchain.spark.job import run_job
 
@@ -71,6 +75,9 @@ class _Group:
     side: int
     """The place of its interval; the slices before that are -1 - place."""
     path: Path
+    """Where the driver has it."""
+    key: str
+    """Its key for executors that see no folder of the driver."""
     own: DatasetVocabulary
     interval: OffsetInterval
     group: int
@@ -90,15 +97,16 @@ class _Work:
     """By interval."""
     function: Function
     folder: str
+    place: StoreFolder | None
+    """Where workers put what they make, if they do not see the folder."""
 
     def batches(self, number: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a row group, or some columns of them behind offset and operation."""
         schema, at = self.schema, self.groups[number]
         if columns is not None:
             schema = pa.schema([*list(schema)[:2], *(schema.field(name) for name in columns)])
-        return slice_batches(
-            at.path, at.own, at.interval, self.names, schema, groups=[at.group], first=at.first
-        )
+        path = at.path if self.place is None else self.place.files.bring(at.key)
+        return slice_batches(path, at.own, at.interval, self.names, schema, groups=[at.group], first=at.first)
 
 
 def compute_on_spark(
@@ -110,19 +118,25 @@ def compute_on_spark(
     session: SparkSession,
     folder: Path,
 ) -> Computed:
-    """As `odfchain.branch.computing.compute`, with files in `folder`, which workers see, too."""
+    """As `odfchain.branch.computing.compute`, with files in `folder`."""
     rows = view.rows
     groups = tuple(_groups(intervals))
     believed = tuple(interval.believed for interval in intervals)
-    work = _Work(groups, view.names, rows, tuple(key), believed, function, str(folder))
+    files = files_of(session)
     nothing = Computed.of(function([rows.empty_table() for _ in intervals]))
     if not groups:
         return nothing
     count = -(-parquet_bytes(intervals) // _RANGE_BYTES)
-    try:
-        made = run_job(session, lambda: _run(session, work, max(2, min(count, _MOST_RANGES))))
-    except Exception as error:
-        raise explain(error) from error
+    with contextlib.nullcontext("") if files is None else staged(files) as below:
+        place = None if files is None else StoreFolder(files, below)
+        work = _Work(groups, view.names, rows, tuple(key), believed, function, str(folder), place)
+        try:
+            made = run_job(session, lambda: _run(session, work, max(2, min(count, _MOST_RANGES))))
+        except Exception as error:
+            raise explain(error) from error
+        for each in made:
+            if place is not None and each.file is not None:
+                copy_put(place, each.file, each.size, folder / each.file)
     return _computed(made, folder) if made else nothing
 
 
@@ -136,10 +150,10 @@ def _groups(intervals: Sequence[Interval]) -> Iterator[_Group]:
 
 def _groups_of(interval: Interval, placed: PlacedSlice, side: int) -> Iterator[_Group]:
     path, offsets = verified_slice(interval.dataset, placed.ref), placed.ref.slice.offset_interval
-    first = offsets.start
+    first, key = offsets.start, interval.dataset.key("data", placed.ref.slice.physical_hash)
     with open_parquet(path) as file:
         for number in range(file.metadata.num_row_groups):
-            yield _Group(side, path, placed.names, offsets, number, first)
+            yield _Group(side, path, key, placed.names, offsets, number, first)
             first += file.metadata.row_group(number).num_rows
     if first != offsets.end + 1:
         raise ObjectCorruptedError(
@@ -222,6 +236,8 @@ class _Made:
     schema: pa.Schema
     notes: bytes
     counts: Mapping[str, int]
+    size: int = 0
+    """Of the file [bytes], where it is in the store, under its hash."""
 
 
 def _numbers(batches: Iterable[pa.RecordBatch]) -> list[int]:
@@ -315,11 +331,21 @@ def _rows_of(place: int, sides: Mapping[int, Sequence[pa.Table]], work: _Work) -
 
 
 def _made(number: int, tables: Sequence[pa.Table], work: _Work) -> _Made:
-    part, name = work.function(tables), None
-    if part.rows.num_rows:
+    part, name, size = work.function(tables), None, 0
+    if part.rows.num_rows and work.place is not None:
+        with worker_folder() as folder:
+            _write(part.rows, folder / "range")
+            found, size = hash_file(folder / "range")
+            name = str(found)
+            work.place.files.put(folder / "range", f"{work.place.key}/{name}")
+    elif part.rows.num_rows:
         name = f"range-{number:05}.arrow"
         made = Path(work.folder) / f"{name}.{uuid.uuid4().hex}"
-        with pa.ipc.new_stream(str(made), part.rows.schema) as writer:
-            writer.write_table(part.rows, max_chunksize=_BATCH_ROWS)
+        _write(part.rows, made)
         made.replace(Path(work.folder) / name)
-    return _Made(number, name, part.rows.schema, pickle.dumps(part.notes), part.counts)
+    return _Made(number, name, part.rows.schema, pickle.dumps(part.notes), part.counts, size)
+
+
+def _write(rows: pa.Table, path: Path) -> None:
+    with pa.ipc.new_stream(str(path), rows.schema) as writer:
+        writer.write_table(rows, max_chunksize=_BATCH_ROWS)

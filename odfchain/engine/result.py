@@ -17,6 +17,7 @@ from odfchain.model import data_schema as ds
 from odfchain.model.enums import OperationType, TimeUnit
 from odfchain.model.events import DatasetVocabulary
 from odfchain.slices.writer import SliceFacts, SliceSpec, parquet_writer
+from odfchain.spark.executor_files import copy_put
 from odfchain.spark.stage import write_frame
 from odfchain.spark.types import result_schema
 
@@ -240,5 +241,5 @@ def write_output(
     if facts.path:
         Path(facts.path).replace(target)
     elif place is not None:
-        files.copy(place(), facts.physical_hash, facts.size, target)
+        copy_put(place(), facts.physical_hash, facts.size, target)
     return facts

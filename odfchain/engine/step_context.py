@@ -18,6 +18,7 @@ from odfchain.engine.stream.event_times import TimeMark, TimePoint
 from odfchain.engine.stream.flow import StepMemory
 from odfchain.model.engine_messages import TransformRequest
 from odfchain.model.events import DatasetVocabulary
+from odfchain.spark.executor_files import copy_put
 from odfchain.spark.rows_writer import WrittenRows, write_rows
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _written(frame: DataFrame, files: StepFiles, few: int) -> WrittenRows:
     if facts.path or place is None:
         return facts
     target = files.folder / f"rows-{uuid.uuid4().hex}.parquet"
-    files.copy(place(), facts.physical_hash, facts.size, target)
+    copy_put(place(), facts.physical_hash, facts.size, target)
     return dataclasses.replace(facts, path=str(target))
 
 

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.digest.physical import hash_file
-from odfchain.errors import ObjectCorruptedError
 from odfchain.spark.executor_files import StoreFolder, files_of
 from odfchain.spark.input_files import Handover, InputFile
 from odfchain.spark.input_frames import parquet_rows
@@ -73,19 +71,3 @@ class StepFiles:
         if of_slice and self._slices is not None:
             return functools.partial(StoreFolder, files, self._slices)
         return functools.partial(self._handover.staging, files)
-
-    def copy(self, place: StoreFolder, name: str, size: int, target: Path) -> None:
-        """A file that a worker has put is here, too, and hashes to its name.
-
-        Raises:
-            ObjectCorruptedError: it does not.
-            OdfchainError: as `ExecutorFiles.copy`.
-        """
-        key = f"{place.key}/{name}"
-        place.files.copy(key, 0, size, target)
-        actual, _ = hash_file(target)
-        if str(actual) != name:
-            raise ObjectCorruptedError(
-                f"{key}: the content hashes to {actual}, not to its name",
-                hint="it was just written: run the command again",
-            )

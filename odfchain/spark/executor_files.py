@@ -26,7 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from odfchain.errors import AccessError, EngineError, OdfchainError, TransferError
+from odfchain.digest.physical import hash_file
+from odfchain.errors import AccessError, EngineError, ObjectCorruptedError, OdfchainError, TransferError
 from odfchain.slices.marker import marker
 from odfchain.store import fsio
 
@@ -155,6 +156,23 @@ def staged(files: ExecutorFiles) -> Iterator[str]:
     finally:
         with contextlib.suppress(OdfchainError):  # the outcome of the run does not depend on it
             files.clear(below)
+
+
+def copy_put(place: StoreFolder, name: str, size: int, target: Path) -> None:
+    """What a worker has put is a new file of the driver, too, which hashes to its name.
+
+    Raises:
+        ObjectCorruptedError: it does not.
+        OdfchainError: as `ExecutorFiles.copy`.
+    """
+    key = f"{place.key}/{name}"
+    place.files.copy(key, 0, size, target)
+    actual, _ = hash_file(target)
+    if str(actual) != name:
+        raise ObjectCorruptedError(
+            f"{key}: the content hashes to {actual}, not to its name",
+            hint="it was just written: run the command again",
+        )
 
 
 # --- on a worker ---------------------------------------------------------------------------------------

@@ -22,9 +22,11 @@ from odfchain.branch.written_rows import order_of
 from odfchain.errors import ChainError
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.slices.writer import SliceSpec
+from odfchain.spark.executor_files import give_files
 from odfchain.spark.session import SparkEngine
 from tests.kit.branch_histories import between, brute_force, head_of, history, no_spark, random_histories
 from tests.kit.branch_rows import branch, keyed, record
+from tests.kit.folder_files import FolderFiles
 
 
 def on_spark(engine: SparkEngine) -> Engine:
@@ -54,9 +56,12 @@ def added(tables: Sequence[pa.Table], key: tuple[str, ...]) -> KeyResult:
     return KeyResult(found, found["k"].to_pylist(), {"rows": found.num_rows})
 
 
+@pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_what_is_written_does_not_depend_on_the_engine(
-    tmp_path: Path, engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, apart: bool
 ) -> None:
+    """Also where executors see no folder of the driver, and find slices in a store."""
+    session = engine.session.newSession()
     monkeypatch.setattr(by_key_on_spark, "_RANGE_BYTES", 1_000)
     with odf.init(tmp_path / "workspace") as workspace:
         dataset = keyed(workspace)
@@ -68,7 +73,13 @@ def test_what_is_written_does_not_depend_on_the_engine(
             )
         state = DatasetState.read(dataset.chain)
         view, written = MergedColumns.of(state), []
-        for which in (Engine(no_spark), on_spark(engine)):
+        if apart:
+            files = FolderFiles(str(tmp_path / "store"))
+            for ref in state.slices():
+                name = ref.slice.physical_hash
+                files.put(dataset.data.path(name), dataset.key("data", name))
+            give_files(session, files)
+        for which in (Engine(no_spark), Engine(lambda: session, above=0)):
             folder = tmp_path / str(which.above)
             folder.mkdir()
             function = functools.partial(added, key=("k",))
@@ -82,6 +93,7 @@ def test_what_is_written_does_not_depend_on_the_engine(
             written.append((facts.physical_hash, facts.logical_hash, facts.rows, found.counts, notes))
     assert written[0] == written[1]
     assert len(found.notes) > 1
+    assert not apart or not [*(tmp_path / "store" / "staging").iterdir()]
 
 
 @pytest.mark.soak
