@@ -1,21 +1,25 @@
 """The totals of states that are too large for the memory: in three steps over files, here or by Spark.
 
-    1. the rows of some row groups are hashed, and what says whether they are in force is put into files by
-       the hash, so that equal rows come together
+    1. the rows of some row groups are hashed, and what says whether they are in force is put into a file in
+       the order of places, which follow from the hash, so that equal rows come together
     2. the rows of each such place are netted as those of a small state are
     3. those in force are added up, again by row groups
 
 Every step is a function of a number, so Spark's workers may call it as well as this process: what it makes is
-the same. In memory are the rows of a place, and a byte for each record. Source: RFC-040.
+the same. In memory are the rows of a place, and a byte for each record. Workers that see no folder of the
+driver have slices and files in the workspace's store. Source: RFC-040, RFC-048.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +33,11 @@ from odfchain.profile.totals_bytes import from_bytes, to_bytes
 from odfchain.progress import Progress
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.slices.rows_in_force import SliceFile, Walk, hashed_rows, rows_of, takes_back
+from odfchain.spark.executor_files import StoreFolder, files_of, staged, worker_folder
+
+T = TypeVar("T")
+Data = bytes | memoryview
+Ends = tuple[int, ...]
 
 IN_MEMORY = 1 << 21
 """So many records are netted in memory, about 150 bytes each."""
@@ -37,7 +46,8 @@ _TASK_ROWS = 1 << 18
 _RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("offset", "<u8"), ("back", "?")])
 _MASK = "in-force"
 
-Run = Callable[[Callable[[int], None], int], None]
+Run = Callable[[Callable[[int], T], int], list[T]]
+"""What a function returns of each number below a count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,8 @@ class _Piece:
     """Some row groups of a slice."""
 
     item: SliceFile
+    key: str
+    """Where the slice is in a store."""
     groups: tuple[int, ...]
 
 
@@ -59,15 +71,45 @@ class _Work:
     schema: pa.Schema
     folder: str
     hash_key: bytes
+    place: StoreFolder | None = None
+    """Where files are that others than this machine read."""
+    ends: tuple[Ends, ...] = ()
+    """Of each task, which records of its file are of which place."""
     near_duplicates: bool = False
 
+    def put(self, name: str, data: Data) -> None:
+        """Something is where other steps find it."""
+        if self.place is None:
+            (Path(self.folder) / name).write_bytes(data)
+            return
+        with worker_folder() as folder:
+            (folder / name).write_bytes(data)
+            self.place.files.put(folder / name, f"{self.place.key}/{name}")
+
+    def read(self, name: str, start: int, end: int) -> bytes:
+        """What a step has put, from one place up to another [bytes]."""
+        if self.place is not None:
+            return self.place.files.read(f"{self.place.key}/{name}", start, end)
+        with (Path(self.folder) / name).open("rb") as stream:
+            stream.seek(start)
+            return stream.read(end - start)
+
     def file(self, name: str) -> Path:
-        """Where something is put that another step reads."""
+        """What a step has put, as a file of the machine that asks."""
+        if self.place is not None:
+            return self.place.files.bring(f"{self.place.key}/{name}")
         return Path(self.folder) / name
+
+    def slice(self, piece: _Piece) -> SliceFile:
+        """The slice of a piece on the machine that asks."""
+        if self.place is None:
+            return piece.item
+        return dataclasses.replace(piece.item, at=self.place.files.bring(piece.key))
 
 
 def large_state(
     files: Sequence[SliceFile],
+    keys: Sequence[str | None],
     schema: pa.Schema,
     progress: Progress,
     *,
@@ -76,50 +118,68 @@ def large_state(
 ) -> Totals:
     """The totals of the rows in force after slices; by Spark where they have more bytes than it is for.
 
+    `keys` are those of the slices that are in the workspace's store.
+
     Raises:
         BadInputError, OversizedInputError: naming a slice that cannot be read.
-        EngineError: Spark failed.
+        EngineError: Spark failed; AccessError, TransferError: the store did.
     """
-    records = files[-1].interval.end + 1 - files[0].interval.start
-    tasks = tuple(_tasks(files))
     size = sum(item.path.stat().st_size for item in files)
-    run = _here if engine is None or size <= engine.above else _by_spark(engine)
-    with tempfile.TemporaryDirectory(prefix="odfchain-") as folder:
+    with tempfile.TemporaryDirectory(prefix="odfchain-") as folder, contextlib.ExitStack() as resources:
+        run: Run[Any] = _here
+        place = None
+        if engine is not None and size > engine.above:
+            run, place = _by_spark(engine, resources)
+        there = [
+            _key_in(place, item, key, number)
+            for number, (item, key) in enumerate(zip(files, keys, strict=True))
+        ]
+        tasks, records = tuple(_tasks(files, there)), files[-1].interval.end + 1 - files[0].interval.start
         places = -(-records // IN_MEMORY)
-        work = _Work(tasks, places, files[0].interval.start, schema, folder, row_hash.own_key())
-        run(functools.partial(_scatter, work), len(tasks))
-        run(functools.partial(_net, work), places)
+        work = _Work(tasks, places, files[0].interval.start, schema, folder, row_hash.own_key(), place)
+        work = dataclasses.replace(work, ends=tuple(run(functools.partial(_scatter, work), len(tasks))))
         force = np.zeros(records, dtype=bool)
-        for place in range(places):
-            force[np.fromfile(work.file(f"net-{place}"), dtype="<u8") - np.uint64(work.first)] = True
-        force.tofile(work.file(_MASK))
+        for number, count in enumerate(run(functools.partial(_net, work), places)):
+            offsets = np.frombuffer(work.read(f"net-{number}", 0, 8 * count), dtype="<u8")
+            force[offsets - np.uint64(work.first)] = True
+        work.put(_MASK, force.data)
         wanted = near_duplicates or int(force.sum()) <= MOST_ROWS
-        work = _Work(tasks, places, work.first, schema, folder, work.hash_key, wanted)
-        run(functools.partial(_add_up, work), len(tasks))
+        work = dataclasses.replace(work, near_duplicates=wanted, ends=())
         found = Totals(schema, near_duplicates=wanted)
-        for number in range(len(tasks)):
-            part = work.file(f"part-{number}")
-            found.merge(from_bytes(part.read_bytes(), schema, near_duplicates=wanted))
-            part.unlink()
+        for number, length in enumerate(run(functools.partial(_add_up, work), len(tasks))):
+            part = work.read(f"part-{number}", 0, length)
+            found.merge(from_bytes(part, schema, near_duplicates=wanted))
             progress.advance(size * (number + 1) // len(tasks) - size * number // len(tasks))
     return found
 
 
-def _here(function: Callable[[int], None], count: int) -> None:
-    for number in range(count):
-        function(number)
+def _here(function: Callable[[int], T], count: int) -> list[T]:
+    return [function(number) for number in range(count)]
 
 
-def _by_spark(engine: Engine) -> Run:
-    from odfchain.spark.tasks import run_tasks  # noqa: PLC0415 - for large ones only
+def _by_spark(engine: Engine, resources: contextlib.ExitStack) -> tuple[Run[Any], StoreFolder | None]:
+    """(what calls functions there, where files are if executors see no folder of the driver)."""
+    from odfchain.spark.tasks import task_results  # noqa: PLC0415 - for large ones only
 
-    return functools.partial(run_tasks, engine.session())
+    session = engine.session()
+    files = files_of(session)
+    place = None if files is None else StoreFolder(files, resources.enter_context(staged(files)))
+    return functools.partial(task_results, session), place
 
 
-def _tasks(files: Sequence[SliceFile]) -> Iterator[tuple[_Piece, ...]]:
+def _key_in(place: StoreFolder | None, item: SliceFile, key: str | None, number: int) -> str:
+    """Where workers find a slice in the store; it is put there for them, if it is not there."""
+    if place is None or key is not None:
+        return key or ""
+    key = f"{place.key}/slice-{number}"
+    place.files.put(item.path, key)
+    return key
+
+
+def _tasks(files: Sequence[SliceFile], keys: Sequence[str]) -> Iterator[tuple[_Piece, ...]]:
     """Row groups in order, cut into as many records as are read at a time."""
     pieces, rows = list[_Piece](), 0
-    for item in files:
+    for item, key in zip(files, keys, strict=True):
         groups: list[int] = []
         with open_parquet(item.path) as file:
             sizes = [file.metadata.row_group(n).num_rows for n in range(file.metadata.num_row_groups)]
@@ -127,10 +187,10 @@ def _tasks(files: Sequence[SliceFile]) -> Iterator[tuple[_Piece, ...]]:
             groups.append(number)
             rows += size
             if rows >= _TASK_ROWS:
-                yield (*pieces, _Piece(item, tuple(groups)))
+                yield (*pieces, _Piece(item, key, tuple(groups)))
                 pieces, groups, rows = [], [], 0
         if groups:
-            pieces.append(_Piece(item, tuple(groups)))
+            pieces.append(_Piece(item, key, tuple(groups)))
     if pieces:
         yield tuple(pieces)
 
@@ -138,43 +198,49 @@ def _tasks(files: Sequence[SliceFile]) -> Iterator[tuple[_Piece, ...]]:
 # --- the steps -------------------------------------------------------------------------------------------
 
 
-def _scatter(work: _Work, number: int) -> None:
-    """What says whether the rows of a task are in force is where equal rows are, too."""
+def _scatter(work: _Work, number: int) -> Ends:
+    """What says whether the rows of a task are in force is in its file, those of a place together."""
     row_hash.use_key(work.hash_key)
     found = [np.zeros(0, dtype=_RECORD)]
     for piece in work.tasks[number]:
-        for offsets, operations, hashes in hashed_rows(piece.item, groups=piece.groups):
+        for offsets, operations, hashes in hashed_rows(work.slice(piece), groups=piece.groups):
             records = np.empty(len(offsets), dtype=_RECORD)
             records["high"], records["low"] = hashes["high"], hashes["low"]
             records["offset"], records["back"] = offsets, takes_back(operations)
             found.append(records)
     records = np.concatenate(found)
     places = (records["high"] % np.uint64(work.places)).astype(np.intp)
-    ordered = records[np.argsort(places, kind="stable")]
-    ends = np.cumsum(np.bincount(places, minlength=work.places))
-    for place, part in enumerate(np.split(ordered, ends[:-1])):
-        part.tofile(work.file(f"records-{place}-{number}"))
+    work.put(f"records-{number}", records[np.argsort(places, kind="stable")].tobytes())
+    return (0, *np.cumsum(np.bincount(places, minlength=work.places)).tolist())
 
 
-def _net(work: _Work, place: int) -> None:
-    """The offsets of the rows of a place that are in force are known."""
-    paths = [work.file(f"records-{place}-{number}") for number in range(len(work.tasks))]
-    records = np.concatenate([np.fromfile(path, dtype=_RECORD) for path in paths])
-    for path in paths:
-        path.unlink()
+def _net(work: _Work, place: int) -> int:
+    """The offsets of the rows of a place that are in force are known; returns how many they are."""
+    found = [np.zeros(0, dtype=_RECORD)]
+    for number, ends in enumerate(work.ends):
+        start, end = (_RECORD.itemsize * at for at in ends[place : place + 2])
+        if start < end:
+            found.append(np.frombuffer(work.read(f"records-{number}", start, end), dtype=_RECORD))
+    records = np.concatenate(found)
     hashes = np.empty(len(records), dtype=PAIR)
     hashes["high"], hashes["low"] = records["high"], records["low"]
     walk = Walk.of(records["offset"], records["back"], hashes)
-    records["offset"][walk.net].tofile(work.file(f"net-{place}"))
+    offsets = records["offset"][walk.net]
+    work.put(f"net-{place}", offsets.tobytes())
+    return len(offsets)
 
 
-def _add_up(work: _Work, number: int) -> None:
-    """The rows of a task that are in force are added up."""
+def _add_up(work: _Work, number: int) -> int:
+    """The rows of a task that are in force are added up; returns how many bytes that takes."""
     force = np.memmap(work.file(_MASK), dtype=bool, mode="r")
     found = Totals(work.schema, near_duplicates=work.near_duplicates)
     for piece in work.tasks[number]:
-        for rows, offsets, _ in rows_of(piece.item, (), None, also=work.schema.names, groups=piece.groups):
+        for rows, offsets, _ in rows_of(
+            work.slice(piece), (), None, also=work.schema.names, groups=piece.groups
+        ):
             chosen = force[offsets - np.uint64(work.first)]
             if chosen.any():
                 found.update(fitted(rows.filter(pa.array(chosen)), work.schema), offsets[chosen])
-    work.file(f"part-{number}").write_bytes(to_bytes(found))
+    data = to_bytes(found)
+    work.put(f"part-{number}", data)
+    return len(data)

@@ -104,8 +104,9 @@ def totals_of_slices(
             progress.advance(item.named.size)
         return found
     if sum(item.interval.count for item in files) > large_states.IN_MEMORY:
+        keys = [_key_of(dataset, item) for item in slices]
         return large_states.large_state(
-            files, schema, progress, engine=engine, near_duplicates=near_duplicates
+            files, keys, schema, progress, engine=engine, near_duplicates=near_duplicates
         )
     offsets = in_force(files, (), net=True)
     found = Totals(schema, near_duplicates=near_duplicates or len(offsets) <= MOST_ROWS)
@@ -114,6 +115,12 @@ def totals_of_slices(
             found.update(rows, numbers)
         progress.advance(file.path.stat().st_size)
     return found
+
+
+def _key_of(dataset: DatasetFiles, item: ProfiledSlice) -> str | None:
+    """Where a slice is in the workspace's store, if it has one; None of one that is not committed yet."""
+    name = item.named.physical_hash
+    return dataset.key("data", name) if item.path == dataset.data.path(name) else None
 
 
 def profiled_columns(state: DatasetState) -> pa.Schema:

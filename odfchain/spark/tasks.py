@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from odfchain.errors import OdfchainError
-from odfchain.spark.executor_files import need_folders
 from odfchain.spark.failure import explain
 from odfchain.spark.job import run_job
 
@@ -23,20 +22,10 @@ _FAILED = -1
 """Instead of the number of a call, where it raised an error."""
 
 
-def run_tasks(session: SparkSession, function: Callable[[int], object], count: int) -> None:
-    """`function` was called with each number below `count`, by workers that see the same files.
-
-    Raises:
-        EngineError: Spark failed. And what the function raises.
-    """
-    need_folders(session, "large states are not profiled", "profile them where Spark is `local[*]`")
-    task_results(session, function, count)
-
-
 def task_results(
     session: SparkSession, function: Callable[[int], T], count: int, *, file: str | None = None
 ) -> list[T]:
-    """What `function` returned of each number below `count`, as `run_tasks` calls it.
+    """What `function` returned of each number below `count`, called by workers.
 
     Raises:
         BadInputError: what it marked as the fault of an input (`file`).

@@ -30,8 +30,10 @@ from odfchain.profile.totals import Totals
 from odfchain.profile.totals_bytes import from_bytes, to_bytes
 from odfchain.profile.value_hashes import column_seed, splitmix64
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.spark.executor_files import give_files
 from odfchain.spark.session import SparkEngine
 from tests.kit import profiled_tables as plain
+from tests.kit.folder_files import FolderFiles
 from tests.kit.root_rows import add_root, schema_with
 from tests.kit.snapshot_columns import fixture
 
@@ -260,6 +262,17 @@ def test_spark_finds_the_same_profile(dataset: DatasetFiles, tmp_path: Path, eng
 def test_spark_finds_the_same_profiles(dataset: DatasetFiles, tmp_path: Path, engine: SparkEngine) -> None:
     for seed in LONG[:40]:
         check_one_state(seed, dataset, tmp_path, Engine(lambda: engine.session, above=0))
+
+
+@pytest.mark.soak
+def test_executors_that_see_no_folder_find_the_same_profiles(
+    dataset: DatasetFiles, tmp_path: Path, engine: SparkEngine
+) -> None:
+    files = FolderFiles(str(tmp_path / "store"))
+    session = give_files(engine.session.newSession(), files)
+    for seed in LONG[:10]:
+        check_one_state(seed, dataset, tmp_path, Engine(lambda: session, above=0))
+    assert [*(tmp_path / "store" / "staging").iterdir()] == []
 
 
 def test_what_goes_wrong_in_a_task_is_said_as_it_is_here(

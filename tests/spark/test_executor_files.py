@@ -44,7 +44,6 @@ from odfchain.spark.failure import explain
 from odfchain.spark.few_rows import session_for_few
 from odfchain.spark.input_frames import spark_path
 from odfchain.spark.parquet_frame import parquet_frame
-from odfchain.spark.tasks import run_tasks
 from odfchain.spark.types import physical_struct
 from odfchain.transfer import store_files
 from odfchain.transfer.store_files import StoreFiles
@@ -282,11 +281,7 @@ def test_what_needs_folders_in_common_is_refused_with_what_to_do(
 ) -> None:
     session = give_files(engine.session.newSession(), files)
     request: Any = SimpleNamespace(output_data_path=str(tmp_path / "out"))
-    for work, hint in (
-        (lambda: SparkTransformEngine(lambda: session).query(request, progress=SILENT), "local"),
-        (lambda: run_tasks(session, print, 1), "local"),
-    ):
-        with pytest.raises(EngineError, match="executors do not see the folders of the driver") as refused:
-            work()
-        assert hint in str(refused.value.hint)
-        assert "spark.files: shared" in str(refused.value.hint)
+    with pytest.raises(EngineError, match="executors do not see the folders of the driver") as refused:
+        SparkTransformEngine(lambda: session).query(request, progress=SILENT)
+    assert "local" in str(refused.value.hint)
+    assert "spark.files: shared" in str(refused.value.hint)

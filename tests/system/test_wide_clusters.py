@@ -184,6 +184,11 @@ def test_steps_are_those_of_a_folder(cluster: Cluster, tmp_path: Path) -> None:
             running = cluster.begin(*command)
             _, said = running.communicate(timeout=TIMEOUT)
             assert running.returncode == 0, said
+    running = cluster.begin(
+        "sql", "--engine", "spark", "-o", "json", "select count(*) n from cities where id < 9"
+    )
+    found, said = running.communicate(timeout=TIMEOUT)
+    assert (json.loads(found), running.returncode) == ([{"n": 9}], 0), said
     assert objects(cluster.store, "staging/") == {}
     there = objects(cluster.store).keys()
     for local in (False, True):
