@@ -134,7 +134,7 @@ class SmartDestination(SmartPeer, WritablePeer):
             try:
                 self._converse(shipment, cargo, progress)
             except RefusedError as refused:
-                if _may_be_done(refused) and self.head() == shipment.new:
+                if _may_be_done(refused) and self._has(shipment):
                     return  # committed, and the node, or the store behind it, could not say so
                 raise self._meant(refused, shipment) from None
             except TransferError as error:
@@ -152,6 +152,11 @@ class SmartDestination(SmartPeer, WritablePeer):
             f"{self.where}: the node says that it is done, and its head is what it was",
             hint="ask those who run the node",
         )
+
+    def _has(self, shipment: Shipment) -> bool:
+        with contextlib.suppress(TransferError):  # then what the node said is all that is known
+            return self.head() == shipment.new
+        return False
 
     def _meant(self, refused: RefusedError, shipment: Shipment) -> Exception:
         match refused.reason:
