@@ -21,6 +21,7 @@
      │   ├─ ObjectCorruptedError    bytes do not hash to their name
      │   ├─ RefConflictError        compare-and-swap lost against another writer
      │   ├─ BusyError               another process is at work on the same dataset
+     │   ├─ SetBackError            a head in a store does not continue what was seen here (carries it)
      │   └─ StorageFullError        no space, quota or file handles left
      ├─ WorkspaceError              the workspace itself
      │   ├─ NotAWorkspaceError
@@ -252,6 +253,14 @@ class BusyError(StoreError):
     """Another process is at work on the same dataset."""
 
     exit_code = 5
+
+
+class SetBackError(StoreError):
+    """The history in a store does not continue what this machine has seen; `head` is the one there."""
+
+    def __init__(self, message: str, *, head: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.head = head
 
 
 class StorageFullError(StoreError):

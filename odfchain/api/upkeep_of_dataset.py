@@ -29,11 +29,14 @@ class Upkeep:
     _files: DatasetFiles
 
     def plan_reset(self, block: Block) -> ResetPlan:
-        """What `reset` to a block (its hash or number) would mean; nothing is changed."""
+        """What `reset` to a block (its hash or number) would mean; nothing is changed.
+
+        In a workspace with a store the hash of the head there may be given, whatever was seen here: then
+        `reset` follows it (`Workspace.last_seen`).
+        """
         from odfchain.upkeep.rollback import plan_reset
 
         target = str(block) if isinstance(block, int) else block
-        self._files.shared.refuse("putting the head of a dataset back")
         return plan_reset(self._workspace._files, self._files, target)
 
     def reset(self, to: Block | ResetPlan, *, force: bool = False) -> str | None:
@@ -98,7 +101,6 @@ class Upkeep:
         from odfchain.upkeep.hard_compaction import CompactOptions, plan_compact
 
         chosen = CompactOptions(limits=limits or BatchLimits(), metadata_only=metadata_only)
-        self._files.shared.refuse("replacing blocks of a dataset")
         return plan_compact(self._workspace._files, self._files, chosen)
 
     def compact(

@@ -135,6 +135,16 @@ class Workspace(Elsewhere, GivenTokens):
         """
         return Dataset(self, self._current().dataset(ref))
 
+    def last_seen(self, ref: str | DatasetId | DatasetAlias) -> Dataset:
+        """The dataset as this machine has it, also where the store has what cannot be taken over.
+
+        After a `SetBackError` its `reset` to the error's `head` follows the store; or it is read.
+
+        Raises:
+            InvalidIdError, DatasetNotFoundError: as `workspace[ref]`.
+        """
+        return Dataset(self, self._current().damaged_or_not(ref))
+
     def __iter__(self) -> Iterator[Dataset]:
         """Every dataset, ordered by alias."""
         return (Dataset(self, files) for files in self._current().datasets())

@@ -13,7 +13,7 @@ from odfchain.cli.support.output import count_of, format_option, print_records
 from odfchain.cli.support.parameters import DATASET_AT, DRY_RUN
 
 if TYPE_CHECKING:
-    from odfchain import ResetPlan
+    from odfchain import Dataset, ResetPlan, Workspace
 
 
 @click.command("reset")
@@ -28,9 +28,12 @@ def reset_command(dataset: str, block: str, force: bool, dry_run: bool, output: 
     The places where the dataset was pulled from or pushed to are asked whether they have what would be
     dropped; if that is not sure of every block, nothing is done without --force. The old head stays under
     refs/ until `gc --drop-refs`, and a reset to it undoes this one. DATASET@BRANCH moves a branch.
+
+    Where datasets are in a store, the head moves there, for all machines. On a machine that has seen more
+    BLOCK may be the hash of the head that the store has now: this machine follows, and writes nothing there.
     """
     with open_workspace() as workspace:
-        found = on_branch(workspace, dataset)
+        found = _opened(workspace, dataset, block)
         plan = found.plan_reset(block)
         if dry_run or plan.nothing:
             tell_consequences(plan.places, plan.dependents)
@@ -41,13 +44,33 @@ def reset_command(dataset: str, block: str, force: bool, dry_run: bool, output: 
             found.reset(plan)  # says why not
         if not plan.returns:
             tell_consequences(plan.places, plan.dependents)
-            tell_of_proof(found)
+            if not plan.follows:
+                tell_of_proof(found)
             confirm(
                 f"Drop {count_of(len(plan.dropped), 'block')} with {count_of(plan.records, 'record')} "
-                f"of {plan.dataset}?"
+                f"of {plan.dataset}{' here, as the store has' if plan.follows else ''}?"
             )
         kept = found.reset(plan, force=force)
-    _print_reset(plan, "returned" if plan.returns else "reset", kept, output)
+    _print_reset(plan, _status(plan), kept, output)
+
+
+def _opened(workspace: Workspace, dataset: str, block: str) -> Dataset:
+    """The dataset; where the store does not continue what was seen here, only for who names its head."""
+    from odfchain import SetBackError
+
+    try:
+        return on_branch(workspace, dataset)
+    except SetBackError as error:
+        name, _, branch = dataset.partition("@")
+        if block != error.head or branch not in ("", "head"):
+            raise
+        return workspace.last_seen(name)
+
+
+def _status(plan: ResetPlan) -> str:
+    if plan.follows:
+        return "followed"
+    return "returned" if plan.returns else "reset"
 
 
 def _print_reset(plan: ResetPlan, status: str, kept: str | None, output: str) -> None:

@@ -72,6 +72,26 @@ class SharedStore(Protocol):
             CorruptedPeerError: as `opening`.
         """
 
+    def head_there(self, folder: Path) -> Multihash | None:
+        """The head that the store has now, whatever is here; None where the folder is all there is."""
+
+    def bring_blocks(self, folder: Path, head: Multihash) -> None:
+        """The blocks up to a head in the store are here, checked; no reference leads to them.
+
+        Raises:
+            CorruptedPeerError, DatasetsDivergedError: what is there is damaged, or another dataset.
+        """
+
+    def follow(self, folder: Path, here: Multihash, there: Multihash) -> None:
+        """The head, which is `here`, is `there` as in the store, though it does not continue what was seen.
+
+        What is given up stays under a reference, and the memory of heads gives way. Nothing is written there.
+
+        Raises:
+            RefConflictError: one of them is another one by now.
+            CorruptedPeerError, ChainsDifferError: what is there is damaged, or another dataset.
+        """
+
     def refs(self, folder: Path, local: LocalRefStore) -> RefStore:
         """The references of a dataset; its head and its branches move in the store first."""
 
@@ -142,13 +162,6 @@ class SharedStore(Protocol):
     def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:
         """The store has nothing that was left beside datasets; as `collect`, without what is too young."""
 
-    def refuse(self, what: str) -> None:
-        """Nothing, where it can be done; `what` is a whole subject, like "serving datasets".
-
-        Raises:
-            WorkspaceError: it cannot be done with datasets in a store.
-        """
-
 
 class OnlyHere:
     """The folder is all there is: nothing is asked of anybody."""
@@ -170,6 +183,15 @@ class OnlyHere:
         """As `SharedStore`."""
 
     def current(self, folder: Path) -> None:
+        """As `SharedStore`."""
+
+    def head_there(self, folder: Path) -> Multihash | None:
+        """As `SharedStore`."""
+
+    def bring_blocks(self, folder: Path, head: Multihash) -> None:
+        """As `SharedStore`."""
+
+    def follow(self, folder: Path, here: Multihash, there: Multihash) -> None:
         """As `SharedStore`."""
 
     def refs(self, folder: Path, local: LocalRefStore) -> RefStore:  # noqa: ARG002 - one signature
@@ -225,9 +247,6 @@ class OnlyHere:
     def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:  # noqa: ARG002 - one signature
         """As `SharedStore`."""
         return []
-
-    def refuse(self, what: str) -> None:
-        """As `SharedStore`."""
 
 
 ONLY_HERE = OnlyHere()

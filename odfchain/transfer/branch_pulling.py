@@ -75,7 +75,8 @@ def pull_branch(
         old, entry = dataset.chain.head(), fetched_branch(dataset, dataset.ref)
         beside.read(head)
         status = _status(beside, old, head)
-        own = old not in {known.block for known in fetched_branches(dataset)}
+        fetched = {known.block for known in fetched_branches(dataset)}
+        own = old not in fetched or dataset.shared.where is not None  # other machines have added to it
         if status is SyncStatus.OVERWRITTEN and old is not None:
             if own and not options.force:
                 raise _refusal(dataset, peer, beside, old, head)

@@ -83,7 +83,7 @@ def pull_dataset(
         SignatureError: the head's signature is not what the options want.
         CorruptedPeerError: what the peer sent is wrong; the message names the object or the block.
         AccessError, TransferError: the peer refuses or cannot be reached.
-        RefConflictError: another writer moved the head meanwhile.
+        RefConflictError: another writer moved the head meanwhile, here or there.
         BrokenChainError, CodecError: the local dataset is damaged.
         StorageFullError, StoreError: it cannot be stored.
     """
@@ -127,6 +127,8 @@ def _begun(
             "`odfchain search --repo URL` lists what a repository has; a server may show it only to those "
             "who have a token: `odfchain login URL`",
         )
+    if options.only not in (None, offer.head):
+        raise conflict(HEAD, options.only, offer.head)
     incoming = workspace.root / "incoming"
     fsio.make_folder(incoming)
     # who pulls from elsewhere may find on the way that the store has moved on
@@ -289,7 +291,6 @@ class _Pull:
             if isinstance(found, Ahead):
                 received = self.arrival.check(links, found.blocks, dataset.chain.history(old))
                 return _Judged(source, spool, found.blocks, received, SyncStatus.UPDATED)
-            dataset.shared.refuse("replacing the history of a dataset")
             blocks = whole_chain(links, self.head)
             received = self.arrival.check(links, blocks, None)
             return _Judged(source, spool, blocks, received, SyncStatus.OVERWRITTEN)

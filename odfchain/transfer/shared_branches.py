@@ -15,17 +15,23 @@ from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import SHARING
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.fetched_branches import rename_fetched
+from odfchain.repo.fetched_branches import fetched_branch, rename_fetched
 from odfchain.repo.merge_record import merged_names
 from odfchain.repo.points import is_referenced
-from odfchain.repo.references import branch_names, keep_reachable, lock_path, remove_branch
+from odfchain.repo.references import (
+    branch_names,
+    keep_reachable,
+    lock_path,
+    overwritten_name,
+    remove_branch,
+)
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
 from odfchain.transfer.branch_pulling import bring_merged, pull_branch
 from odfchain.transfer.merged_sources import unknown_sources
 from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.object_space import ObjectSpace
-from odfchain.transfer.sync import SyncOptions
+from odfchain.transfer.sync import SyncOptions, SyncStatus
 
 
 def listed_branches(space: ObjectSpace, dataset: DatasetFiles) -> list[str]:
@@ -51,7 +57,13 @@ def follow_branch(branch: DatasetFiles, peer: ObjectPeer, there: Multihash | Non
     if here == there:
         return ()
     if there is not None:
-        return pull_branch(branch, peer, peer.where, SyncOptions(on_demand=True, force=True)).warnings
+        known = fetched_branch(branch, branch.ref)
+        where = peer.where if known is None else known.where
+        outcome = pull_branch(branch, peer, where, SyncOptions(on_demand=True, force=True))
+        if here is None or outcome.status is not SyncStatus.OVERWRITTEN or _is_needed(branch, here):
+            return outcome.warnings
+        kept = f"does not continue what was seen here, which stays under refs/{overwritten_name(here)}"
+        return (*outcome.warnings, f"{branch.label}: the branch in {peer.where} {kept}")
     with fsio.locked(lock_path(branch)):
         if (here := branch.chain.head()) is not None:
             if not _is_needed(branch, here):

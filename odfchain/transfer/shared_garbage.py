@@ -25,7 +25,7 @@ from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.object_space import Listed, ObjectSpace
 from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind
 from odfchain.transfer.shared_marks import Marks, Turn, forget_probes, store_time
-from odfchain.transfer.shared_refs import block_of
+from odfchain.transfer.shared_sending import block_of
 from odfchain.transfer.slice_files import objects_of
 
 _MOST = 10_000_000

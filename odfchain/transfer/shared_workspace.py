@@ -11,6 +11,7 @@ is believed that a pull would not believe. Slices come when they are read. Sourc
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import shutil
 import time
@@ -30,7 +31,6 @@ from odfchain.errors import (
     StorageFullError,
     StoreError,
     UsageError,
-    WorkspaceError,
 )
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multibase import encode_base16
@@ -55,7 +55,9 @@ from odfchain.transfer.shared_branches import follow_branch, follow_merged, list
 from odfchain.transfer.shared_garbage import Removal, with_other_references
 from odfchain.transfer.shared_marks import LIFE, Marks
 from odfchain.transfer.shared_names import Name, SharedNames, by_id
-from odfchain.transfer.shared_refs import KnownHead, SharedRefStore, kept, send, send_continuation
+from odfchain.transfer.shared_refs import KnownHead, SharedRefStore
+from odfchain.transfer.shared_sending import Sent, came, kept, send, send_following
+from odfchain.transfer.shared_set_back import bring_blocks, intended, set_back, was_intended
 from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.transfer.store_files import StoreFiles
 from odfchain.transfer.sync import SyncOptions
@@ -138,23 +140,43 @@ class SharedWorkspace:
 
     def _bring(self, name: Name) -> None:
         """The blocks of a dataset are here, as they are in the store."""
-        here = WorkspaceFiles(self._root)
-        peer = self._peer(name.dataset_id)
+        peer, folder = self._peer(name.dataset_id), self._folder(name.dataset_id)
+        options = SyncOptions(on_demand=True, dataset_id=name.dataset_id)
         try:
-            options = SyncOptions(on_demand=True, dataset_id=name.dataset_id)
-            outcome = pull_dataset(here, peer, name.alias, options, SILENT)
+            self._pull(name, options)
         except ChainsDifferError as error:
-            raise StoreError(
-                f"{peer.where}: the history there does not continue what was seen here: {error.message}",
-                hint=f"somebody set it back; what is here is in {self._folder(name.dataset_id)}, from where "
-                "`odfchain pull` brings it into another workspace",
-            ) from error
+            there = Multihash.parse(error.source_head)
+            if not (folder.is_dir() and was_intended(DatasetFiles.open(folder), peer, there)):
+                raise set_back(name.alias, folder, peer, error) from error
+            self._pull(name, dataclasses.replace(options, force=True, only=there))
+
+    def _pull(self, name: Name, options: SyncOptions) -> None:
+        try:
+            here, peer = WorkspaceFiles(self._root), self._peer(name.dataset_id)
+            outcome = pull_dataset(here, peer, name.alias, options, SILENT)
         except NameCollisionError:
             if self._local_head(name.dataset_id) is None:  # else another process has just brought it
                 raise
             return
         for text in outcome.warnings:
             warn(text)
+
+    def head_there(self, folder: Path) -> Multihash | None:
+        """As `SharedStore`."""
+        return self._ask(DatasetId.from_multibase(folder.name))
+
+    def bring_blocks(self, folder: Path, head: Multihash) -> None:
+        """As `SharedStore`."""
+        dataset_id = DatasetId.from_multibase(folder.name)
+        bring_blocks(DatasetFiles.open(folder), self._peer(dataset_id), head)
+        self._opened.add(dataset_id)  # who looks at all datasets need not hear of it again
+
+    def follow(self, folder: Path, here: Multihash, there: Multihash) -> None:
+        """As `SharedStore`."""
+        name = Name(DatasetId.from_multibase(folder.name), DatasetFiles.open(folder).alias)
+        options = SyncOptions(force=True, on_demand=True, dataset_id=name.dataset_id, onto=here, only=there)
+        self._pull(name, options)
+        self._opened.add(name.dataset_id)
 
     def _settled(self) -> list[Name]:
         """The names in the store, after which those here go."""
@@ -198,13 +220,15 @@ class SharedWorkspace:
         local = local or refs_of(DatasetFiles.open(folder))
         dataset_id = DatasetId.from_multibase(folder.name)
 
-        def send_from_here(peer: ObjectPeer, expected: Multihash | None, new: Multihash) -> list[ObjectKey]:
-            just_sent = self._just_sent(folder)
+        def on(ref: str) -> DatasetFiles:
+            return DatasetFiles.open(folder, ref=ref)
+
+        def send_from_here(peer: ObjectPeer, expected: Multihash | None, new: Multihash) -> Sent:
             ref = HEAD if expected is None else peer.ref  # the head's, where a branch begins
-            return send_continuation(DatasetFiles.open(folder, ref=ref), peer, expected, new, just_sent)
+            return send_following(on(ref), peer, expected, new, self._just_sent(folder))
 
         def kept_there(peer: ObjectPeer, reused: list[ObjectKey]) -> AbstractContextManager[None]:
-            return kept(DatasetFiles.open(folder), peer, self._marks(dataset_id), reused)
+            return kept(on(HEAD), peer, self._marks(dataset_id), reused)
 
         return SharedRefStore(
             local,
@@ -212,6 +236,8 @@ class SharedWorkspace:
             lambda ref: self._known(dataset_id, ref),
             send_from_here,
             kept_there,
+            lambda peer, expected, new, head: came(on(peer.ref), peer, expected, new, head),
+            lambda expected, new: intended(folder, expected, new),
             lambda ref: self._follow(dataset_id, ref),
         )
 
@@ -453,13 +479,6 @@ class SharedWorkspace:
 
     def _marks(self, dataset_id: DatasetId) -> Marks:
         return Marks(self._space, _folder_name(dataset_id))
-
-    def refuse(self, what: str) -> None:
-        """As `SharedStore`."""
-        raise WorkspaceError(
-            f"{what} is not possible in a workspace whose datasets are in a store ({self.where})",
-            hint="`odfchain pull` brings a dataset into a workspace without a store",
-        )
 
 
 def connect(root: Path, url: str) -> SharedWorkspace:

@@ -268,11 +268,11 @@ class Sharing:
         """
         from odfchain.transfer.branch_pulling import pull_branch  # noqa: PLC0415 - few commands need it
 
-        dataset.shared.refuse("pulling branches")
         dataset, options = self._dataset(dataset), options or SyncOptions(parallel=self.config.parallel)
+        dataset.shared.branch(dataset.folder, dataset.ref)
         known = fetched_branch(dataset, dataset.ref)
         place = source or (known.where if known is not None else None)
-        if place is None:
+        if place is None or place == dataset.shared.place(dataset.folder):
             raise UsageError(
                 f"it is not known where {dataset.alias}@{dataset.ref} comes from",
                 hint=f"name it: odfchain pull {dataset.alias}@{dataset.ref} --from URL",
@@ -280,6 +280,7 @@ class Sharing:
         where = str(self.url_of(place)) if "://" in place else place
         with closing(self.open(place, token if source else None, options.parallel)) as peer:
             outcome = pull_branch(dataset, peer, where, options, progress)
+        dataset.shared.signed(dataset.folder, dataset.ref)
         return Pulled(dataset.alias, where, outcome)
 
     def push(

@@ -34,6 +34,8 @@ class SyncOptions:
     """The dataset that has to come; None is whatever is there."""
     onto: Multihash | None = None
     """The head that a copy which is here has to have until then; None is whatever it has."""
+    only: Multihash | None = None
+    """The head that the peer has to have; None is whatever it has."""
     on_demand: bool = False
     """Slices come when they are read: none is brought, and the copy is not marked for that."""
 

@@ -36,7 +36,6 @@ def reset_to_metadata(dataset: DatasetFiles, *, system_time: Timestamp | None = 
         RefConflictError: another writer was faster; the head is where it put it.
         ChainError, StoreError, CodecError: the chain cannot be read or written; the head is where it was.
     """
-    dataset.shared.refuse("starting a dataset over")
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is not DatasetKind.DERIVATIVE:
         raise TransformError(

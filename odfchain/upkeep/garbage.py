@@ -118,7 +118,10 @@ def collect(
             )
         found = _Collection(dataset, options, int((now() - options.grace) * 1e9)).run()
     stored = dataset.shared.collect(
-        dataset.folder, lambda: reachable(dataset).keys(), grace=options.grace, dry_run=options.dry_run
+        dataset.folder,
+        lambda: reachable(dataset, frozenset(found.refs)).keys(),
+        grace=options.grace,
+        dry_run=options.dry_run,
     )
     if not stored:
         return found

@@ -101,6 +101,7 @@ def plan_compact(
         BrokenChainError, StoreError, CodecError, ManifestError: something cannot be read.
     """
     options = options or CompactOptions()
+    dataset.shared.branches(dataset.folder)
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is DatasetKind.DERIVATIVE and not options.metadata_only:
         raise UsageError(

@@ -15,8 +15,8 @@ from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.points import block_at
-from odfchain.repo.references import branch_names, keep_reachable, lock_path, ref_names
+from odfchain.repo.points import block_at, is_referenced
+from odfchain.repo.references import branch_names, keep_reachable, lock_path, overwritten_name, ref_names
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
@@ -44,6 +44,8 @@ class ResetPlan:
     """Dropped blocks that no place was found to have, newest first."""
     dependents: tuple[Dependent, ...]
     """Derivatives here that have read dropped blocks."""
+    follows: bool = False
+    """Whether the store that the dataset is in has the new head already: only this folder goes there."""
 
     def __repr__(self) -> str:
         way = "come back" if self.returns else "go"
@@ -81,12 +83,15 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
     """What moving the head to a block means: what is dropped, who else has it, and who breaks.
 
     The target is an ancestor of the head; or a head that a reference keeps and that the present head is an
-    ancestor of, which undoes a reset.
+    ancestor of, which undoes a reset; or, by its hash, another head that the store has by now.
 
     Raises:
         UsageError: the target is neither.
         And all errors of `find_block` and `places_with`.
     """
+    if (there := _head_there(dataset, target)) is not None:
+        return _plan_following(workspace, dataset, there)
+    dataset.shared.branches(dataset.folder)  # what they have is not lost
     name = find_block(dataset, target) if isinstance(target, str) else target
     old = DatasetState.read(dataset.chain)
     new = DatasetState.read(dataset.chain, name)
@@ -116,6 +121,40 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
         places=tuple(places),
         unsaved=tuple(unsaved),
         dependents=() if forward else tuple(dependents(workspace, dataset, between)),
+    )
+
+
+def _head_there(dataset: DatasetFiles, target: str | Multihash) -> Multihash | None:
+    """The head of the store that the dataset is in, if that is the target and not the head here."""
+    text = str(target)
+    if dataset.ref != HEAD or text.isdigit() or text == str(dataset.chain.head()):
+        return None
+    there = dataset.shared.head_there(dataset.folder)
+    return there if text == str(there) else None
+
+
+def _plan_following(workspace: WorkspaceFiles, dataset: DatasetFiles, there: Multihash) -> ResetPlan:
+    dataset.shared.bring_blocks(dataset.folder, there)
+    old, new = DatasetState.read(dataset.chain), DatasetState.read(dataset.chain, there)
+    dropped: list[Multihash] = []
+    for name, _ in dataset.chain.walk(old.head):
+        if is_referenced(dataset, name, head=there):
+            break
+        dropped.append(name)
+    oldest = dataset.chain.get(dropped[-1]).prev_block_hash if dropped else old.head
+    kept = 0 if oldest is None else DatasetState.read(dataset.chain, oldest).record_count
+    return ResetPlan(
+        dataset=str(dataset.alias),
+        old_head=old.head,
+        new_head=there,
+        new_number=new.head_block.sequence_number,
+        dropped=tuple(dropped),
+        returns=False,
+        records=old.record_count - kept,
+        places=(),
+        unsaved=(),
+        dependents=tuple(dependents(workspace, dataset, dropped)),
+        follows=True,
     )
 
 
@@ -155,7 +194,8 @@ def reset(
 ) -> str | None:
     """The head is where the plan says and the old one is kept by the reference returned; or all is as it was.
 
-    None is returned when there was nothing to do, or the new head leads to the old one.
+    None is returned when there was nothing to do, or the new head leads to the old one. What the plan
+    follows, a store that was put back, is not written to.
 
     Raises:
         UnsavedBlocksError: dropped blocks are nowhere else (unless `force`).
@@ -168,6 +208,9 @@ def reset(
         return None
     if plan.unsaved and not force:
         raise _unsaved(plan)
+    if plan.follows:
+        dataset.shared.follow(dataset.folder, plan.old_head, plan.new_head)
+        return overwritten_name(plan.old_head) if plan.dropped else None
     with fsio.try_locked(lock_path(dataset)) as free:
         if not free:
             raise BusyError(
@@ -190,14 +233,15 @@ def rewrite_memory(
 
     Only who holds the dataset's key decides what its history is: to them a peer that follows the reset is no
     rollback. For everybody else the memory stays, because what a copy is reset to says nothing about what
-    peers must have.
+    peers must have. In a store it does: who may write there has put back what all machines have.
 
     Raises:
         StoreError: the memory cannot be read or written.
         BrokenChainError: the dataset has no Seed.
     """
     dataset_id = dataset.id
-    if dataset.ref != HEAD or not workspace.has_key(dataset_id):
+    decides = dataset.shared.where is not None or workspace.has_key(dataset_id)
+    if dataset.ref != HEAD or not decides:
         return  # of branches nothing is remembered
     memory = SeenHeads(workspace.root / "seen")
     known = memory.get(dataset_id)

@@ -14,7 +14,6 @@ from odfchain.errors import (
     NameCollisionError,
     RefConflictError,
     UnsavedBlocksError,
-    WorkspaceError,
 )
 from odfchain.repo.fetched_branches import fetched_branches
 from odfchain.serve import shared_copy
@@ -250,17 +249,6 @@ def test_a_damaged_branch_does_not_hide_the_others(
     with pytest.raises(CorruptedPeerError):
         other["cities"].branch("bad")
     assert texts(other) == ["a"]
-
-
-def test_branches_go_no_way_back(store: SmallS3, tmp_path: Path) -> None:
-    one = machine(store, tmp_path / "one")
-    append(add(one), "a")
-    fix = one["cities"].create_branch("fix")
-    seed = fix._files.chain.names(fix.head)[0]
-    with pytest.raises(WorkspaceError, match="only grows"):
-        fix._files.chain.set_ref("fix", seed, expected=fix.head)
-    with pytest.raises(WorkspaceError, match="not possible in a workspace whose"):
-        fix.reset(0)
 
 
 def test_branches_cost_requests_only_who_asks_for_them(store: SmallS3, tmp_path: Path) -> None:

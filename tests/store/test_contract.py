@@ -24,7 +24,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.store.brought import BroughtObjectStore
 from odfchain.store.local import LocalObjectStore, LocalRefStore
 from odfchain.store.scratch import LocalScratch, MemoryScratch
-from odfchain.transfer import shared_refs
+from odfchain.transfer import shared_refs, shared_sending
 from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.public_layout import PeerUrl
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
@@ -50,14 +50,15 @@ def refs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         yield local if request.param == "local" else MemoryRefStore()
         return
     environment(monkeypatch, tmp_path)
-    monkeypatch.setattr(shared_refs, "is_among", lambda peer, name, head: head == name)
     with SmallS3() as server:
         peer = ObjectPeer(PeerUrl.parse(server.url("bucket/x")))
         yield shared_refs.SharedRefStore(
             local,
             lambda _: peer,
             functools.cache(lambda _: shared_refs.KnownHead()),
-            lambda *_: [],
+            lambda *_: shared_sending.Sent([]),
+            lambda *_: contextlib.nullcontext(),
+            lambda _peer, _expected, new, head: head == new,
             lambda *_: contextlib.nullcontext(),
             lambda _: None,
         )

@@ -1,0 +1,533 @@
+"""Heads and branches of datasets in a store that are put back, compacted, or replaced by another history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import odfchain as odf
+from odfchain.api import Workspace
+from odfchain.errors import (
+    BranchNotFoundError,
+    ObjectNotFoundError,
+    RefConflictError,
+    SetBackError,
+    TransferError,
+    UnsavedBlocksError,
+    UsageError,
+)
+from odfchain.ids.multihash import Multihash
+from odfchain.repo.fetched_branches import fetched_branches
+from odfchain.repo.references import overwritten_name
+from odfchain.store.local import LocalRefStore
+from odfchain.transform.start_over import reset_to_metadata
+from odfchain.upkeep.garbage import GcOptions, collect
+from tests.kit.branch_cases import run_here
+from tests.kit.shared_store import PREFIX, add, append, machine, objects, texts
+from tests.kit.small_s3 import START, SmallS3
+from tests.kit.upkeep_scenes import head_of, later, reader_of
+from tests.share.test_shared_writers import QUICK, at, calm, reopened
+
+DAYS = 40 * 86_400
+
+
+@pytest.fixture
+def two(store: SmallS3, tmp_path: Path) -> tuple[Workspace, Workspace]:
+    """Two machines with one dataset of three rows in three commits, after its two first blocks."""
+    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+    root = add(one)
+    for text in "abc":
+        append(root, text)
+    assert list(texts(other)) == ["a", "b", "c"]
+    return one, other
+
+
+def refs(workspace: Workspace) -> set[str]:
+    return {path.name for path in (workspace.last_seen("cities")._files.folder / "refs").iterdir()}
+
+
+def clean(workspace: Workspace) -> bool:
+    """Whether nothing is wrong with the dataset, as far as this machine can tell."""
+    (report,) = workspace.verify(["cities"])
+    return not report.faults and all(found.whole for found in workspace.fsck())
+
+
+def follow(workspace: Workspace) -> str | None:
+    """The store was set back: that is an error, whose head is followed then; what keeps the old one."""
+    with pytest.raises(SetBackError) as caught:
+        _ = workspace["cities"]
+    assert f"`odfchain reset cities {caught.value.head}`" in (caught.value.hint or "")
+    return workspace.last_seen("cities").reset(Multihash.parse(caught.value.head))
+
+
+# --- putting back --------------------------------------------------------------------------------------
+
+
+def test_a_head_that_is_put_back_is_an_error_elsewhere_until_it_is_followed(
+    store: SmallS3, two: tuple[Workspace, Workspace]
+) -> None:
+    one, other = two
+    old = head_of(one["cities"]._files)
+    kept = one["cities"].reset(3, force=True)
+    assert kept == overwritten_name(old)
+    assert kept in refs(one)
+    assert list(texts(one)) == ["a", "b"]
+    assert one["cities"].signature().status.value == "signed"
+    assert clean(one)
+    # noticed, by whatever is done there; the others go on
+    for act in (texts, Workspace.verify, lambda there: there["cities"].gc()):
+        with pytest.raises(SetBackError, match="does not continue what was seen here"):
+            act(other)
+    assert len(other) == 1
+    before = objects(store)
+    with pytest.raises(SetBackError):
+        other.gc()
+    assert all(found.whole for found in other.fsck())
+    assert objects(store) == before
+    assert list(other.last_seen("cities").scan().to_arrow()["text"].to_pylist()) == ["a", "b", "c"]
+    # followed
+    store.requests.clear()
+    assert follow(other) == kept
+    assert {method for method, _, _ in store.requests} == {"GET"}
+    assert kept in refs(other)
+    assert list(texts(other)) == ["a", "b"]
+    assert clean(other)
+    append(other["cities"]._files, "d")
+    assert list(texts(one)) == ["a", "b", "d"]
+    append(one["cities"]._files, "e")
+    assert list(texts(other)) == ["a", "b", "d", "e"]
+    assert clean(one)
+    assert clean(other)
+
+
+def test_who_has_no_key_puts_back_too(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
+    one, other = two
+    assert not other["cities"].has_key
+    other["cities"].reset(2, force=True)
+    assert not objects(store, "refs/head.jws"), "it was of a block that is gone"
+    assert list(texts(other)) == ["a"]
+    follow(one)
+    append(one["cities"]._files, "d")
+    assert list(texts(other)) == ["a", "d"], "its memory of heads does not stand in the way"
+    assert other["cities"].signature().status.value == "signed"
+
+
+def test_what_was_put_back_returns(store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path) -> None:
+    """Also after another machine has removed it from the store: who has put it back has it still."""
+    one, other = two
+    old = head_of(one["cities"]._files)
+    one["cities"].reset(2, force=True)
+    before = set(objects(store, "/blocks/")) | set(objects(store, "/data/"))
+    store.clock = lambda: START + DAYS
+    one.gc()
+    assert before <= set(objects(store)), "a reference of that machine leads there"
+    machine(store, tmp_path / "third").gc()
+    assert len(before - set(objects(store))) == 4, "two blocks, two slices"
+    assert one["cities"].reset(old) is None
+    assert before <= set(objects(store))
+    assert list(texts(other)) == ["a", "b", "c"], "nothing has changed for who has not looked"
+    assert list(texts(machine(store, tmp_path / "fourth"))) == ["a", "b", "c"]
+
+
+def test_what_nobody_has_any_more_does_not_return(
+    store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path
+) -> None:
+    late = machine(store, tmp_path / "late")
+    old = head_of(late["cities"]._files)  # its blocks are here, its slices are not
+    late["cities"].reset(2, force=True)
+    store.clock = lambda: START + DAYS
+    machine(store, tmp_path / "third").gc()
+    with pytest.raises(ObjectNotFoundError, match="nothing was committed"):
+        late["cities"].reset(old)
+    assert list(texts(late)) == ["a"]
+
+
+def test_gc_gives_up_in_the_store_what_references_here_kept(
+    store: SmallS3, two: tuple[Workspace, Workspace]
+) -> None:
+    one, _ = two
+    kept = one["cities"].reset(2, force=True)
+    store.clock = lambda: START + DAYS
+    before = set(objects(store))
+    would = collect(one["cities"]._files, GcOptions(drop_refs=True, dry_run=True), now=later)
+    assert before == set(objects(store))
+    done = collect(one["cities"]._files, GcOptions(drop_refs=True), now=later)
+    assert would.refs == done.refs == (kept,)
+    assert [item for item in would.removed if "store" in item.kind] == [
+        item for item in done.removed if "store" in item.kind
+    ]
+    assert len(before - set(objects(store))) == 4
+
+
+def test_what_is_nowhere_else_is_dropped_by_force_only(two: tuple[Workspace, Workspace]) -> None:
+    one, _ = two
+    with pytest.raises(UnsavedBlocksError):
+        one["cities"].reset(2)
+    one["cities"].create_branch("all")
+    one["cities"].reset(2)
+    assert list(texts(one)) == ["a"]
+
+
+def test_other_blocks_are_not_followed(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
+    """Only the head that the store has by now, and only while it has it."""
+    one, other = two
+    head, first = (
+        head_of(one["cities"]._files),
+        one["cities"]._files.chain.names(head_of(one["cities"]._files))[2],
+    )
+    one["cities"].reset(3, force=True)
+    seen = other.last_seen("cities")
+    plan = seen.plan_reset(head_of(one["cities"]._files))
+    assert (plan.follows, plan.dropped, plan.records, plan.unsaved) == (True, (head,), 1, ())
+    with pytest.raises(RefConflictError):
+        seen.reset(first, force=True)
+    append(one["cities"]._files, "d")
+    with pytest.raises(RefConflictError, match="'head' moved"):
+        seen.reset(plan)
+    assert seen.head == other.last_seen("cities").head == head
+
+
+def test_a_store_that_an_attacker_set_back_is_put_right_again(
+    store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path
+) -> None:
+    one, other = two
+    good = head_of(one["cities"]._files)
+    key = next(key for key in store.objects if key.endswith("refs/head"))
+    store.objects[key] = str(one["cities"]._files.chain.names(good)[2]).encode()
+    for workspace in (one, other):
+        with pytest.raises(SetBackError):
+            _ = workspace["cities"]
+    follow(other)
+    other["cities"].reset(good)
+    assert list(texts(one)) == list(texts(machine(store, tmp_path / "third"))) == ["a", "b", "c"]
+
+
+# --- other histories -----------------------------------------------------------------------------------
+
+
+def test_a_compaction_is_followed(store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path) -> None:
+    one, other = two
+    plan = one["cities"].plan_compact()
+    assert (plan.slices_before, plan.slices_after) == (3, 1)
+    head = one["cities"].compact(plan)
+    assert head_of(one["cities"]._files) == head
+    assert clean(one)
+    hint = next(data for key, data in objects(store, "hints/chain").items())
+    assert hint.splitlines()[-1] == str(head).encode()
+    assert follow(other) == overwritten_name(plan.old_head)
+    assert head_of(other["cities"]._files) == head
+    assert list(texts(other)) == ["a", "b", "c"]
+    assert clean(other)
+    append(other["cities"]._files, "d")
+    assert list(texts(one)) == list(texts(machine(store, tmp_path / "third"))) == ["a", "b", "c", "d"]
+
+
+def test_a_branch_of_another_machine_keeps_its_blocks_from_compaction(
+    two: tuple[Workspace, Workspace],
+) -> None:
+    one, other = two
+    other["cities"].create_branch("fix", at=3)
+    with pytest.raises(UsageError, match="fix forked from"):
+        one["cities"].plan_compact()
+
+
+def test_another_history_comes_by_force(
+    store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path
+) -> None:
+    one, other = two
+    elsewhere = odf.init(tmp_path / "elsewhere")
+    elsewhere.pull(store.url(f"{PREFIX}/datasets/{one['cities']._files.folder.name}"), name="cities")
+    elsewhere["cities"].reset(2, force=True)
+    append(elsewhere["cities"]._files, "x")
+    url = (tmp_path / "public").as_uri()
+    elsewhere["cities"].push(url)
+    with pytest.raises(TransferError):
+        one.pull(url, name="cities")
+    assert list(texts(one)) == ["a", "b", "c"]
+    old = head_of(one["cities"]._files)
+    one.pull(url, name="cities", force=True)
+    assert list(texts(one)) == ["a", "x"]
+    assert overwritten_name(old) in refs(one)
+    follow(other)
+    assert list(texts(other)) == list(texts(machine(store, tmp_path / "third"))) == ["a", "x"]
+    append(one["cities"]._files, "y")
+    assert list(texts(other)) == ["a", "x", "y"]
+
+
+def test_a_derivative_starts_over(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
+    one, other = two
+    source = one["cities"]
+    reader_of(one._files, source.id, [head_of(source._files)])
+    before = head_of(other["derived"]._files)
+    head = reset_to_metadata(one["derived"]._files)
+    assert head != before
+    with pytest.raises(SetBackError):
+        _ = other["derived"]
+    plan = other.last_seen("derived").plan_reset(head)
+    assert (len(plan.dropped), plan.new_number) == (2, 1)
+    other.last_seen("derived").reset(plan)
+    assert head_of(other["derived"]._files) == head
+    append(source._files, "d")
+    one["cities"].reset(4, force=True)
+    assert list(texts(one)) == ["a", "b", "c"]
+
+
+# --- faults --------------------------------------------------------------------------------------------
+
+
+def test_of_two_writers_one_is_refused(two: tuple[Workspace, Workspace]) -> None:
+    one, other = two
+    plan = one["cities"].plan_reset(3)
+    append(other["cities"]._files, "d")
+    late = one["cities"]._files
+    assert list(texts(one)) == ["a", "b", "c", "d"]
+    with pytest.raises(RefConflictError):
+        one["cities"].reset(plan, force=True)
+    one["cities"].reset(4, force=True)
+    with pytest.raises(SetBackError, match="does not continue"):
+        append(other.last_seen("cities")._files, "e")
+    append(late, "f")
+    assert list(texts(one)) == ["a", "b", "c", "f"]
+
+
+def test_whoever_writes_at_whatever_moment_of_a_reset(
+    store: SmallS3, two: tuple[Workspace, Workspace]
+) -> None:
+    one, other = two
+    moments: list[str] = []
+    late: list[int] = []
+
+    def write(number: int) -> None:
+        try:
+            _ = other["cities"]
+        except SetBackError:
+            follow(other)
+            late.append(number)
+        append(other["cities"]._files, f"other {number}")
+
+    for number in range(9):
+        expected = list(texts(one))
+        newest = one["cities"]
+        fired = at(store, number, lambda n=number: write(n))  # type: ignore[misc]
+        try:
+            newest.reset(newest.summary.head_block.sequence_number - 1, force=True)
+        except RefConflictError:
+            expected += [f"other {number}"]
+        else:
+            expected = expected[:-1] + [f"other {n}" for n in late if n == number]
+            assert len(fired) == late.count(number)
+        calm(store)
+        assert list(texts(one)) == expected
+        try:
+            assert list(texts(other)) == expected
+        except SetBackError:
+            follow(other)
+        assert list(texts(other)) == expected
+        moments += fired
+    assert any(moment == f"PUT datasets/{newest._files.folder.name}/refs/head" for moment in moments)
+    assert clean(one)
+
+
+@pytest.mark.parametrize("fault", [503, 0])
+def test_an_answer_that_is_lost_is_decided_by_asking(
+    store: SmallS3, two: tuple[Workspace, Workspace], fault: int
+) -> None:
+    one, other = reopened(two[0], QUICK), two[1]
+
+    def lose(meanwhile: Callable[[], object]) -> Callable[[str, str], int | None]:
+        def hook(method: str, path: str) -> int | None:
+            if method == "PUT" and path.endswith("refs/head"):
+                calm(store)
+                meanwhile()
+                return fault
+            return None
+
+        return hook
+
+    store.after = lose(lambda: None)
+    one["cities"].reset(4, force=True)
+    assert list(texts(one)) == ["a", "b", "c"][: len(texts(one))]
+    store.after = lose(lambda: None)
+    one["cities"].reset(3, force=True)
+    assert list(texts(one)) == ["a", "b"], "it was carried out"
+    follow(other)
+
+    def goes_on() -> None:
+        follow(other)
+        append(other["cities"]._files, "x")
+
+    store.after = lose(goes_on)
+    one["cities"].reset(2, force=True)
+    assert list(texts(one)) == ["a", "x"], "somebody has gone on from there"
+    store.before = lose(lambda: append(other["cities"]._files, "y"))
+    with pytest.raises(RefConflictError):
+        one["cities"].reset(2, force=True)
+    assert list(texts(one)) == ["a", "x", "y"], "somebody was faster"
+    store.before = lose(lambda: other["cities"].reset(3, force=True))
+    with pytest.raises(RefConflictError):
+        one["cities"].reset(2, force=True)
+    follow(one)
+    assert list(texts(one)) == ["a", "x"], "somebody has put it back less far"
+    store.before = lambda method, path: fault if method == "PUT" and path.endswith("refs/head") else None
+    with pytest.raises(TransferError):
+        one["cities"].reset(2, force=True)
+    calm(store)
+    assert list(texts(one)) == list(texts(other)) == ["a", "x"], "it was not carried out"
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_process_that_dies_after_the_head_of_the_store(
+    two: tuple[Workspace, Workspace], monkeypatch: pytest.MonkeyPatch, goes_on: bool
+) -> None:
+    one, other = two
+    swap = LocalRefStore.compare_and_swap
+
+    def die(self: LocalRefStore, name: str, expected: Multihash | None, new: Multihash) -> None:
+        if name == "head":
+            raise SystemExit
+        swap(self, name, expected, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalRefStore, "compare_and_swap", die)
+        with pytest.raises(SystemExit):
+            one["cities"].reset(3, force=True)
+    follow(other)
+    if goes_on:
+        append(other["cities"]._files, "d")
+    expected = ["a", "b", *(["d"] if goes_on else [])]
+    assert list(texts(reopened(one))) == list(texts(other)) == expected
+    assert clean(reopened(one))
+
+
+def test_a_process_that_dies_before_the_head_of_the_store(
+    store: SmallS3, two: tuple[Workspace, Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    folder = one["cities"]._files.folder
+
+    def die(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr("odfchain.transfer.object_peer.ObjectPeer.replace_head", die)
+        with pytest.raises(SystemExit):
+            one["cities"].reset(3, force=True)
+    assert list(texts(reopened(one))) == list(texts(other)) == ["a", "b", "c"]
+    append(reopened(one)["cities"]._files, "d")
+    # what was begun once says nothing of a later head: this was somebody else
+    assert (folder / "info" / "replacing").is_file()
+    key = next(key for key in store.objects if key.endswith("refs/head"))
+    store.objects[key] = str(one["cities"]._files.chain.names(head_of(one["cities"]._files))[3]).encode()
+    for workspace in (reopened(one), other):
+        with pytest.raises(SetBackError):
+            _ = workspace["cities"]
+    follow(one)
+    assert list(texts(one)) == ["a", "b"]
+
+
+def test_what_was_refused_is_not_done_later(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
+    one, other = two
+    at(store, 4, lambda: append(other["cities"]._files, "d"))
+    with pytest.raises(RefConflictError):
+        one["cities"].reset(3, force=True)
+    calm(store)
+    assert not (one.last_seen("cities")._files.folder / "info" / "replacing").exists()
+    assert list(texts(one)) == ["a", "b", "c", "d"]
+
+
+# --- branches ------------------------------------------------------------------------------------------
+
+
+def test_a_branch_that_is_put_back_is_followed_and_told(
+    store: SmallS3, two: tuple[Workspace, Workspace], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = two
+    append(one["cities"].create_branch("fix", at=3)._files, "x")
+    append(other["cities"].branch("fix")._files, "y")
+    old = head_of(one["cities"].branch("fix")._files)
+    kept = one["cities"].branch("fix").reset(4, force=True)
+    assert kept == overwritten_name(old)
+    assert one["cities"].branches()[0].signature == "signed"
+    capsys.readouterr()
+    store.requests.clear()
+    found = other["cities"].branch("fix")
+    assert found.scan().to_arrow()["text"].to_pylist() == ["a", "b", "x"]
+    assert f"does not continue what was seen here, which stays under refs/{kept}" in capsys.readouterr().err
+    assert kept in refs(other)
+    assert found.plan_reset(head_of(one["cities"].branch("fix")._files)).nothing
+    assert {method for method, _, _ in store.requests} <= {"GET", "HEAD"}
+    append(found._files, "z")
+    assert one["cities"].at("fix").scan().to_arrow()["text"].to_pylist() == ["a", "b", "x", "z"]
+    assert list(texts(one)) == ["a", "b", "c"]
+    append(one["cities"].branch("fix")._files, "w")
+    with pytest.raises(RefConflictError):
+        found.reset(4, force=True)
+
+
+def test_no_branch_begins_at_what_was_put_back_elsewhere(two: tuple[Workspace, Workspace]) -> None:
+    """It may be garbage by then: the machine that made it has seen no reference that needs it."""
+    one, other = two
+    held = other["cities"]
+    one["cities"].reset(2, force=True)
+    with pytest.raises(SetBackError):
+        held.create_branch("late")
+    assert one["cities"].branch_names == []
+    follow(other)
+    append(one["cities"]._files, "d")
+    assert held.create_branch("fix").label == "cities@fix"
+
+
+def test_a_branch_comes_from_another_place(
+    store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path
+) -> None:
+    one, other = two
+    elsewhere = odf.init(tmp_path / "elsewhere")
+    elsewhere.pull(store.url(f"{PREFIX}/datasets/{one['cities']._files.folder.name}"), name="cities")
+    url = (tmp_path / "public").as_uri()
+    append(elsewhere["cities"].create_branch("fix")._files, "x")
+    elsewhere["cities"].push(url)
+    elsewhere["cities"].branch("fix").push(url)
+    with pytest.raises(BranchNotFoundError):
+        one["cities"].pull_branch("none", url)
+    one["cities"].pull_branch("fix", url)
+    assert other["cities"].at("fix").scan().to_arrow()["text"].to_pylist() == ["a", "b", "c", "x"]
+    (fetched,) = fetched_branches(other["cities"]._files)
+    assert not fetched.is_verified, "it is verified before it is merged"
+    with pytest.raises(UsageError, match="not known where cities@fix comes from"):
+        other["cities"].pull_branch("fix")
+    append(elsewhere["cities"].branch("fix")._files, "y")
+    elsewhere["cities"].branch("fix").push(url)
+    assert one["cities"].pull_branch("fix").blocks == 1
+    append(elsewhere["cities"].branch("fix")._files, "z")
+    elsewhere["cities"].branch("fix").push(url)
+    append(other["cities"].branch("fix")._files, "w")
+    with pytest.raises(TransferError, match="went apart"):
+        one["cities"].pull_branch("fix")
+    one["cities"].pull_branch("fix", force=True)
+    for workspace in two:
+        found = workspace["cities"].at("fix").scan().to_arrow()["text"].to_pylist()
+        assert found == ["a", "b", "c", "x", "y", "z"]
+
+
+# --- commands ------------------------------------------------------------------------------------------
+
+
+def test_commands_say_what_happens(two: tuple[Workspace, Workspace]) -> None:
+    one, other = (run_here(workspace) for workspace in two)
+    done = one("-y", "reset", "cities", "3", "--force")
+    assert done.out.split()[-5:] == ["reset", "3", "1", "1", "1"], done.err
+    refused = other("tail", "cities")
+    assert refused.code == 7
+    command = refused.err.partition("`odfchain ")[2].partition("`")[0].split()
+    assert command[:2] == ["reset", "cities"]
+    assert "cities" in other("list").out
+    assert other("verify", "cities").code == 7
+    assert other("reset", "cities", "2", "--force").code == 7, "not without the hash"
+    assert "would be reset" in other(*command, "--dry-run").out
+    assert "followed" in other("-y", *command).out
+    assert other("verify", "cities").code == 0
+    assert "nothing to do" in other(*command).out
+    assert one("-y", "compact", "cities", "--hard").code == 0
+    assert other("tail", "cities").code == 7
