@@ -21,7 +21,6 @@ from odfchain.errors import (
     OdfchainError,
     OutcomeUnknownError,
     RefConflictError,
-    WorkspaceError,
 )
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
@@ -57,7 +56,6 @@ from odfchain.transfer.slice_files import DataObject, arriving
 from odfchain.transfer.smart_objects import address_here, key_of
 from odfchain.transfer.sync import SyncOptions
 
-_ONLY_GROWS = "Histories only grow in this node's store."
 _STORE_FAILS = "The store of this node fails."
 _NOT_KNOWN = "It is not known whether this was committed."
 
@@ -245,8 +243,6 @@ class DatasetTarget:
             where = self.workspace.shared.where
             if where is None or where not in error.message:
                 raise
-            if type(error) is WorkspaceError:
-                raise _refused(phase, _ONLY_GROWS) from None
             self.problem(error.message)
             unknown = isinstance(error, OutcomeUnknownError)
             raise _refused(phase, _NOT_KNOWN if unknown else _STORE_FAILS) from None

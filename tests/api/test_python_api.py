@@ -317,7 +317,7 @@ def opening(scene: Scene) -> None:
 
 
 @case("Workspace.add", "Workspace.check", "Workspace.create", "Workspace.update", "Workspace.import_")
-@case("Workspace.rename", "Workspace.delete")
+@case("Workspace.rename", "Workspace.delete", "Workspace.last_seen")
 def making(scene: Scene) -> None:
     (snapshot,) = read_snapshots(manifest(name="made"))
     scene.ws.check(snapshot)
@@ -326,6 +326,7 @@ def making(scene: Scene) -> None:
     scene.ws.rename("made", "other")
     scene.ws.delete("other")
     assert "other" not in scene.ws
+    assert scene.ws.last_seen("kept").head == scene.ws["kept"].head
     made = scene.ws.import_(scene.file("A,1\n", "list.csv"), name="listed", key="city")
     assert repr(made) == "<listed: 1 rows of city STRING, population BIGINT>"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,12 +19,18 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.spark.session import SparkEngine, session_beside
+from odfchain.transfer.object_space import STORE_LIMITS
+from odfchain.transfer.public_layout import PeerUrl
+from odfchain.transfer.shared_workspace import SharedWorkspace
 from odfchain.transfer.store_files import StoreFiles
 from tests.kit.root_rows import MADE, START, add_root, records, schema_with, staged_slice
 from tests.kit.small_s3 import SmallS3
 
 PREFIX = "bucket/team"
+QUICK = replace(STORE_LIMITS, retries=0, first_wait=0.001)
+"""What fails once is not repeated, but for writes."""
 SCHEMA = schema_with(pa.field("id", pa.int64()), pa.field("text", pa.string()))
 
 
@@ -124,3 +131,34 @@ def recorded(folder: Path, name: str) -> list[ev.AddData]:
         found = dataset._files.chain.nearest_all("AddData", head=dataset.head)
         events = [each.block.event for each in reversed(list(found))]
         return [event for event in events if isinstance(event, ev.AddData)]
+
+
+def reopened(workspace: Workspace, limits: object = QUICK) -> Workspace:
+    """The workspace of a folder as another process sees it."""
+    find = WorkspaceFiles.find(
+        workspace.path, lambda root, url: SharedWorkspace(root, PeerUrl.parse(url), limits)  # type: ignore[arg-type]
+    )  # fmt: skip
+    return Workspace(find)
+
+
+def at(store: SmallS3, number: int, do: Callable[[], int | None], *, after: bool = False) -> list[str]:
+    """`do` something once, at the request of this number; the request is in the list when it did."""
+    count, fired = iter(range(1_000)), list[str]()
+
+    def hook(method: str, path: str) -> int | None:
+        if fired or next(count) != number:
+            return None
+        fired.append(f"{method} {path.removeprefix(f'{PREFIX}/')}")
+        return do()
+
+    calm(store)
+    if after:
+        store.after = hook
+    else:
+        store.before = hook
+    return fired
+
+
+def calm(store: SmallS3) -> None:
+    """Nothing happens in between any more."""
+    store.before = store.after = lambda *_: None

@@ -19,16 +19,18 @@ from odfchain.errors import (
     UsageError,
 )
 from odfchain.ids.multihash import Multihash
+from odfchain.model.timestamp import Timestamp
 from odfchain.repo.fetched_branches import fetched_branches
 from odfchain.repo.references import overwritten_name
+from odfchain.serve.server import RepositoryServer
+from odfchain.serve.token_file import TokenFile
 from odfchain.store.local import LocalRefStore
 from odfchain.transform.start_over import reset_to_metadata
 from odfchain.upkeep.garbage import GcOptions, collect
 from tests.kit.branch_cases import run_here
-from tests.kit.shared_store import PREFIX, add, append, machine, objects, texts
+from tests.kit.shared_store import PREFIX, QUICK, add, append, at, calm, machine, objects, reopened, texts
 from tests.kit.small_s3 import START, SmallS3
 from tests.kit.upkeep_scenes import head_of, later, reader_of
-from tests.share.test_shared_writers import QUICK, at, calm, reopened
 
 DAYS = 40 * 86_400
 
@@ -70,7 +72,10 @@ def test_a_head_that_is_put_back_is_an_error_elsewhere_until_it_is_followed(
 ) -> None:
     one, other = two
     old = head_of(one["cities"]._files)
-    kept = one["cities"].reset(3, force=True)
+    dataset = one["cities"]
+    store.requests.clear()
+    kept = dataset.reset(3, force=True)
+    assert len(store.requests) == 6, "branches; hint, head; signatures; head, signature"
     assert kept == overwritten_name(old)
     assert kept in refs(one)
     assert list(texts(one)) == ["a", "b"]
@@ -272,6 +277,25 @@ def test_a_derivative_starts_over(store: SmallS3, two: tuple[Workspace, Workspac
     append(source._files, "d")
     one["cities"].reset(4, force=True)
     assert list(texts(one)) == ["a", "b", "c"]
+
+
+def test_a_node_takes_another_history_by_force(
+    store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path
+) -> None:
+    one, node = two
+    elsewhere = odf.init(tmp_path / "elsewhere")
+    elsewhere.pull(store.url(f"{PREFIX}/datasets/{one['cities']._files.folder.name}"), name="cities")
+    elsewhere["cities"].reset(2, force=True)
+    append(elsewhere["cities"]._files, "x")
+    token = TokenFile(node.path).create("me", ["push:%", "force:%"], Timestamp.now()).text
+    with RepositoryServer(node._files, write=True) as server:
+        url = f"odf+{server.url}cities"
+        with pytest.raises(TransferError):
+            elsewhere["cities"].push(url, token=token)
+        elsewhere["cities"].push(url, token=token, force=True)
+    assert list(texts(node)) == ["a", "x"]
+    follow(one)
+    assert list(texts(one)) == ["a", "x"]
 
 
 # --- faults --------------------------------------------------------------------------------------------

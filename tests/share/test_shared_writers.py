@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,28 +14,15 @@ from odfchain.api import Workspace
 from odfchain.errors import OdfchainError, RefConflictError, TransferError
 from odfchain.progress import SILENT
 from odfchain.repo.commit import on_the_newest_head
-from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalRefStore
-from odfchain.transfer.object_space import STORE_LIMITS
-from odfchain.transfer.public_layout import PeerUrl
-from odfchain.transfer.shared_workspace import SharedWorkspace
-from tests.kit.shared_store import PREFIX, add, append, machine, texts
+from tests.kit.shared_store import QUICK, add, append, at, calm, machine, reopened, texts
 from tests.kit.small_s3 import RESET, SmallS3
 
-QUICK = replace(STORE_LIMITS, retries=0, first_wait=0.001)
 AGAIN = replace(QUICK, retries=2)
 ROOT = Path(__file__).parents[2]
 MOST = 9
 """More requests than a commit of one block has [count]."""
-
-
-def reopened(workspace: Workspace, limits: object = QUICK) -> Workspace:
-    """The workspace of a folder as another process sees it."""
-    find = WorkspaceFiles.find(
-        workspace.path, lambda root, url: SharedWorkspace(root, PeerUrl.parse(url), limits)  # type: ignore[arg-type]
-    )  # fmt: skip
-    return Workspace(find)
 
 
 @pytest.fixture
@@ -52,29 +38,6 @@ def write(workspace: Workspace, text: str, retries: int = 5, ref: str = HEAD) ->
     """A commit of one row, repeated as `ingest` repeats it."""
     root = workspace["cities"].branch(ref)._files
     on_the_newest_head(lambda: append(root, text), retries, SILENT)
-
-
-def at(store: SmallS3, number: int, do: Callable[[], int | None], *, after: bool = False) -> list[str]:
-    """`do` something once, at the request of this number; the request is in the list when it did."""
-    count, fired = iter(range(1_000)), list[str]()
-
-    def hook(method: str, path: str) -> int | None:
-        if fired or next(count) != number:
-            return None
-        fired.append(f"{method} {path.removeprefix(f'{PREFIX}/')}")
-        return do()
-
-    calm(store)
-    if after:
-        store.after = hook
-    else:
-        store.before = hook
-    return fired
-
-
-def calm(store: SmallS3) -> None:
-    """Nothing happens in between any more."""
-    store.before = store.after = lambda *_: None
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from odfchain.errors import (
     NameCollisionError,
     OdfchainError,
     RefConflictError,
+    SetBackError,
     TransferError,
 )
 from odfchain.smart.block_batch import packed
@@ -228,10 +229,19 @@ def test_several_datasets_at_once(hub: Hub) -> None:
     assert [hub.shown(name) for name in names] == [str(chain.head) for chain in chains]
 
 
-def test_a_history_is_not_overwritten(hub: Hub) -> None:
-    install(hub.site.node, "cities", longer("d3"))
-    install(hub.site.ours, "cities", longer("d4"))
+def test_another_history_comes_by_force(hub: Hub) -> None:
+    """Machines that had seen more do not follow by themselves; the node that took it does, as it moved the head."""
+    old, mine = longer("d3"), longer("d4")
+    install(hub.site.node, "cities", old)
+    install(hub.site.ours, "cities", mine)
+    token = hub.site.token("push:%", "force:%")
+    assert hub.seen() == old.head
     before = objects(hub.store)
-    with pytest.raises(TransferError, match="Histories only grow in this node's store"):
-        hub.site.push("cities", hub.site.token("push:%", "force:%"), force=True)
+    with pytest.raises(TransferError):
+        hub.site.push("cities", token)
     assert objects(hub.store) == before
+    hub.site.push("cities", token, force=True)
+    assert hub.shown() == str(mine.head)
+    assert hub.other("fresh").dataset(CITIES).chain.head() == mine.head
+    with pytest.raises(SetBackError, match="does not continue"):
+        hub.seen()
