@@ -19,11 +19,8 @@ from odfchain.errors import (
     UsageError,
 )
 from odfchain.ids.multihash import Multihash
-from odfchain.model.timestamp import Timestamp
 from odfchain.repo.fetched_branches import fetched_branches
 from odfchain.repo.references import overwritten_name
-from odfchain.serve.server import RepositoryServer
-from odfchain.serve.token_file import TokenFile
 from odfchain.store.local import LocalRefStore
 from odfchain.transform.start_over import reset_to_metadata
 from odfchain.upkeep.garbage import GcOptions, collect
@@ -277,25 +274,6 @@ def test_a_derivative_starts_over(store: SmallS3, two: tuple[Workspace, Workspac
     append(source._files, "d")
     one["cities"].reset(4, force=True)
     assert list(texts(one)) == ["a", "b", "c"]
-
-
-def test_a_node_takes_another_history_by_force(
-    store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path
-) -> None:
-    one, node = two
-    elsewhere = odf.init(tmp_path / "elsewhere")
-    elsewhere.pull(store.url(f"{PREFIX}/datasets/{one['cities']._files.folder.name}"), name="cities")
-    elsewhere["cities"].reset(2, force=True)
-    append(elsewhere["cities"]._files, "x")
-    token = TokenFile(node.path).create("me", ["push:%", "force:%"], Timestamp.now()).text
-    with RepositoryServer(node._files, write=True) as server:
-        url = f"odf+{server.url}cities"
-        with pytest.raises(TransferError):
-            elsewhere["cities"].push(url, token=token)
-        elsewhere["cities"].push(url, token=token, force=True)
-    assert list(texts(node)) == ["a", "x"]
-    follow(one)
-    assert list(texts(one)) == ["a", "x"]
 
 
 # --- faults --------------------------------------------------------------------------------------------
