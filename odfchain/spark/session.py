@@ -151,7 +151,7 @@ class SparkEngine:
             "spark.ui.showConsoleProgress": "false",
             # noting the Python line of every expression takes a fifth of the time of a small step
             "spark.python.sql.dataFrameDebugging.enabled": "false",
-            # of larger ones the last may be alone: on two cores they take a twentieth longer over 320 MB of text
+            # of larger ones the last may be alone: two cores take a twentieth longer over 320 MB of text
             "spark.sql.files.maxPartitionBytes": "32m",
             # what a page would show of the past fills the heap also where there is no page
             "spark.ui.retainedJobs": "20",

@@ -10,7 +10,11 @@ was merged comes too, without slices. Source: RFC-048, RFC-038.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
 from odfchain.chain.index import MERGE
+from odfchain.errors import ChainsDifferError, CorruptedPeerError, OdfchainError, StoreError
 from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import SHARING
@@ -32,6 +36,7 @@ from odfchain.transfer.merged_sources import unknown_sources
 from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.object_space import ObjectSpace
 from odfchain.transfer.sync import SyncOptions, SyncStatus
+from odfchain.trust.signer import warn
 
 
 def listed_branches(space: ObjectSpace, dataset: DatasetFiles) -> list[str]:
@@ -44,10 +49,42 @@ def listed_branches(space: ObjectSpace, dataset: DatasetFiles) -> list[str]:
     return sorted({each.key for each in listed if is_branch_name(each.key)} | {*branch_names(dataset)})
 
 
-def follow_branch(branch: DatasetFiles, peer: ObjectPeer, there: Multihash | None) -> tuple[str, ...]:
-    """The branch that a dataset is opened on is here as it is `there`, or is not; returns warnings.
+def follow_branches(
+    dataset: DatasetFiles,
+    names: Sequence[str],
+    ask: Callable[[str], Multihash | None],
+    peer: Callable[[str], ObjectPeer],
+) -> dict[str, OdfchainError]:
+    """Branches are here as the store has them, which is asked for each; returns those that are damaged.
 
-    A branch may have been deleted and made anew; what is given up here stays under a reference.
+    Raises:
+        AccessError, TransferError: from the store.
+    """
+    problems: dict[str, OdfchainError] = {}
+
+    def head_of(name: str) -> tuple[str, Multihash | None]:
+        try:
+            return name, ask(name)
+        except CorruptedPeerError as error:
+            problems[name] = error
+            return name, None
+
+    with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="branches") as pool:
+        heads = list(pool.map(head_of, names))
+    # those that are gone come last: another one may have their blocks now
+    for name, head in sorted(heads, key=lambda pair: pair[1] is None):
+        if name not in problems:
+            try:
+                follow_branch(dataset.on(name), peer(name), head)
+            except (CorruptedPeerError, ChainsDifferError, StoreError) as error:
+                problems[name] = error
+    return problems
+
+
+def follow_branch(branch: DatasetFiles, peer: ObjectPeer, there: Multihash | None) -> None:
+    """The branch that a dataset is opened on is here as it is `there`, or is not.
+
+    A branch may have been deleted and made anew, or put back; what is given up here stays under a reference.
 
     Raises:
         CorruptedPeerError, ChainsDifferError: what is there is damaged, or of another dataset.
@@ -55,22 +92,23 @@ def follow_branch(branch: DatasetFiles, peer: ObjectPeer, there: Multihash | Non
     """
     here = branch.chain.head()
     if here == there:
-        return ()
+        return
     if there is not None:
         known = fetched_branch(branch, branch.ref)
         where = peer.where if known is None else known.where
         outcome = pull_branch(branch, peer, where, SyncOptions(on_demand=True, force=True))
-        if here is None or outcome.status is not SyncStatus.OVERWRITTEN or _is_needed(branch, here):
-            return outcome.warnings
-        kept = f"does not continue what was seen here, which stays under refs/{overwritten_name(here)}"
-        return (*outcome.warnings, f"{branch.label}: the branch in {peer.where} {kept}")
+        for text in outcome.warnings:
+            warn(text)
+        if here is not None and outcome.status is SyncStatus.OVERWRITTEN and not _is_needed(branch, here):
+            kept = f"does not continue what was seen here, which stays under refs/{overwritten_name(here)}"
+            warn(f"{branch.label}: the branch in {peer.where} {kept}")
+        return
     with fsio.locked(lock_path(branch)):
         if (here := branch.chain.head()) is not None:
             if not _is_needed(branch, here):
                 keep_reachable(branch, here)
             remove_branch(branch, here)
             rename_fetched(branch, branch.ref, None)
-    return ()
 
 
 def _is_needed(branch: DatasetFiles, block: Multihash) -> bool:

@@ -51,7 +51,12 @@ from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.object_space import STORE_LIMITS, ObjectSpace, Version, WriteRefusedError
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.shared_branches import follow_branch, follow_merged, listed_branches
+from odfchain.transfer.shared_branches import (
+    follow_branch,
+    follow_branches,
+    follow_merged,
+    listed_branches,
+)
 from odfchain.transfer.shared_garbage import Removal, with_other_references
 from odfchain.transfer.shared_marks import LIFE, Marks
 from odfchain.transfer.shared_names import Name, SharedNames, by_id
@@ -255,37 +260,18 @@ class SharedWorkspace:
 
     def _follow_branches(self, folder: Path, names: list[str], *, hidden: bool = False) -> list[str]:
         """Branches are here as they are in the store; damage is raised, or, to be `hidden`, returned."""
-        dataset_id, problems = DatasetId.from_multibase(folder.name), []
-
-        def ask(name: str) -> tuple[str, Multihash | CorruptedPeerError | None]:
-            try:
-                return name, self._ask(dataset_id, name)
-            except CorruptedPeerError as error:
-                return name, error
-
+        dataset_id = DatasetId.from_multibase(folder.name)
         wanted = [name for name in names if (dataset_id, name) not in self._followed]
-        with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="branches") as pool:
-            heads = list(pool.map(ask, wanted))
-        # those that are gone come last: another one may have their blocks now
-        for name, head in sorted(heads, key=lambda pair: pair[1] is None):
-            try:
-                if isinstance(head, CorruptedPeerError):
-                    raise head
-                self._bring_branch(dataset_id, name, head)
-            except (CorruptedPeerError, ChainsDifferError, StoreError) as error:
-                if not hidden:
-                    raise
-                problems.append(f"{name}: {error.message}")
-            else:
-                self._followed.add((dataset_id, name))
+        dataset = DatasetFiles.open(folder)
+        problems = follow_branches(
+            dataset, wanted, lambda ref: self._ask(dataset_id, ref), lambda ref: self._peer(dataset_id, ref)
+        )
+        self._followed |= {(dataset_id, name) for name in wanted if name not in problems}
+        for problem in problems.values() if not hidden else ():
+            raise problem
         for ref in (HEAD, *wanted):
-            follow_merged(DatasetFiles.open(folder, ref=ref), self._peer(dataset_id, ref))
-        return problems
-
-    def _bring_branch(self, dataset_id: DatasetId, name: str, head: Multihash | None) -> None:
-        branch = DatasetFiles.open(self._folder(dataset_id), ref=name)
-        for text in follow_branch(branch, self._peer(dataset_id, name), head):
-            warn(text)
+            follow_merged(dataset.on(ref), self._peer(dataset_id, ref))
+        return [f"{name}: {problem.message}" for name, problem in problems.items()]
 
     def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None:
         """As `SharedStore`."""
@@ -328,7 +314,7 @@ class SharedWorkspace:
             return
         head = self._ask(dataset_id, ref)
         if ref != HEAD:
-            self._bring_branch(dataset_id, ref, head)
+            follow_branch(dataset.on(ref), self._peer(dataset_id, ref), head)
         elif head is not None:
             self._bring(Name(dataset_id, dataset.alias))
 
