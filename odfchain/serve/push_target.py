@@ -7,7 +7,7 @@ are in a store, a push opens the workspace as a command does: what it judges by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from odfchain.errors import (
     OdfchainError,
     OutcomeUnknownError,
     RefConflictError,
+    SetBackError,
 )
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
@@ -57,7 +58,10 @@ from odfchain.transfer.smart_objects import address_here, key_of
 from odfchain.transfer.sync import SyncOptions
 
 _STORE_FAILS = "The store of this node fails."
-_NOT_KNOWN = "It is not known whether this was committed."
+_SAID: Mapping[type[OdfchainError], str] = {
+    OutcomeUnknownError: "It is not known whether this was committed.",
+    SetBackError: "The history in this node's store was set back.",
+}
 
 
 @dataclass(slots=True)
@@ -243,9 +247,9 @@ class DatasetTarget:
             where = self.workspace.shared.where
             if where is None or where not in error.message:
                 raise
-            self.problem(error.message)
-            unknown = isinstance(error, OutcomeUnknownError)
-            raise _refused(phase, _NOT_KNOWN if unknown else _STORE_FAILS) from None
+            self.problem(f"{error.message} ({error.hint})" if error.hint else error.message)
+            said = next((text for kind, text in _SAID.items() if isinstance(error, kind)), _STORE_FAILS)
+            raise _refused(phase, said) from None
 
 
 def _hashed(path: Path, item: DataObject) -> fsio.FileState | None:

@@ -286,3 +286,29 @@ def test_a_store_that_fails_at_whatever_moment_has_each_push_once(hub: Hub, faul
         if not fired:
             break
     assert any(moment.endswith("refs/head") and moment.startswith("PUT") for moment in moments)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("fault", [503, RESET])
+def test_a_store_that_fails_at_whatever_moment_of_a_push_by_force(hub: Hub, fault: int, after: bool) -> None:
+    """As above; who looks has seen neither history before."""
+    token, moments = hub.site.token("push:%", "force:%"), list[str]()
+    for number in itertools.count():
+        seed, name = f"seed {number}", f"cities.{number}"
+        old, new = (chain_of([seed, "schema", *labels]) for labels in (["d1"], ["d2"]))
+        install(hub.site.node, name, old)
+        install(hub.site.ours, name, new)
+        fired = at(hub, number, lambda: fault, after=after)
+        with contextlib.suppress(TransferError):
+            hub.site.push(name, token, to=name, force=True)
+        hub.calm()
+        for moment in ("then", "after another push"):
+            seen = hub.other(f"{moment} {number}").dataset(DatasetAlias.parse(name)).chain.head()
+            assert seen in ((old.head, new.head) if moment == "then" else (new.head,))
+            hub.site.push(name, token, to=name, force=True)
+            assert hub.shown(name) == str(new.head)
+        moments += fired
+        if not fired:
+            break
+    assert any(moment.endswith("refs/head") and moment.startswith("PUT") for moment in moments)

@@ -245,3 +245,19 @@ def test_another_history_comes_by_force(hub: Hub) -> None:
     assert hub.other("fresh").dataset(CITIES).chain.head() == mine.head
     with pytest.raises(SetBackError, match="does not continue"):
         hub.seen()
+
+
+def test_a_node_that_has_seen_more_takes_no_push(
+    hub: Hub, store: SmallS3, tmp_path: Path, idle: threading.Event
+) -> None:
+    """Who runs it has to say that the other history is to be followed; the log says how."""
+    install(hub.site.node, "cities", longer("d3"))
+    install(hub.site.ours, "cities", longer("d4"))
+    with node_of(store, tmp_path, "second", idle) as (second, problems):
+        assert ask(second.url, "/cities/refs/head").body.decode() == str(longer("d3").head)
+        hub.site.push("cities", hub.site.token("push:%", "force:%"), force=True)
+        install(second.ours, "cities", longer("d3", "d5"))
+        with pytest.raises(TransferError, match="The history in this node's store was set back"):
+            second.push("cities", second.token())
+    assert any("odfchain reset" in problem for problem in problems)
+    assert hub.shown() == str(longer("d4").head)
