@@ -198,7 +198,8 @@ async def _converse(
 
 async def _answered(writing: Writing, serving: PushServing, text: str) -> Turn:
     """The next turn; a client does not wait for the first one as long as for a store that is silent."""
-    seconds = _FIRST_SECONDS if serving.phase is Phase.INITIAL_REQUEST else None
+    asks_store = writing.workspace.shared.where is not None and serving.phase is Phase.INITIAL_REQUEST
+    seconds = _FIRST_SECONDS if asks_store else None
     answer = asyncio.get_running_loop().run_in_executor(writing.threads, serving.answer, text)
     try:
         return await asyncio.wait_for(asyncio.shield(answer), seconds)
