@@ -133,13 +133,8 @@ def executors(home: Path) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("max_bytes", [0, 2 << 20], ids=["one slice", "several"])
-def test_executors_are_killed_while_they_write_to_the_store(cluster: Cluster, max_bytes: int) -> None:
-    """At the first slice that comes: others do it again, and there is one commit with the same rows."""
-    cluster.limit(max_bytes)
-    (cluster.folder / "manifest.yaml").write_text(manifest("{kind: Append}", SCHEMA))
-    assert odfchain(cluster.folder, "add", "manifest.yaml").code == 0
-    running = cluster.begin("ingest", "cities", release(cluster.inputs / "0.csv", 0, 1), *TIMES)
+def kill_executors(cluster: Cluster) -> list[int]:
+    """Those that are killed at the first slice that comes."""
     killed: list[int] = []
 
     def kill(method: str, path: str) -> int | None:
@@ -152,6 +147,17 @@ def test_executors_are_killed_while_they_write_to_the_store(cluster: Cluster, ma
         return RESET
 
     cluster.store.before = kill
+    return killed
+
+
+@pytest.mark.parametrize("max_bytes", [0, 2 << 20], ids=["one slice", "several"])
+def test_executors_are_killed_while_they_write_to_the_store(cluster: Cluster, max_bytes: int) -> None:
+    """At the first slice that comes: others do it again, and there is one commit with the same rows."""
+    cluster.limit(max_bytes)
+    (cluster.folder / "manifest.yaml").write_text(manifest("{kind: Append}", SCHEMA))
+    assert odfchain(cluster.folder, "add", "manifest.yaml").code == 0
+    killed = kill_executors(cluster)
+    running = cluster.begin("ingest", "cities", release(cluster.inputs / "0.csv", 0, 1), *TIMES)
     _, said = running.communicate(timeout=TIMEOUT)
     assert killed, said
     assert running.returncode == 0, said
@@ -184,9 +190,8 @@ def test_steps_are_those_of_a_folder(cluster: Cluster, tmp_path: Path) -> None:
             running = cluster.begin(*command)
             _, said = running.communicate(timeout=TIMEOUT)
             assert running.returncode == 0, said
-    running = cluster.begin(
-        "sql", "--engine", "spark", "-o", "json", "select count(*) n from cities where id < 9"
-    )
+    asked = "select count(*) n from cities where id < 9"
+    running = cluster.begin("sql", "--engine", "spark", "-o", "json", "-c", asked)
     found, said = running.communicate(timeout=TIMEOUT)
     assert (json.loads(found), running.returncode) == ([{"n": 9}], 0), said
     assert objects(cluster.store, "staging/") == {}
@@ -204,3 +209,22 @@ def test_steps_are_those_of_a_folder(cluster: Cluster, tmp_path: Path) -> None:
             assert reports[name]["counts"]["replayed"] >= 2
         assert reports["stateless"]["counts"]["replayed"] > 2, "a step as several"
         assert objects(cluster.store).keys() == there
+
+
+def test_executors_are_killed_while_they_write_a_step(cluster: Cluster, tmp_path: Path) -> None:
+    """At the slice of the derivative: others do it again, there is one commit, and a replay gives the same."""
+    cluster.limit(0)
+    for text in (manifest("{kind: Append}", SCHEMA), derivative(DERIVED["retracting"], name="derived")):
+        (tmp_path / "manifest.yaml").write_text(text)
+        assert odfchain(cluster.folder, "add", tmp_path / "manifest.yaml").code == 0
+    done = odfchain(cluster.folder, "ingest", "cities", release(cluster.inputs / "0.csv", 0, 1), *TIMES)
+    assert done.code == 0, done.err
+    killed = kill_executors(cluster)
+    running = cluster.begin("pull", "derived")
+    _, said = running.communicate(timeout=TIMEOUT)
+    assert killed, said
+    assert running.returncode == 0, said
+    assert objects(cluster.store, "staging/") == {}
+    (cluster.folder / ".odfchain" / "config.yaml").unlink()
+    (report,) = odfchain(cluster.folder, "verify", "--replay", "derived", "-o", "json").rows
+    assert (report["verdict"], report["notes"], report["counts"]["replayed"]) == ("clean", [], 1), report
