@@ -214,7 +214,7 @@ LINES = {  # raised only by a commit that says why
     "codec": 2_890,  # canonical JSON with floats, written by Python where it writes the same
     "drift": 1_400,  # the guard of commits; profiles of others are read strictly; the page
     "digest": 760,  # processes that hash for another; what is fed for each value; values become bytes by numpy; threads share the leaves
-    "engine": 6_330,  # files of a step for executors that see no folder of the driver; how many records a step would bring; moments that compiled plans are handed
+    "engine": 6_380,  # slices that workers cut; files of a step for executors that see no folder of the driver; how many records a step would bring; moments that compiled plans are handed
     "export": 1_340,  # three formats of others: places and what continues, columns, bounds, the rows in force
     "floor": 1_760,  # the error of a store that was put back; limits on the smart protocol; how far Spark is, what that says of the end, and of several at once; limits on pages of checks, errors of locks; names in a store; what is said of rows that bring nothing new; limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches

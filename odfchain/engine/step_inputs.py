@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.codec.arrow import from_arrow, to_arrow
-from odfchain.engine.input_slice import cut, row_facts
-from odfchain.engine.step_files import StepFiles
+from odfchain.engine.input_slice import row_facts
+from odfchain.engine.step_files import Cut, StepFiles
 from odfchain.engine.stream.tables import TableColumns
 from odfchain.errors import BadInputError, EngineError
 from odfchain.model import data_schema as ds
@@ -119,10 +119,9 @@ class StepInput:
             OdfchainError: as `StepFiles.rows`.
         """
         given, struct, folder = self.given, self.struct(), files.folder
-        path = cut(
-            [Path(p) for p in given.data_paths], given.offset_interval, to_arrow(self.schema), given.vocab,
-            folder, f"input-{len(list(folder.iterdir()))}",
-        )  # fmt: skip
+        slices = tuple(map(Path, given.data_paths))
+        made_of = Cut(slices, given.offset_interval, to_arrow(self.schema), given.vocab)
+        path = made_of.into(folder, f"input-{len(list(folder.iterdir()))}")
         names = [f"c{index}" for index in range(len(struct.fields))]
         if path is None:
             return InputRows(
@@ -131,7 +130,7 @@ class StepInput:
             )  # fmt: skip
         stored = physical_struct(self.schema.fields)
         check_parquet(path)
-        frame = files.rows(session, path, stored)
+        frame = files.rows(session, path, stored, made_of)
         system = self.columns
         kept = {system.offset, system.operation, system.event_time}
         kept.update(range(len(names)) if wanted is None else wanted)

@@ -93,10 +93,10 @@ class Handover:
         self._scratch, self._resources = scratch, resources
         self._below, self._put = "", 0
 
-    def give(self, path: Path, *, for_spark: bool = True, key: str | None = None) -> InputFile:
+    def give(self, path: Path, *, for_spark: bool = True, known: InputFile | None = None) -> InputFile:
         """The file, for workers of the session, which is started now if need be, or for Spark's own readers.
 
-        `key` is the one under which it is in the store in any case, if it is.
+        `known` is what it is in the store in any case: a small file goes within the plan all the same.
 
         Raises:
             OSError: it cannot be read here.
@@ -114,10 +114,11 @@ class Handover:
             content = stream.read(CARRIED_BYTES + 1)
         if len(content) <= CARRIED_BYTES:
             return InputFile(path, CarriedFile(content))
-        if key is None:
-            self._put += 1
-            key = f"{self.staging(files).key}/input-{self._put}"
-            files.put(path, key)
+        if known is not None:
+            return known
+        self._put += 1
+        key = f"{self.staging(files).key}/input-{self._put}"
+        files.put(path, key)
         return InputFile(path, files, key)
 
     def staging(self, files: ExecutorFiles) -> StoreFolder:

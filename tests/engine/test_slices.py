@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odfchain.engine.input_slice import RowFacts, cut, row_facts
+from odfchain.engine.step_files import Cut, CutByWorkers
 from odfchain.errors import BadInputError, StorageFullError, StoreError
 from odfchain.model.events import DatasetVocabulary, OffsetInterval
+from tests.kit.folder_files import FolderFiles
 from tests.kit.support import write_lying
 
 VOCABULARY = DatasetVocabulary()
@@ -91,6 +95,27 @@ def test_parts_of_several_files(tmp_path: Path, folder: Path) -> None:
     assert found["city"].to_pylist() == [f"city {n}" for n in span(4, 14)]
     assert take(paths, 0, 19, folder).num_rows == 20
     assert take(paths[:1], 9, 9, folder).num_rows == 1
+
+
+def test_a_worker_cuts_slices_of_a_store_as_the_driver_has_cut_them(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    files = FolderFiles(str(tmp_path / "store"))
+    paths = (write(tmp_path / "a", span(0, 9), rows=3), write(tmp_path / "b", span(10, 19), rows=4))
+    for path in paths:
+        files.put(path, f"data/{path.name}")
+    made_of = Cut(paths, between(4, 14), SCHEMA, VOCABULARY)
+    by_driver = made_of.into(folder, "input-0")
+    by_worker = CutByWorkers(files, ("data/a", "data/b"), replace(made_of, paths=()))
+    brought = by_worker.bring("")
+    assert by_driver is not None
+    assert brought.read_bytes() == by_driver.read_bytes()
+    assert by_worker.bring("") == brought, "it is kept"
+    other = replace(by_worker, made_of=replace(by_worker.made_of, interval=between(5, 14)))
+    assert pq.read_metadata(other.bring("")).num_rows == 10
+    whole = CutByWorkers(files, ("data/a",), Cut((), between(0, 9), SCHEMA, VOCABULARY))
+    assert whole.bring("") == files.bring("data/a")
 
 
 def test_one_row_group_and_one_file_in_spite_of_many_small_ones(tmp_path: Path, folder: Path) -> None:

@@ -181,6 +181,7 @@ def test_a_step_as_several_and_what_is_computed_anew(
     wide.add(derivative(QUERIES["stateless"], name="x"), check=False)
     for numbers in (range(32), range(32, 64), range(64, 96)):
         grown(root, tmp_path, numbers)
+    store.requests.clear()  # the inputs of those were put
     limit_slices(wide, 600)
     wide["x"].pull(system_time=TIME)
     assert len(steps(wide["x"])) == 3
@@ -189,6 +190,7 @@ def test_a_step_as_several_and_what_is_computed_anew(
     wide.update(snapshot, state=StateChange.REBUILD, check=False)
     wide["x"].pull(system_time=TIME)
     assert len(steps(wide["x"])) > 3
+    assert not any("/input-" in path for _, path, _ in store.requests), "workers cut slices themselves"
     assert objects(store, "staging/") == {}
     wide._engines.close()
     wide._engines.spark = workspace._engines.spark
