@@ -28,7 +28,7 @@ ROWS = 5_000_000
 WARM_UP_ROWS = 50_000
 ROUNDS = 3
 WARM_UP_ROUNDS = 2
-TARGET = 1.4
+TARGET = 1.25
 """At most this multiple of the time that Spark needs without hashes."""
 
 OURS = "append"

@@ -39,7 +39,7 @@ from odfchain.model.events import ExecuteTransform
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-from odfchain.api.pull_targets import PullResult
+    from odfchain.api.pull_targets import PullResult
 
 ROWS = 5_000_000
 YEAR_ROWS = 5_000_000
@@ -54,7 +54,7 @@ MONTHS = 12
 STATELESS_TARGET = 1.4
 """At most this multiple of the time that Spark needs without hashes."""
 
-MONTHLY_TARGET = 3.0
+MONTHLY_TARGET = 2.0
 """At most this multiple of the time of one step over the year."""
 
 REPLAY_TARGET = 0.5

@@ -67,13 +67,16 @@ def recomputed(session: SparkSession, frame: DataFrame, sql: str) -> str | None:
     return "passed the gate"
 
 
-def test_what_nobody_can_repeat_is_refused_in_derivatives_and_only_there(
-    session: SparkSession, frame: DataFrame
-) -> None:
+def test_what_nobody_can_repeat_is_refused_in_derivatives(session: SparkSession, frame: DataFrame) -> None:
     given = [sql for _, sql in queries("not_repeatable")]
     assert len(given) == len(set(given)) >= 60
     wrong = {sql: what for sql in given if (what := recomputed(session, frame, sql))}
     assert wrong == {}
+
+
+@pytest.mark.soak
+def test_what_nobody_can_repeat_is_refused_only_there(session: SparkSession, frame: DataFrame) -> None:
+    given = [sql for _, sql in queries("not_repeatable")]
     once = {sql: what for sql in given if (what := refusal(session, frame, sql)) != "passed the gate"}
     assert once == {}
 
@@ -115,6 +118,7 @@ def test_steps_that_double_are_counted_together(session: SparkSession, frame: Da
         run_queries(session, transform, dict.fromkeys(TABLES, frame), note=lambda _: None)
 
 
+@pytest.mark.soak
 def test_most_of_it_is_refused_when_the_transform_is_declared(session: SparkSession, tmp_path: Path) -> None:
     """Without data only what the names of columns and types decide is left for the first run."""
     categories = {"files", "programs", "state", "scripts"}

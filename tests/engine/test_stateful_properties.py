@@ -398,6 +398,7 @@ VARIANTS = frozenset(
     {
         "date", "sliding", "tumbling, end as the time", "inner join", "left join, symmetric", "right join", "anti join",
         "self join", "join of windows", "window, then plain groups", "join without bounds",
+        "inner join, asymmetric", "full join", "semi join", "join, then window", "union, then window", "grouping sets",
     }
 )  # fmt: skip
 """Kinds that others are near to: they are tried with `HYPOTHESIS_PROFILE=local`, where time does not matter."""

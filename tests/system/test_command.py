@@ -230,6 +230,7 @@ def test_no_space_left(dataset: Path, tmp_path: Path, large: Path) -> None:
 # --- the README ------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_the_tour_of_branches(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """Poll on one branch, correct on another, merge both, decide a conflict, and somebody else verifies it."""
     text = (ROOT / "docs" / "branches.md").read_text(encoding="utf-8")
@@ -263,6 +264,7 @@ def release(folder: Path, day: str, rows: int, keywords: int) -> None:
     (folder / f"countries-{day}.csv").write_text("".join(lines))
 
 
+@pytest.mark.soak
 def test_the_tour_of_profiles(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """A column that is filled in is found, an empty publication is the loudest of all, and the last is as before."""
     text = (ROOT / "docs" / "profiles.md").read_text(encoding="utf-8")
@@ -296,6 +298,7 @@ def test_the_tour_of_profiles(tmp_path: Path, quick_env: dict[str, str]) -> None
     assert read_policy(policy).columns == {"lon": {"ks": 0.15}, "iata": None}
 
 
+@pytest.mark.soak
 def test_the_tour_of_asset_locks(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """A catalog is locked and moved to another S3 server, and who pulled the lock checks the copies."""
     text = (ROOT / "docs" / "assets.md").read_text(encoding="utf-8")

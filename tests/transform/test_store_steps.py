@@ -109,6 +109,7 @@ def test_a_slice_is_put_once_and_copied_for_the_checks_of_the_step(
     assert not any("staging/" in path for _, path, _ in store.requests)
 
 
+@pytest.mark.soak
 def test_a_small_step_costs_the_store_no_request(
     wide: Workspace, store: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
