@@ -109,6 +109,7 @@ def test_42_a_bucket_is_read_by_tasks_that_know_only_their_part(
     assert len(list((tmp_path / "cache" / "data").iterdir())) == 3
 
 
+@pytest.mark.soak
 def test_43_a_schema_chooses_columns_and_filters_may_be_handed_over(
     engine: SparkEngine, dataset: odf.Dataset
 ) -> None:

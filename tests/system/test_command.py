@@ -340,6 +340,7 @@ def test_the_tour_of_asset_locks(tmp_path: Path, quick_env: dict[str, str]) -> N
     assert [each["platform"] for each in item["properties"]["storage:schemes"].values()] == [two]
 
 
+@pytest.mark.soak
 def test_the_tour_of_nodes(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """A dataset is pushed to a node with a token, pulled from there, and no longer pushed with a token revoked."""
     text = (ROOT / "docs" / "nodes.md").read_text(encoding="utf-8")
@@ -365,8 +366,11 @@ def test_the_tour_of_nodes(tmp_path: Path, quick_env: dict[str, str]) -> None:
     assert token not in (tmp_path / ".institute" / ".odfchain" / "tokens.yaml").read_text()
 
 
+@pytest.mark.parametrize(
+    "manual", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["alone", "and the manual"]
+)
 def test_the_tour_of_the_readme(
-    tmp_path: Path, one_session_env: dict[str, str], quick_env: dict[str, str]
+    tmp_path: Path, one_session_env: dict[str, str], quick_env: dict[str, str], *, manual: bool
 ) -> None:
     """What README and manual say is typed, in this order; the pages go on where the README ends."""
     pages = ("README.md", "docs/derivatives.md", "docs/share.md", "docs/check.md")
@@ -410,6 +414,8 @@ def test_the_tour_of_the_readme(
         "132 +A",
     ):
         assert line in shown.stdout, shown.stdout
+    if not manual:
+        return
     done = subprocess.run(
         ["bash", "-euxc", derived], cwd=tmp_path / ".tour", env=quick_env, capture_output=True, text=True,
         timeout=TIMEOUT, check=False,
@@ -442,6 +448,7 @@ def test_the_tour_of_the_readme(
     assert "airports.by-country" in report
 
 
+@pytest.mark.soak
 def test_watching_a_source(tmp_path: Path) -> None:
     """One session stays warm; every change is recorded once; Ctrl-C ends it and leaves nothing behind."""
     source = tmp_path / "source.csv"

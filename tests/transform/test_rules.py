@@ -40,6 +40,7 @@ def version_of(workspace: Workspace, name: str) -> str | None:
     return transform.transform.version
 
 
+@pytest.mark.soak
 def test_steps_that_were_recorded_by_the_first_rules_are_replayed_by_them(recorded: Workspace) -> None:
     datasets = [recorded[name] for name in rules_1.QUERIES]
     assert {version_of(recorded, name) for name in rules_1.QUERIES} == {f"odfchain_1-{SPARK}"}
