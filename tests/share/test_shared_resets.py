@@ -235,12 +235,18 @@ def test_a_branch_of_another_machine_keeps_its_blocks_from_compaction(
         one["cities"].plan_compact()
 
 
+def copied(store: SmallS3, workspace: Workspace, folder: Path) -> Workspace:
+    """A workspace without a store that has pulled the dataset out of it."""
+    elsewhere = odf.init(folder)
+    elsewhere.pull(store.url(f"{PREFIX}/datasets/{workspace['cities']._files.folder.name}"), name="cities")
+    return elsewhere
+
+
 def test_another_history_comes_by_force(
     store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path
 ) -> None:
     one, other = two
-    elsewhere = odf.init(tmp_path / "elsewhere")
-    elsewhere.pull(store.url(f"{PREFIX}/datasets/{one['cities']._files.folder.name}"), name="cities")
+    elsewhere = copied(store, one, tmp_path / "elsewhere")
     elsewhere["cities"].reset(2, force=True)
     append(elsewhere["cities"]._files, "x")
     url = (tmp_path / "public").as_uri()
@@ -486,8 +492,7 @@ def test_a_branch_comes_from_another_place(
     store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path
 ) -> None:
     one, other = two
-    elsewhere = odf.init(tmp_path / "elsewhere")
-    elsewhere.pull(store.url(f"{PREFIX}/datasets/{one['cities']._files.folder.name}"), name="cities")
+    elsewhere = copied(store, one, tmp_path / "elsewhere")
     url = (tmp_path / "public").as_uri()
     append(elsewhere["cities"].create_branch("fix")._files, "x")
     elsewhere["cities"].push(url)
