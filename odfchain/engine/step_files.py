@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ import pyarrow as pa
 
 from odfchain.engine.input_slice import cut
 from odfchain.model.events import DatasetVocabulary, OffsetInterval
-from odfchain.spark.executor_files import ExecutorFiles, StoreFolder, files_of, own_folder, worker_folder
+from odfchain.spark.executor_files import ExecutorFiles, StoreFolder, files_of, kept_copy, worker_folder
 from odfchain.spark.input_files import Handover, InputFile
 from odfchain.spark.input_frames import parquet_rows
 from odfchain.store import fsio
@@ -62,10 +60,8 @@ class CutByWorkers:
         """As `ReadableFiles`; it is kept with what was brought."""
         cut_as = self.made_of
         what = (self.keys, cut_as.interval, cut_as.schema.serialize().to_pybytes(), cut_as.vocabulary)
-        name = hashlib.sha3_256(repr(what).encode()).hexdigest()
-        path = own_folder("brought") / f"cut-{name}"
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(path)
+        path, is_there = kept_copy("cut", repr(what).encode())
+        if is_there:
             return path
         paths = tuple(self.files.bring(each) for each in self.keys)
         with worker_folder() as folder:

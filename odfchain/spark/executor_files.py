@@ -97,10 +97,8 @@ class CarriedFile:
 
     def bring(self, key: str) -> Path:  # noqa: ARG002 - there is one file
         """As `ReadableFiles`."""
-        path = own_folder("brought") / hashlib.sha3_256(self.content).hexdigest()
-        try:
-            os.utime(path)
-        except FileNotFoundError:
+        path, is_there = kept_copy("carried", self.content)
+        if not is_there:
             fsio.replace_file(path, self.content)
         return path
 
@@ -194,6 +192,19 @@ def worker_folder() -> Iterator[Path]:
     """A private folder on the worker's machine, gone afterwards; with the executor, if it is killed."""
     with fsio.private_folder(own_folder("writing")) as folder:
         yield folder
+
+
+def kept_copy(kind: str, what: bytes) -> tuple[Path, bool]:
+    """Where this machine keeps a copy, and whether it is there; then it counts as asked for now.
+
+    `what` tells copies of a kind apart; those of two kinds are never the same.
+    """
+    path = own_folder("brought") / f"{kind}-{hashlib.sha3_256(what).hexdigest()}"
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return path, False
+    return path, True
 
 
 def own_folder(name: str) -> Path:

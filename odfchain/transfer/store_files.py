@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from typing import BinaryIO
 from odfchain.digest.sha3 import sha3_256
 from odfchain.errors import InvalidIdError, ObjectCorruptedError
 from odfchain.ids.multihash import Multihash
-from odfchain.spark.executor_files import own_folder
+from odfchain.spark.executor_files import kept_copy
 from odfchain.store import fsio
 from odfchain.transfer.object_space import STORE_LIMITS, ObjectSpace, again
 from odfchain.transfer.public_layout import PeerUrl
@@ -45,13 +43,10 @@ class StoreFiles:
 
     def bring(self, key: str) -> Path:
         """As `ExecutorFiles`."""
-        folder = own_folder("brought")
-        path = folder / hashlib.sha3_256(f"{self.url}{key}".encode()).hexdigest()
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(path)
-            return path
-        again(lambda: self._bring(key, path))
-        _keep_within(folder, KEPT_BYTES)
+        path, is_there = kept_copy("store", f"{self.url}{key}".encode())
+        if not is_there:
+            again(lambda: self._bring(key, path))
+            _keep_within(path.parent, KEPT_BYTES)
         return path
 
     def _bring(self, key: str, path: Path) -> None:
