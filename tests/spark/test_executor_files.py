@@ -35,6 +35,7 @@ from odfchain.spark.executor_files import (
     CREDENTIALS_HINT,
     files_of,
     give_files,
+    kept_copy,
     own_folder,
     session_like,
     staged,
@@ -285,3 +286,9 @@ def test_what_needs_folders_in_common_is_refused_with_what_to_do(
         SparkTransformEngine(lambda: session).query(request, progress=SILENT)
     assert "local" in str(refused.value.hint)
     assert "spark.files: shared" in str(refused.value.hint)
+
+
+def test_copies_of_two_kinds_are_never_the_same() -> None:
+    """An input that reads like the address of a slice does not take the place of its copy."""
+    (one, _), (other, _) = (kept_copy(kind, b"s3://bucket/data/f16") for kind in ("carried", "store"))
+    assert one != other
