@@ -5,6 +5,7 @@
 # make coverage  runs the tests and shows which share of each package they run, beside its floor (half an hour)
 # make house  measures the structure: lines, arrows, circles, names, start-up (BEFORE=COMMIT puts an older tree beside it,
 #             WITH="--bench all --tests" the benchmarks and the tests of both)
+# make golden BEFORE=COMMIT  shows every byte, answer, page, message and request that differs from what an older tree does
 # make lint | bench | schemas | clean
 #
 # PYTHON=python3.12   uses another Python (3.11 or newer)
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak coverage lint bench house schemas clean check-python check-java
+.PHONY: help demo test soak coverage lint bench house golden schemas clean check-python check-java
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -47,6 +48,9 @@ bench: $(VENV)/dev.stamp
 
 house: $(VENV)/dev.stamp
 	@$(BIN)/python bench/house.py $(BEFORE) $(WITH)
+
+golden: $(VENV)/dev.stamp
+	@$(BIN)/python bench/golden.py $(BEFORE) $(WITH)
 
 schemas: $(VENV)/demo.stamp
 	@$(BIN)/python schemas/generate.py
