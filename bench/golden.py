@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import difflib
 import hashlib
+import io
 import json
 import os
 import re
@@ -294,7 +295,7 @@ def self_test(record: Record) -> int:
         name = next(iter(things))
         value = things[name] or "x"
         changed = {**record, section: {**things, name: ("0" if value[0] != "0" else "1") + value[1:]}}
-        with contextlib.redirect_stderr(None):
+        with contextlib.redirect_stderr(io.StringIO()):
             if len(list(differences(record, changed))) != 1:
                 missed.append(section)
     print(f"{len(record)} kinds; not seen:", *missed or ["none"])
