@@ -13,6 +13,13 @@ import re
 TEXT_CHARACTERS = 200
 """A text that is quoted in a message [characters]."""
 
+SECRET = re.compile(
+    r"(?i)secret|password|passphrase|token|credential|(access|account|private)[._-]?key|://[^/@\s]*:[^/@\s]*@"
+)
+"""In the name or the value of a setting: it is not shown, neither by us nor on the pages of Spark.
+
+Java reads it too."""
+
 _SQL_WIDTH = 100
 """Characters of a line of SQL that are shown."""
 

@@ -13,13 +13,13 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.settings import Setting, all_settings, default_of, edit, parsed, setting, value_of
 from odfchain.repo.snapshot_settings import OwnSnapshots, ProfileWhen
 from odfchain.repo.workspace_config import WorkspaceConfig, load_config
-from odfchain.text import one_line
+from odfchain.text import SECRET, one_line
 
 if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
 
 _HIDDEN = "…"
-_SECRET = ("ingest.variables",)
+_VARIABLES = "ingest.variables"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,12 @@ class Configuration:
         return self.folder / "config.yaml"
 
     def all(self) -> Iterator[tuple[str, Any, bool]]:
-        """Name, value and whether that is the default of each setting; values of variables are left out."""
+        """Name, value and whether that is the default of each setting; what may be a secret is left out."""
         config, default = load_config(self.file), WorkspaceConfig()
         for item in all_settings():
             value = value_of(config, item)
             is_default = value == value_of(default, item)
-            shown = dict.fromkeys(value, _HIDDEN) if str(item) in _SECRET else value
-            yield str(item), shown, is_default
+            yield str(item), _shown(str(item), value), is_default
 
     def get(self, name: str) -> Any:
         """The value that is in force."""
@@ -150,6 +149,12 @@ def configuration(workspace: Workspace, dataset: str | None = None) -> Configura
     if dataset is None:
         return Configuration(workspace.path)
     return DatasetConfiguration(workspace.path, workspace[dataset]._files)
+
+
+def _shown(name: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _HIDDEN if name == _VARIABLES else _shown(key, entry) for key, entry in value.items()}
+    return _HIDDEN if isinstance(value, str) and (SECRET.search(name) or SECRET.search(value)) else value
 
 
 def _checked(folder: Path, item: Setting, value: Any) -> Any:

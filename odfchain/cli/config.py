@@ -46,7 +46,7 @@ def _say(configuration: Configuration | DatasetConfiguration, name: str, done: s
 @_of_dataset
 @format_option()
 def config_list(dataset: str | None, output: str) -> None:
-    """List all settings; values of variables, which may be secrets, are left out."""
+    """List all settings; what may be a secret, as the values of variables, is left out."""
     columns = ("setting", "value", "default")
     rows = [dict(zip(columns, found, strict=True)) for found in _of(dataset).all()]
     print_records(rows, columns, output)

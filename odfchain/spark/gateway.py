@@ -4,11 +4,15 @@ PySpark can start the JVM itself, but then its log lands on the user's screen an
 a module (`jdk.incubator.vector`) that small Java runtimes lack. So the launcher's command is asked for, the
 module flag taken out, and PySpark connected through its own `PYSPARK_GATEWAY_PORT`/`_SECRET` interface.
 The JVM ends when its standard input is closed, that is, when this process ends in any way.
+
+Everybody may read the command line of a process, and settings can hold secrets: both Javas get theirs from
+files that only this user can read, and that are gone once Spark can be connected to.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import tempfile
 import time
@@ -20,6 +24,7 @@ from odfchain.errors import EngineError
 from odfchain.spark.class_archive import archive_options, pyspark_folder, recording_options
 
 _INCUBATOR = "--add-modules=jdk.incubator.vector"
+_MAIN = "org.apache.spark.deploy.SparkSubmit"
 _START_SECONDS = 120
 _END_SECONDS = 10
 _RECORD_SECONDS = 300
@@ -47,8 +52,8 @@ class Gateway:
             self.process.wait()
 
 
-def launch_command(java: Path, conf: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """(command, environment) that start Spark's gateway with these settings.
+def launch_command(java: Path, conf: dict[str, str], folder: Path) -> tuple[list[str], dict[str, str]]:
+    """(command, environment) that start Spark's gateway with these settings, by files in a private folder.
 
     Raises:
         EngineError: Spark's launcher fails.
@@ -61,10 +66,13 @@ def launch_command(java: Path, conf: dict[str, str]) -> tuple[list[str], dict[st
         JAVA_HOME=str(java.parent.parent),
         SPARK_CONNECT_MODE="0",
     )
-    settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+    settings = folder / "spark.properties"
+    text = "".join(f"{_property(key)}={_property(value)}\n" for key, value in conf.items())
+    _write_private(settings, text.encode("ascii"))
     launcher = subprocess.run(
         [str(java), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{home}/jars/*",
-         "org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit", *settings, "pyspark-shell"],
+         "org.apache.spark.launcher.Main", _MAIN,
+         "--properties-file", str(settings), "--load-spark-defaults", "pyspark-shell"],
         env=env, capture_output=True, text=True, timeout=_START_SECONDS, check=False,
     )  # fmt: skip
     command = [part for part in launcher.stdout.strip("\n").split("\0") if part.strip("\n")]
@@ -72,6 +80,30 @@ def launch_command(java: Path, conf: dict[str, str]) -> tuple[list[str], dict[st
         raise EngineError(f"Spark's launcher failed: {launcher.stderr.strip().splitlines()[:1]}")
     command[0] = command[0].strip("\n")
     return [part for part in command if part != _INCUBATOR], env
+
+
+def _property(text: str) -> str:
+    """As a key or a value of a Java properties file."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{unit:04x}" for (unit,) in struct.iter_unpack(">H", data))
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_bytes(data)
+
+
+def _for_us_alone(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _by_file(command: list[str], folder: Path) -> list[str]:
+    """The same command of Java, whose options are in a file: `extraJavaOptions` may hold passwords too."""
+    main = command.index(_MAIN)
+    marks = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
+    lines = "".join(f'"{part.translate(marks)}"\n' for part in command[1:main])
+    _write_private(folder / "java.arguments", os.fsencode(lines))
+    return [command[0], f"@{folder / 'java.arguments'}", *command[main:]]
 
 
 def _connection(
@@ -92,25 +124,28 @@ def start_gateway(
     java: Path,
     conf: dict[str, str],
     log: Path,
+    scratch: Path,
     *,
     record: Path | None = None,
     unwanted: Callable[[], bool] = lambda: False,
 ) -> Gateway:
     """Start the JVM and wait until it can be connected to; its output goes to `log`.
 
+    Until then its settings are in files below `scratch`.
     With `record` it writes a class archive there when it ends, which takes a while.
 
     Raises:
         EngineError: it ends or stays silent instead, or has become `unwanted`, and has ended.
     """
-    command, env = launch_command(java, conf)
-    command[1:1] = archive_options(java) if record is None else recording_options(record)
-    with tempfile.TemporaryDirectory(prefix="odfchain-gateway-") as folder:
-        info = Path(folder) / "connection"
+    with tempfile.TemporaryDirectory(prefix="gateway-", dir=scratch) as name:
+        folder = Path(name)
+        command, env = launch_command(java, conf, folder)
+        command[1:1] = archive_options(java) if record is None else recording_options(record)
+        info = folder / "connection"
         env["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(info)
-        with log.open("ab") as output:
+        with open(log, "ab", opener=_for_us_alone) as output:
             process = subprocess.Popen(
-                command,
+                _by_file(command, folder),
                 env=env,
                 stdin=subprocess.PIPE,
                 stdout=output,

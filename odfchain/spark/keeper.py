@@ -270,7 +270,7 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         stack.enter_context(spark_scratch(scratch.parent, scratch.name))
         record = _new_archive(stack, order["archive"])
-        gateway = start_gateway(java, order["settings"], folder / LOG, record=record)
+        gateway = start_gateway(java, order["settings"], folder / LOG, scratch, record=record)
         stack.callback(gateway.close)
         listener = stack.enter_context(_listen(folder / SOCKET))
         keeper = Keeper(order, listener, gateway)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from odfchain.errors import EngineError, StoreError, UsageError
 from odfchain.imports import allow_pandas
+from odfchain.net.template import redact
 from odfchain.spark import kept, shared
 from odfchain.spark.class_archive import archive_options, archive_path
 from odfchain.spark.executor_files import ExecutorFiles, give_files
@@ -29,6 +30,7 @@ from odfchain.spark.jvm_names import remember_names
 from odfchain.spark.launch import Launch
 from odfchain.spark.plan_walk import jvm_of
 from odfchain.store.fsio import make_folder, private_folder
+from odfchain.text import SECRET
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,6 +150,7 @@ class SparkEngine:
             "spark.app.name": "odfchain",
             "spark.driver.memory": self._driver_memory,
             "spark.ui.enabled": "false",
+            "spark.redaction.regex": SECRET.pattern,
             "spark.ui.showConsoleProgress": "false",
             # noting the Python line of every expression takes a fifth of the time of a small step
             "spark.python.sql.dataFrameDebugging.enabled": "false",
@@ -223,7 +226,9 @@ class SparkEngine:
         os.environ["SPARK_WORKER_DIR"] = str(scratch / "work")
         log = self._run_folder / f"{name}.log"
         try:
-            gateway = start_gateway(java, settings, log, record=self._record_classes, unwanted=unwanted)
+            gateway = start_gateway(
+                java, settings, log, scratch, record=self._record_classes, unwanted=unwanted
+            )
         finally:
             if unwanted():
                 log.unlink(missing_ok=True)
@@ -306,8 +311,10 @@ class SparkEngine:
             session = _configured(builder, SQL_SETTINGS | self._conf).getOrCreate()
             session.range(1).count()
         except Exception as error:
+            text = f"no Spark Connect session at {self._remote}: {str(error).splitlines()[0]}"
+            _, *parts = str(self._remote).split(";")  # after the address; one may be a token
             raise EngineError(
-                f"no Spark Connect session at {self._remote}: {str(error).splitlines()[0]}",
+                redact(text, filter(None, parts)),
                 hint="pip install 'odfchain[connect]' brings the client's libraries",
             ) from error
         return session

@@ -49,7 +49,7 @@ def test_a_damaged_archive_does_no_harm(tmp_path: Path, monkeypatch: pytest.Monk
     path.write_bytes(b"not an archive")
     path.chmod(0o600)
     monkeypatch.setenv(PATH_VARIABLE, str(path))
-    start_gateway(find_java(), {"spark.master": "local[1]"}, tmp_path / "log").close()
+    start_gateway(find_java(), {"spark.master": "local[1]"}, tmp_path / "log", tmp_path).close()
 
 
 def test_spark_maps_the_archive_that_warm_up_makes(
@@ -64,7 +64,7 @@ def test_spark_maps_the_archive_that_warm_up_makes(
     wait_until(path.exists)
     assert path.stat().st_mode & 0o777 == 0o600
     assert [p for p in path.parent.iterdir() if p.suffix == ".jsa" or ".jsa-" in p.name] == [path]
-    gateway = start_gateway(find_java(), {"spark.master": "local[1]"}, tmp_path / "log")
+    gateway = start_gateway(find_java(), {"spark.master": "local[1]"}, tmp_path / "log", tmp_path)
     try:
         mapped = Path(f"/proc/{gateway.process.pid}/maps").read_text(encoding="utf-8")
     finally:

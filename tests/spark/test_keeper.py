@@ -477,3 +477,21 @@ def test_what_makes_another_session(
     assert part in {None, *before}
     assert [name for name in before if before[name] != after[name]][:1] == ([part] if part else [])
     assert kept.fingerprint({"a": "c"})["settings"] != before["settings"]
+
+
+@pytest.mark.soak
+def test_a_secret_of_a_session_that_stays_is_on_no_command_line(home: Path) -> None:
+    secret = f"s3cr3t-{os.getpid()}"
+    client = Client(home, conf={"spark.hadoop.fs.s3a.secret.key": secret})
+    found = client.ask("session")
+    assert found["stays"]
+    # but for the client's own, which was given it that way
+    shown = [
+        path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")
+        if path.parent.name != str(client.process.pid) and not has_ended(int(path.parent.name))
+    ]  # fmt: skip
+    files = [path for path in home.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    client.end()
+    assert any(b"SparkSubmit" in line for line in shown)
+    assert not [line for line in shown if secret.encode() in line]
+    assert files == []

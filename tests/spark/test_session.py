@@ -67,11 +67,13 @@ def test_a_session_that_was_not_asked_for_is_not_started(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_remote_that_does_not_answer(tmp_path: Path) -> None:
-    engine = SparkEngine(tmp_path, remote="no-scheme")
+@pytest.mark.parametrize("remote", ["no-scheme", "no-scheme/;token=s3cr3t;user_id=a"])
+def test_a_remote_that_does_not_answer(tmp_path: Path, remote: str) -> None:
+    engine = SparkEngine(tmp_path, remote=remote)
     with pytest.raises(EngineError, match="no Spark Connect session at no-scheme") as caught:
         _ = engine.session
     assert "\n" not in str(caught.value)
+    assert "s3cr3t" not in str(caught.value), "which a user shows to others"
 
 
 @pytest.mark.parametrize("name", ["plain", "with blank", "a,b", "quo'te", "ünï"])
