@@ -159,11 +159,6 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     assert [n for n in graph if n in reached(n) and n.split(".")[1] not in DRAWS_ITSELF] == []
 
 
-def test_no_file_name_occurs_in_two_rooms() -> None:
-    names = Counter(path.name for path in MODULES if path.name != "__init__.py")
-    assert {name: count for name, count in names.items() if count > 1} == {}
-
-
 def test_a_command_and_its_file_have_the_same_name() -> None:
     from odfchain.cli.main import COMMANDS, module_of
 
@@ -204,49 +199,13 @@ def test_no_coroutine_of_the_library_of_stores_is_awaited() -> None:
     assert [name_of(path) for path in MODULES if re.search(r"obstore\.\w+_async", text_of(path))] == []
 
 
-LINES = {  # raised only by a commit that says why
-    "assets": 3_345,  # what copies of own slices are called; expressions that judge whole columns of keys; files of assets beside documents; rules of relocations and what they remember, in modules of their own; locks that are judged as they are read, and what a check found as a page; catalogs in servers that speak like S3; STAC of two versions, written valid and read back: storage schemes, what cannot be brought up to date; redirects to private addresses; the guide says 1,500: stores' ways of lying, STAC in five forms, relocation that survives being killed
-    "api": 6_990,  # sessions of Spark that are given; who judges queries over Spark Connect; pushes of several; how executors reach files; nights of locks in which nothing changed; tokens that a workspace gives; locks, judged and checked; workspaces in stores, which refuse some; locks recorded into datasets; asset locks; what is known of rows; exports; what is published of snapshots; drift at commits, settings of datasets; which profiles are compared; manifests; profiles; reverts; merges; corrections; states and histories; branches, points and what lies between them; what a merge believes; questions; names with a point; pulls fetched ahead; opened datasets; signed answers; frames of Spark
-    "audit": 6_300,  # chains in files while they are verified, their newest blocks alone; statistics of footers, signed manifests and profiles; merges are computed again; foreign keys
-    "branch": 7_090,  # what executors bring and leave in a store; ranges of keys on Spark; graphs of blocks, bases of bases, merges; corrections of some rows; two engines; rows recorded without Spark; conflicts as files; constraints; a cache of states
-    "chain": 1_705,  # files of blocks with their headers, for those who send them; how two chains lie to each other came from transfer
-    "cli": 8_000,  # following a store that was put back; pushes of several; logins by a password; tokens for those who push; options that would be passed over; pushes to nodes; the newest blocks; how far Spark is, in a line that fits; locks, checked in three forms and as a page; workspaces in stores; asset locks; exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
-    "codec": 2_890,  # canonical JSON with floats, written by Python where it writes the same
-    "drift": 1_400,  # the guard of commits; profiles of others are read strictly; the page
-    "digest": 760,  # processes that hash for another; what is fed for each value; values become bytes by numpy; threads share the leaves
-    "engine": 6_380,  # slices that workers cut; files of a step for executors that see no folder of the driver; how many records a step would bring; moments that compiled plans are handed
-    "export": 1_340,  # three formats of others: places and what continues, columns, bounds, the rows in force
-    "floor": 1_760,  # the error of a store that was put back; limits on the smart protocol; how far Spark is, what that says of the end, and of several at once; limits on pages of checks, errors of locks; names in a store; what is said of rows that bring nothing new; limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
-    "ids": 860,  # names of branches
-    "ingest": 8_420,  # slices that executors put into a store; files handed to workers, sessions for queries; hashes of keys a piece at a time; what a write knows and what records it, in modules of their own; blocks of several slices; ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
-    "lineage": 2_410,  # values of records as they are shown elsewhere; branches and merges, drawn
-    "model": 2100,
-    "net": 1_920,  # servers that refuse a file before it has come; files that are sent; requests of a library that follows redirects by itself
-    "query": 4_520,  # slices that executors bring, their footers first; what engines ask of tables, so that slices are skipped; the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
-    "pages": 380,  # what the pages of verifications, profiles and drift have in common; words and documents of others came from audit
-    "repo": 4_880,  # following a store that was put back; branches of datasets in a store; what executors have put into a store; what a store is asked to remove; how executors reach files; how large slices become; where the truth of a workspace is; what is set of snapshots; what footers report is kept; what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
-    "serve": 2_640,  # pushes into stores: what fails there, readers who do not wait for it; what is in stores; files that are fed as they come; requests that are no upgrades; who may read; taking pushes: tokens, sessions, files that are PUT; pulls over the smart protocol; branches
-    "manifest": 940,  # texts of files that many manifests repeat; what may be believed of slices that are not here; conditions: what their text means, and what they skip; signed manifests and profiles
-    "profile": 3_150,  # files of large states in a store, for executors that see no folder; the shape of profiles of others; what is known without computing; pages; states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
-    "smart": 1_310,  # whether a batch fits; lists of numbers by arrays, tars as all write them without `tarfile`; what both sides of a conversation have in common; the messages of the smart protocol, both sides of a conversation, batches
-    "slices": 3_060,  # runs that are read by ranges; where an input is cut into several slices; conditions, and what they skip, came from manifest; bounds that JSON cannot say; what footers report, and its text, came from manifest; the state at an event time; the newest rows from one reading
-    "spark": 7_860,  # writers that a worker needs, made once it is needed; remembered rows in a store; small inputs within plans; slices, checkpoints and runs that workers put into a store; sessions that are given; files of the driver as workers reach them; a JVM that judges beside Spark Connect; a setting that threads share; files that driver and executors have in common in a store, rows of Parquet from there; several slices side by side; looking at Spark while it works; functions of numbers by workers; documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
-    "sql": 2_640,  # queries over Spark Connect, which are texts: judged beside it, guarded as texts
-    "store": 1_370,  # files that are made durable together; states of files; what to do about failures of stores; hrefs of locations; objects that come when they are read; accounts and servers of Azure; files that are linked or copied; places as locations, which two rooms had as texts
-    "transfer": 10_450,  # heads in a store that are put back or compacted, and following them; datasets that were left without a name in a store; signatures that pulls bring there; branches of datasets in a store; what executors have just sent; clocks of nodes; pushes that are cut by size; accounts of nodes that are listed; what proxies before nodes leave out, their clocks; batches are read from memory; what nothing needs in a store, and marks of who removes and who relies on it; accounts of nodes; files that executors read and write in a store; tokens for passwords; what is pushed here as a peer, pulls that judge first; pushes to nodes; nodes; servers that a user has named; counts of slices that are kept; workspaces in object stores: names, heads that machines share, opening; slices from where locks of assets say; copies by a condition; manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)
-    "transform": 2_350,  # a step as several, side by side
-    "trust": 2_910,  # lines about snapshots; what is signed on its way in and out came from transfer and repo; signatures of branches
-    "upkeep": 2_485,  # what following a store that was put back means; kinds of objects by their name; what lines about snapshots name; what branches and merges need stays
-}
+LINES = 111_900
+"""What the package may have at most, and at least but for 200: lowered by the commit that earns it, never raised."""
 
 
-def test_rooms_keep_within_their_lines() -> None:
-    found: Counter[str] = Counter()
-    for path in MODULES:
-        parts = path.relative_to(PACKAGE).parts
-        found[parts[0] if len(parts) > 1 else "floor"] += len(text_of(path).splitlines())
-    assert set(found) == set(LINES)
-    assert {room: lines for room, lines in found.items() if lines > LINES[room]} == {}
+def test_the_package_only_becomes_smaller() -> None:
+    lines = sum(len(text_of(path).splitlines()) for path in MODULES)
+    assert LINES - 200 <= lines <= LINES, f"{lines} lines"
 
 
 def test_spark_is_imported_lazily_and_in_its_layers_only() -> None:

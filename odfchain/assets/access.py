@@ -63,10 +63,6 @@ class Stores:
         """The store of an object that is no file; for `whole` objects a request may take as long as it takes.
 
         Where a lock alone names the host, every connection is to a public address: that of a redirect, too.
-
-        Raises:
-            AccessError: at a private address that the user did not allow.
-            FetchError: there is no such host, or nobody tells its address now.
         """
         name = (location.store, location.container, location.endpoint, whole)
         with self._opening:

@@ -85,7 +85,6 @@ def derive(
     Raises:
         AssetError: a source is not STAC, two assets have the same item and key, or there are more than a lock
             may have.
-        UsageError, FetchError, AccessError: a source cannot be read.
     """
     faults = list[AssetFault]()
     reader = StacReader(stores, options.selection, faults.append)

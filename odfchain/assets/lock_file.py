@@ -55,12 +55,7 @@ class LockFile:
         yield from self.repeated()
 
     def batches(self) -> Iterator[tuple[pa.RecordBatch, list[RowFault]]]:
-        """Batches, each with what is wrong with its rows; `repeated` says what is seen of all rows only.
-
-        Raises:
-            DamagedLockError: it is no readable Parquet file, or has other columns than a lock.
-            AssetError, OversizedInputError: more rows, or bytes, than a lock may have.
-        """
+        """Batches, each with what is wrong with its rows; `repeated` says what is seen of all rows only."""
         with self._open() as file:
             for batch in file.batches(most_rows=_READ):
                 yield batch, self._order.faults_in(batch)

@@ -50,7 +50,6 @@ def read_small(location: Location, stores: Stores, limit: int) -> bytes:
 
     Raises:
         AssetError: it has more.
-        SourceNotFoundError, FetchError, AccessError: it cannot be read.
     """
     found = bytearray()
     for piece in pieces(location, stores):
@@ -61,12 +60,7 @@ def read_small(location: Location, stores: Stores, limit: int) -> bytes:
 
 
 def pieces(location: Location, stores: Stores, *, etag: str | None = None) -> Iterator[memoryview]:
-    """The bytes of an object in order; only if it still has this entity tag, where one is given.
-
-    Raises:
-        ChangedError: it has another one.
-        SourceNotFoundError, FetchError, AccessError: it cannot be read.
-    """
+    """The bytes of an object in order; only if it still has this entity tag, where one is given."""
     if location.store == "file":
         path = stores.file_of(location)
         with fsio.storage_errors(path), path.open("rb") as file:

@@ -95,12 +95,7 @@ def project(source: str, rows: Rows, out: Path, options: ProjectOptions) -> Proj
 def projected_item(
     item: Mapping[str, Any], rows: Rows, folder: Path, options: ProjectOptions
 ) -> tuple[dict[str, Any], int]:
-    """(an Item that lies in `folder` with the locations of these rows, how many of its assets have one).
-
-    Raises:
-        AssetError: it is not an Item.
-        EngineError: pystac is not installed.
-    """
+    """(an Item that lies in `folder` with the locations of these rows, how many of its assets have one)."""
     found = brought_up(item, keep_version=options.keep_version)
     _check_item(found)
     written = {key: row for key in found["assets"] if (row := rows.get((found["id"], key))) is not None}

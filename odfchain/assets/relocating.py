@@ -54,11 +54,7 @@ def relocate(
     options: RelocateOptions,
     progress: Progress = SILENT,
 ) -> Relocated:
-    """Copy what the plan says; a row whose object changed, or cannot be copied, is a fault and left out.
-
-    Raises:
-        NameCollisionError: two copies would be one file here.
-    """
+    """Copy what the plan says; a row whose object changed, or cannot be copied, is a fault and left out."""
     _check_letters(planned)
     copied, size = 0, 0
     rows, faults = list[AssetRow](), list[AssetFault]()

@@ -76,7 +76,6 @@ def plan(rows: Iterable[AssetRow], to: Location, options: RelocateOptions) -> li
     """Where each copy goes.
 
     Raises:
-        AssetError: a key does not begin with the prefix, or would be no key of an object.
         NameCollisionError: two rows would have the same target, or a copy would replace another's source.
     """
     chosen = list(rows)

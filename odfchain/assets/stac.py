@@ -108,9 +108,7 @@ class StacReader:
         """The wanted assets of a file, a folder of files, a URL, or `-` for standard input.
 
         Raises:
-            AssetError: it is not STAC, or there are more documents than the limit.
             UsageError: there is no such file or folder.
-            FetchError, AccessError: a URL cannot be read.
         """
         if source == "-":
             yield from self._lines(sys.stdin.buffer.read(ASSETS.document_bytes + 1), None)

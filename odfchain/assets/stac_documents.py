@@ -32,7 +32,6 @@ def bytes_of(path: Path) -> bytes:
 
     Raises:
         UsageError: there is no such file.
-        NoDocumentError: more bytes than a document may have.
     """
     data = fsio.read_start(path, ASSETS.document_bytes + 1)
     if data is None:
@@ -52,11 +51,7 @@ def checked_size(data: bytes, name: str) -> bytes:
 
 
 def documents_of(data: bytes, name: str) -> Iterator[Any]:
-    """The documents of a text with one on each line, or with a single one on several lines.
-
-    Raises:
-        NoDocumentError: a line is not JSON.
-    """
+    """The documents of a text with one on each line, or with a single one on several lines."""
     lines = data.splitlines()
     if len(lines) != 1 and (not lines or not lines[0].rstrip().endswith(b"}")):  # one document, indented
         yield parsed(data, name)

@@ -45,7 +45,6 @@ def brought_up(document: Mapping[str, Any], *, keep_version: bool) -> dict[str, 
 
     Raises:
         AssetError: it is not STAC.
-        EngineError: pystac is not installed.
     """
     extensions = document.get("stac_extensions") or []
     if not isinstance(extensions, list) or not all(isinstance(each, str) for each in extensions):

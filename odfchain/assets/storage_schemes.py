@@ -30,9 +30,6 @@ def placed(location: Location, schemes: object, refs: object) -> Location:
     """A location with the endpoint that the first of its schemes names.
 
     One that has an endpoint, or whose store has none, stays; so does one that no scheme is for, and Amazon's.
-
-    Raises:
-        AssetError: the scheme names an endpoint that no row may have, or a host for each bucket.
     """
     if location.store not in ("s3", "az") or location.endpoint is not None:
         return location

@@ -72,7 +72,6 @@ def verify_remote(
 
     Raises:
         UsageError: a replay or inputs are asked for, or the range is not one of the chain.
-        And all errors of `Sharing.url_of`, `open_peer` and `remote_copy`.
     """
     options = options or VerifyOptions()
     if options.replay or options.recursive:
@@ -127,9 +126,6 @@ def attest(
     Raises:
         UsageError: the dataset is faulty, or only a part of its chain was asked for.
         BrokenChainError: there is no head that could be attested.
-        SignatureError, StoreError: the statement cannot be kept.
-        InvalidIdError, WorkspaceError: the key file is no key, or others may read it.
-        And all errors of `verify`.
     """
     options = options or VerifyOptions()
     if options.ranged:
@@ -168,12 +164,7 @@ def attest(
 
 
 def attestations(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[ListedAttestation]:
-    """Each line of a dataset's attestations, valid or not.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: its chain or the file cannot be read.
-        ManifestError: the workspace's settings are malformed.
-    """
+    """Each line of a dataset's attestations, valid or not."""
     trusted = workspace.config.audit.trusted_auditors
     names = {block.hash: block.block.sequence_number for block in dataset.chain.walk()}
     return [
@@ -191,9 +182,7 @@ def add_statement(workspace: WorkspaceFiles, dataset: DatasetFiles, text: str) -
     """Keep an attestation that someone handed over, if it is valid and of a block of this dataset.
 
     Raises:
-        SignatureError: it is not a valid attestation of this dataset.
         UsageError: its block is not in the chain.
-        StoreError: there is no room for it, or it cannot be written.
     """
     from odfchain.trust.signed_statements import read_attestation  # noqa: PLC0415 - only here
 

@@ -107,11 +107,7 @@ def verify_dataset(dataset: DatasetFiles, progress: Progress = SILENT, *, jobs: 
 def examine(
     dataset: DatasetFiles, scope: Scope = _WHOLE, find: Find = lambda _: None, progress: Progress = SILENT
 ) -> Verified:
-    """Run all checks but the replay; `find` finds the inputs.
-
-    Raises:
-        UsageError: the range names blocks that are not in the chain, or in the wrong order.
-    """
+    """Run all checks but the replay; `find` finds the inputs."""
     report = Report("unknown", dataset.label, None)
     chain = read_chain(dataset, report, progress, last=scope.span.last)
     if not chain.blocks:

@@ -62,12 +62,7 @@ class MergeAgain:
     def of(
         cls, dataset: DatasetFiles, merge: RecordedMerge, graph: BlockGraph, asked: MergeInput
     ) -> MergeAgain:
-        """The merge that a block records, whose sources were verified.
-
-        Raises:
-            UsageError, SchemaError: the two sides do not fit each other, so nothing merges them.
-            ChainError, StoreError: a block cannot be read.
-        """
+        """The merge that a block records, whose sources were verified."""
         sides = Sides.of(graph, asked.target, asked.source, asked)
         return cls(dataset, merge, sides, sides.intervals(lambda *_: True))
 
@@ -87,11 +82,7 @@ class MergeAgain:
         return self.sides.key
 
     def compare(self) -> MergedRows:
-        """What the slice of the block has against what it should have.
-
-        Raises:
-            ChainError, StoreError: a slice cannot be read, or contradicts another one.
-        """
+        """What the slice of the block has against what it should have."""
         found = MergedRows()
         if not self.key:
             self._compare_with(appended_rows(self.sides.asked, self.intervals, self.view), found)

@@ -28,7 +28,6 @@ def render_page(documents: Sequence[Mapping[str, object]], limits: PageLimits = 
 
     Raises:
         UsageError: there is no document.
-        ManifestError: a document is not a report of this format, or contradicts itself.
     """
     if not documents:
         raise UsageError("there is no report to make a page from")

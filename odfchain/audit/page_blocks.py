@@ -103,11 +103,7 @@ class Timeline:
 
 
 def read_blocks(parts: Sequence[DocumentNode], faults: int) -> list[BlockView]:
-    """The blocks of a report with `faults` faults, oldest first as in the report.
-
-    Raises:
-        ManifestError: a block is not of the form that a report has, or names a fault that is not there.
-    """
+    """The blocks of a report with `faults` faults, oldest first as in the report."""
     views = []
     for node in parts:
         named = []

@@ -90,11 +90,7 @@ class DatasetView:
 
 
 def dataset_view(node: DocumentNode, limits: PageLimits) -> DatasetView:
-    """The view of a report.
-
-    Raises:
-        ManifestError: the report is not of the form that it should be.
-    """
+    """The view of a report."""
     faults, checks = node["faults"].items(), node["checks"].items()
     names = {check["number"].number(): check["name"].text(limits.text) for check in checks}
     blocks = read_blocks(node["blocks"].items(), len(faults))

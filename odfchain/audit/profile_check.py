@@ -102,11 +102,7 @@ class _Rows:
         self._known: tuple[Multihash, bool, Totals] | None = None
 
     def difference(self, document: Mapping[str, Any], data: bytes, line: SnapshotLine) -> str | None:
-        """Where a profile is not what the rows give; None where it is.
-
-        Raises:
-            SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming a slice.
-        """
+        """Where a profile is not what the rows give; None where it is."""
         state = DatasetState.read(self._dataset.chain, line.block)
         own = document["odf"]
         options = ProfileOptions(hidden=tuple(own["hidden"]), languages=own["languages"] is not None)

@@ -92,10 +92,6 @@ def remote_copy(
 
     Published documents are no part of it, but for `profiles`, whose words are needed to compute them again.
     With `require_signature` a missing signature is asked for twice: its owner may just be publishing.
-
-    Raises:
-        AccessError, TransferError: the head cannot be asked for.
-        StorageFullError, StoreError: there is no room for it here.
     """
     fsio.make_folder(base)
     with fsio.private_folder(base) as private:

@@ -94,9 +94,6 @@ def replay_dataset(
 
     A root dataset has nothing to replay. What is wrong with the dataset or its inputs is in the report, and
     the report does not depend on `jobs`.
-
-    Raises:
-        JavaNotFoundError, StorageFullError: nothing can be executed here.
     """
     report, chain = verified.report, verified.chain
     if report.kind is DatasetKind.ROOT:

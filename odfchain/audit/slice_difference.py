@@ -51,9 +51,6 @@ def first_difference(recorded: Path, replayed: Path, *, offset_column: str) -> D
     """The first difference between two slices; None when their columns and records are the same.
 
     Offsets are those of `recorded`, and where it has none left, of `replayed`.
-
-    Raises:
-        BadInputError: a file is not readable Parquet.
     """
     with open_parquet(recorded) as one, open_parquet(replayed) as other:
         found = _columns(one.schema_arrow, other.schema_arrow)

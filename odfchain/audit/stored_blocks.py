@@ -80,11 +80,7 @@ class StoredBlocks:
         return self._count
 
     def add(self, stored: StoredBlock, data: bytes) -> None:
-        """The block before those that were added, and its bytes.
-
-        Raises:
-            StoreError: there is no room for temporary files.
-        """
+        """The block before those that were added, and its bytes."""
         kind = _KINDS.index(link_kind(stored.block.event))
         has_data = stored.block.new_data is not None
         self._rows += _ROW.pack(

@@ -96,8 +96,6 @@ def verify_datasets(
     Raises:
         UsageError: a range is given for several datasets, or is not one of the chain; or more trusted
             auditors are asked for than the settings name.
-        JavaNotFoundError, EngineError, StorageFullError: there is no engine to replay with.
-        ManifestError: the workspace's settings are malformed.
     """
     options = options or VerifyOptions()
     named = {(item.folder, item.ref): item for item in datasets}
@@ -133,7 +131,6 @@ def trusted_auditors(workspace: WorkspaceFiles, options: VerifyOptions) -> tuple
 
     Raises:
         UsageError: they are fewer than are asked for, or there is no replay that they could spare.
-        ManifestError: the settings are malformed.
     """
     if options.trusted_by and not options.replay:
         raise UsageError(

@@ -31,7 +31,6 @@ def appended_batches(
 
     Raises:
         IngestError: the source takes rows back, or both sides took in the same source.
-        SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
     """
     _, place = asked.ways[asked.base.block, asked.source]
     if place is None:

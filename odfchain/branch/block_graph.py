@@ -67,11 +67,7 @@ class BlockGraph:
     # --- along predecessors --------------------------------------------------------------------------
 
     def fork(self, one: Multihash, other: Multihash) -> Multihash:
-        """The last common block of two chains.
-
-        Raises:
-            ChainError: they have none: they are of different datasets.
-        """
+        """The last common block of two chains."""
         found = self._forks.get((one, other))
         if found is None:
             found = self._fork(one, other)
@@ -140,11 +136,7 @@ class BlockGraph:
         return any(self.fork(one, tip) == one for tip in self._tips([other], [fork])[0])
 
     def newest_reached(self, one: Multihash, other: Multihash) -> Multihash:
-        """The newest block of the chain up to `one` that `other` is, or was made from.
-
-        Raises:
-            ChainError: there is none: they are of different datasets.
-        """
+        """The newest block of the chain up to `one` that `other` is, or was made from."""
         fork = self.fork(one, other)
         found = [fork, *(self.fork(one, tip) for tip in self._tips([other], [fork])[0])]
         return max(found, key=self.number)
@@ -155,7 +147,6 @@ class BlockGraph:
         Several `ones` (or `others`) stand for a block that was merged from them.
 
         Raises:
-            ChainError: they have none.
             ObjectNotFoundError: both sides merged a block that is not stored here.
         """
         forks = [self.fork(one, other) for one, other in itertools.product(ones, others)]

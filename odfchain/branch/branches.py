@@ -73,12 +73,7 @@ def create_branch(dataset: DatasetFiles, name: str, at: Point | None = None) -> 
     """The dataset on a new branch, durably at a point (default: where it is opened).
 
     Raises:
-        InvalidIdError: the name cannot name a branch.
-        NameCollisionError: there is a branch of this name.
-        PointNotFoundError, BranchNotFoundError, DatasetNotFoundError: there is no such point.
-        FuturePointError: the time lies in the future.
         BusyError: no reference leads to the block, and garbage is being collected or something pulled.
-        StorageFullError, StoreError: it cannot be written.
     """
     check_branch_name(name)
     _check_free(dataset, name)
@@ -126,11 +121,7 @@ def _check_whole(dataset: DatasetFiles, block: Multihash) -> None:
 
 
 def list_branches(dataset: DatasetFiles) -> list[Branch]:
-    """The branches of a dataset, ordered by name.
-
-    Raises:
-        ChainError, StoreError, CodecError: a chain cannot be read.
-    """
+    """The branches of a dataset, ordered by name."""
     head = dataset.on(HEAD)
     graph = BlockGraph(head)
     return [_described(head, graph, name) for name in branch_names(dataset)]
@@ -165,11 +156,7 @@ def delete_branch(dataset: DatasetFiles, name: str, *, force: bool = False) -> s
     """The branch is gone; what no other branch has merged stays under the reference returned, or nothing.
 
     Raises:
-        InvalidIdError: it is no branch, but the head, say.
-        BranchNotFoundError: there is no such branch.
         UnsavedBlocksError: nobody has merged it (unless `force`); it stays.
-        RefConflictError: it moved meanwhile; it stays.
-        BrokenChainError, StoreError, CodecError: the chains cannot be read, or nothing be written.
     """
     there = on_branch(dataset, check_branch_name(name))
     block = DatasetState.read(there.chain).head
@@ -197,15 +184,7 @@ def _is_merged(branch: DatasetFiles, block: Multihash) -> bool:
 
 
 def rename_branch(dataset: DatasetFiles, old: str, new: str) -> DatasetFiles:
-    """The dataset on its branch `old`, which is called `new` from now on.
-
-    Raises:
-        InvalidIdError: one of the names cannot name a branch.
-        BranchNotFoundError: there is no branch `old`.
-        NameCollisionError: there is a branch `new`.
-        RefConflictError: the branch moved meanwhile; it is called `old`.
-        StorageFullError, StoreError: it cannot be written.
-    """
+    """The dataset on its branch `old`, which is called `new` from now on."""
     there = on_branch(dataset, check_branch_name(old))
     if check_branch_name(new) == old:
         return there

@@ -34,12 +34,7 @@ class Search:
     """Leave out corrections that leave these columns as they were."""
 
     def run(self, slices: Sequence[SliceFile]) -> tuple[int, pa.Table]:
-        """(how many rows in force after `slices` there are, the first of them as violations).
-
-        Raises:
-            BadInputError: a slice cannot be read.
-            pyarrow.ArrowException, ValueError: it does not fit the schema.
-        """
+        """(how many rows in force after `slices` there are, the first of them as violations)."""
         count, tables, kept = 0, [SCHEMA.empty_table()], None
         for item in slices:
             for rows, chosen in self._candidates(item):

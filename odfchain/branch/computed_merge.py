@@ -45,8 +45,6 @@ class Sides:
 
         Raises:
             UsageError: the dataset is a derivative, whose data are computed.
-            SchemaError: their primary keys differ, or a column has two types.
-            BrokenChainError, StoreError, CodecError: a block cannot be read.
         """
         ours, theirs = (DatasetState.read(graph.files_of(block).chain, block) for block in (target, source))
         if ours.seed.dataset_kind is not DatasetKind.ROOT:
@@ -91,13 +89,7 @@ def compute_merge(
     resolution: Resolution = UNDECIDED,
     by_row: bool = False,
 ) -> ComputedMerge:
-    """Merge two sides that have a primary key.
-
-    Raises:
-        ChainError: the sides say different things of a row: one of them is damaged.
-        SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
-        EngineError: Spark failed.
-    """
+    """Merge two sides that have a primary key."""
     function = functools.partial(
         merge_part,
         asked=sides.asked,

@@ -40,12 +40,7 @@ def compute(
     engine: Engine,
     folder: Path,
 ) -> Computed:
-    """What a function makes of the rows of intervals; parts of it may lie in a private `folder`.
-
-    Raises:
-        SliceNotFoundError, ObjectCorruptedError: a slice is missing, damaged, or not what its block says.
-        EngineError: Spark failed. And what the function raises.
-    """
+    """What a function makes of the rows of intervals; parts of it may lie in a private `folder`."""
     if key and parquet_bytes(intervals) > engine.above:
         from odfchain.branch.by_key_on_spark import compute_on_spark  # noqa: PLC0415 - for large ones only
 

@@ -65,12 +65,7 @@ def check_conflict_file(path: Path) -> Path:
 
 
 def write_conflicts(lines: pa.Table, path: Path) -> None:
-    """All conflicts, and what is decided of them already; replaces the file, or leaves it as it is.
-
-    Raises:
-        UsageError: the name of the file does not say how.
-        StoreError: it cannot be written.
-    """
+    """All conflicts, and what is decided of them already; replaces the file, or leaves it as it is."""
     form = check_conflict_file(path).suffix.lower()
     names = [name for name in lines.column_names if name != "problem"]
     rows = (_shown(row) for row in lines.select(names).to_pylist())

@@ -66,10 +66,6 @@ def correct(
 
     Raises:
         UsageError: it is derivative, has no rows or no primary key, or no file is given.
-        BadInputError: a file is wrong, a key comes twice, or one to remove is not recorded.
-        GuardError: keys are not recorded.
-        RefConflictError: another writer was faster.
-        And what `check` raises.
     """
     state = DatasetState.read(dataset.chain)
     wanted = _wanted(dataset, state)

@@ -92,12 +92,6 @@ def diff(
 
     No slice at or before their fork is opened, unless a touched key has to be looked up there
     (`odfchain.branch.earlier_rows`).
-
-    Raises:
-        SchemaError: the two have different primary keys, or a column has two types.
-        ChainError: they say different things of one key at their fork: one of them is damaged.
-        SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
-        EngineError: Spark failed, which reads what is large.
     """
     ends = _Ends.of(graph, one, other)
     fork = graph.fork(*ends.heads)
@@ -188,11 +182,7 @@ def read_changes(
 
 
 def schema_of_changes(*states: DatasetState) -> tuple[tuple[str, ...], pa.Schema]:
-    """(the primary key, the columns of a table of changes between states; none where they have no data).
-
-    Raises:
-        SchemaError: they have different primary keys, or a column has two types.
-    """
+    """(the primary key, the columns of a table of changes between states; none where they have no data)."""
     key, view = common_key(states), MergedColumns.of(*states)
     if view.declared is None:
         return key, pa.schema([])

@@ -93,15 +93,7 @@ class ForeignKeys:
         events: Sequence[ev.MetadataEvent],
         staged: Sequence[StagedFile],
     ) -> None:
-        """Nothing, where the events may be committed on top of a state; what is only reported is noted.
-
-        Raises:
-            ForeignKeyError: rows would refer to what is not there.
-            SchemaError: columns are not those of the key that they refer to.
-            DatasetNotFoundError, SliceNotFoundError: what they refer to is not here.
-            ManifestError: the constraints are not understood.
-            ObjectCorruptedError: a slice cannot be read.
-        """
+        """Nothing, where the events may be committed on top of a state; what is only reported is noted."""
         self.settle(Rows.committed(dataset, state, events, staged))
 
     def settle(self, rows: Rows) -> None:
@@ -130,11 +122,7 @@ class ForeignKeys:
             return [*(broken for broken in own if broken is not None), *self._referred_to(rows)]
 
     def holds(self, key: ForeignKey, rows: Rows) -> Broken | None:
-        """The new rows that break a key; that it cannot be checked is noted.
-
-        Raises:
-            SliceNotFoundError, ObjectCorruptedError: a slice cannot be read.
-        """
+        """The new rows that break a key; that it cannot be checked is noted."""
         with _readable(rows):
             return self._holds(key, rows, strict=False)
 
@@ -299,11 +287,7 @@ def same_version(dataset: DatasetFiles, ref: str) -> DatasetFiles:
 
 
 def references_of(find: Find, dataset: DatasetFiles, state: DatasetState) -> dict[DatasetId, Multihash]:
-    """The newest blocks of the datasets that the rows of one refer to, in its version; itself aside.
-
-    Raises:
-        ManifestError: its constraints are not understood.
-    """
+    """The newest blocks of the datasets that the rows of one refer to, in its version; itself aside."""
     found = {}
     for key in state.constraints.foreign_keys:
         target = find(key.dataset) if not key.changes and key.dataset != dataset.id else None

@@ -80,12 +80,7 @@ class Interval:
         return all(isinstance(source.merge, _CONSISTENT) for source in sources)
 
     def blocks(self) -> list[HashedBlock]:
-        """All of them, oldest first; none before is read.
-
-        Raises:
-            ChainError: `after` is no ancestor of `upto`.
-            ObjectNotFoundError, ObjectCorruptedError, DecodeError: a block cannot be read.
-        """
+        """All of them, oldest first; none before is read."""
         return list(self.dataset.chain.walk(self.upto, tail=self.after))[::-1]
 
     def slices(self) -> list[PlacedSlice]:
@@ -180,9 +175,6 @@ def read_rows(interval: Interval, view: MergedColumns, key: Sequence[str] = ()) 
     """All rows of an interval in order of offset, as `MergedColumns.rows` has them.
 
     Where first rows are not believed, each key that occurs has a row in front that says what it was before.
-
-    Raises:
-        SliceNotFoundError, ObjectCorruptedError: a slice is missing, damaged, or not what its block says.
     """
     rows = pa.Table.from_batches(interval_batches(interval, view), view.rows)
     if interval.believed or not key or not rows.num_rows:

@@ -42,22 +42,14 @@ class Rows:
         return pa.schema([]) if self.columns.schema is None else to_arrow(self.columns.schema)
 
     def files(self) -> list[SliceFile]:
-        """All slices, oldest first.
-
-        Raises:
-            SliceNotFoundError: one is not here.
-        """
+        """All slices, oldest first."""
         refs = self.state.slices() if self.state is not None else ()
         names = self.columns.vocabulary
         return [*(_file(self.dataset, ref.slice, names) for ref in refs), *self.new]
 
     @classmethod
     def up_to(cls, dataset: DatasetFiles, state: DatasetState) -> Rows:
-        """All rows up to a head.
-
-        Raises:
-            SchemaError, ManifestError: the key is not clear, or the constraints are not understood.
-        """
+        """All rows up to a head."""
         return cls(dataset, Columns.of(state, str(dataset.alias)), state.constraints, state)
 
     @classmethod

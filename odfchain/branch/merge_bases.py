@@ -63,12 +63,7 @@ class MergeInput:
 
     @classmethod
     def of(cls, graph: Ancestors, target: Multihash, source: Multihash) -> MergeInput:
-        """What a merge of two blocks needs.
-
-        Raises:
-            ChainError: the two are of different datasets, or have merged each other too often.
-            ObjectNotFoundError, StoreError, CodecError: a block is not here, or cannot be read.
-        """
+        """What a merge of two blocks needs."""
         return cls.between(graph, graph.best_common([target], [source]), target, source)
 
     @classmethod
@@ -124,11 +119,7 @@ def merge_tables(
     *,
     by_row: bool = False,
 ) -> ThreeWay:
-    """Merge what two sides did, by the rows (`read_rows`) of the intervals that were asked for.
-
-    Raises:
-        ChainError: the intervals say different things of one row.
-    """
+    """Merge what two sides did, by the rows (`read_rows`) of the intervals that were asked for."""
     return _Merging(tables, asked, tuple(key), event_time).merged(by_row=by_row)
 
 

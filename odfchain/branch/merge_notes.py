@@ -16,11 +16,7 @@ from odfchain.text import one_line
 
 
 def notes_on(graph: BlockGraph, target: DatasetState, source: Multihash) -> tuple[str, ...]:
-    """Notes on merging a block into a target.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: a block cannot be read.
-    """
+    """Notes on merging a block into a target."""
     return (*_reverted(graph, target, source), *_polled(target))
 
 

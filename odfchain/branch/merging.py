@@ -55,15 +55,6 @@ def merge_all(
     """Merge into several datasets, those first that others refer to.
 
     All are computed and decided before one is committed, each by itself.
-
-    Raises:
-        MergeConflictError: conflicts that nobody decided; nothing is changed in any of them.
-        BranchNotFoundError: there is no such branch.
-        UsageError, IngestError, SchemaError: two sides that cannot be merged; says what stands in the way.
-        ForeignKeyError: rows would refer to what is not there; what was before it is merged.
-        ChainError, SliceNotFoundError, ObjectCorruptedError: a side is damaged or not here.
-        RefConflictError: other writers were faster in every attempt.
-        StorageFullError, EngineError: those before it are merged.
     """
     with ExitStack() as stack:
 

@@ -24,10 +24,6 @@ def are_changes(dataset: DatasetFiles, texts: Iterable[str]) -> Numbers:
     """Whether each text names a change: its block is stored, and one ends at the offset.
 
     The old half of a correction ends none.
-
-    Raises:
-        SliceNotFoundError: the slice of such a block is not here.
-        ObjectCorruptedError, BadInputError: a block or a slice is damaged.
     """
     texts = list(texts)
     found = np.zeros(len(texts), bool)

@@ -40,9 +40,6 @@ def other_events(
     """What the source said after a block of its chain that neither a base nor the target says, oldest first.
 
     Of several events about one thing that is the last one.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: a block cannot be read.
     """
     found: dict[_Subject, MetadataEvent] = {}
     oldest = source.chain.get(after).sequence_number

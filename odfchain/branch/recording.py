@@ -158,10 +158,6 @@ def stage_changes(
 
     Raises:
         NothingToCommitError: no rows and no record.
-        BadInputError: a value does not fit its column.
-        CodecError: the record is too long.
-        StorageFullError: there is no room for the slice.
-        ObjectNotFoundError, ObjectCorruptedError: a checkpoint is due, and a slice is missing or damaged.
     """
     target = schema if schema is not None else state.schema
     written = isinstance(rows, pa.Table)

@@ -60,14 +60,6 @@ def revert(dataset: DatasetFiles, request: RevertRequest, means: RevertMeans) ->
     """Commit the inverse of a block's changes on the reference that the dataset is opened on.
 
     Nothing is committed where all that it changed is as it was before.
-
-    Raises:
-        UsageError: the block has no data, or the dataset no primary key, or is a derivative.
-        PointNotFoundError: the block is not one of this reference.
-        MergeConflictError: what it changed was changed again since.
-        ChainError, SliceNotFoundError, ObjectCorruptedError: rows are missing or damaged.
-        RefConflictError: another writer was faster.
-        And what the two checks raise.
     """
     state = DatasetState.read(dataset.chain)
     before = _before(dataset, state, request.block)

@@ -109,11 +109,7 @@ def net_of(operations: Numbers, rows: pa.Table, key: Sequence[str]) -> RowDiff:
 
 
 def between(one: RowDiff, other: RowDiff) -> RowDiff:
-    """From the state that `one` leads to, to the one that `other` leads to; both begin at the same state.
-
-    Raises:
-        ChainError: they say different things of that state.
-    """
+    """From the state that `one` leads to, to the one that `other` leads to; both begin at the same state."""
     keys, at_one, at_other = aligned(one, other)
     check_same_base(one, other, at_one, at_other)
     by_other = at_other >= 0

@@ -94,11 +94,6 @@ def history_of(
     """The changes of the row with this key, newest first, each where the chain up to a head has it.
 
     Values are those of the key's columns, or texts that mean them.
-
-    Raises:
-        UsageError: the columns are not those of the primary key, or a value is none of its column.
-        SchemaError: sources have different keys.
-        SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
     """
     sought = _Sought.of(dataset, state, key)
     found: list[tuple[SliceRef, pa.Table]] = []
@@ -117,12 +112,7 @@ def history_of(
 
 
 def all_changes(dataset: DatasetFiles, state: DatasetState, *, locate: Locate) -> pa.Table:
-    """Every change up to a head, oldest first: as `Diff.changes`, with block, offset and system time.
-
-    Raises:
-        UsageError: there is no primary key.
-        SchemaError, SliceNotFoundError, ObjectCorruptedError: as `history_of`.
-    """
+    """Every change up to a head, oldest first: as `Diff.changes`, with block, offset and system time."""
     key = primary_key_of(dataset, state)
     schema = _schema(state)
     if not set(key) <= set(schema.names):
@@ -148,7 +138,6 @@ def primary_key_of(dataset: DatasetFiles, state: DatasetState) -> tuple[str, ...
 
     Raises:
         UsageError: nothing does.
-        SchemaError: sources have different keys.
     """
     if key := state.primary_key:
         return key

@@ -54,12 +54,7 @@ def checkpoint_after(
     schema: DataSchema,
     staging: Path,
 ) -> CheckpointDue:
-    """The checkpoint in force once a new slice (`path`, its rows in `schema`) follows `state`.
-
-    Raises:
-        ObjectNotFoundError, ObjectCorruptedError: one is due, and a slice is missing or damaged.
-        SchemaError: sources have different keys.
-    """
+    """The checkpoint in force once a new slice (`path`, its rows in `schema`) follows `state`."""
     sources = [state.polling_source, *state.push_sources.values()]
     keeps = any(source is not None and keeps_state(source.merge) for source in sources)
     if state.checkpoint is None and not keeps:

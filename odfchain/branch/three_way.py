@@ -99,9 +99,6 @@ def merge_rows(
     """Merge what two sides did to one base; `baseless` marks the keys of `theirs` whose base is not known.
 
     With `by_row` two different rows of one key conflict, whatever cells they changed.
-
-    Raises:
-        ChainError: the sides say different things of their base.
     """
     _, at_ours, at_theirs = aligned(ours, theirs)
     unknown = np.zeros(len(theirs), dtype=bool) if baseless is None else baseless

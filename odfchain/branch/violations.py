@@ -137,12 +137,7 @@ def rows_table(
 
 
 def write_violations(found: Iterable[Broken], path: Path) -> None:
-    """Durably write the rows to a `.csv` or `.ndjson` file; without any it has none.
-
-    Raises:
-        UsageError: another ending.
-        StoreError: it cannot be written.
-    """
+    """Durably write the rows to a `.csv` or `.ndjson` file; without any it has none."""
     check_ending(path)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

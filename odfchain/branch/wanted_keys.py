@@ -203,7 +203,6 @@ def key_rows(
 
     Raises:
         BadInputError: it cannot be read.
-        pyarrow.ArrowException, ValueError: it does not fit the schema.
     """
     operation = item.vocabulary.operation_type_column
     with open_parquet(item.path) as file:

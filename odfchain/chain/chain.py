@@ -122,20 +122,11 @@ class MetadataChain:
         return self._blocks.contains(name)
 
     def get_bytes(self, name: Multihash) -> bytes:
-        """A block file's bytes, as they were received.
-
-        Raises:
-            ObjectNotFoundError, ObjectCorruptedError: from the store.
-        """
+        """A block file's bytes, as they were received."""
         return self._blocks.get(name)
 
     def get(self, name: Multihash) -> MetadataBlock:
-        """A block by its hash.
-
-        Raises:
-            ObjectNotFoundError, ObjectCorruptedError: from the store.
-            DecodeError: the bytes are not a metadata block.
-        """
+        """A block by its hash."""
         block = self._cache.get(name)
         if block is None:
             block = decode_block(self._blocks.get(name))
@@ -154,7 +145,6 @@ class MetadataChain:
         """Blocks from `head` (default: the head reference) towards the seed, newest first, without `tail`.
 
         Raises:
-            BrokenChainError: sequence numbers do not count down, or the chain ends before its seed.
             ChainError: the seed was reached without meeting `tail`.
         """
         current = head if head is not None else self.head()
@@ -198,12 +188,7 @@ class MetadataChain:
     def walk_files(
         self, head: Multihash, *, tail: Multihash | None = None
     ) -> Iterator[tuple[Multihash, BlockHeader, bytes]]:
-        """Like `walk`, the files as they are; only their headers are read.
-
-        Raises:
-            ObjectNotFoundError, ObjectCorruptedError: from the store.
-            And as `walk`.
-        """
+        """Like `walk`, the files as they are; only their headers are read."""
         current: Multihash | None = head
         expected: int | None = None
         while current is not None and current != tail:
@@ -270,9 +255,6 @@ class MetadataChain:
         """Hashes of all blocks up to `head`, seed first, as the index says; the blocks are not read.
 
         Without an index, or where it is damaged, the chain is walked.
-
-        Raises:
-            BrokenChainError, StoreError: the chain cannot be followed.
         """
         if self._index is not None:
             block = self.get(head)
@@ -290,9 +272,6 @@ class MetadataChain:
         """The block of this number among those up to `head`; None where they are fewer.
 
         As fast for long chains as for short ones, with an index that knows them.
-
-        Raises:
-            BrokenChainError, StoreError: the chain cannot be followed.
         """
         if number > self.get(head).sequence_number:
             return None
@@ -339,7 +318,6 @@ class MetadataChain:
 
         Raises:
             AppendError: a rule is broken; nothing is stored.
-            RefConflictError: the reference is not where it was expected; it stays there.
         """
         data = encode_block(block, MANIFEST_VERSION) if data is None else data
         name = block_hash(data)
@@ -359,11 +337,7 @@ class MetadataChain:
         return name
 
     def check_all(self, blocks: Sequence[EncodedBlock], *, expected_head: Multihash | None) -> None:
-        """Check that blocks may follow `expected_head` one after the other; nothing is stored.
-
-        Raises:
-            AppendError: a rule is broken.
-        """
+        """Check that blocks may follow `expected_head` one after the other; nothing is stored."""
         for encoded in blocks:
             check_alone(encoded.block)
         base = self.history(expected_head) if expected_head is not None else None
@@ -376,11 +350,7 @@ class MetadataChain:
             prev = name
 
     def publish(self, blocks: Sequence[EncodedBlock], *, expected_head: Multihash | None) -> None:
-        """Store checked blocks oldest first, then move the reference once; all become visible together.
-
-        Raises:
-            RefConflictError: the head is not `expected_head` any more; it stays where it is.
-        """
+        """Store checked blocks oldest first, then move the reference once; all become visible together."""
         for encoded in blocks:
             self._blocks.put(encoded.data)
         self._refs.compare_and_swap(self.ref, expected_head, blocks[-1].hash)
@@ -392,7 +362,6 @@ class MetadataChain:
 
         Raises:
             ObjectNotFoundError: the block is not in the store.
-            RefConflictError: the reference is not where it was expected.
         """
         if not self._blocks.contains(target):
             raise ObjectNotFoundError(f"{self._blocks.locate(target)}: no such block")

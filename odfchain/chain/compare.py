@@ -94,11 +94,7 @@ class ChainLinks:
     chain: MetadataChain
 
     def link(self, name: Multihash) -> BlockLink:
-        """The number and the predecessor of a stored block.
-
-        Raises:
-            ObjectNotFoundError, ObjectCorruptedError, CodecError: it cannot be read.
-        """
+        """The number and the predecessor of a stored block."""
         header = decode_header(self.chain.get_bytes(name))
         return BlockLink(header.sequence_number, header.prev_block_hash)
 
@@ -185,11 +181,7 @@ class Descent:
 
 
 def whole_chain(links: Links, head: Multihash) -> Sequence[Multihash]:
-    """All blocks from the head to the seed, newest first.
-
-    Raises:
-        OdfchainError: a block cannot be read, or the blocks are no chain.
-    """
+    """All blocks from the head to the seed, newest first."""
     descent = Descent(links, head)
     descent.down_to(-1)
     return descent.passed
@@ -201,9 +193,6 @@ def compare(
     """How the source's chain lies to the destination's (None: it has no head).
 
     Reads at most the difference in length plus the distance to the newest common block on either side.
-
-    Raises:
-        OdfchainError: a block cannot be read, or the blocks of a side are no chain.
     """
     if source_head == destination_head:
         return Equal()

@@ -29,11 +29,7 @@ from odfchain.model.sources import FetchStepEthereumLogs
 
 
 def check_append(block: MetadataBlock, history: History | None) -> None:
-    """Check that a block may follow its predecessors; `history` is None when it names no predecessor.
-
-    Raises:
-        AppendError: the first rule that is broken, in the order of the reference implementation.
-    """
+    """Check that a block may follow its predecessors; `history` is None when it names no predecessor."""
     check_alone(block)
     if history is None:
         return

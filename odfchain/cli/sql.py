@@ -133,7 +133,6 @@ def _query(command: str | None, script: Path | None, piped: str | None) -> str |
 
     Raises:
         UsageError: it is given twice, or nowhere.
-        QueryError: the file or the pipe has no text.
     """
     if sum(way is not None for way in (command, script, piped)) > 1:
         raise UsageError("the query is given in two ways", hint="use one of -c, --script and -")

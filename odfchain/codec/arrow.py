@@ -41,11 +41,7 @@ _SIMPLE = {
 
 
 def to_arrow(schema: ds.DataSchema) -> Any:
-    """The `pyarrow.Schema` of a data schema.
-
-    Raises:
-        SchemaError: a type that Arrow cannot hold.
-    """
+    """The `pyarrow.Schema` of a data schema."""
     import pyarrow as pa  # noqa: PLC0415
 
     return pa.schema([_to_field(f) for f in schema.fields])
@@ -105,11 +101,7 @@ def to_arrow_type(data_type: ds.DataType, extra: ds.ExtraAttributes | None = Non
 
 
 def from_arrow(schema: Any) -> ds.DataSchema:
-    """The data schema of a `pyarrow.Schema`; encodings (large, view, dictionary) and metadata are dropped.
-
-    Raises:
-        SchemaError: a type without a logical counterpart.
-    """
+    """The data schema of a `pyarrow.Schema`; encodings (large, view, dictionary) and metadata are dropped."""
     return ds.DataSchema(fields=tuple(_from_field(f) for f in schema))
 
 

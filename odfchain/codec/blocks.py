@@ -56,7 +56,6 @@ def encode_block(block: MetadataBlock, version: int = MANIFEST_VERSION) -> bytes
 
     Raises:
         UnsupportedVersionError: a version other than 2 or 3.
-        CodecError: a value does not fit its field.
     """
     if version not in TIMESTAMP_ALIGNMENT:
         raise UnsupportedVersionError(f"manifest version {version} cannot be written (2 and 3 can)")
@@ -103,12 +102,7 @@ def open_manifest(data: bytes) -> tuple[int, bytes]:
 
 
 def decode_block(data: bytes) -> MetadataBlock:
-    """The block that a file holds.
-
-    Raises:
-        DecodeError: whatever is wrong with the bytes.
-        UnsupportedVersionError: a newer manifest version or event.
-    """
+    """The block that a file holds."""
     _, content = open_manifest(data)
     return cast("MetadataBlock", _decoder().decode("MetadataBlock", content))
 

@@ -57,11 +57,7 @@ class Decoder:
         self._tables: dict[str, DecodeTable] = {}
 
     def decode(self, table: str, data: bytes) -> Any:
-        """The dataclass that a buffer with root `table` holds.
-
-        Raises:
-            DecodeError: whatever is wrong with the bytes.
-        """
+        """The dataclass that a buffer with root `table` holds."""
         buffer = FlatBuffer(data)
         return self._table(table)(buffer, buffer.root_position(), 0)
 

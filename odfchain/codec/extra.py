@@ -16,11 +16,7 @@ from odfchain.limits import LIMITS
 
 
 def dump_attributes(value: Mapping[str, Any]) -> str:
-    """The canonical text of an attribute map.
-
-    Raises:
-        CodecError: nested too deep, or a value JSON cannot hold.
-    """
+    """The canonical text of an attribute map."""
     return _dump(value, 0)
 
 

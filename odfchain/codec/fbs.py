@@ -103,11 +103,7 @@ _FIELD = re.compile(r"(\w+)\s*:\s*(\[?)\s*(\w+)\s*\]?\s*(?:=\s*(\w+))?\s*")
 
 
 def parse_fbs(text: str) -> FbsSchema:
-    """Parse schema text.
-
-    Raises:
-        CodecError: a field uses a type that is not declared, or syntax outside the supported subset.
-    """
+    """Parse schema text."""
     plain = _COMMENT.sub("", text)
     bodies: dict[str, dict[str, tuple[str, str]]] = {"table": {}, "struct": {}, "union": {}, "enum": {}}
     for keyword, name, base, body in _DECLARATION.findall(plain):

@@ -205,11 +205,7 @@ def _build_type(
 
 
 def decode_raw_arrow(data: bytes) -> ds.DataSchema:
-    """The schema that a raw Arrow schema stands for.
-
-    Raises:
-        DecodeError: malformed bytes, or a type that has no logical counterpart (intervals, unions).
-    """
+    """The schema that a raw Arrow schema stands for."""
     buffer = FlatBuffer(data)
     root = buffer.table(buffer.root_position(), 0)
     return ds.DataSchema(fields=tuple(_read_children(buffer, root, "Schema", "fields", 0)))

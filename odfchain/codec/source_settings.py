@@ -27,9 +27,6 @@ def split_settings(tree: Any) -> tuple[Any, dict[str, WatermarkRule]]:
     """(the manifest without what is not for blocks, the rules by the name of their source).
 
     Whatever is malformed otherwise is left for the reader of the rest.
-
-    Raises:
-        ManifestError: a rule is malformed; with the path of what is wrong.
     """
     content = tree.get("content") if isinstance(tree, dict) else None
     events = content.get("metadata") if isinstance(content, dict) else None

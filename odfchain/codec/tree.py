@@ -65,11 +65,7 @@ def spellings(name: str) -> tuple[str, str, str]:
 
 
 def from_tree(cls: type[T], value: Any, path: str = "") -> T:
-    """The dataclass, enum or value type that a tree stands for.
-
-    Raises:
-        ManifestError: with the path of what is wrong.
-    """
+    """The dataclass, enum or value type that a tree stands for."""
     result: T = _read(cls, value, path)
     return result
 

@@ -101,20 +101,12 @@ class LogicalDigest:
 
 
 def check_hashable(schema: pa.Schema) -> None:
-    """Nothing when rows of this schema have a logical hash.
-
-    Raises:
-        SchemaError: as `LogicalDigest`.
-    """
+    """Nothing when rows of this schema have a logical hash."""
     LogicalDigest(schema)
 
 
 def hash_table(table: pa.Table, *, null_rule: NullRule = "correct") -> Multihash:
-    """The logical hash of a table in memory.
-
-    Raises:
-        SchemaError: a column type without a defined hash.
-    """
+    """The logical hash of a table in memory."""
     digest = LogicalDigest(table.schema, null_rule=null_rule)
     for batch in table.to_batches():
         digest.update(batch)

@@ -68,12 +68,7 @@ class CommitProfiles:
         events: Sequence[ev.MetadataEvent],
         staged: Sequence[StagedFile],
     ) -> AfterCommit | None:
-        """What is done after the commit; nothing, where no rows are committed.
-
-        Raises:
-            GuardError: the rows would be further from what was there than the policy allows.
-            SliceNotFoundError, ObjectCorruptedError, BadInputError: naming a slice; it cannot be judged.
-        """
+        """What is done after the commit; nothing, where no rows are committed."""
         coming = _Coming.of(dataset, state, events, staged)
         if not coming.slices:
             return None

@@ -176,8 +176,6 @@ def write_checkpoint(path: Path, manifest: Manifest, parts: Mapping[str, Path]) 
 
     Raises:
         EngineError: `parts` are not those of the manifest, or one changes while it is copied.
-        CodecError: the manifest has a value that could not be read back.
-        StoreError: a part cannot be read or the file cannot be written.
     """
     text = manifest.to_bytes()
     Manifest.parse(text, str(path))
@@ -207,13 +205,7 @@ def write_checkpoint(path: Path, manifest: Manifest, parts: Mapping[str, Path]) 
 
 
 def read_manifest(path: Path, limits: ArchiveLimits = LIMITS) -> Manifest:
-    """The manifest of a checkpoint; nothing after it is read.
-
-    Raises:
-        CodecError: the file does not begin like a checkpoint, or the manifest is malformed.
-        EngineError: a checkpoint of another format.
-        StoreError: the file cannot be read.
-    """
+    """The manifest of a checkpoint; nothing after it is read."""
     with _opened(path) as (stream, total):
         block = _read(stream, _BLOCK, path)
         entry = _entry(block, 0, total, path)
@@ -230,7 +222,6 @@ def open_checkpoint(
     Raises:
         CodecError: the file is not a checkpoint in exactly the form that is written.
         EngineError: a checkpoint of another format, or the folder is not empty.
-        StoreError: the file cannot be read or the parts cannot be written.
     """
     with fsio.storage_errors(folder):
         if any(folder.iterdir()):

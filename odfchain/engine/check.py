@@ -103,12 +103,7 @@ def rewrite(
 
 
 def measure(path: Path, vocabulary: DatasetVocabulary) -> SliceFacts:
-    """Hashes and counts of a slice that has the declared types already; memory stays at one row group.
-
-    Raises:
-        EngineError: the file cannot be read.
-        SchemaError: a column type without a logical hash.
-    """
+    """Hashes and counts of a slice that has the declared types already; memory stays at one row group."""
     with _reading(path):
         physical, size = hash_file(path)
         with ThreadPoolExecutor(max(1, hash_threads() - 1)) as pool, open_parquet(path) as file:

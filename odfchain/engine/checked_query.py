@@ -123,7 +123,6 @@ def query_of(
 
     Raises:
         QueryError: a step is not a query, asks for what a query may not do, or names what is not there.
-        EngineError: Java is gone or out of memory.
     """
     views = {table.name: _versions(table, inputs) for table in transform.temporal_tables or ()}
     structs = {i.given.query_alias: i.struct() for i in inputs}

@@ -152,13 +152,6 @@ class SparkTransformEngine:
         """The next step of a transformation: the same request gives the same files, whenever and wherever.
 
         Executors that see no folder of the driver put a slice into the store under `slices`, where it stays.
-
-        Raises:
-            QueryError: the query is at fault.
-            BadInputError: an input breaks its own declaration.
-            CodecError, EngineError, StorageFullError: the checkpoint or the engine is; or it took longer than
-                `deadline` [s], or was cancelled.
-            AccessError, TransferError, ObjectCorruptedError: the store is.
         """
         settled = _with_version(request)
         return self._run(
@@ -214,10 +207,6 @@ class SparkTransformEngine:
         """What is known of a query without rows: it can be executed, and its result can be recorded.
 
         Of the inputs, only names and schemas are looked at.
-
-        Raises:
-            QueryError, SchemaError: the query cannot be executed, or its result cannot be recorded.
-            EngineError: Java or Spark fails.
         """
         session = self.session()
 
@@ -232,12 +221,7 @@ class SparkTransformEngine:
             return run_job(session, find)
 
     def check_form(self, transform: Transform, tables: Collection[str]) -> None:
-        """The queries use only `tables` and what is allowed; columns and types are not looked at.
-
-        Raises:
-            QueryError: they do not.
-            EngineError: Java or Spark fails.
-        """
+        """The queries use only `tables` and what is allowed; columns and types are not looked at."""
         base = self._base()
         plain = dataclasses.replace(transform, temporal_tables=None)
         with _explained(transform):
@@ -339,11 +323,7 @@ class SparkTransformEngine:
     def rows_of(
         self, request: TransformRequest, *, progress: Progress, deadline: float | None = None
     ) -> int | None:
-        """How many records a step brings, where each comes of one row of one input; None for other queries.
-
-        Raises:
-            As `execute`.
-        """
+        """How many records a step brings, each from one row of one input; else None."""
         settled = _with_version(request)
         return self._run(settled, lambda files: self._count(settled, files, progress), deadline)
 
@@ -365,12 +345,7 @@ class SparkTransformEngine:
     # --- raw queries -------------------------------------------------------------------------------
 
     def query(self, request: RawQueryRequest, *, progress: Progress, deadline: float | None = None) -> int:
-        """Run a query over raw Parquet files, exposed as the table `input`; returns the number of records.
-
-        Raises:
-            QueryError: the query is at fault.
-            EngineError: the engine is; or it took longer than `deadline` [s], or was cancelled.
-        """
+        """Run a query over raw Parquet files, exposed as the table `input`; returns the number of records."""
         from odfchain.engine.raw import run_raw_query
 
         need_folders(self._base(), "raw queries do not run", "run them where Spark is `local[*]`")

@@ -44,11 +44,6 @@ def cut(
 
     It is the input's own file where that is the same, else a new one in `folder`; None without an interval.
     Columns that an older file lacks are null.
-
-    Raises:
-        BadInputError: an unreadable file, a gap or a repetition of offsets, a column that does not fit.
-        EngineError: the new file cannot be written in this schema.
-        StoreError: the new file cannot be written; it is removed.
     """
     if interval is None:
         return None

@@ -31,32 +31,17 @@ class LimitedEngine:
     def execute(
         self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
     ) -> Executed:
-        """As `SparkTransformEngine.execute`.
-
-        Raises:
-            QueryError, BadInputError, CodecError, StorageFullError: as there.
-            EngineError: also when time has run out.
-        """
+        """As `SparkTransformEngine.execute`."""
         return self.engine.execute(
             request, schema=schema, progress=progress, deadline=self.seconds, slices=self.slices
         )
 
     def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
-        """As `SparkTransformEngine.query`.
-
-        Raises:
-            QueryError: as there.
-            EngineError: also when time has run out.
-        """
+        """As `SparkTransformEngine.query`."""
         return self.engine.query(request, progress=progress, deadline=self.seconds)
 
     def rows_of(self, request: TransformRequest, *, progress: Progress) -> int | None:
-        """As `SparkTransformEngine.rows_of`.
-
-        Raises:
-            QueryError, BadInputError: as there.
-            EngineError: also when time has run out.
-        """
+        """As `SparkTransformEngine.rows_of`."""
         return self.engine.rows_of(request, progress=progress, deadline=self.seconds)
 
     def tasks(self) -> int:

@@ -19,12 +19,7 @@ INPUT_TABLE = "input"
 
 
 def run_raw_query(session: SparkSession, request: RawQueryRequest, folder: Path, progress: Progress) -> int:
-    """Write the result of the query as one Parquet file, if it has rows; returns their number.
-
-    Raises:
-        QueryError: the query is at fault.
-        BadInputError: an input is not readable Parquet, or becomes more than the limits allow.
-    """
+    """Write the result of the query as one Parquet file, if it has rows; returns their number."""
     import pyarrow.parquet as pq  # of what was just written here
 
     inputs = {}

@@ -97,9 +97,6 @@ def result_fields(
     """The schema of the slices of a query: system columns first, then the result's columns in their order.
 
     Source: specification "Common Data Schema".
-
-    Raises:
-        SchemaError: a type without a logical counterpart.
     """
     known: dict[str, ds.DataField] = {}
     for schema in inputs:
@@ -214,7 +211,6 @@ def write_output(
 
     Raises:
         BadInputError, QueryError: a value that does not fit.
-        StorageFullError, EngineError: from Spark; AccessError, TransferError: the store.
     """
     from pyspark.sql import functions as F
 

@@ -61,11 +61,7 @@ class StepContext:
     def begin(
         cls, request: TransformRequest, query: Query, inputs: list[StepInput], folder: Path
     ) -> StepContext:
-        """The step of a request; rows that are remembered are unpacked in the folder.
-
-        Raises:
-            CodecError, EngineError: the checkpoint cannot be read.
-        """
+        """The step of a request; rows that are remembered are unpacked in the folder."""
         previous, restarted = None, False
         parts: dict[str, Path] = {}
         if request.prev_checkpoint_path is not None:

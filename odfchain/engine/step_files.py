@@ -107,9 +107,6 @@ class StepFiles:
         """The rows of a Parquet file of the driver, as Spark reads them under a schema, in their order.
 
         `made_of` is what the file was cut from.
-
-        Raises:
-            OdfchainError: as `ExecutorFiles.put`.
         """
         source = InputFile(path)
         if self._files is not None:

@@ -88,11 +88,7 @@ class StepInput:
         )
 
     def struct(self) -> StructType:
-        """The table as queries see it: offsets and operations are signed integers.
-
-        Raises:
-            SchemaError: a type that Spark cannot carry.
-        """
+        """The table as queries see it: offsets and operations are signed integers."""
         from pyspark.sql import types as t
 
         signed = {
@@ -112,12 +108,7 @@ class StepInput:
         return max([*given, *([] if known is None else [known])], default=None)
 
     def rows(self, session: SparkSession, files: StepFiles, wanted: Collection[int] | None) -> InputRows:
-        """The new rows, with the system columns and those at the places `wanted` (None: all).
-
-        Raises:
-            BadInputError: the files are not what the interval says.
-            OdfchainError: as `StepFiles.rows`.
-        """
+        """The new rows, with the system columns and those at the places `wanted` (None: all)."""
         given, struct, folder = self.given, self.struct(), files.folder
         slices = tuple(map(Path, given.data_paths))
         made_of = Cut(slices, given.offset_interval, to_arrow(self.schema), given.vocab)

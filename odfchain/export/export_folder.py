@@ -48,7 +48,6 @@ def local_folder(text: str, *, table: bool) -> Path:
 
     Raises:
         UsageError: another kind of URL, or for a `table` a path that its libraries take for parts of one.
-        InvalidIdError: no such place.
     """
     scheme = _SCHEME.match(text)
     if scheme is not None and scheme[1].lower() != "file":
@@ -78,7 +77,6 @@ class ExportFolder:
         """(the place, what was exported there before), for one export at a time.
 
         Raises:
-            UsageError: it is within a dataset, or the other way round.
             NameCollisionError: it has something that is no export.
         """
         check_beside(folder, dataset)

@@ -82,10 +82,6 @@ def export_dataset(
 
     Raises:
         UsageError, InvalidIdError: no such format or place, or options that do not go together.
-        NameCollisionError, ChainsDifferError: something else is there, or the histories have parted.
-        SchemaError: a column cannot be expressed.
-        EngineError: the format's library is not installed.
-        SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError, StoreError.
     """
     if to not in FORMATS:
         raise UsageError(f"no format {one_line(to)!r}", hint=f"there are {', '.join(FORMATS)}")

@@ -36,11 +36,7 @@ def exported_blocks(folder: Path) -> list[Multihash]:
 
 
 def check_lode(state: DatasetState, blocks: list[Multihash]) -> None:
-    """The blocks with manifests and a state's are of one history, whichever is the newest.
-
-    Raises:
-        DatasetsDivergedError: they are not.
-    """
+    """The blocks with manifests and a state's are of one history, whichever is the newest."""
     known = {block: state.chain.get(block).sequence_number for block in blocks if state.chain.contains(block)}
     newest = max(known, key=known.__getitem__, default=None)
     later = newest is not None and known[newest] > state.head_block.sequence_number
@@ -50,12 +46,7 @@ def check_lode(state: DatasetState, blocks: list[Multihash]) -> None:
 
 
 def export_lode(place: ExportFolder, dataset: DatasetFiles, state: DatasetState, progress: Progress) -> int:
-    """The store has the snapshot of a state; returns how many slices are copies.
-
-    Raises:
-        SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
-        StoreError: it cannot be written.
-    """
+    """The store has the snapshot of a state; returns how many slices are copies."""
     copies = 0
     for ref in state.slices():
         copies += not place.has(str(ref.slice.physical_hash), verified_slice(dataset, ref))

@@ -33,12 +33,7 @@ def state_columns(state: DatasetState) -> pa.Schema:
 def write_state(
     dataset: DatasetFiles, state: DatasetState, columns: pa.Schema, path: Path, progress: Progress
 ) -> None:
-    """The file has the rows in force, in order of offset, as these columns; it appears when it is complete.
-
-    Raises:
-        SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
-        SchemaError: sources have different keys, or a value does not fit its column.
-    """
+    """The file has the rows in force, in order of offset, as these columns, and appears when complete."""
     names, refs = state.vocabulary, state.slices()
     files = [SliceFile(verified_slice(dataset, ref), names, ref.slice.offset_interval) for ref in refs]
     offsets = in_force(files, state.primary_key)

@@ -52,11 +52,7 @@ class Multihash:
 
     @classmethod
     def parse(cls, text: str) -> Multihash:
-        """Parse the text form in any supported multibase encoding.
-
-        Raises:
-            InvalidIdError: malformed multibase or multihash.
-        """
+        """Parse the text form in any supported multibase encoding."""
         return cls.from_bytes(decode_multibase(text))
 
     def to_bytes(self) -> bytes:

@@ -92,11 +92,7 @@ class DatasetAlias:
 
     @classmethod
     def parse(cls, text: str) -> DatasetAlias:
-        """Parse an alias; all of the text must be one.
-
-        Raises:
-            InvalidIdError: a component breaks the grammar or there are too many.
-        """
+        """Parse an alias; all of the text must be one."""
         parts = _split(text, 2, "dataset alias")
         account = AccountName(parts[0]) if len(parts) == 2 else None
         return cls(account, DatasetName(parts[-1]))

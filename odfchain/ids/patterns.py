@@ -74,11 +74,7 @@ class RemotePattern:
 
 
 def parse_ref_pattern(text: str) -> DatasetPattern | DatasetRef:
-    """A local pattern when the text holds a `%`, else a local reference.
-
-    Raises:
-        InvalidIdError: neither reading fits.
-    """
+    """A local pattern when the text holds a `%`, else a local reference."""
     if "%" not in text:
         return parse_ref(text)
     account, slash, rest = text.rpartition("/")

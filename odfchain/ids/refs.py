@@ -74,11 +74,7 @@ DatasetRefAny: TypeAlias = RemoteDatasetId | DatasetAlias | AmbiguousAlias | Dat
 
 
 def parse_ref(text: str) -> DatasetRef:
-    """Grammar rule `DatasetRef`: a `did:odf` id or a local alias.
-
-    Raises:
-        InvalidIdError: neither reading fits.
-    """
+    """Grammar rule `DatasetRef`: a `did:odf` id or a local alias."""
     if text.startswith(DID_ODF_PREFIX):
         return DatasetId.parse(text)
     return DatasetAlias.parse(text)
@@ -93,11 +89,7 @@ def _remote_id(text: str) -> RemoteDatasetId | None:
 
 
 def parse_ref_remote(text: str) -> DatasetRefRemote:
-    """Grammar rule `DatasetRefRemote`: an id, a remote alias or a URL; a bare name is none of them.
-
-    Raises:
-        InvalidIdError: no reading fits, or the text has the shape of an id that does not decode.
-    """
+    """Grammar rule `DatasetRefRemote`: an id, a remote alias or a URL; a bare name is none of them."""
     if remote_id := _remote_id(text):
         return remote_id
     if _URL.fullmatch(text):
@@ -106,11 +98,7 @@ def parse_ref_remote(text: str) -> DatasetRefRemote:
 
 
 def parse_ref_any(text: str) -> DatasetRefAny:
-    """Grammar rule `DatasetRefAny`: everything that may name a dataset.
-
-    Raises:
-        InvalidIdError: no reading fits.
-    """
+    """Grammar rule `DatasetRefAny`: everything that may name a dataset."""
     if remote_id := _remote_id(text):
         return remote_id
     if _URL.fullmatch(text):

@@ -57,12 +57,7 @@ class LookBack:
 def read_recorded(
     session: SparkSession, recorded: RecordedRows, fields: tuple[ds.DataField, ...]
 ) -> DataFrame | None:
-    """Recorded rows with some of their columns as physical types; None when nothing was ever recorded.
-
-    Raises:
-        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
-        BadInputError: a slice is not readable, or becomes more than the limits allow.
-    """
+    """Recorded rows with some of their columns as physical types; None when nothing was ever recorded."""
     if (files := files_of(session)) is not None:
         keys = recorded.keys(files)
         return parquet_frame(session, files, physical_struct(fields), keys) if keys else None
@@ -77,12 +72,7 @@ def read_recorded(
 def recorded_rows(
     dataset: DatasetFiles, state: DatasetState, session: Callable[[], SparkSession]
 ) -> RecordedRows:
-    """What a merge looks back at; a checkpoint in a store stays there where executors read it from there.
-
-    Raises:
-        ObjectCorruptedError: the checkpoint's bytes are not what the chain says.
-        EngineError: Spark does not start, or fails; AccessError, TransferError: the store does.
-    """
+    """What a merge looks back at; a checkpoint in a store stays there where executors read it from there."""
     if state.checkpoint is None or not dataset.checkpoints.on_demand:
         return RecordedRows.of(dataset, state)
     files = files_of(session())
@@ -117,10 +107,6 @@ def look_back(
     A state checkpoint stays in force for blocks that make none: it says itself up to where it counts.
     Checkpoints of others do not, because rows are added that their makers have not seen. `place` is what the
     keys of checkpoints begin with, for executors that see no `staging`; none was put there before `since`.
-
-    Raises:
-        StorageFullError, EngineError: from Spark.
-        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
     """
 
     def extended() -> RecordedRows:

@@ -22,7 +22,6 @@ def disable_source(
 
     Raises:
         UsageError: the dataset is derivative, no source of this name is in force, or there are several.
-        RefConflictError: another writer was faster.
     """
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is not DatasetKind.ROOT:

@@ -27,7 +27,6 @@ def write_frame_file(frame: Any, folder: Path) -> Path:
     Raises:
         UsageError: it is neither.
         BadInputError: it cannot be written as Parquet.
-        StorageFullError, EngineError: from Spark.
     """
     import pyarrow as pa
 

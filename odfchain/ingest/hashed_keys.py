@@ -112,9 +112,6 @@ def leave_hashes(
     """A task's rows of offset and hash, as a new file for each slice that has some; says which, and how many.
 
     `ends` are the last offsets of the slices, ascending. Whatever lies behind the last one is in none.
-
-    Raises:
-        OSError: a file cannot be written.
     """
     import pyarrow as pa  # imported on the worker
 

@@ -84,7 +84,6 @@ def name_for(path: Path, name: str | None) -> DatasetAlias:
     """The name that is given, or one made of the file's: `Größe (2).csv` becomes `Grosse-2`.
 
     Raises:
-        InvalidIdError: the name that is given is none.
         UsageError: the file's name has nothing that a name can be made of.
     """
     if name is not None:
@@ -110,12 +109,7 @@ def plan_import(
     event_time: str | None,
     merge: str,
 ) -> ImportPlan:
-    """The dataset that holds the rows of a file.
-
-    Raises:
-        UsageError: a column that is named is not in the file.
-        BadInputError: the event time is no time.
-    """
+    """The dataset that holds the rows of a file."""
     for column in (*key, *([event_time] if event_time is not None else [])):
         _check_known(path, inferred, column)
     notes = list(inferred.notes)

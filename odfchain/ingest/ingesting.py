@@ -139,13 +139,6 @@ def ingest_files(
     """Ingest files in the order given, each as one transaction, published together by one head move.
 
     `check` judges what is about to be published.
-
-    Raises:
-        UsageError: the source or the format is not clear.
-        BadInputError, IncompatibleSchemaError, GuardError: naming the file; the dataset is as it was.
-        RefConflictError: other writers were faster in every attempt.
-        StorageFullError, EngineError: the dataset is as it was.
-        And what `check` raises.
     """
     return on_the_newest_head(
         lambda: _attempt(dataset, session, files, options, progress, check), options.retries, progress
@@ -155,11 +148,7 @@ def ingest_files(
 def already_ingested(
     dataset: DatasetFiles, state: DatasetState, options: IngestOptions
 ) -> IngestOutcome | None:
-    """The outcome of a batch that is recorded; None for every other input.
-
-    Raises:
-        UsageError, IngestError: as `plan_push`.
-    """
+    """The outcome of a batch that is recorded; None for every other input."""
     source = plan_push(dataset, state, options.source_name).source_name
     if options.batch is None or not options.batch.is_recorded(state, source):
         return None

@@ -57,10 +57,6 @@ def only_relevant(
     """The recorded rows without slices that have no key of the input, by their footers or by its hashes.
 
     Workers leave hashes in `staging`; this process holds one input's and a piece of a slice's.
-
-    Raises:
-        BadInputError: a slice is not as its block says.
-        ObjectNotFoundError, ObjectCorruptedError: a slice that has to be read is missing or damaged.
     """
     fields = tuple(f for name in key if (f := schema.field(name)) is not None)
     if (

@@ -120,9 +120,6 @@ def merge(
 
     `history` holds all recorded rows (offset, operation and the columns of `history_columns`), None when no
     slice was ever written.
-
-    Raises:
-        IncompatibleSchemaError: a column that the strategy names is missing.
     """
     check_strategy(strategy, new.schema, new.file, operation=new.vocabulary.operation_type_column)
     match strategy:

@@ -235,11 +235,7 @@ class FetchAhead:
         wait((self._done,))
 
     def news(self, head: Multihash) -> AbstractContextManager[News | None] | None:
-        """What was fetched for this head; None where that is to be done now.
-
-        Raises:
-            As `pull_source`.
-        """
+        """What was fetched for this head; None where that is to be done now."""
         found = self._done.result()
         if found is None or found[0] != head:
             self._open.close()

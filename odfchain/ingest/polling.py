@@ -103,13 +103,6 @@ def pull_source(
 
     `expect_rows` is called as soon as it is certain that the session will be needed. The first fetch may have
     been made, or begun, `ahead`. `check` judges each transaction.
-
-    Raises:
-        UsageError, IngestError: there is nothing to poll.
-        FetchError, PrepareError, BadInputError, QueryError, IncompatibleSchemaError, GuardError: naming the
-            source; what earlier rounds committed stays.
-        RefConflictError: other writers were faster in every attempt.
-        StorageFullError, EngineError: as `ingest_files`.
     """
     if ahead is not None:
         ahead.wait(progress)
@@ -244,9 +237,6 @@ def set_watermark(
 
     Raises:
         UsageError: the dataset is derivative.
-        AppendError: the watermark would go back.
-        GuardError: it lies further in the future than `max_future`.
-        RefConflictError: another writer was faster.
     """
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is not DatasetKind.ROOT:

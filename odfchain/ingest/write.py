@@ -84,14 +84,6 @@ def write_input(
 
     `source` is None for an empty input of unknown columns: only watermark and source state can change then,
     unless it is a snapshot, which says that nothing is left.
-
-    Raises:
-        NothingToCommitError: no new rows, and watermark and source state as they were.
-        BadInputError: naming file and row.
-        IncompatibleSchemaError: the columns do not fit the dataset's.
-        SchemaError: a column has a type for which there is no logical hash.
-        GuardError: an empty snapshot, or one that retracts too much.
-        StorageFullError, EngineError: from Spark.
     """
     if source is None and isinstance(state.merge, MergeStrategySnapshot) and state.schema is not None:
         fields = tuple(f for f in state.schema.fields if f.name not in state.vocabulary.columns)
@@ -272,11 +264,7 @@ def _notes_on_keys(
     state: WriterState,
     options: WriteOptions,
 ) -> tuple[str, ...]:
-    """What the user should know about the keys of the input's rows.
-
-    Raises:
-        BadInputError: a key occurs twice with other values.
-    """
+    """What the user should know about the keys of the input's rows."""
     notes: tuple[str, ...] = ()
     key, which = primary_key(state.merge), options.duplicate_keys
     if merged.duplicates is not None and _observed(merged.duplicates, "repeated"):

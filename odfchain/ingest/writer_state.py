@@ -61,11 +61,7 @@ class WriterState:
         return "" if self.dataset is None else self.dataset.keys(kind)
 
     def path_of(self, facts: SliceFacts) -> Path:
-        """The file of a slice that was just written; one that is in the store comes here now.
-
-        Raises:
-            AccessError, TransferError, StoreError: it cannot be had.
-        """
+        """The file of a slice that was just written; one that is in the store comes here now."""
         return (
             Path(facts.path)
             if self.dataset is None

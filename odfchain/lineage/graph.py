@@ -246,9 +246,6 @@ def transforms_of(dataset: DatasetFiles) -> Iterator[tuple[int, int | None, SetT
     """The transforms of a dataset with the first and last block in which each is in force, newest first.
 
     The last block of the newest one is None: it is in force still.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
     """
     if dataset.chain.head() is None:
         DatasetState.read(dataset.chain)

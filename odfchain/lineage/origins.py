@@ -93,11 +93,7 @@ class Origins:
     def reads_of(
         self, locator: Locator, block: HashedBlock, transform: HashedBlock | None
     ) -> tuple[InputReads, ...]:
-        """What one transaction read of each input, in the order of the transform.
-
-        Raises:
-            BrokenChainError, StoreError, CodecError: the chain cannot be read.
-        """
+        """What one transaction read of each input, in the order of the transform."""
         event, names = block.block.event, _aliases(transform)
         if not isinstance(event, ExecuteTransform):
             return ()
@@ -134,11 +130,7 @@ class Origins:
     def of_interval(
         self, locator: Locator, first: HashedBlock, last: HashedBlock, path: tuple[str, ...] = ()
     ) -> tuple[Span, ...]:
-        """What the transactions from block `first` to block `last` were made of.
-
-        Raises:
-            BrokenChainError, StoreError, CodecError: the chain cannot be read.
-        """
+        """What the transactions from block `first` to block `last` were made of."""
         path = (*path, str(locator.state.seed.dataset_id))
         merged: dict[str, list[InputReads]] = {}
         for reads in self._reads_between(locator, first, last):

@@ -95,7 +95,6 @@ def blame_records(
 
     Raises:
         UsageError: there are no such records, or too many.
-        BrokenChainError, StoreError, CodecError: the dataset's own chain cannot be read.
     """
     last = first if last is None else last
     if first < 0 or last < first:

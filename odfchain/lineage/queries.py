@@ -110,7 +110,6 @@ def definitions_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Def
 
     Raises:
         DatasetNotFoundError: it has had none.
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
     """
     state = DatasetState.read(dataset.chain)
     definitions: list[Definition] = []

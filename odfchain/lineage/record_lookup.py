@@ -52,8 +52,6 @@ def read_rows(
     """The records `[first; last]` of a slice.
 
     Raises:
-        ObjectNotFoundError, ObjectCorruptedError: the slice is missing or damaged.
-        ObjectCorruptedError: it is no readable Parquet file.
         SchemaError: it has other records than its block says.
     """
     start = ref.slice.offset_interval.start

@@ -103,11 +103,7 @@ def describe_merged(record: MergeRecord, *, drawn: bool = False) -> str:
 
 
 def source_of(chain: MetadataChain, block: HashedBlock) -> SourceUse:
-    """Where the data of an AddData block came from.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
-    """
+    """Where the data of an AddData block came from."""
     event = block.block.event
     state = event.new_source_state if isinstance(event, AddData) else None
     polling = chain.nearest_event(SetPollingSource, DisablePollingSource, head=block.hash)

@@ -20,10 +20,6 @@ def described(dataset: DatasetFiles, state: DatasetState) -> tuple[dict[str, Any
     """(the manifest at a state's block, the statistics of its files as they are compared).
 
     A slice is hashed once before its footer is believed.
-
-    Raises:
-        SliceNotFoundError, ObjectCorruptedError: a slice is not here, or damaged, or no Parquet file.
-        OversizedInputError: a footer is larger than the limits allow.
     """
     kept, found = KeptFooters(dataset), list[FileStats]()
 

@@ -26,10 +26,6 @@ def trusted_stats(dataset: DatasetFiles, state: DatasetState, bring: Bring) -> d
 
     That is what was found in verified bytes of them earlier; else what the newest manifest says that the
     owner signed and that can be had. Nothing is said of other slices.
-
-    Raises:
-        StoreError: the signed lines cannot be read.
-        BrokenChainError, CodecError: the chain cannot be read.
     """
     kept, said = KeptFooters(dataset), _said_by_owner(dataset, state, bring)
     found = {}

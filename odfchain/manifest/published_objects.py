@@ -48,12 +48,7 @@ class WrittenSnapshot:
 
 
 def published(dataset: DatasetFiles, kind: SnapshotKind | None = None) -> list[SnapshotLine]:
-    """Valid lines about blocks of its chain, the newest block first, of one block the owner's first.
-
-    Raises:
-        StoreError: the file of lines cannot be read.
-        BrokenChainError, CodecError: the chain cannot be read.
-    """
+    """Valid lines about blocks of its chain, the newest block first, of one block the owner's first."""
     head, content = dataset.chain.head(), SNAPSHOTS.content(dataset.folder)
     if head is None or content is None:
         return []
@@ -74,9 +69,7 @@ def object_of(dataset: DatasetFiles, line: SnapshotLine) -> bytes:
     """The document that a line names, from here; it has the line's size and hashes to its name.
 
     Raises:
-        ObjectNotFoundError: it is not here (`object_from` of a peer brings it).
         ObjectCorruptedError: what is here is not it.
-        StoreError: it cannot be read.
     """
     store = store_of_kind(dataset, line.kind)
     data = store.read(line.object, line.size, f"this {line.kind}")
@@ -119,8 +112,6 @@ def publish(
 
     Raises:
         CodecError: the document is too large to be published.
-        WorkspaceError: others may read the dataset's key.
-        StoreError: it cannot be stored, or there is no room for its line.
     """
     if len(content) > ATTEST.snapshot_bytes:
         raise CodecError(
@@ -160,12 +151,7 @@ def publish(
 
 
 def publish_manifest(dataset: DatasetFiles, state: DatasetState) -> WrittenSnapshot:
-    """The manifest of a state's block is stored and, where the dataset's key is here, signed.
-
-    Raises:
-        SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
-        And all errors of `publish`.
-    """
+    """The manifest of a state's block is stored and, where the dataset's key is here, signed."""
     from odfchain.manifest.manifest_of import manifest_of  # noqa: PLC0415 - these load pyarrow
     from odfchain.manifest.snapshot_manifest import manifest_bytes  # noqa: PLC0415
 

@@ -69,11 +69,7 @@ class SnapshotFacts:
 
 
 def manifest_document(state: DatasetState, stats_of: StatsOf) -> dict[str, Any]:
-    """The manifest of the snapshot at a state's block.
-
-    Raises:
-        Whatever `stats_of` raises for a slice that is not here.
-    """
+    """The manifest of the snapshot at a state's block."""
     facts = SnapshotFacts(
         dataset_id=state.seed.dataset_id,
         head=state.head,
@@ -158,11 +154,7 @@ def times_of(stats: Sequence[FileStats], column: str) -> dict[str, str]:
 
 
 def manifest_bytes(document: Mapping[str, Any]) -> bytes:
-    """The one text of a manifest.
-
-    Raises:
-        CodecError: it is larger than manifests may be.
-    """
+    """The one text of a manifest."""
     data = canonical_bytes(document)
     _check_size(data)
     return data

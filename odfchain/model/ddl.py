@@ -260,11 +260,7 @@ _TIME_DIGITS = {TimeUnit.SECOND: 0, TimeUnit.MILLISECOND: 3, TimeUnit.MICROSECON
 
 
 def format_ddl(schema: ds.DataSchema) -> list[str]:
-    """One DDL column definition for each column; `parse_ddl` reads them back.
-
-    Raises:
-        SchemaError: a type that DDL cannot name.
-    """
+    """One DDL column definition for each column; `parse_ddl` reads them back."""
     return [_format_field(f) for f in schema.fields]
 
 

@@ -103,11 +103,7 @@ class Timestamp:
 
     @classmethod
     def from_epoch_ms(cls, epoch_ms: int) -> Timestamp:
-        """Build from milliseconds since the epoch.
-
-        Raises:
-            InvalidIdError: outside the years 1 to 9999.
-        """
+        """Build from milliseconds since the epoch."""
         return cls._checked(epoch_ms * 1_000_000, f"{epoch_ms} ms")
 
     @classmethod

@@ -43,12 +43,7 @@ class _Proxy:
 
 
 def dial(route: Route, tls: TlsContext, *, limits: FetchLimits, deadline: Deadline, name: str) -> Connection:
-    """A new connection to the route's present target, TLS included.
-
-    Raises:
-        TransientError: nobody answers now.
-        FetchError: the address or the certificate is refused, no such host, or time is up.
-    """
+    """A new connection to the route's present target, TLS included."""
     target = route.current
     proxy = _proxy_of(target, name)
     if proxy is not None:
@@ -79,7 +74,6 @@ def connect(
 
     Raises:
         TransientError: none does.
-        FetchError: time is up.
     """
     failure = "no address"
     for address in addresses:

@@ -83,9 +83,6 @@ class HttpPool:
 
         `redirected` may refuse a target by an error of its own. `by`: the way so far, where the first target
         was named by a server.
-
-        Raises:
-            TransientError, FetchError: as `exchange`, or a redirect that is not followed.
         """
         route, where = by or self.route(first, name), name
         while True:
@@ -113,10 +110,6 @@ class HttpPool:
 
         With a `body` it is a POST, with a `file` and its size [bytes] a PUT; both may arrive twice.
         A kept connection that turns out to be closed does not count as an attempt.
-
-        Raises:
-            TransientError: no connection, no response, or a body that breaks off.
-            FetchError: it cannot succeed, time is up, or the pool is closed.
         """
         target, origin = route.current, _origin(route)
         while True:
@@ -155,9 +148,6 @@ class HttpPool:
 
         It is for several requests at a time and counts as one of the parallel ones nowhere. Whoever gets it
         gives it back.
-
-        Raises:
-            TransientError, FetchError: as `exchange`.
         """
         if not new:
             return self._take(_origin(route), route)
@@ -166,11 +156,7 @@ class HttpPool:
         return connection
 
     def dialled(self, route: Route, *, deadline: Deadline, name: str) -> socket.socket:
-        """A connected socket of the caller's own to the route's present target, TLS included.
-
-        Raises:
-            TransientError, FetchError: as `exchange`.
-        """
+        """A connected socket of the caller's own to the route's present target, TLS included."""
         connection = dial(route, self._tls, limits=self._limits, deadline=deadline, name=name)
         if connection.address is not None:
             route.connected(connection.address)

@@ -52,10 +52,6 @@ def expand(text: str, variables: Mapping[str, str], *, where: str = "") -> str:
     """The text with every template replaced by the first of its alternatives that has a value.
 
     `where` is put before messages. No message shows a value.
-
-    Raises:
-        FetchError: none of a template's alternatives has a value, or something starts like a template and is
-            none.
     """
     where = f"{where}: " if where else ""
     return "".join(

@@ -226,7 +226,6 @@ class Connection:
 
         Raises:
             TransientError: they cannot be sent.
-            FetchError: time is up.
         """
         try:
             self._set_timeout(deadline)
@@ -235,13 +234,7 @@ class Connection:
             raise TransientError(_lost(error)) from error
 
     def next_response(self, deadline: Deadline, name: str) -> Response:
-        """The head of the next response, once the body of the one before was read to its end.
-
-        Raises:
-            TransientError: there is none, because the connection was closed or nothing comes.
-            ProtocolError: what answers does not keep to the protocol, or says too much.
-            FetchError: time is up.
-        """
+        """The head of the next response, once the body of the one before was read to its end."""
         self._begin(deadline, name)
         self._acknowledge_at_once()
         return self._read_head(connects=False)

@@ -37,19 +37,11 @@ class DocumentNode:
         return DocumentNode(self.value[name], path, self.hint)
 
     def optional(self, name: str) -> DocumentNode | None:
-        """The field of an object, None where it has none.
-
-        Raises:
-            ManifestError: this is no object.
-        """
+        """The field of an object, None where it has none."""
         return self[name] if not isinstance(self.value, Mapping) or name in self.value else None
 
     def items(self) -> list[DocumentNode]:
-        """The items of a list.
-
-        Raises:
-            ManifestError: this is no list.
-        """
+        """The items of a list."""
         if not isinstance(self.value, Sequence) or isinstance(self.value, str | bytes):
             self.refuse("a list")
         return [
@@ -57,52 +49,32 @@ class DocumentNode:
         ]
 
     def text(self, limit: int = 200) -> str:
-        """The text as one printable line of at most `limit` characters.
-
-        Raises:
-            ManifestError: this is no text.
-        """
+        """The text as one printable line of at most `limit` characters."""
         if not isinstance(self.value, str):
             self.refuse("text")
         return one_line(self.value, limit)
 
     def word(self, *allowed: str) -> str:
-        """The text, which is one of these.
-
-        Raises:
-            ManifestError: it is another.
-        """
+        """The text, which is one of these."""
         if not isinstance(self.value, str) or self.value not in allowed:
             self.refuse(" or ".join(f'"{word}"' for word in allowed))
         return self.value
 
     def number(self) -> int:
-        """The whole number; a damaged block may claim any.
-
-        Raises:
-            ManifestError: this is none, or beyond what blocks can hold.
-        """
+        """The whole number; a damaged block may claim any."""
         if not isinstance(self.value, int) or isinstance(self.value, bool) or abs(self.value) > _LARGEST:
             self.refuse("a whole number")
         return self.value
 
     def real(self) -> float:
-        """The number, which is finite.
-
-        Raises:
-            ManifestError: this is none.
-        """
+        """The number, which is finite."""
         value = self.value
         if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _LARGEST_REAL:
             self.refuse("a number")
         return float(value)
 
     def flag(self) -> bool:
-        """True or false.
-
-        Raises:
-            ManifestError: this is neither.
-        """
+        """True or false."""
         if not isinstance(self.value, bool):
             self.refuse("true or false")
         return self.value

@@ -26,11 +26,7 @@ def known_profile(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any] 
 
 
 def owners_profile(dataset: DatasetFiles, block: Multihash) -> dict[str, Any] | None:
-    """What the owner has signed of a block, where it is here and whole; None where it is not.
-
-    Raises:
-        StoreError: the file of signed lines cannot be read.
-    """
+    """What the owner has signed of a block, where it is here and whole; None where it is not."""
     from odfchain.manifest.published_objects import object_of, published  # noqa: PLC0415 - who compares files
     from odfchain.trust.snapshot_lines import SnapshotKind  # noqa: PLC0415 - reads no lines
 

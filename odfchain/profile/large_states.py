@@ -119,10 +119,6 @@ def large_state(
     """The totals of the rows in force after slices; by Spark where they have more bytes than it is for.
 
     `keys` are those of the slices that are in the workspace's store.
-
-    Raises:
-        BadInputError, OversizedInputError: naming a slice that cannot be read.
-        EngineError: Spark failed; AccessError, TransferError: the store did.
     """
     size = sum(item.path.stat().st_size for item in files)
     with tempfile.TemporaryDirectory(prefix="odfchain-") as folder, contextlib.ExitStack() as resources:

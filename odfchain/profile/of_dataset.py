@@ -63,7 +63,6 @@ def profile_of(
 
     Raises:
         UsageError: a hidden column is none.
-        And all errors of `state_totals`.
     """
     options = options or ProfileOptions()
     schema = profiled_columns(state)

@@ -49,10 +49,6 @@ def state_totals(
     Near duplicates are looked for among at most 262,144 rows, or among all of them where that is asked. Where
     rows are taken back and there are more than two million records, they are netted in files; by the engine,
     if there are more bytes than it is for.
-
-    Raises:
-        SliceNotFoundError, ObjectCorruptedError: a slice is not here, or damaged.
-        BadInputError, OversizedInputError: naming a slice that cannot be read.
     """
     slices, schema = state_slices(dataset, state), profiled_columns(state)
     return totals_of_slices(

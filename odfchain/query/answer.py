@@ -104,11 +104,7 @@ class Answer:
         return written({name: part for name, part in parts.items() if part is not None})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Write the file."""
         fsio.replace_file(Path(path), (self.to_json() + "\n").encode())
 
     def hash_of(self, name: str) -> str:
@@ -117,11 +113,7 @@ class Answer:
         return hash_of(part)
 
     def check_signature(self) -> None:
-        """The commitment was signed with the key that the answer names.
-
-        Raises:
-            SignatureError: it was not, or that key is nobody's.
-        """
+        """The commitment was signed with the key that the answer names."""
         key = DidKey.parse(self.signer).public_key
         check_public_key(key)
         encoded = self.proof["proofValue"][1:]
@@ -170,7 +162,6 @@ def read_file(path: str | os.PathLike[str]) -> Answer:
 
     Raises:
         StoreError: it cannot be read.
-        SignatureError: it is no answer.
     """
     found = read_regular(Path(path), FILE_BYTES, follow=True)
     if found is None:

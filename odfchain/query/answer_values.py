@@ -28,11 +28,7 @@ _T = TypeVar("_T")
 
 
 def json_rows(table: pa.Table, data_format: str) -> Any:
-    """The rows of a table in one of `FORMATS`.
-
-    Raises:
-        QueryError: two columns have one name, or a value has no form in JSON.
-    """
+    """The rows of a table in one of `FORMATS`."""
     names = table.schema.names
     if data_format != "JsonAoA":
         _check_names(names)

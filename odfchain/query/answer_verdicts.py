@@ -71,11 +71,7 @@ class ProofVerdict:
 
 
 def verify(answer: Answer, workspace: WorkspaceFiles, *, seconds: float | None = None) -> ProofVerdict:
-    """Whether an answer is true, as far as the datasets here can tell.
-
-    Raises:
-        ObjectCorruptedError, BrokenChainError, StoreError: a dataset that it reads is damaged here.
-    """
+    """Whether an answer is true, as far as the datasets here can tell."""
 
     def verdict(message: str, **more: Any) -> ProofVerdict:
         more = {"ok": False} | more

@@ -16,11 +16,7 @@ _UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanose
 
 
 def arrow_json(schema: pa.Schema) -> dict[str, Any]:
-    """The schema in the form `ArrowJson`.
-
-    Raises:
-        QueryError: a type has no name there.
-    """
+    """The schema in the form `ArrowJson`."""
     return {"fields": [_field(column) for column in schema], "metadata": {}}
 
 

@@ -75,13 +75,7 @@ class Changes:
         return schema_of_changes(self.pin.state, self.to.state)[1]
 
     def rows(self, checked: CheckedSlices, wanted: Collection[str] | None = None) -> pa.Table:
-        """The changes, all columns of them; held in memory.
-
-        Raises:
-            QueryError: as `key`.
-            ChainError: two points say different things of what was before.
-            SliceNotFoundError, ObjectCorruptedError: naming the file.
-        """
+        """The changes, all columns of them; held in memory."""
         del wanted
         if not self.schema.names:
             return self.schema.empty_table()

@@ -72,12 +72,6 @@ class Embedded:
 
         `params` are the values of `$name`, `limit` the most rows that are given after `skip` others, and
         `seconds` how long it may take from now.
-
-        Raises:
-            QueryError: not one query, wrong SQL, or it names what is not there.
-            DatasetNotFoundError, PointNotFoundError: a dataset, or its block, is not here.
-            SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
-            EngineError: the engine is not installed, or memory or time is used up.
         """
         query = checked_text(sql)
         clock = _Clock(seconds)

@@ -29,20 +29,12 @@ class Number(str):
 
 
 def canonical(value: Any) -> bytes:
-    """The one text that is hashed and signed: members by name, no blanks, ASCII.
-
-    Raises:
-        ValueError: the value has something that JSON has not, or lies too deep.
-    """
+    """The one text that is hashed and signed: members by name, no blanks, ASCII."""
     return _text(value, sorts=True, quoted=encode_basestring_ascii).encode("ascii")
 
 
 def written(value: Any) -> str:
-    """The text that is sent and kept: members in their own order, characters as they are.
-
-    Raises:
-        ValueError: as `canonical`.
-    """
+    """The text that is sent and kept: members in their own order, characters as they are."""
     return _text(value, sorts=False, quoted=encode_basestring)
 
 

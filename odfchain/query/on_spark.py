@@ -66,9 +66,6 @@ class OnSpark:
 
         Columns have the types as which Spark carries the declared ones (an unsigned integer is the next
         larger type), but offsets are int64. `to_spark` is lazy; `batches` holds all rows in memory.
-
-        Raises:
-            As `Embedded.run`; EngineError also where the session is one of Spark Connect.
         """
         from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -88,9 +88,6 @@ class Pins:
         """`as_at` is the system time of every name without a point.
 
         `given` says what names mean, whatever they are called here: then no other name is known.
-
-        Raises:
-            QueryError: `as_at` lies in the future.
         """
         if as_at is not None:
             _check_past(as_at)
@@ -119,14 +116,7 @@ class Pins:
         return self._given
 
     def pin(self, text: str) -> Pin:
-        """The dataset and block that `NAME[@POINT]` means.
-
-        Raises:
-            QueryError: not a name, or a time in the future.
-            DatasetNotFoundError: no dataset has this name, or it was not there yet.
-            PointNotFoundError: there is no such block in its chain.
-            BrokenChainError, StoreError, CodecError: its chain cannot be read.
-        """
+        """The dataset and block that `NAME[@POINT]` means."""
         if text not in self._pins:
             self._pins[text] = self._pin(text)
         return self._pins[text]

@@ -89,7 +89,6 @@ def relation_of(call: Call, pins: Pins) -> Relation | Changes:
 
     Raises:
         QueryError: an argument cannot be understood.
-        And all errors of `Pins.pin`.
     """
     function, name, *rest = call
     assert name is not None  # noqa: S101 - `arguments_of`

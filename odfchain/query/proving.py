@@ -59,10 +59,7 @@ def prove(
     """The answer to a query, signed with the workspace's key.
 
     Raises:
-        RefusedQueryError: its answer would not be the same again.
         QueryError: it is wrong, or its rows have no form in JSON.
-        WorkspaceError, InvalidIdError, StoreError: the key cannot be read or made.
-        And all errors of `Embedded.run`.
     """
     if (size := len(query.encode("utf-8", "surrogatepass"))) > QUERY_BYTES:
         raise QueryError(f"the query has {size:,} bytes; at most {QUERY_BYTES:,} are signed")
@@ -107,11 +104,7 @@ def volatile_refused() -> Iterator[None]:
 
 
 def output_of(table: pa.Table, data_format: str, *, schema: bool) -> dict[str, Any]:
-    """The member `output` of an answer.
-
-    Raises:
-        QueryError: a value or a type has no form in JSON.
-    """
+    """The member `output` of an answer."""
     output: dict[str, Any] = {"data": json_rows(table, data_format), "dataFormat": data_format}
     if schema:
         output |= {"schema": arrow_json(table.schema), "schemaFormat": SCHEMA_FORMAT}
@@ -145,14 +138,7 @@ def _is_ordered(query: str) -> bool:
 
 
 def node_key(workspace: WorkspaceFiles) -> DatasetKey:
-    """The key that signs answers; made at the first one, unless the settings name another.
-
-    Raises:
-        StoreError: it cannot be read or made.
-        WorkspaceError: others may read it.
-        InvalidIdError: it is no key.
-        ManifestError: the settings are malformed.
-    """
+    """The key that signs answers; made at the first one, unless the settings name another."""
     named = workspace.config.query.signing_key
     path = workspace.root / Path(named).expanduser()
     if named == QueryConfig().signing_key and not path.exists():

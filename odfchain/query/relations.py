@@ -101,20 +101,11 @@ class Relation:
         return needed_slices(dataset, refs, condition, locate=located, signed_nan=self.signed_nan)
 
     def paths(self, checked: CheckedSlices) -> list[Path]:
-        """The files of `slices`; each one hashes to its name and may be decoded by whichever reader.
-
-        Raises:
-            SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the file.
-        """
+        """The files of `slices`; each one hashes to its name and may be decoded by whichever reader."""
         return [checked.path(self.pin.dataset, ref.slice.physical_hash) for ref in self.slices(checked)]
 
     def state(self, checked: CheckedSlices, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of a state as recorded, in order of offset, or some columns of them; held in memory.
-
-        Raises:
-            QueryError: as `key`.
-            SliceNotFoundError, ObjectCorruptedError: naming the file.
-        """
+        """The rows of a state as recorded, in order of offset, or some columns of them; held in memory."""
         time = self.projection.event_time if self.projection else None
         dataset, state = self.pin.dataset, self.pin.state
         if time is None and checked.remembers:

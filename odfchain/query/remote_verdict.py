@@ -31,11 +31,7 @@ _NOT_THERE = ("VerificationFailed::DatasetNotFound", "VerificationFailed::Datase
 
 
 def verdict_of_node(answer: Answer, url: str, *, token: str | None = None) -> ProofVerdict:
-    """The verdict of the node at `url`; nothing is checked here.
-
-    Raises:
-        FetchError: it cannot be reached, refuses, or does not answer as a node does.
-    """
+    """The verdict of the node at `url`; nothing is checked here."""
     name = one_line(url.partition("?")[0].rpartition("@")[2], 200)
     base = parse_target(url, name=name)
     target = replace(base, path=base.path.rstrip(b"/") + b"/verify")

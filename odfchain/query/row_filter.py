@@ -24,12 +24,7 @@ class RowFilter:
         self._where = where
 
     def of(self, rows: pa.Table) -> pa.Table:
-        """The rows that it is true of, in their order.
-
-        Raises:
-            QueryError: the condition is wrong, or a value cannot be computed.
-            EngineError: the engine is not installed, or broke.
-        """
+        """The rows that it is true of, in their order."""
         place = "#"
         while place in rows.schema.names:
             place += "#"

@@ -71,11 +71,7 @@ class NamesInPlan:
 
 
 def names_in(root: Any, walker: PlanWalker, checker: StepChecker) -> NamesInPlan:
-    """The names in a plan, which is one of a query that calls nothing but functions of values.
-
-    Raises:
-        QueryError: it reads files, calls what is outside of SQL, or names a table in a way that means none.
-    """
+    """The names in a plan, which is one of a query that calls nothing but functions of values."""
     found = NamesInPlan()
     regions = [root]
     while regions:

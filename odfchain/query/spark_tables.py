@@ -37,10 +37,6 @@ def rows_on_spark(session: SparkSession, relation: Relation, checked: CheckedSli
     """The records, or the rows of the state, as physical types; nothing is computed yet.
 
     Of a state at an event time, and of one without a key, the offsets are computed now.
-
-    Raises:
-        QueryError: a type that Spark cannot carry, or as `Relation.key`.
-        SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the file.
     """
     found = _records(session, relation, checked)
     if relation.projection is None or relation.pin.state.schema is None:
@@ -63,12 +59,7 @@ _UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 def matching_on_spark(
     session: SparkSession, relation: Relation, checked: CheckedSlices, where: Where
 ) -> DataFrame:
-    """The records of which a condition is true, as `rows_on_spark`; slices without any are not read.
-
-    Raises:
-        QueryError: Spark cannot compute the condition.
-        And all errors of `rows_on_spark`.
-    """
+    """The records of which a condition is true, as `rows_on_spark`; slices without any are not read."""
     from odfchain.manifest.where import parse_where
     from odfchain.sql.messages import asking_spark
 
@@ -97,11 +88,7 @@ def rows_asked(session: SparkSession, relation: Relation | Changes, checked: Che
 
 
 def asked_struct(relation: Relation | Changes) -> StructType:
-    """The columns as queries on Spark see them.
-
-    Raises:
-        QueryError: a type that Spark cannot carry.
-    """
+    """The columns as queries on Spark see them."""
     from pyspark.sql import types as t
 
     pin = relation.pin
@@ -147,12 +134,7 @@ def _carried(kind: pa.DataType) -> pa.DataType:
 
 
 def know_footers(session: SparkSession, relation: Relation, checked: CheckedSlices) -> None:
-    """What footers report is known of all slices that a condition may skip, as far as executors bring slices.
-
-    Raises:
-        ObjectNotFoundError, ObjectCorruptedError, BadInputError, AccessError, TransferError: as
-            `ExecutorFiles.bring` and `file_stats`; EngineError: Spark failed.
-    """
+    """Footers are known of all slices that a condition may skip, as far as executors bring slices."""
     from odfchain.slices.skipping import understood
 
     files = files_of(session)

@@ -33,11 +33,7 @@ _AFTER_TABLE = frozenset({
 
 
 def with_points(sql: str) -> str:
-    """The query with names that have their points in them.
-
-    Raises:
-        QueryError: a point is none, or a name has two, or dots and no quotes.
-    """
+    """The query with names that have their points in them."""
     if not re.search(r"\bas\s+of\b", sql, re.IGNORECASE):
         return sql
     return _Words(sql).rewritten()

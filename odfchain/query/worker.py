@@ -146,14 +146,7 @@ class Worker:
         limit: int | None = None,
         skip: int = 0,
     ) -> QueryResult:
-        """The rows of one query, all of them here; no more than `limit` after `skip` others, as in SQL.
-
-        Raises:
-            QueryError: not one query, wrong SQL, too complex, or its answer is larger than the limits.
-            EngineError: the time or memory is used up, no sandbox can be had, or the engine is not installed.
-            DatasetNotFoundError, PointNotFoundError: a dataset, or its block, is not here.
-            And what else `Embedded.run` raises.
-        """
+        """The rows of one query, all of them here; no more than `limit` after `skip` others, as in SQL."""
         request = self._request(sql, pins, params, limit, skip)
         with self.start(pins) as process:
             return process.answer(request, pins)
@@ -162,10 +155,6 @@ class Worker:
         """A process that will answer one query over the datasets of these pins; to be closed.
 
         It ends with the thread that starts it.
-
-        Raises:
-            DatasetNotFoundError: a dataset that is given is not here.
-            EngineError: no sandbox can be had.
         """
         if pins.given is None:
             shown = [pins.workspace.root / "datasets"]

@@ -26,11 +26,7 @@ Source: TypeAlias = ev.AddPushSource | ev.SetPollingSource
 
 
 def carried_source(event: Source, path: str) -> Source:
-    """The source with its columns as DDL; its formats of dates and times can be read.
-
-    Raises:
-        ManifestError: the path of what cannot be recorded.
-    """
+    """The source with its columns as DDL; its formats of dates and times can be read."""
     return dataclasses.replace(event, read=_read_step(event.read, child_path(path, "read")))
 
 

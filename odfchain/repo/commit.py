@@ -49,11 +49,7 @@ class StagedFile:
 
 
 def slice_path(dataset: DatasetFiles, staged: StagedFile) -> Path:
-    """The file of a slice that is about to be committed, brought from the store if that takes.
-
-    Raises:
-        AccessError, TransferError, StoreError: it cannot be had.
-    """
+    """The file of a slice that is about to be committed, brought from the store if that takes."""
     return dataset.data.verified_path(staged.physical_hash) if staged.path is None else staged.path
 
 
@@ -103,14 +99,7 @@ def commit(
     system_time: Timestamp,
     check: CommitCheck | None = None,
 ) -> list[Multihash]:
-    """Durably append events on top of `state` and publish them with one head move; returns the block hashes.
-
-    Raises:
-        What `check` raises; nothing got a final name.
-        AppendError: an event breaks a rule; nothing got a final name.
-        RefConflictError: the head moved since `state` was read; the dataset is as the other writer left it.
-        StorageFullError, StoreError: the head is where it was.
-    """
+    """Append events durably on top of `state`, published by one head move; their hashes."""
     blocks = link_blocks(
         events,
         prev=state.head,
@@ -135,11 +124,7 @@ def commit(
 
 
 def on_the_newest_head(run: Callable[[], T], retries: int | None, progress: Progress) -> T:
-    """What `run` returns, repeated from the start when another writer moved the head meanwhile.
-
-    Raises:
-        RefConflictError: other writers were faster in every attempt.
-    """
+    """What `run` returns, repeated from the start when another writer moved the head meanwhile."""
     attempts = max(0, retries or 0) + 1
     for attempt in range(1, attempts + 1):
         try:

@@ -42,12 +42,7 @@ class Columns:
 
     @classmethod
     def of(cls, state: DatasetState, name: str) -> Columns:
-        """Those of a dataset at a head.
-
-        Raises:
-            SchemaError: its sources have different keys.
-            ManifestError: its constraints are not understood.
-        """
+        """Those of a dataset at a head."""
         schema, whole = state.schema, True
         if schema is None:
             sources = [state.polling_source, *state.push_sources.values()]
@@ -107,7 +102,6 @@ def check_declared(
 
     Raises:
         ManifestError: they cannot; or a dataset that they name is not here.
-        GuardError: attachments would replace those with the constraints in force.
     """
     attached = next((e for e in reversed(events) if isinstance(e, ev.SetAttachments)), None)
     if attached is None:

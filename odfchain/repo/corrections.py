@@ -23,11 +23,6 @@ def taken_back_in_vain(
 
     `slices` are all of the dataset, oldest first, `asked` some of them. Without `in_force` the row that is
     taken back may have been taken back before.
-
-    Raises:
-        BadInputError: a slice cannot be read, or becomes more than the limits allow.
-        pyarrow.ArrowException, KeyError: it lacks a column, or has it twice.
-        MemoryError: there are too many of them.
     """
     taken = []
     for item in asked:

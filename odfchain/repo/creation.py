@@ -45,10 +45,6 @@ def events_of(
     """The events of a snapshot in the form that blocks hold, without the Seed.
 
     `vocabulary` is what is in force where the snapshot says nothing about it.
-
-    Raises:
-        ManifestError: an event that does not belong there, a malformed transform, or inputs that are not
-            known (all of them are named).
     """
     events = []
     for event in snapshot.metadata:

@@ -47,12 +47,7 @@ def config_path(dataset: DatasetFiles) -> Path:
 
 
 def read_config(dataset: DatasetFiles) -> DatasetConfig:
-    """What is set for a dataset; nothing when it has no such file.
-
-    Raises:
-        ManifestError: the file is malformed; the message names it.
-        StoreError: it cannot be read.
-    """
+    """What is set for a dataset; nothing when it has no such file."""
     path = config_path(dataset)
     data = fsio.read_start(path, LIMITS.manifest_bytes + 1)
     if data is None:
@@ -68,11 +63,7 @@ def snapshots_of(dataset: DatasetFiles, settings: SnapshotsConfig) -> SnapshotsC
 
 
 def change_config(dataset: DatasetFiles, change: Callable[[DatasetConfig], DatasetConfig]) -> bool:
-    """Durably set what `change` makes of what is set; False when that is the same.
-
-    Raises:
-        ManifestError, StoreError: as `read_config`, or the file cannot be written.
-    """
+    """Durably set what `change` makes of what is set; False when that is the same."""
     with fsio.locked(dataset.folder / "info" / "lock"):
         config = read_config(dataset)
         changed = change(config)

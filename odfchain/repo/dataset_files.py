@@ -49,11 +49,7 @@ class DatasetFiles:
 
     @classmethod
     def create_folders(cls, folder: Path, alias: DatasetAlias) -> None:
-        """Make the empty layout of a dataset.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Make the empty layout of a dataset."""
         for name in (*PUBLIC_FOLDERS, "info", "staging"):
             fsio.make_folder(folder / name)
         fsio.replace_file(folder / "info" / "alias", str(alias).encode())
@@ -162,10 +158,6 @@ class DatasetFiles:
         """Point the reference at a stored block of this dataset's owner, and sign it if his key is here.
 
         Blocks that came from others are published by `chain.set_ref`: nobody signs what he has not made.
-
-        Raises:
-            ObjectNotFoundError, ObjectCorruptedError, DecodeError: the block is not in the store, or damaged.
-            RefConflictError: the head is not `expected` any more; it stays where it is.
         """
         number = self.chain.get(target).sequence_number
         self.chain.set_ref(self.ref, target, expected=expected)
@@ -173,11 +165,7 @@ class DatasetFiles:
             _signing(self.folder, self.signer, self.shared, self.ref)(target, number)
 
     def staging(self) -> AbstractContextManager[Path]:
-        """A private folder on the dataset's file system that is gone afterwards, whatever happens.
-
-        Raises:
-            StoreError: it cannot be made.
-        """
+        """A private folder on the dataset's file system that is gone afterwards, whatever happens."""
         return fsio.private_folder(self.folder / "staging")
 
 

@@ -203,30 +203,17 @@ class DatasetState:
 
     @property
     def constraints(self) -> Constraints:
-        """What CONSTRAINTS.yaml declares.
-
-        Raises:
-            ManifestError: it is not understood.
-        """
+        """What CONSTRAINTS.yaml declares."""
         return recorded_constraints(self._nearest(SetAttachments))
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """What tells the records apart: the merge strategy's key, else that of the constraints; () is none.
-
-        Raises:
-            SchemaError: sources have different keys.
-            ManifestError: the constraints are not understood.
-        """
+        """The merge strategy's key, else that of the constraints; () is none."""
         return self.merge_key or self.constraints.primary_key
 
     @property
     def merge_key(self) -> tuple[str, ...]:
-        """The key of the sources in force, else of the last source; () is none.
-
-        Raises:
-            SchemaError: sources have different keys.
-        """
+        """The key of the sources in force, else of the last source; () is none."""
         last = self._nearest(AddPushSource, SetPollingSource)
         known = last if isinstance(last, AddPushSource | SetPollingSource) else None
         return key_of_sources(self.polling_source, self.push_sources, known)

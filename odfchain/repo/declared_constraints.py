@@ -76,11 +76,7 @@ def attached_text(event: SetAttachments | None) -> str | None:
 
 
 def recorded_constraints(event: SetAttachments | None) -> Constraints:
-    """What the attachments of a chain declare.
-
-    Raises:
-        ManifestError: the file is not understood, or names datasets otherwise than by their ids.
-    """
+    """What the attachments of a chain declare."""
     text = attached_text(event)
     return NONE if text is None else parse_constraints(text, _only_ids)
 

@@ -54,7 +54,6 @@ def with_upstream(
     `ends` says whose inputs do not matter.
 
     Raises:
-        DatasetNotFoundError: an input is not in the workspace.
         WorkspaceError: a dataset comes from itself.
     """
     known: dict[str, DatasetFiles] = {}

@@ -29,9 +29,6 @@ def changes(events: Sequence[ev.MetadataEvent], state: DatasetState) -> list[ev.
     this project's engine is no other one. A schema to
     which runs have added columns is still the one that was declared. A declared schema that lacks a column
     which was declared before is a change: the append rules refuse it.
-
-    Raises:
-        StoreError, CodecError, BrokenChainError: the chain cannot be read.
     """
     return [event for event in events if not _in_force(event, state)]
 

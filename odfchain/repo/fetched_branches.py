@@ -68,11 +68,7 @@ def fetched_branch(dataset: DatasetFiles, name: str) -> FetchedBranch | None:
 
 
 def remember_fetched(dataset: DatasetFiles, fetched: FetchedBranch) -> None:
-    """Durably note that a branch came in; what is verified of it stays verified.
-
-    Raises:
-        StoreError: it cannot be noted.
-    """
+    """Durably note that a branch came in; what is verified of it stays verified."""
 
     def change(found: list[FetchedBranch]) -> list[FetchedBranch]:
         kept = [replace(old, branch=None) if old.branch == fetched.branch else old for old in found]
@@ -82,11 +78,7 @@ def remember_fetched(dataset: DatasetFiles, fetched: FetchedBranch) -> None:
 
 
 def mark_verified(dataset: DatasetFiles, entry: FetchedBranch, block: Multihash) -> None:
-    """Durably note that the blocks of an entry up to one of them were verified.
-
-    Raises:
-        StoreError: it cannot be noted.
-    """
+    """Durably note that the blocks of an entry up to one of them were verified."""
 
     def change(found: list[FetchedBranch]) -> list[FetchedBranch]:
         return [replace(old, verified=block) if old == entry else old for old in found]
@@ -95,21 +87,13 @@ def mark_verified(dataset: DatasetFiles, entry: FetchedBranch, block: Multihash)
 
 
 def rename_fetched(dataset: DatasetFiles, old: str, new: str | None) -> None:
-    """Durably note that a branch has another name, or is gone.
-
-    Raises:
-        StoreError: it cannot be noted.
-    """
+    """Durably note that a branch has another name, or is gone."""
     if _path(dataset).exists():
         _change(dataset, lambda all_: [replace(e, branch=new) if e.branch == old else e for e in all_])
 
 
 def forget_gone(dataset: DatasetFiles) -> None:
-    """Durably forget what names blocks that are not stored any more.
-
-    Raises:
-        StoreError: it cannot be noted.
-    """
+    """Durably forget what names blocks that are not stored any more."""
     if _path(dataset).exists():
         _change(dataset, lambda all_: [entry for entry in all_ if dataset.chain.contains(entry.block)])
 
@@ -127,11 +111,7 @@ class Unverified:
 
 
 def unverified(dataset: DatasetFiles, upto: Multihash) -> list[Unverified]:
-    """What the chain up to a block has of fetched branches that was not verified.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: the chains cannot be read.
-    """
+    """What the chain up to a block has of fetched branches that was not verified."""
     found = []
     chain, top = dataset.chain, dataset.chain.get(upto).sequence_number
     for entry in fetched_branches(dataset):
@@ -148,9 +128,6 @@ def is_known_here(dataset: DatasetFiles, after: Multihash, upto: Multihash, *, o
     """Whether the blocks after one, up to another, were all made or verified here.
 
     Who is not the `owner` has not made the blocks of the head: a copy's moves by pulls alone.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: the chains cannot be read.
     """
     foreign = {
         name

@@ -132,12 +132,7 @@ def understood_record(event: MetadataEvent) -> MergeRecord | None:
 
 
 def first_record(chain: MetadataChain, block: HashedBlock) -> MergeRecord | None:
-    """The merge record of a block in which it first appears; None where it has none, or carries one on.
-
-    Raises:
-        CodecError: what calls itself a merge record is none that is understood.
-        BrokenChainError, StoreError: the chain cannot be read.
-    """
+    """The merge record of a block in which it first appears; None where it has none, or carries one on."""
     record, prev = record_of(block.block.event), block.block.prev_block_hash
     before = chain.nearest(MERGE, head=prev) if record is not None and prev is not None else None
     return None if before is not None and _state_of(before) == _state_of(block) else record

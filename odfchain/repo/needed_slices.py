@@ -23,9 +23,6 @@ def needed_slices(
 
     What is known of verified bytes is believed, and such a slice need not be here; others are hashed first.
     `locate` gives files that hash to their names, and `signed_nan` is as in `may_match`.
-
-    Raises:
-        SliceNotFoundError, ObjectCorruptedError, OversizedInputError: as `KeptFooters.stats`.
     """
     if not understood(condition):
         return list(refs)

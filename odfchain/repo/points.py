@@ -113,9 +113,7 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
 
     Raises:
         ObjectNotFoundError: there is no such block.
-        BranchNotFoundError: there is no such branch.
         DatasetNotFoundError: the dataset was not there yet.
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
     """
     if isinstance(point, OnBranch):
         branch = on_branch(dataset, point.branch)
@@ -190,7 +188,6 @@ def named_block(dataset: DatasetFiles, point: Point) -> Multihash:
     Raises:
         BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
         FuturePointError: the time lies in the future.
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
     """
     time = point.at if isinstance(point, OnBranch) else point
     if isinstance(time, Timestamp) and time > Timestamp.now():
@@ -210,11 +207,6 @@ def opened_at(dataset: DatasetFiles, point: Point) -> DatasetFiles:
     """The dataset on the branch that a point names; or as of the block that it means, and then only read.
 
     No index of another reference is changed by reading it.
-
-    Raises:
-        BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
-        FuturePointError: the time lies in the future.
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
     """
     if isinstance(point, OnBranch) and point.at is None:
         return on_branch(dataset, point.branch)

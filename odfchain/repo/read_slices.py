@@ -34,12 +34,7 @@ def read_all(
     columns: Sequence[str] | None = None,
     slices: Sequence[SliceRef] | None = None,
 ) -> pa.Table:
-    """All records (or those of some slices), with the declared schema (or the given columns of it).
-
-    Raises:
-        SchemaError: a column is not in the schema.
-        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
-    """
+    """All records (or those of some slices), with the declared schema (or the given columns of it)."""
     import pyarrow as pa  # noqa: PLC0415
 
     schema = columns_of(state, columns)
@@ -101,9 +96,6 @@ def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: i
     """The newest `count` records before the newest `skip`, in order of offset.
 
     Reads only the row groups that hold them; all values can be held by Python.
-
-    Raises:
-        ObjectNotFoundError, ObjectCorruptedError: a slice is missing, damaged or not what its block says.
     """
     import pyarrow as pa  # noqa: PLC0415
 

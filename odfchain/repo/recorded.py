@@ -61,11 +61,7 @@ class RecordedSlice:
         return self.key
 
     def may_hold(self, condition: Condition) -> bool:
-        """Whether a row of it may be as a condition says.
-
-        Raises:
-            SliceNotFoundError, ObjectCorruptedError: nothing is known of it, and it is not here, or damaged.
-        """
+        """Whether a row of it may be as a condition says."""
         from odfchain.slices.skipping import may_match, understood  # noqa: PLC0415 - it loads Arrow
 
         return self.footer is None or not understood(condition) or may_match(self.footer(), condition)
@@ -141,9 +137,6 @@ class RecordedRows:
         """The recorded rows of a dataset at a head.
 
         `describe` looks at a checkpoint in the store by its key, where the file itself need not come here.
-
-        Raises:
-            ObjectCorruptedError: the checkpoint's bytes are not what the chain says.
         """
         kept = KeptFooters(dataset)
         slices = tuple(_recorded_slice(dataset, ref, kept) for ref in state.slices())
@@ -184,11 +177,7 @@ class RecordedRows:
         return RecordedRows(tuple(s for s in self.slices if s.offsets.start > last), self.checkpoint)
 
     def paths(self) -> list[Path]:
-        """The files, verified.
-
-        Raises:
-            ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
-        """
+        """The files, verified."""
         own = [self.checkpoint.path] if self.checkpoint and self.checkpoint.path else []
         return own + [piece.locate() for piece in self.slices]
 

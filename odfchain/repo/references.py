@@ -41,12 +41,7 @@ def branch_names(dataset: DatasetFiles) -> list[str]:
 
 
 def remove_branch(branch: DatasetFiles, block: Multihash) -> None:
-    """The branch that a dataset is opened on is gone here, with its index and its signature.
-
-    Raises:
-        RefConflictError: it points elsewhere; it stays.
-        StoreError: it cannot be removed.
-    """
+    """The branch that a dataset is opened on is gone here, with its index and its signature."""
     refs_of(branch).remove(branch.ref, block)
     fsio.remove_quietly(branch.index_path)
     fsio.remove_quietly(branch.folder / signature_key(branch.ref))
@@ -58,11 +53,7 @@ def overwritten_name(head: Multihash) -> str:
 
 
 def keep_reachable(dataset: DatasetFiles, head: Multihash) -> str:
-    """Durably name a head that is about to be given up; returns the name.
-
-    Raises:
-        RefConflictError, StoreError: it cannot be named.
-    """
+    """Durably name a head that is about to be given up; returns the name."""
     name = overwritten_name(head)
     dataset.chain.set_ref(name, head, expected=dataset.chain.head(name))
     return name

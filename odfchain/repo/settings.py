@@ -150,12 +150,7 @@ def parsed(item: Setting, texts: Sequence[str]) -> Any:
 
 
 def edit(root: Path, item: Setting, change: Callable[[Any], Any]) -> Any:
-    """Durably replace the value of a setting by `change(value in force)`; returns the new value.
-
-    Raises:
-        ManifestError: the file is malformed, the value is not one of this setting, or comments would be lost.
-        StoreError: it cannot be written.
-    """
+    """Durably replace the value of a setting by `change(value in force)`; returns the new value."""
     path = root / "config.yaml"
     with fsio.locked(root / "lock"):
         before = value_of(load_config(path), dataclasses.replace(item, key=None, part=None))

@@ -29,20 +29,12 @@ ALLOW_FUTURE = "--allow-future"
 
 
 def rule_of(dataset: DatasetFiles, source_name: str) -> WatermarkRule:
-    """How the watermark of a source moves, as its manifest says.
-
-    Raises:
-        ManifestError, StoreError: what is set for the dataset cannot be read.
-    """
+    """How the watermark of a source moves, as its manifest says."""
     return read_config(dataset).watermarks.get(source_name, DEFAULT_RULE)
 
 
 def rule_in_force(dataset: DatasetFiles, state: DatasetState) -> WatermarkRule:
-    """The rule of the source in force, for rows that come from none; of several the one that waits longest.
-
-    Raises:
-        ManifestError, StoreError: as `rule_of`.
-    """
+    """The rule of the source in force, for rows from none; of several the one that waits longest."""
     names = [POLLING_SOURCE] if state.polling_source is not None else list(state.push_sources)
     rules = [rule_of(dataset, name) for name in names]
     return max(rules, key=_delay_ms, default=DEFAULT_RULE)

@@ -316,11 +316,7 @@ content:
 
 
 def load_config(path: Path) -> WorkspaceConfig:
-    """The settings in a file, or the defaults when there is none.
-
-    Raises:
-        ManifestError: naming the line and path of what is wrong.
-    """
+    """The settings in a file, or the defaults when there is none."""
     return parse_config(path.read_bytes(), str(path)) if path.exists() else WorkspaceConfig()
 
 

@@ -78,7 +78,6 @@ class WorkspaceFiles:
 
         Raises:
             NameCollisionError: there is one already (unless `exists_ok`), or it has another store.
-            StoreError: it cannot be written.
         """
         root = parent.resolve() / FOLDER
         if root.is_dir():
@@ -119,7 +118,6 @@ class WorkspaceFiles:
 
         Raises:
             NotAWorkspaceError: there is none.
-            WorkspaceError: its datasets are in a store, and there is no way to `connect`.
         """
         here = start.resolve()
         for folder in (here, *here.parents):
@@ -129,11 +127,7 @@ class WorkspaceFiles:
 
     @property
     def config(self) -> WorkspaceConfig:
-        """The settings; read anew at each call.
-
-        Raises:
-            ManifestError: the file is malformed.
-        """
+        """The settings; read anew at each call."""
         # Loaded here: most commands do not need the settings, and reading manifests is slow to load.
         from odfchain.repo.workspace_config import load_config  # noqa: PLC0415
 
@@ -184,7 +178,6 @@ class WorkspaceFiles:
         """The dataset that a reference names.
 
         Raises:
-            InvalidIdError: the text is not a reference.
             DatasetNotFoundError: there is no such dataset; similar names are suggested.
         """
         parsed = parse_ref(ref) if isinstance(ref, str) else ref
@@ -204,11 +197,7 @@ class WorkspaceFiles:
         )
 
     def damaged_or_not(self, ref: str | DatasetRef) -> DatasetFiles:
-        """As `dataset`, also where the store has something else that cannot be taken over.
-
-        Raises:
-            InvalidIdError, DatasetNotFoundError: as `dataset`.
-        """
+        """As `dataset`, also where the store has something else that cannot be taken over."""
         try:
             return self.dataset(ref)
         except (StoreError, CorruptedPeerError):
@@ -240,11 +229,7 @@ class WorkspaceFiles:
         return next((d.id for d in self._here() if d.alias == alias), None)
 
     def columns_of(self, dataset_id: DatasetId) -> Columns | None:
-        """What is known of the columns of a dataset; None where it is not here.
-
-        Raises:
-            SchemaError, ManifestError: it does not say what its key is.
-        """
+        """What is known of the columns of a dataset; None where it is not here."""
         from odfchain.repo.constraint_rules import Columns  # noqa: PLC0415 - as below
         from odfchain.repo.dataset_state import DatasetState  # noqa: PLC0415
 
@@ -265,12 +250,6 @@ class WorkspaceFiles:
         """Make a dataset with a new key pair from a snapshot; it appears complete or not at all.
 
         `system_columns` goes before the workspace's setting when its first schema is written.
-
-        Raises:
-            NameCollisionError: the alias is taken (case does not matter).
-            ManifestError: the snapshot breaks a rule.
-            AppendError: an event breaks an append rule.
-            StoreError: it cannot be written.
         """
         # loaded here: most commands create nothing
         from odfchain.repo.constraint_rules import check_declared  # noqa: PLC0415
@@ -330,11 +309,7 @@ class WorkspaceFiles:
         change_config(dataset, lambda config: dataclasses.replace(config, system_columns=system_columns))
 
     def set_watermarks(self, dataset: DatasetFiles, snapshot: DatasetSnapshot) -> bool:
-        """Keep what a definition says of its sources and blocks do not carry; False when it is kept already.
-
-        Raises:
-            ManifestError, StoreError: what is set for the dataset cannot be read or written.
-        """
+        """Keep what a definition says of its sources and blocks do not carry; False when already kept."""
         # loaded here: most commands make no datasets, and reading manifests is slow to load
         from odfchain.codec.source_settings import names_of_sources, settled  # noqa: PLC0415
         from odfchain.repo.dataset_config import change_config  # noqa: PLC0415
@@ -372,12 +347,7 @@ class WorkspaceFiles:
         self._check_free(alias)
 
     def adopt(self, built: DatasetFiles) -> DatasetFiles:
-        """Take over a complete dataset that was built in a hidden folder here; it appears at once.
-
-        Raises:
-            NameCollisionError: its id is here already, or its alias is taken; it stays where it is.
-            StoreError: it cannot be moved.
-        """
+        """Take over a complete dataset that was built in a hidden folder here; it appears at once."""
         dataset_id = built.id
         folder = self._folder(dataset_id)
         self.check_new(dataset_id, built.alias)
@@ -390,12 +360,7 @@ class WorkspaceFiles:
         return self._open(folder)
 
     def rename(self, dataset: DatasetFiles, alias: DatasetAlias) -> None:
-        """Give a dataset another local alias; its id stays.
-
-        Raises:
-            NameCollisionError: the alias is taken.
-            StoreError: it cannot be written.
-        """
+        """Give a dataset another local alias; its id stays."""
         with fsio.locked(self.root / "lock"):
             if dataset.alias != alias:
                 self._check_free(alias)
@@ -403,11 +368,7 @@ class WorkspaceFiles:
             fsio.replace_file(dataset.folder / "info" / "alias", str(alias).encode())
 
     def delete(self, dataset: DatasetFiles, *, with_key: bool = False) -> None:
-        """Remove a dataset from the workspace; its private key is kept, unless nobody has ever seen it.
-
-        Raises:
-            StoreError: it cannot be moved away.
-        """
+        """Remove a dataset from the workspace; its private key is kept, unless nobody has ever seen it."""
         key = self._key_path(dataset.id) if with_key else None
         self.shared.delete(self._id_of(dataset), dataset.alias)
         with fsio.locked(self.root / "lock"):

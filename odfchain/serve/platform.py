@@ -22,11 +22,7 @@ _NO_PASSWORDS = "There are no passwords here: those who run this node make token
 
 
 def answer_platform(path: str, scope: MutableMapping[str, Any], tokens: TokenFile) -> tuple[int, bytes]:
-    """Status and document of the answer to one of these paths.
-
-    Raises:
-        AccessError: the tokens cannot be read.
-    """
+    """Status and document of the answer to one of these paths."""
     method = scope["method"]
     if path == _LOGIN:
         return _said(400, _NO_PASSWORDS) if method == "POST" else _said(405, "This is asked by POST.")

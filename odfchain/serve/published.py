@@ -41,11 +41,7 @@ class OpenFile:
     size: int
 
     def read(self, start: int, count: int) -> bytes:
-        """Up to `count` bytes from `start`.
-
-        Raises:
-            OSError: the disk fails.
-        """
+        """Up to `count` bytes from `start`."""
         return os.pread(self.fd, count, start)
 
     def close(self) -> None:
@@ -92,11 +88,7 @@ class Published:
         self._known: dict[str, _Known] = {}
 
     def dataset(self, ref: DatasetRef) -> DatasetFiles | None:
-        """The dataset of this alias (case does not matter) or id, None when there is none.
-
-        Raises:
-            StoreError: the workspace cannot be read.
-        """
+        """The dataset of this alias (case does not matter) or id, None when there is none."""
         return self._by_id(ref) if isinstance(ref, DatasetId) else self._by_alias(ref)
 
     def _by_id(self, dataset_id: DatasetId) -> DatasetFiles | None:
@@ -112,11 +104,7 @@ class Published:
         return known.dataset if known else None
 
     def datasets(self) -> list[DatasetFiles]:
-        """All datasets, ordered by alias; folders that cannot be opened are passed over.
-
-        Raises:
-            StoreError: the workspace cannot be read.
-        """
+        """All datasets, ordered by alias; folders that cannot be opened are passed over."""
         self._scan()
         return [self._known[key].dataset for key in sorted(self._known)]
 

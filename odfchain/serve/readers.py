@@ -21,11 +21,7 @@ class Readers:
     restricted: bool = False
 
     def reader(self, authorization: str | None) -> Reader | None:
-        """Who asks with this header `Authorization`; None where it shows a token that is not in force.
-
-        Raises:
-            AccessError: the file of tokens cannot be read.
-        """
+        """Who asks with this header `Authorization`; None where it shows a token that is not in force."""
         if not self.restricted or not is_shown(authorization):
             return Reader(self, None)
         token = holder(authorization, self.tokens.tokens())
@@ -46,9 +42,5 @@ class Reader:
         return self.token is not None and self.token.may(Right.READ, alias)
 
     def is_current(self) -> bool:
-        """Whether what was true when they asked still is: a token may be revoked meanwhile.
-
-        Raises:
-            AccessError: the file of tokens cannot be read.
-        """
+        """Whether what was true when they asked still is: a token may be revoked meanwhile."""
         return self.token is None or self.token in self.rule.tokens.tokens()

@@ -54,10 +54,6 @@ def serve(
     line for each thing that could not be read; `branches` are those that are published. They are called from
     the server's thread, but for the first. A second signal ends it at once. Port 0 is any free one. With
     `write`, those may push who have a token for that; with `restrict_reading`, nobody reads without one.
-
-    Raises:
-        TransferError: the address cannot be listened on.
-        UsageError: others than this machine would send tokens without encryption.
     """
     with (
         RepositoryServer(
@@ -179,11 +175,7 @@ class RepositoryServer:
             raise TransferError(f"{self.url}: the server failed: {one_line(str(self._failure))}")
 
     def stop(self) -> None:
-        """End it and wait: no connections any more, responses have `GRACE_SECONDS`.
-
-        Raises:
-            TransferError: it had ended because of a fault.
-        """
+        """End it and wait: no connections any more, responses have `GRACE_SECONDS`."""
         self._server.should_exit = True
         self.wait()
 

@@ -68,12 +68,7 @@ class SharedCopy:
                 dataset.shared.branches(dataset.folder)
 
     async def bring(self, dataset: DatasetFiles, key: ObjectKey) -> None:
-        """A slice or checkpoint is here, if the store has it.
-
-        Raises:
-            AccessError, TransferError: the store refuses, or cannot be reached.
-            StoreError: what came cannot be kept.
-        """
+        """A slice or checkpoint is here, if the store has it."""
         folder = dataset.folder / key.kind.value
         if key.kind not in (ObjectKind.DATA, ObjectKind.CHECKPOINT) or (folder / str(key.name)).exists():
             return

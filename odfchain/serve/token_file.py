@@ -71,7 +71,6 @@ class TokenFile:
         Raises:
             UsageError: a name or a right is none, or there are too many tokens.
             NameCollisionError: there is a token of this name.
-            AccessError, StoreError: the file cannot be read, or written.
         """
         made = made_token(name, allow, now)
         with fsio.locked(self._lock):
@@ -90,7 +89,6 @@ class TokenFile:
 
         Raises:
             UsageError, WorkspaceError: there is no such token.
-            AccessError, StoreError: as `create`.
         """
         checked_name(name)
         with fsio.locked(self._lock):

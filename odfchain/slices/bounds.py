@@ -130,12 +130,7 @@ class _Chunk:
 
 
 def rows_at_a_time(path: Path, groups: Sequence[int] | None = None) -> int:
-    """How many rows of a file (or of some of its row groups) may be decoded at a time.
-
-    Raises:
-        BadInputError: the file is not readable Parquet.
-        OversizedInputError: the rows become more than the limits allow; names the column.
-    """
+    """How many rows of a file (or of some of its row groups) may be decoded at a time."""
     found = path.stat()
     key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
     return _examined(path, key, None if groups is None else tuple(groups))

@@ -74,11 +74,7 @@ class FileStats:
 
 
 def file_stats(path: Path) -> FileStats:
-    """What a file's footer reports; no row is read.
-
-    Raises:
-        BadInputError, OversizedInputError: it is not a readable Parquet file.
-    """
+    """What a file's footer reports; no row is read."""
     return footer_stats(*read_footer(path))
 
 

@@ -14,13 +14,7 @@ from odfchain.slices.reader import open_parquet
 def hash_parquet(
     path: Path, *, null_rule: NullRule = "correct", executor: Executor | None = None
 ) -> tuple[Multihash, int]:
-    """(logical hash, number of records) of a Parquet file of anybody.
-
-    Raises:
-        BadInputError: the file is not readable Parquet.
-        OversizedInputError: it becomes more than the limits allow; names the column.
-        SchemaError: a column type without a defined hash.
-    """
+    """(logical hash, number of records) of a Parquet file of anybody."""
     with open_parquet(path) as file:
         digest = LogicalDigest(file.schema_arrow, null_rule=null_rule, executor=executor)
         rows = 0

@@ -45,12 +45,7 @@ class ParquetSource:
         groups: Sequence[int] | None = None,
         most_rows: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows (of some row groups), a bounded number of bytes at a time; none is empty.
-
-        Raises:
-            BadInputError: they cannot be decoded.
-            OversizedInputError: they become more than the limits allow; names the column.
-        """
+        """The rows (of some row groups), a bounded number of bytes at a time; none is empty."""
         with _readable(self._path):
             rows = rows_at_a_time(self._path, groups)
             chosen = {"columns": None if columns is None else list(columns)}
@@ -82,12 +77,7 @@ class ParquetSource:
         return groups, before
 
     def rows_between(self, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows `[first; last]`, counted from 0; only the row groups that hold them are decoded.
-
-        Raises:
-            BadInputError: they cannot be decoded.
-            OversizedInputError: they become more than the limits allow; names the column.
-        """
+        """The rows `[first; last]`, counted from 0; only the row groups that hold them are decoded."""
         groups, position = self.groups_of(first, last)
         kept: list[pa.RecordBatch] = []
         if groups:
@@ -115,12 +105,7 @@ class ParquetSource:
 
 @contextlib.contextmanager
 def open_parquet(path: Path, **options: Any) -> Iterator[ParquetSource]:
-    """A Parquet file of anybody.
-
-    Raises:
-        BadInputError: the file is not readable Parquet.
-        OversizedInputError: its footer is larger than the limits allow.
-    """
+    """A Parquet file of anybody."""
     with _readable(path):
         file = open_checked(path, **options)
     with file:
@@ -136,21 +121,13 @@ def read_footer(path: Path) -> tuple[pq.FileMetaData, pa.Schema]:
 
 
 def data_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file, a bounded number at a time.
-
-    Raises:
-        BadInputError: it cannot be read, or becomes more than the limits allow.
-    """
+    """The rows of a Parquet file, a bounded number at a time."""
     with open_parquet(path) as file:
         yield from file.batches()
 
 
 def fitted(rows: Rows, schema: pa.Schema) -> Rows:
-    """The rows in the columns and types of a schema; a column that they do not have yet is null.
-
-    Raises:
-        pyarrow.ArrowException, ValueError: a value does not fit.
-    """
+    """The rows in the columns and types of a schema; a column that they do not have yet is null."""
     columns = [
         rows.column(field.name).cast(field.type)
         if field.name in rows.schema.names
@@ -161,11 +138,7 @@ def fitted(rows: Rows, schema: pa.Schema) -> Rows:
 
 
 def read_own(path: Path, schema: pa.Schema) -> pa.Table:
-    """All rows of a file that this workspace made for itself, and hashed; by a schema, as `fitted`.
-
-    Raises:
-        BadInputError: it is another one.
-    """
+    """All rows of a file that this workspace made for itself, and hashed; by a schema, as `fitted`."""
     with _readable(path):
         try:
             found = pq.read_table(path, columns=schema.names)
@@ -177,12 +150,7 @@ def read_own(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def check_parquet(path: Path) -> None:
-    """Nothing when all rows of a file may be decoded, by whichever reader.
-
-    Raises:
-        BadInputError: the file is not readable Parquet.
-        OversizedInputError: it becomes more than the limits allow; names the column.
-    """
+    """Nothing when all rows of a file may be decoded, by whichever reader."""
     with _readable(path):
         rows_at_a_time(path)
 

@@ -71,11 +71,6 @@ def state(
 
     An empty `key` is none. Columns that a slice lacks are null. In memory are the keys (without one, hashes
     of all rows) and the result; slices that have nothing in force are not read a second time.
-
-    Raises:
-        BadInputError: a slice cannot be read, lacks a column of the key or has offsets that are not its own.
-        OversizedInputError: it becomes more than the limits allow.
-        pyarrow.ArrowException, ValueError: it does not fit the schema, or has a column twice.
     """
     return rows_at(slices, in_force(slices, key, upto=upto, net=net), schema)
 
@@ -109,12 +104,7 @@ def takes_back(operations: Numbers) -> Numbers:
 def hashed_rows(
     item: SliceFile, upto: int | None = None, *, groups: Sequence[int] | None = None
 ) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-    """(offsets, operations, hashes of the values as `PAIR`), batch by batch, of all row groups or of these.
-
-    Raises:
-        BadInputError: it cannot be read, lacks a system column or has other offsets than its block says.
-        pyarrow.ArrowException, ValueError: a value cannot be hashed.
-    """
+    """(offsets, operations, hashes of the values as `PAIR`), by batch, of all row groups or of these."""
     for batch, offsets, operations in rows_of(item, None, upto, groups=groups):
         yield offsets, operations, hash_rows(batch, set(item.vocabulary.columns[:3]))
 

@@ -122,11 +122,7 @@ def _lengths(lengths: pa.Array) -> Numbers:
 
 
 def write_runs(batches: Iterable[pa.RecordBatch], layout: RunLayout, folder: str) -> Iterator[RunFacts]:
-    """Put rows in order, so many at a time, and write them to new files in a folder.
-
-    Raises:
-        OSError: a file cannot be written; it is removed.
-    """
+    """Put rows in order, so many at a time, and write them to new files in a folder."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -180,11 +176,7 @@ def _write_blocks(
 
 
 def mapped(path: str | Path, start: int = 0) -> ReadBytes:
-    """The bytes of a file on this machine, the first of which is byte `start` of the run.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """The bytes of a file on this machine, the first of which is byte `start` of the run."""
     whole = pa.memory_map(str(path)).read_buffer()
     return lambda begin, end: whole.slice(begin - start, end - begin)
 
@@ -234,11 +226,7 @@ class Run:
 
     @classmethod
     def of_file(cls, facts: RunFacts) -> Run:
-        """The run in a file on this machine.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """The run in a file on this machine."""
         read = mapped(facts.path)
         return cls(facts, read, read)
 

@@ -264,12 +264,7 @@ class SliceInputError(Exception):
 
 
 def write_slice(batches: Iterable[pa.RecordBatch], spec: SliceSpec) -> SliceFacts | None:
-    """Write all rows to a new file in `spec.folder`; None (and no file) when there are none.
-
-    Raises:
-        SliceInputError: a null in a required column, or a value that does not fit its type.
-        OSError: the file cannot be written; it is removed.
-    """
+    """Write all rows to a new file in `spec.folder`; None (and no file) when there are none."""
     schema = pa.ipc.read_schema(pa.py_buffer(spec.schema))
     rows = (batch for batch in batches if batch.num_rows)
     first = next(iter(rows), None)

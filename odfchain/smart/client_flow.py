@@ -96,12 +96,7 @@ class _Conversation:
     reply_seconds: float
 
     def ask(self, message: Message, kind: type[_Answer], seconds: float | None = None) -> _Answer:
-        """The answer of a kind to a message, which may take so long [s].
-
-        Raises:
-            RefusedError: the node refuses.
-            CorruptedPeerError, TransferError: it sends something else, nothing in time, or closes.
-        """
+        """The answer of a kind to a message, which may take so long [s]."""
         self.send(message)
         return self.await_(kind, seconds or self.reply_seconds)
 
@@ -152,11 +147,7 @@ class PullFlow:
         self._talk = _Conversation(channel, reply_seconds)
 
     def plan(self, request: PullRequest) -> TransferPlan:
-        """What is coming.
-
-        Raises:
-            RefusedError: `InvalidInterval`, where the block to begin after is not below the head.
-        """
+        """What is coming."""
         return self._talk.ask(request, PullPlan).transfer_plan
 
     def blocks(self) -> BlocksBatch:
@@ -182,27 +173,15 @@ class PushFlow:
         self._work_seconds = work_seconds or reply_seconds
 
     def begin(self, request: PushRequest) -> None:
-        """Say what is coming.
-
-        Raises:
-            RefusedError: `InvalidHead`, where the node's head is another one.
-        """
+        """Say what is coming."""
         self._talk.ask(request, Accepted)
 
     def send_blocks(self, batch: BlocksBatch) -> None:
-        """Send the blocks.
-
-        Raises:
-            RefusedError: `SeedBlockOverwriteRestricted`, or an internal error where one breaks a rule.
-        """
+        """Send the blocks."""
         self._talk.ask(PushedBlocks(new_blocks=batch), Accepted, self._work_seconds)
 
     def strategies(self, files: Sequence[ObjectFile], *, more: bool = False) -> tuple[PushStrategy, ...]:
-        """What becomes of these objects; with `more`, another list follows when they are uploaded.
-
-        Raises:
-            RefusedError: `RefCollision`, `NameCollision`.
-        """
+        """What becomes of these objects; with `more`, another list follows when they are uploaded."""
         asked = PushObjects(object_files=tuple(files), is_truncated=more)
         return self._talk.ask(asked, PushStrategies, self._work_seconds).object_transfer_strategies
 

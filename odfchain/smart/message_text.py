@@ -91,12 +91,7 @@ def _plain(value: Any, numbers: Callable[[bytes], list[int]]) -> Any:
 
 
 def message_of(kind: type[Message], text: str) -> Any:
-    """The message of a kind that a frame holds; where the kind is a result, a `Refusal` may come instead.
-
-    Raises:
-        CorruptedPeerError: it is no such message; where in it, is said.
-        UnsupportedPeerError: it holds blocks in a form that is not understood.
-    """
+    """The message of a kind that a frame holds; where the kind is a result, a `Refusal` may come instead."""
     tree = _tree(text)
     if kind is UploadProgress:
         return _progress(tree)

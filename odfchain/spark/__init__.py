@@ -24,11 +24,6 @@ def read(
     and a name in it. `state` gives the rows in force (by the recorded key, or without one by all values)
     instead of all records; `at` is a block or a system time, as in `Dataset.scan`. Offsets are `bigint`,
     other unsigned columns of the next larger type.
-
-    Raises:
-        UsageError, DatasetNotFoundError, TransferError: there is no such dataset, or it cannot be had.
-        SchemaError, QueryError: there is no such column, or Spark cannot carry its type.
-        ObjectCorruptedError, SliceNotFoundError: naming the slice.
     """
     # the public rooms stand above this one, so they are named at the call only
     found: DataFrame = import_module("odfchain.api.native_frames").native_frame(

@@ -65,11 +65,7 @@ def archive_options(java: Path) -> list[str]:
 
 @contextlib.contextmanager
 def new_archive(target: Path) -> Iterator[Path]:
-    """Gives the path that a JVM is to write; what is there at the end is the archive, complete or not at all.
-
-    Raises:
-        StoreError: the archive cannot be written.
-    """
+    """Gives the path that a JVM is to write; what is there at the end is the archive, complete or absent."""
     fsio.make_folder(target.parent, mode=0o700)
     recorded = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
     try:

@@ -289,11 +289,7 @@ class LineFile:
     form: LineParser
 
     def records(self) -> Iterator[tuple[int, Record]]:
-        """The records with the numbers of their lines.
-
-        Raises:
-            RecordError: a line is not of its form.
-        """
+        """The records with the numbers of their lines."""
         with self.path.open("r", encoding="utf-8-sig") as stream:
             for number, line in enumerate(stream, start=1):
                 if line.strip(_BLANK):
@@ -453,11 +449,7 @@ def read_records(
     rules: TextRules,
     file: str,
 ) -> InputFrame:
-    """The records, columns by name; properties that the schema lacks are ignored.
-
-    Raises:
-        SchemaError: a type that cannot be read from JSON.
-    """
+    """The records, columns by name; properties that the schema lacks are ignored."""
     from pyspark.sql import functions as F
 
     columns = [F.col(f"c{index}").alias(f.name) for index, f in enumerate(schema.fields)]

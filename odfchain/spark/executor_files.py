@@ -161,7 +161,6 @@ def copy_put(place: StoreFolder, name: str, size: int, target: Path) -> None:
 
     Raises:
         ObjectCorruptedError: it does not.
-        OdfchainError: as `ExecutorFiles.copy`.
     """
     key = f"{place.key}/{name}"
     place.files.copy(key, 0, size, target)

@@ -133,9 +133,6 @@ def start_gateway(
 
     Until then its settings are in files below `scratch`.
     With `record` it writes a class archive there when it ends, which takes a while.
-
-    Raises:
-        EngineError: it ends or stays silent instead, or has become `unwanted`, and has ended.
     """
     with tempfile.TemporaryDirectory(prefix="gateway-", dir=scratch) as name:
         folder = Path(name)

@@ -29,12 +29,7 @@ class FeatureCollection:
         return dataclasses.replace(self, path=path)
 
     def records(self) -> Iterator[Record]:
-        """The features in order, each as its properties and its geometry.
-
-        Raises:
-            RecordError: the document is not JSON, or not a collection of features.
-            OSError: the file cannot be read.
-        """
+        """The features in order, each as its properties and its geometry."""
         with open(self.path, "rb") as stream:  # noqa: PTH123 - a path as it came from the driver
             yield from self.records_of(stream)
 
@@ -70,11 +65,7 @@ class FeatureLine:
     """A line of newline-delimited GeoJSON: one feature."""
 
     def record(self, line: str) -> Record:
-        """The feature's properties and its geometry.
-
-        Raises:
-            RecordError: the line is not JSON, or not a feature.
-        """
+        """The feature's properties and its geometry."""
         return feature_record(parse_object(line))
 
 

@@ -48,11 +48,7 @@ class _Calls:
         self._ask("A", self._secret, end=False)
 
     def call(self, target: str, method: str, *arguments: str) -> str:
-        """What a method returns: an object's name, or a text; an argument is `s` and a text, `r` and a name.
-
-        Raises:
-            OSError: it cannot be asked, or says no.
-        """
+        """A method's result: an object's name, or a text; an argument is `s` and a text, `r` and a name."""
         answer = self._ask("c", target, method, *arguments)
         if answer.startswith("r"):
             self._made.append(answer[1:])
@@ -67,11 +63,7 @@ class _Calls:
 
 
 def give_back(gateway: Gateway) -> None:
-    """What the JVM has on its heap and does not use is the system's again.
-
-    Raises:
-        OSError: the JVM cannot be asked, or not for that.
-    """
+    """What the JVM has on its heap and does not use is the system's again."""
     with _Calls(gateway) as java:
         java.authenticate()
         kind = java.call("z:java.lang.Class", "forName", f"s{_BEAN}")

@@ -57,20 +57,12 @@ class InputFile:
     key: str = ""
 
     def here(self) -> Path:
-        """The whole file on the machine of the worker that asks.
-
-        Raises:
-            OdfchainError: as `ReadableFiles.bring`.
-        """
+        """The whole file on the machine of the worker that asks."""
         return self.path if self.files is None else self.files.bring(self.key)
 
     @contextlib.contextmanager
     def parts(self) -> Iterator[Callable[[int, int], bytes]]:
-        """What gives a worker the bytes from one place up to, not with, another.
-
-        Raises:
-            OSError, OdfchainError: it cannot be opened, or read.
-        """
+        """What gives a worker the bytes from one place up to, not with, another."""
         if self.files is not None:
             yield functools.partial(self.files.read, self.key)
             return
@@ -97,10 +89,6 @@ class Handover:
         """The file, for workers of the session, which is started now if need be, or for Spark's own readers.
 
         `known` is what it is in the store in any case: a small file goes within the plan all the same.
-
-        Raises:
-            OSError: it cannot be read here.
-            OdfchainError: as `ExecutorFiles.put`; Spark does not start.
         """
         files = files_of(self.session())
         if files is None and not for_spark:
@@ -141,11 +129,7 @@ class TextRanges:
     """What a field with line feeds stands in; nothing where each line is a record."""
 
     def records(self, number: int) -> list[bytes]:
-        """The records of a range, without the line breaks at their ends.
-
-        Raises:
-            OdfchainError: as `ReadableFiles.read`.
-        """
+        """The records of a range, without the line breaks at their ends."""
         start, end = self.cuts[number], self.cuts[number + 1]
         with self.file.parts() as read:
             data = read(start, end)
@@ -158,9 +142,6 @@ def text_ranges(
     """The ranges of a UTF-8 text of about `size` bytes each, without a byte order mark and the header.
 
     With `quote`, line breaks are those outside of it, and line feeds alone; records then have no others.
-
-    Raises:
-        OSError: it cannot be read here.
     """
     mark = quote.encode()
     with file.path.open("rb") as stream:
@@ -228,11 +209,7 @@ def _quoted_records(data: bytes, quote: bytes) -> list[bytes]:
 
 
 def text_batches(ranges: TextRanges, numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
-    """`row_id`, in the order of the file, and `value`: the records of these ranges that hold anything.
-
-    Raises:
-        OdfchainError: as `ReadableFiles.read`.
-    """
+    """`row_id`, in the order of the file, and `value`: the records of these ranges that hold anything."""
     import numpy as np
     import pyarrow as pa
 

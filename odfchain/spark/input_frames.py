@@ -174,9 +174,6 @@ def read_csv(
     """A CSV file whose records hold `columns` in this order, as the columns of `schema` by name.
 
     `file` is what messages call the input, here and below.
-
-    Raises:
-        SchemaError: a type that cannot be read from text.
     """
     from pyspark.sql import functions as F
 
@@ -227,11 +224,7 @@ def _text_type(data_type: ds.DataType) -> SparkType:
 
 
 def inferred_schema(fields: list[StructField]) -> ds.DataSchema:
-    """The schema that Spark inferred from JSON: columns in alphabetical order, all optional.
-
-    Raises:
-        SchemaError: a type without a logical counterpart.
-    """
+    """The schema that Spark inferred from JSON: columns in alphabetical order, all optional."""
     return ds.DataSchema(
         fields=tuple(
             ds.DataField(name=f.name, type=ds.optional(from_spark_type(f.dataType)))
@@ -392,11 +385,7 @@ def _fitting(column: Column, own: ds.DataType, target: ds.DataField) -> Column:
 
 
 def empty_input(session: SparkSession, schema: ds.DataSchema, file: str) -> InputFrame:
-    """An input of these columns that is known to have no rows.
-
-    Raises:
-        SchemaError: a type that Spark cannot carry.
-    """
+    """An input of these columns that is known to have no rows."""
     from pyspark.sql import types as t
 
     fields = [t.StructField(ROW_ID, t.LongType()), *physical_struct(schema.fields).fields]
@@ -419,9 +408,6 @@ def parsed(
 
     `rows` are the same rows where some values are typed already: they stand in the columns that `values`
     names, and their texts are null.
-
-    Raises:
-        SchemaError: a type that cannot be read from text.
     """
     from pyspark.sql import functions as F
 

@@ -69,9 +69,6 @@ def run_job(
 
     Only the main thread is ever interrupted, so on any other one an action that nothing else can end simply
     runs. What is still running 10 s after it was cancelled is left to itself.
-
-    Raises:
-        EngineError: it took longer than `deadline` [s], or was cancelled.
     """
     on_main = threading.current_thread() is threading.main_thread()
     here = not on_main and deadline is None and cancellation is None

@@ -223,12 +223,7 @@ _WRITTEN, _SORTED = (
 
 
 def _coordinates_as_texts(text: str) -> str:
-    """Members of a list, whose lists of coordinates are marked as numbers are, so that they stay as written.
-
-    Raises:
-        ValueError: a list of coordinates is not JSON.
-        ArithmeticError, RecordError: it has a number without bounds.
-    """
+    """Members of a list, whose lists of coordinates are marked as numbers are and stay as written."""
     found: list[str] = []
 
     def replaced(match: re.Match[str]) -> str:

@@ -75,11 +75,7 @@ class _CharacterCheck:
 
 
 def check_characters(text: str) -> None:
-    """Look for what parsers let pass in a whole text.
-
-    Raises:
-        RecordError: there is a control character, or half of a pair without the other half.
-    """
+    """Look for what parsers let pass in a whole text."""
     _CharacterCheck(1).check(text, last=True)
 
 
@@ -201,11 +197,7 @@ def faults_of(source: JsonSource) -> Iterator[None]:
 
 
 def number_value(value: int | Decimal) -> Number:
-    """A number as JSON: digits as they were written, exponents only where they were needed.
-
-    Raises:
-        RecordError: too many digits.
-    """
+    """A number as JSON: digits as they were written, exponents only where they were needed."""
     text = str(value)
     if "E" in text and isinstance(value, Decimal):
         exponent = value.as_tuple().exponent
@@ -237,11 +229,7 @@ def value_of(event: str, value: Any, events: Events, depth: int = 1) -> Value:
 
 
 def members_of(events: Events, depth: int = 0) -> Record:
-    """The members of an object whose start was taken.
-
-    Raises:
-        RecordError: a member is nested too deeply, or a key occurs twice.
-    """
+    """The members of an object whose start was taken."""
 
     def pairs() -> Iterator[tuple[str, Value]]:
         for event, key in events:
@@ -304,12 +292,7 @@ class JsonArray:
         return dataclasses.replace(self, path=path)
 
     def records(self) -> Iterator[Record]:
-        """The objects in order; the document is read, and has to be JSON, to its end.
-
-        Raises:
-            RecordError: the document is not JSON, or not of this form.
-            OSError: the file cannot be read.
-        """
+        """The objects in order; the document is read, and has to be JSON, to its end."""
         with open(self.path, "rb") as stream:  # noqa: PTH123 - a path as it came from the driver
             yield from self.records_of(stream)
 

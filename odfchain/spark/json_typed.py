@@ -172,11 +172,7 @@ def _kind_of(values: Sequence[Value], depth: int = 0) -> pa.DataType:
 
 
 def _with_others(known: pa.DataType, values: Sequence[Value], depth: int = 0) -> pa.DataType:
-    """A type together with the keys of these values that it does not have, or has no type for.
-
-    Raises:
-        UnsureError: there is no type for them.
-    """
+    """A type together with the keys of these values that it does not have, or has no type for."""
     import pyarrow as pa
 
     if pa.types.is_null(known):
@@ -334,7 +330,6 @@ def _elements(members: bytes, element: pa.DataType, rows: int) -> pa.Array:
 
     Raises:
         UnsureError: the members are not those of one list, or not so many objects, or would take much memory.
-        pyarrow.ArrowException: it is no JSON, or has a key twice, or keys or values that the type has not.
     """
     import pyarrow as pa
     import pyarrow.json as pj

@@ -117,11 +117,7 @@ class ObjectLine:
     """A line of newline-delimited JSON: one object."""
 
     def record(self, line: str) -> Record:
-        """The object.
-
-        Raises:
-            RecordError: the line is anything else.
-        """
+        """The object."""
         return parse_object(line)
 
 
@@ -208,11 +204,7 @@ def column_text(value: Value) -> str | None:
 
 
 def column_value(value: Value, data_type: ds.DataType) -> Value:
-    """A value as a column of this type takes it before parsing: lists and structs of texts.
-
-    Raises:
-        RecordError: a value has another form than its type.
-    """
+    """A value as a column of this type takes it before parsing: lists and structs of texts."""
     match data_type:
         case ds.DataTypeOption(inner=inner):
             return column_value(value, inner)

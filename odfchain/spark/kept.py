@@ -178,9 +178,6 @@ def attach(folder: Path, parts: dict[str, str]) -> Lease | None:
     """A place in the session of the keeper that listens here, None where none does.
 
     A keeper whose session has another fingerprint listens no more when this returns.
-
-    Raises:
-        OSError: it does not answer.
     """
     connection = _connected(folder)
     if connection is None:
@@ -228,11 +225,7 @@ def start_keeper(folder: Path, order: dict[str, Any], lock: int) -> None:
 
 
 def status() -> dict[str, Any] | None:
-    """What the keeper of this user says about itself, None where there is none.
-
-    Raises:
-        EngineError: it does not answer.
-    """
+    """What the keeper of this user says about itself, None where there is none."""
     return _request({"ask": "status"})
 
 
@@ -240,9 +233,6 @@ def stop() -> dict[str, Any] | None:
     """The session takes no more commands and ends with those that it has; None where there is none.
 
     Where it has none, it has ended when this returns.
-
-    Raises:
-        EngineError: it does not answer.
     """
     return _request({"ask": "stop"})
 

@@ -251,11 +251,7 @@ def or_fail(text: Column, value: Column, name: str, *, required: bool) -> Column
 def value_or_fail(
     raw: Column, data_type: ds.DataType, name: str, rules: TextRules, *, required: bool
 ) -> Column:
-    """The typed value of a column of texts, or of lists, maps or structs of texts; a failed task without one.
-
-    Raises:
-        SchemaError: a type that cannot be read from text.
-    """
+    """The typed value of a column of texts, or of lists, maps or structs of texts; else a failed task."""
     from pyspark.sql import functions as F
 
     if not _nested(data_type):
@@ -267,11 +263,7 @@ def value_or_fail(
 
 
 def is_bad(raw: Column, data_type: ds.DataType, rules: TextRules, *, required: bool = False) -> Column:
-    """Whether `value_or_fail` would fail; for finding the row afterwards.
-
-    Raises:
-        SchemaError: a type that cannot be read from text.
-    """
+    """Whether `value_or_fail` would fail; for finding the row afterwards."""
     from pyspark.sql import functions as F
 
     match data_type:

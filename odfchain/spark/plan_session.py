@@ -64,7 +64,6 @@ def judge_of(session: SparkSession) -> SparkSession:
     """Where queries for a session of Spark Connect are read and resolved; started at the first use.
 
     Raises:
-        JavaNotFoundError: there is no Java 17 or newer on this machine.
         EngineError: it does not start, or the session was not opened by odfchain.
     """
     judge = _judges.get(session)

@@ -51,10 +51,6 @@ def write_rows(
     """Write the rows in the order they come, also when there are none; `few` as in `write_ordered`.
 
     A worker puts the file into what `place` returns, if that is given.
-
-    Raises:
-        StorageFullError: the folder is full.
-        EngineError: anything else that Spark reports.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -132,12 +132,7 @@ class SparkEngine:
 
     @property
     def session(self) -> SparkSession:
-        """The session, started now if need be.
-
-        Raises:
-            JavaNotFoundError: no Java 17 or newer on this machine.
-            EngineError: Spark does not start.
-        """
+        """The session, started now if need be."""
         if self._session is None:
             self._session = give_files(self._connect() if self._remote else self._start(), self._files)
             allow_pandas()

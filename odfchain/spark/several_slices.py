@@ -59,12 +59,6 @@ def write_slices(
     The order is ascending, nulls first, and no two rows are alike in it. A slice has at most `max_bytes` of
     values, give or take a row. For the rest as `odfchain.spark.stage.write_frame`; `spec` is of the first.
     With a `place` the runs are in the store, too, for as long as this takes.
-
-    Raises:
-        BadInputError: a value or null that does not fit the schema.
-        StorageFullError: the staging folder is full.
-        AccessError, TransferError: from the store.
-        EngineError: anything else that Spark reports.
     """
     names = given_columns(spec)
     columns = [*names, *(name for name in order if name not in names)]

@@ -62,12 +62,7 @@ class ShapefileLayer:
         return dataclasses.replace(self, path=path, folder=str(Path(path).parent))
 
     def records(self) -> Iterator[Record]:
-        """The features in the order of the file, each as its attributes and its geometry.
-
-        Raises:
-            RecordError: the archive or the shapefile is broken, or too large.
-            OSError: the archive cannot be read, or not be unpacked.
-        """
+        """The features in the order of the file, each as its attributes and its geometry."""
         with tempfile.TemporaryDirectory(prefix="shapefile-", dir=self.folder) as name:
             folder = Path(name)
             _unpack(self, folder)
@@ -210,7 +205,6 @@ def _unpack(layer: ShapefileLayer, folder: Path) -> None:
 
     Raises:
         RecordError: the archive is damaged, encrypted or too large.
-        OSError: there is no room.
     """
     left = INPUT.archive_bytes
     try:

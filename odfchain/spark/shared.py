@@ -38,11 +38,7 @@ def enter(make: Callable[[], SparkSession]) -> SparkSession:
 
 
 def leave(session: SparkSession | None) -> None:
-    """Nothing of this process stays in the JVM; PySpark could connect to another one now.
-
-    Raises:
-        Exception: something may have stayed.
-    """
+    """Nothing of this process stays in the JVM; PySpark could connect to another one now."""
     from py4j.finalizer import ThreadSafeFinalizer
     from pyspark import SparkContext
     from pyspark.sql import SparkSession

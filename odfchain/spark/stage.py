@@ -172,11 +172,6 @@ def write_frame(
     have others for the order. `short`: no row holds more than a few KiB; `few` and `one_task` as in
     `write_ordered`. A worker puts the slice into what `place` returns, if that is given; this process, which
     writes few rows, leaves it in the folder of `spec`.
-
-    Raises:
-        BadInputError: a value or null that does not fit the schema.
-        StorageFullError: the staging folder is full.
-        EngineError: anything else that Spark reports.
     """
     names = given_columns(spec)
     write = functools.partial(write_slice, spec=spec)

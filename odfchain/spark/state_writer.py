@@ -53,10 +53,6 @@ def write_state(
 
     `frame` has the columns of the schema as physical types. The worker puts the file into `place`, where one
     is given.
-
-    Raises:
-        StorageFullError: the folder is full.
-        EngineError: anything else that Spark reports.
     """
     import pyarrow as pa
 

@@ -68,11 +68,7 @@ def physical_type(data_type: ds.DataType) -> SparkType:
 
 
 def physical_struct(fields: tuple[ds.DataField, ...]) -> StructType:
-    """The Spark struct that carries these fields; everything is nullable.
-
-    Raises:
-        SchemaError: a type that Spark cannot carry.
-    """
+    """The Spark struct that carries these fields; everything is nullable."""
     from pyspark.sql import types as t
 
     return t.StructType([t.StructField(f.name, physical_type(f.type), True) for f in fields])
@@ -121,9 +117,6 @@ def result_schema(struct: StructType, given: ds.DataSchema) -> ds.DataSchema:
     A column that keeps its name and its Spark type keeps the logical type it has in `given`, so that unsigned
     integers, times and identifiers survive a query that passes them on. Timestamps that a query computes have
     the finest unit of those in `given`.
-
-    Raises:
-        SchemaError: a type without a logical counterpart.
     """
     fields = []
     unit = finest_unit(given)

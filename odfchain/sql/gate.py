@@ -57,9 +57,6 @@ class Gate:
         """The plan of a query that asks for nothing but `tables` and functions on the list, and its size.
 
         The bare parser is used, not the session's: that one replaces `${env:NAME}` in the text.
-
-        Raises:
-            QueryError: the text is not a query, asks for something else, or becomes too large.
         """
         checker = StepChecker(step, replayed=self._replayed)
         with asking_spark(step.label, translated=step.translated, sql=step.sql):

@@ -51,11 +51,7 @@ _NUMBER = re.compile(r"#\d+L?|CTERelation(?:Def|Ref) \d+")
 
 @contextlib.contextmanager
 def session_for_queries(session: SparkSession) -> Iterator[SparkSession]:
-    """A session like this one of Spark Connect, for the queries of one input: its tables are nobody else's.
-
-    Raises:
-        EngineError: the server does not make one.
-    """
+    """A session like this one of Spark Connect, for the queries of one input: its tables are nobody else's."""
     with _asking_server("a session"):
         remote: Any = session  # the type is that of other sessions
         made: SparkSession = remote.cloneSession()
@@ -80,8 +76,6 @@ def run_queries_over_connect(
     """As `run_queries`, in a session of `session_for_queries`.
 
     Raises:
-        QueryError: a step is not a query, asks for what a query may not do, names what is not there, or the
-            server means something else by it.
         EngineError: the JVM that judges does not start, or is of another version than the server.
     """
     judge = judge_of(session)

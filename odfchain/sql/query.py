@@ -74,10 +74,6 @@ def run_queries(
 
     The frame is lazy: a value that cannot be computed shows when it is written (`failed_query` explains it).
     `note` is told when the SQL of another engine was translated.
-
-    Raises:
-        QueryError: a step is not a query, asks for what a query may not do, or names what is not there.
-        EngineError: Java is gone or out of memory.
     """
     steps = _steps(transform, inputs)
     _classic(session)
@@ -108,10 +104,6 @@ def resolved_query(
 
     `views` are tables that are made of an input by SQL of odfchain's own, by the name of the input; queries
     see them instead of it.
-
-    Raises:
-        QueryError: a step is not a query, asks for what a query may not do, or names what is not there.
-        EngineError: Java is gone or out of memory.
     """
     steps = _steps(transform, inputs)
     _classic(session)
@@ -143,12 +135,7 @@ def judged_steps(
     *,
     note: Callable[[str], None],
 ) -> list[CheckedStep]:
-    """The steps of a transform over tables of these schemas, which have all passed the gate of `run_queries`.
-
-    Raises:
-        QueryError: a step is not a query, asks for what a query may not do, or names what is not there.
-        EngineError: Java is gone or out of memory.
-    """
+    """The steps of a transform over tables of these schemas, all through the gate of `run_queries`."""
     steps = _steps(transform, inputs)
     _note_translation(transform, note)
     with asking_spark("the query"):
@@ -171,10 +158,6 @@ def check_queries(session: SparkSession, transform: TransformSql, tables: Collec
     """Every step is a query over `tables` and earlier steps and calls only what is allowed.
 
     For the time a source is added: columns and types are not known yet and are checked by the first run.
-
-    Raises:
-        QueryError: a step is not such a query.
-        EngineError: Java is gone or out of memory.
     """
     steps = _steps(transform, tables)
     _classic(session)

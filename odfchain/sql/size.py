@@ -149,11 +149,7 @@ class PlanMeasure:
         self._walker, self._checker = walker, checker
 
     def table(self, plan: Any, scope: Mapping[str, TableSize], outer: int = 1) -> TableSize:
-        """What a plan of Spark's parser becomes over the tables of `scope`.
-
-        Raises:
-            QueryError: more than the limits allow.
-        """
+        """What a plan of Spark's parser becomes over the tables of `scope`."""
         plans = self._walker.plans(plan)
         children = self._walker.children(plans)
         scopes = self._scopes(plans, children, scope)

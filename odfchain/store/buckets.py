@@ -69,9 +69,6 @@ def open_store(
     A server that speaks like S3 has its buckets as the first segment of its paths. Requests that are not
     `signed` carry none of the environment's credentials; those to web servers never do. They go `through` a
     proxy, if one is given.
-
-    Raises:
-        BaseError, ValueError: the library's own, when what it is told does not fit together.
     """
     from obstore.store import AzureStore, HTTPStore, S3Store, from_url  # noqa: PLC0415 - a heavy library
 

@@ -63,22 +63,14 @@ def file_state(found: os.stat_result) -> FileState:
 
 
 def read_start(path: Path, limit: int) -> bytes | None:
-    """At most `limit` bytes of a file from its start, None when it is not there.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
+    """At most `limit` bytes of a file from its start, None when it is not there."""
     with storage_errors(path), contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
         return stream.read(limit)
     return None
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the folder's entries durable.
-
-    Raises:
-        StoreError: the operating system reports a failure.
-    """
+    """Make the folder's entries durable."""
     with storage_errors(folder):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -88,11 +80,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make the file's content durable, whoever wrote it.
-
-    Raises:
-        StoreError: the operating system reports a failure.
-    """
+    """Make the file's content durable, whoever wrote it."""
     with storage_errors(path):
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -102,11 +90,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_files(paths: Sequence[Path]) -> Iterator[Path]:
-    """Make the content of many files durable; yields each when it is.
-
-    Raises:
-        StoreError: the operating system reports a failure.
-    """
+    """Make the content of many files durable; yields each when it is."""
     # one write of the journal does for all; each is synced by itself after that, for only that reports errors
     os.sync()
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - who only reads does not load it
@@ -145,9 +129,6 @@ def create_file(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
     """Durably create `path` with `data`, or leave an existing file alone.
 
     Returns whether it was created; a reader sees all of the file or none of it.
-
-    Raises:
-        StoreError: the file cannot be written; nothing is left under its name.
     """
     with storage_errors(path):
         temp = _write_temp(path.parent, data, mode)
@@ -162,11 +143,7 @@ def create_file(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Durably give `path` the content `data`, atomically.
-
-    Raises:
-        StoreError: the file cannot be written; the old content stays.
-    """
+    """Durably give `path` the content `data`, atomically."""
     with storage_errors(path):
         temp = _write_temp(path.parent, data, mode)
         try:
@@ -179,11 +156,7 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """A stream of what `path` durably has once the block inside ends; after an error all is as it was.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
+    """A stream of what `path` durably has once the block inside ends; after an error all is as it was."""
     with storage_errors(path):
         temp = temp_path(path.parent)
         fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
@@ -203,9 +176,6 @@ def adopt_file(source: Path, path: Path) -> bool:
     """Durably publish a finished file on the same file system under its final name, by moving it.
 
     Returns whether it was published; when the name is taken the source stays.
-
-    Raises:
-        StoreError: the file cannot be synced or moved; the source stays.
     """
     sync_file(source)
     published = move_file(source, path)
@@ -215,11 +185,7 @@ def adopt_file(source: Path, path: Path) -> bool:
 
 
 def move_file(source: Path, path: Path) -> bool:
-    """As `adopt_file`, of a file that is durable; its name is so once the caller has synced the folder.
-
-    Raises:
-        StoreError: the file cannot be moved; the source stays.
-    """
+    """As `adopt_file`, of a file that is durable; its name is so once the caller has synced the folder."""
     with storage_errors(path):
         os.chmod(source, 0o644)
         try:
@@ -231,11 +197,7 @@ def move_file(source: Path, path: Path) -> bool:
 
 
 def make_folder(path: Path, *, mode: int = 0o755) -> None:
-    """Durably create a folder and its missing parents.
-
-    Raises:
-        StoreError: it cannot be created.
-    """
+    """Durably create a folder and its missing parents."""
     missing = []
     folder = path
     while not folder.exists():
@@ -248,11 +210,7 @@ def make_folder(path: Path, *, mode: int = 0o755) -> None:
 
 
 def move_folder(source: Path, target: Path) -> None:
-    """Durably rename a folder; the target must not exist.
-
-    Raises:
-        StoreError: it cannot be moved.
-    """
+    """Durably rename a folder; the target must not exist."""
     with storage_errors(target):
         os.rename(source, target)
     sync_folder(target.parent)
@@ -265,9 +223,6 @@ def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock named by `path`; it is released when the holder dies.
 
     The lock is advisory (flock) and does not depend on what the file contains.
-
-    Raises:
-        StoreError: the lock file cannot be opened.
     """
     with storage_errors(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -280,11 +235,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def try_locked(path: Path) -> Iterator[bool]:
-    """Hold the lock named by `path` if nobody else does; says whether it is held.
-
-    Raises:
-        StoreError: the lock file cannot be opened.
-    """
+    """Hold the lock named by `path` if nobody else does; says whether it is held."""
     with storage_errors(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
@@ -303,11 +254,7 @@ def _lock_at_once(fd: int) -> bool:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Hold the exclusive lock of a folder itself; it needs no file in it.
-
-    Raises:
-        StoreError: the folder cannot be opened or locked.
-    """
+    """Hold the exclusive lock of a folder itself; it needs no file in it."""
     with storage_errors(folder):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -322,9 +269,6 @@ def is_unused_since(path: Path, since_ns: int) -> bool:
     """Whether a file, or all of a folder, was last written, named or used before a time [ns since the epoch].
 
     Moving a file changes its status only, so both of its times count. False for what is not there.
-
-    Raises:
-        StoreError: it cannot be looked at.
     """
     with storage_errors(path):
         try:
@@ -347,9 +291,6 @@ def mark_used(path: Path) -> bool:
     """Make the last use of a file the present; content and modification time stay.
 
     Returns False where that is not allowed, because the file belongs to somebody else.
-
-    Raises:
-        StoreError: there is no such file.
     """
     with storage_errors(path):
         found = path.stat()
@@ -361,11 +302,7 @@ def mark_used(path: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file, or a folder and what is in it; what is gone already is no error.
-
-    Raises:
-        StoreError: something cannot be removed.
-    """
+    """Remove a file, or a folder and what is in it; what is gone already is no error."""
     with storage_errors(path), contextlib.suppress(FileNotFoundError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -374,22 +311,14 @@ def remove_tree(path: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Durably remove a file; one that is not there is removed already.
-
-    Raises:
-        StoreError: it cannot be removed.
-    """
+    """Durably remove a file; one that is not there is removed already."""
     with storage_errors(path):
         path.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
 def link_file(source: Path, path: Path) -> bool:
-    """Durably give a file a second name; returns False when that name is taken.
-
-    Raises:
-        StoreError: it cannot be linked.
-    """
+    """Durably give a file a second name; returns False when that name is taken."""
     with storage_errors(path):
         try:
             os.link(source, path)
@@ -424,9 +353,6 @@ def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
     """A folder in `base` that is gone afterwards, whatever happens, and is not handed out twice.
 
     It is locked by its owner; what owners that died have left in `base` is removed on the way.
-
-    Raises:
-        StoreError: it cannot be made.
     """
     folder = base / (name or uuid.uuid4().hex)
     fd = -1
@@ -469,9 +395,6 @@ def clear_abandoned(base: Path, *, keep: bool = False) -> tuple[int, int]:
     """Remove the private folders in `base` whose owners died; returns their files and bytes.
 
     With `keep` they are only counted.
-
-    Raises:
-        StoreError: `base` cannot be read.
     """
     files = size = 0
     if not base.is_dir():

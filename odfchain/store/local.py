@@ -169,9 +169,6 @@ class LocalObjectStore:
 
         Returns the names and sizes [bytes] of those removed. Whoever stores one of them meanwhile either
         keeps it from being removed or writes it anew.
-
-        Raises:
-            StoreError: one cannot be removed; those before it are gone.
         """
         gone: list[tuple[Multihash, int]] = []
         waiting = list(names)

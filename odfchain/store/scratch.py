@@ -41,11 +41,7 @@ class LocalScratch:
             fsio.remove_quietly(copy)
 
     def write(self, start: int, data: bytes) -> None:
-        """Write at `start` and drop everything after.
-
-        Raises:
-            StoreError: the file cannot be written.
-        """
+        """Write at `start` and drop everything after."""
         with fsio.storage_errors(self._path):
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             try:

@@ -41,12 +41,7 @@ class AliasKind(Enum):
 def read_reference(
     text: str, repositories: Repositories
 ) -> DatasetAlias | DatasetAliasRemote | RemoteDatasetId | DatasetUrl:
-    """What a user means by a reference to any dataset: `a/b` is in repository `a` if that is registered.
-
-    Raises:
-        InvalidIdError: no reading fits.
-        ManifestError: the registry is damaged.
-    """
+    """What a user means by a reference to any dataset: `a/b` is in repository `a` if that is registered."""
     found = parse_ref_any(text)
     if isinstance(found, AmbiguousAlias):
         known = repositories.find(RepoName(found.prefix)) is not None
@@ -87,11 +82,7 @@ def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias
 
 
 def aliases(dataset: DatasetFiles, kind: AliasKind) -> tuple[str, ...]:
-    """Where a dataset is pulled from or pushed to; what was added last comes first.
-
-    Raises:
-        ManifestError, StoreError: as `read_config`.
-    """
+    """Where a dataset is pulled from or pushed to; what was added last comes first."""
     return _places(read_config(dataset), kind)
 
 
@@ -100,10 +91,6 @@ def is_copy(workspace: WorkspaceFiles, dataset: DatasetFiles) -> bool:
 
     It does so when the dataset was pulled from there, and was not created here or has nothing else to be
     pulled from: whoever extends a copy of somebody's dataset leaves their chain.
-
-    Raises:
-        ManifestError, StoreError: what is remembered of it cannot be read.
-        BrokenChainError, CodecError: its chain cannot be read.
     """
     if not aliases(dataset, AliasKind.PULL):
         return False
@@ -113,13 +100,7 @@ def is_copy(workspace: WorkspaceFiles, dataset: DatasetFiles) -> bool:
 
 
 def add_alias(dataset: DatasetFiles, kind: AliasKind, text: str) -> str:
-    """Durably remember a place, before those that are known already; returns it as it is written down.
-
-    Raises:
-        InvalidIdError: neither a remote alias nor a URL.
-        UnsupportedPeerError: a URL of a protocol that is not spoken, or an id.
-        ManifestError, StoreError: the file is malformed, or cannot be written.
-    """
+    """Durably remember a place, before those that are known already; returns it as it is written down."""
     alias = _normal(text)
 
     def change(config: DatasetConfig) -> DatasetConfig:
@@ -135,7 +116,6 @@ def delete_alias(dataset: DatasetFiles, kind: AliasKind, text: str | None = None
 
     Raises:
         WorkspaceError: it is not one of the dataset's aliases.
-        ManifestError, StoreError: the file is malformed, or cannot be written.
     """
     gone: tuple[str, ...] = ()
 
@@ -155,22 +135,14 @@ def delete_alias(dataset: DatasetFiles, kind: AliasKind, text: str | None = None
 
 
 def policy_of(dataset: DatasetFiles) -> SignaturePolicy:
-    """What pulls of a dataset want of the head's signature.
-
-    Raises:
-        ManifestError, StoreError: as `read_config`.
-    """
+    """What pulls of a dataset want of the head's signature."""
     config = read_config(dataset)
     path = config_path(dataset)
     return from_fields(config.require_signature, config.max_signature_age_seconds, source=str(path))
 
 
 def set_policy(dataset: DatasetFiles, policy: SignaturePolicy) -> None:
-    """Durably remember what pulls of a dataset want of the head's signature.
-
-    Raises:
-        ManifestError, StoreError: the file is malformed, or cannot be written.
-    """
+    """Durably remember what pulls of a dataset want of the head's signature."""
     change_config(dataset, lambda config: replace(config, **as_fields(policy)))
 
 

@@ -58,22 +58,13 @@ class Arrival:
     def source(
         self, links: PeerLinks, head: Multihash, *, known: int, after: Multihash | None = None
     ) -> Source:
-        """The peer as the source of a pull of `head`; `after` is the newest local block, `known` its number.
-
-        Raises:
-            CorruptedPeerError, AccessError, TransferError: from the peer.
-            StorageFullError, StoreError: what came cannot be kept.
-        """
+        """The peer as the source of a pull of `head`; `after` the newest local block, `known` its number."""
         number = links.prepare(head, known, after)
         self.progress.phase("Receiving blocks", max(0, number - known - 1))
         return Source(self.peer, head, number, links)
 
     def check(self, links: PeerLinks, blocks: Sequence[Multihash], base: History | None) -> Received:
-        """What the blocks (newest first) bring; each keeps the append rules after `base`.
-
-        Raises:
-            As `checked_blocks`.
-        """
+        """What the blocks (newest first) bring; each keeps the append rules after `base`."""
         seed: Seed | None = None
         objects: list[DataObject] = []
         kinds: list[str] = []

@@ -83,11 +83,7 @@ class Beside:
         self.arrival.bring(self._dataset, selection.of(self._objects))
 
     def store(self) -> int:
-        """The new blocks are stored; returns how many of them were not here.
-
-        Raises:
-            StorageFullError, StoreError: not all of them; those before are.
-        """
+        """The new blocks are stored; returns how many of them were not here."""
         count = 0
         self.arrival.progress.phase("Publishing", len(self.new))
         for name in reversed(self.new):

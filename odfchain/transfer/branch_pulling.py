@@ -198,11 +198,8 @@ def fetch_merged(
     Merge records are followed by hash; no reference of the peer is asked for.
 
     Raises:
-        CorruptedPeerError, DatasetsDivergedError: what the peer sent is wrong, or of another dataset.
         AccessError, TransferError: the peer refuses, cannot be reached, or does not have all of it. What it
             has is here then.
-        BrokenChainError, CodecError: the local dataset is damaged.
-        StorageFullError, StoreError: it cannot be stored.
     """
     found, lacking = bring_merged(dataset, peer, parallel=parallel, progress=progress)
     if lacking:
@@ -222,11 +219,7 @@ def bring_merged(
     parallel: int = 10,
     progress: Progress = SILENT,
 ) -> tuple[FetchedSources, list[Multihash]]:
-    """As `fetch_merged`, but what the peer does not have is returned; `on_demand` no slices come.
-
-    Raises:
-        As `fetch_merged`, but for what is not there.
-    """
+    """As `fetch_merged`, but what the peer does not have is returned; `on_demand` no slices come."""
     blocks, lacking = 0, list[Multihash]()
     head = DatasetState.read(dataset.chain).head
     with fsio.locked(lock_path(dataset)), arriving(dataset, peer, parallel, progress) as beside:

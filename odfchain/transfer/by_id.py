@@ -26,7 +26,6 @@ def find_by_id(repository: PeerUrl, dataset_id: DatasetId, options: PeerOptions 
 
     Raises:
         DatasetNotFoundError: the repository has none.
-        CorruptedPeerError, AccessError, TransferError: as `list_repository`.
     """
     try:
         entries = list_repository(repository, options)

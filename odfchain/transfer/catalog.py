@@ -56,8 +56,6 @@ def list_repository(url: PeerUrl, options: PeerOptions = DEFAULTS) -> list[Repos
 
     Raises:
         UnsupportedPeerError: this kind of place cannot be listed, or the server has no index.
-        CorruptedPeerError: the index is malformed; the message says where.
-        AccessError, TransferError: the repository refuses, cannot be reached, or lists too much.
     """
     if url.is_smart:
         found = _node_entries(url, options)

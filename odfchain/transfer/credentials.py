@@ -81,29 +81,19 @@ class Credentials:
         return cls(Path(base) / "odfchain" / "credentials.json")
 
     def get(self, url: PeerUrl) -> str | None:
-        """The token for a URL; None when none is kept for its origin.
-
-        Raises:
-            AccessError: the file is malformed, or others may read it.
-        """
+        """The token for a URL; None when none is kept for its origin."""
         origin = origin_of(url)
         return self._read().get(origin) if origin is not None else None
 
     def origins(self) -> list[str]:
-        """The origins that there are tokens for.
-
-        Raises:
-            AccessError: as `get`.
-        """
+        """The origins that there are tokens for."""
         return sorted(self._read())
 
     def put(self, url: PeerUrl, token: str) -> str:
         """Durably keep a token, in place of the one before; returns the origin that it is for.
 
         Raises:
-            AccessError: it is no token, or as `get`.
             UnsupportedPeerError: tokens are for http and https.
-            StoreError: it cannot be written.
         """
         origin = origin_of(url)
         if origin is None:
@@ -115,11 +105,7 @@ class Credentials:
         return origin
 
     def remove(self, url: PeerUrl | None) -> list[str]:
-        """Forget the token for a URL, or all; returns the origins that they were for.
-
-        Raises:
-            AccessError, StoreError: as `put`.
-        """
+        """Forget the token for a URL, or all; returns the origins that they were for."""
         if not self.path.exists():
             return []
         with fsio.locked(self._lock):

@@ -102,7 +102,6 @@ def refuse_other_dataset(source: Source, destination: Destination, found: Compar
 
     Raises:
         DatasetsDivergedError: the seeds differ in id or kind.
-        CorruptedPeerError, AccessError, TransferError: the peer's seed cannot be read.
     """
     if not isinstance(found, Diverged) or found.common is not None:
         return
@@ -161,7 +160,6 @@ def refuse_rollback(source: Source, seen: Seen, destination: Destination | None)
 
     Raises:
         RollbackError: it does not. Counts are from the remembered block's height where its chain is not here.
-        CorruptedPeerError, AccessError, TransferError: the peer's chain cannot be read.
     """
     lower = source.number < seen.sequence_number
     if not lower and Descent(source.links, source.head).down_to(seen.sequence_number) == seen.head:

@@ -94,11 +94,7 @@ class FolderPeer(WritablePeer):
             os.close(fd)
 
     def contains(self, key: ObjectKey) -> bool:
-        """Whether an object is there (its bytes are not read).
-
-        Raises:
-            CorruptedPeerError, AccessError, TransferError: as every method of a peer.
-        """
+        """Whether an object is there (its bytes are not read)."""
         with contextlib.suppress(AbsentError), self.open(str(key)):
             return True
         return False
@@ -107,10 +103,6 @@ class FolderPeer(WritablePeer):
         """Durably store a file that hashes to the key's name; a damaged one in its place is repaired.
 
         The copy is hashed as it is made. The source stays.
-
-        Raises:
-            ObjectCorruptedError: the source does not hash to the name; nothing is stored.
-            CorruptedPeerError, AccessError, TransferError: as every method of a peer.
         """
         if self.contains(key) and self._is_intact(key):
             with contextlib.suppress(OSError):
@@ -132,12 +124,7 @@ class FolderPeer(WritablePeer):
         return False
 
     def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
-        """Point the head, or the branch, at `new` if it points at `expected` now, under a lock.
-
-        Raises:
-            RefConflictError: it points elsewhere; nothing is changed.
-            CorruptedPeerError, AccessError, TransferError: as every method of a peer.
-        """
+        """Point the head, or the branch, at `new` if it points at `expected` now, under a lock."""
         check_object_name(new)
         self.head()  # a link or a malformed reference is refused before anything is written
         with self._writing(ref_key(self.ref)):
@@ -145,19 +132,11 @@ class FolderPeer(WritablePeer):
             refs.compare_and_swap(self.ref, expected, new)
 
     def put_hint(self, hashes: Sequence[Multihash]) -> None:
-        """Say what the chain's blocks are, seed first.
-
-        Raises:
-            AccessError, TransferError: it cannot be written.
-        """
+        """Say what the chain's blocks are, seed first."""
         self._put(HINT_KEY, encode_hint(hashes))
 
     def put_names(self, branches: Sequence[str]) -> None:
-        """Say what the branches are called.
-
-        Raises:
-            AccessError, TransferError: it cannot be written.
-        """
+        """Say what the branches are called."""
         self._put(REFS_HINT_KEY, encode_names(branches))
 
     def _put(self, key: str, data: bytes) -> None:
@@ -166,11 +145,7 @@ class FolderPeer(WritablePeer):
             fsio.replace_file(self._part(folder) / file, data)
 
     def put_signed(self, file: SignedFile, data: bytes | None) -> None:
-        """Durably replace a file of signed statements; None removes it.
-
-        Raises:
-            CorruptedPeerError, AccessError, TransferError: it cannot be written.
-        """
+        """Durably replace a file of signed statements; None removes it."""
         key = self._signed_key(file)
         with self._writing(key):
             folder, _, name = key.partition("/")

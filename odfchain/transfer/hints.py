@@ -26,11 +26,7 @@ class HintCache:
         self._size = 0
 
     def get(self, chain: MetadataChain, head: Multihash) -> bytes:
-        """The hint for a head of the chain, empty for a chain that is too long for one.
-
-        Raises:
-            BrokenChainError, StoreError: the chain cannot be followed.
-        """
+        """The hint for a head of the chain, empty for a chain that is too long for one."""
         found = self._hints.get(head)
         if found is not None:
             self._hints.move_to_end(head)

@@ -64,7 +64,6 @@ class HttpPeer(Peer):
         status 500, as Kubo does.
 
         Raises:
-            TransferError: not the URL of an HTTP server.
             AccessError: the token cannot be sent.
         """
         self._pool = HttpPool(limits, parallel)
@@ -119,11 +118,7 @@ class HttpPeer(Peer):
             raise problem
 
     def request(self, key: str) -> Request:
-        """Where a file is asked for, and with which headers.
-
-        Raises:
-            AccessError, TransferError: it cannot be asked for.
-        """
+        """Where a file is asked for, and with which headers."""
         first = replace(self._base, path=self._base.path + key.encode("ascii"))
         return Request(first, lambda route, own: request_headers(route, self._given, own))
 

@@ -96,19 +96,11 @@ class Incoming:
         return self._buffer[: self.size - self.received]
 
     def append(self, count: int) -> None:
-        """Take over the first `count` bytes of `room`.
-
-        Raises:
-            StorageFullError, StoreError: they cannot be written.
-        """
+        """Take over the first `count` bytes of `room`."""
         self.add(self._buffer[:count])
 
     def add(self, data: memoryview) -> None:
-        """Take over bytes, no more of them than there is room for in the object.
-
-        Raises:
-            StorageFullError, StoreError: they cannot be written.
-        """
+        """Take over bytes, no more of them than there is room for in the object."""
         with storage_errors(self._target):
             rest = data
             while rest:
@@ -123,11 +115,7 @@ class Incoming:
             self._told = self.received
 
     def restart(self) -> None:
-        """Forget what has arrived.
-
-        Raises:
-            StoreError: the file cannot be emptied.
-        """
+        """Forget what has arrived."""
         with storage_errors(self._target):
             os.lseek(self._fd, 0, os.SEEK_SET)
             os.ftruncate(self._fd, 0)
@@ -152,11 +140,7 @@ class Incoming:
         raise self.refuse(f"the content hashes to {actual}, not to its name")
 
     def sync(self) -> FileState:
-        """Make what has arrived durable; the state of the file that has it.
-
-        Raises:
-            StoreError: the operating system reports a failure.
-        """
+        """Make what has arrived durable; the state of the file that has it."""
         with storage_errors(self._target):
             os.fsync(self._fd)
             return file_state(os.fstat(self._fd))

@@ -44,9 +44,6 @@ def merged_into(
     """What was merged into the chain up to `head`, oldest merge first, as far as it is here.
 
     Merges are looked at from the newest on, as long as `until` is not so of their source.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
     """
     sources: list[Multihash] = []
     for merge in dataset.chain.nearest_all(MERGE, head=head):
@@ -88,11 +85,7 @@ def sendable(dataset: DatasetFiles, merged: MergedBlocks) -> bool:
 
 
 def unknown_sources(dataset: DatasetFiles, head: Multihash) -> Iterator[Multihash]:
-    """The sources of merges that are not here, also of merges in what was merged.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: a chain cannot be read.
-    """
+    """The sources of merges that are not here, also of merges in what was merged."""
     waiting, seen = [head], set[Multihash]()
     while waiting:
         for merge in dataset.chain.nearest_all(MERGE, head=waiting.pop()):

@@ -40,7 +40,6 @@ class NamedStores:
 
         Raises:
             AccessError: it is not.
-            UnsupportedPeerError: not the URL of an object store.
         """
         endpoint = place_of(url).endpoint
         if endpoint is not None and endpoint not in self._read():
@@ -51,12 +50,7 @@ class NamedStores:
             )
 
     def add(self, url: PeerUrl) -> None:
-        """Durably remember the server in a URL, if there is one in it.
-
-        Raises:
-            UnsupportedPeerError: not the URL of an object store.
-            StoreError: it cannot be written.
-        """
+        """Durably remember the server in a URL, if there is one in it."""
         endpoint = place_of(url).endpoint
         if endpoint is None or endpoint in self._read():
             return

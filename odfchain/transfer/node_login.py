@@ -79,7 +79,6 @@ def check_token(url: PeerUrl, token: str) -> str | None:
 
     Raises:
         AccessError: it does not know the token.
-        UnsupportedPeerError: there is no node.
     """
     bearer = ("Authorization", f"Bearer {checked_token(token)}")
     try:

@@ -55,12 +55,7 @@ class ObjectPeer(WritablePeer):
     """A dataset below a URL of an object store; fulfils `WritablePeer`."""
 
     def __init__(self, url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> None:
-        """Nothing is asked of the store yet.
-
-        Raises:
-            UnsupportedPeerError: not the URL of an object store.
-            TransferError: the environment does not say what the store needs.
-        """
+        """Nothing is asked of the store yet."""
         self._space = ObjectSpace(url, limits)
         super().__init__(self._space.where, limits=limits)
         self._conditions: Conditions | None = None
@@ -109,22 +104,13 @@ class ObjectPeer(WritablePeer):
     # --- writing -----------------------------------------------------------------------------------
 
     def replace_head(self, version: Version | None, new: Multihash) -> Version:
-        """Point the head at `new` if it is in this version still (None: there is none), by one request.
-
-        Raises:
-            WriteRefusedError: it is not, or an answer was lost and the request repeated.
-            ConditionsUnknownError: the store cannot do that.
-        """
+        """Point the head at `new` if it is in this version still (None: there is none), by one request."""
         return self._space.write(
             ref_key(self.ref), str(new).encode(), "create" if version is None else version
         )
 
     def empty_ref(self, version: Version | None) -> Version:
-        """Make the object of a branch empty if it is in this version still: it is none any more.
-
-        Raises:
-            As `replace_head`.
-        """
+        """Make the object of a branch empty if it is in this version still: it is none any more."""
         return self._space.write(ref_key(self.ref), b"", "create" if version is None else version)
 
     def remove(self) -> None:
@@ -137,11 +123,7 @@ class ObjectPeer(WritablePeer):
         return self._space.contains(str(key))
 
     def size(self, key: ObjectKey) -> int:
-        """Size of an object [bytes]; its bytes are not read.
-
-        Raises:
-            ObjectNotFoundError: there is none.
-        """
+        """Size of an object [bytes]; its bytes are not read."""
         return self._space.size(str(key))
 
     def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:

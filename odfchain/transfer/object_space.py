@@ -98,11 +98,7 @@ class StoredObject(Body):
         del self._chunks
 
     def read_into(self, view: memoryview) -> int:
-        """As `Body`.
-
-        Raises:
-            AccessError, TransferError: it breaks off, in spite of the library's own attempts.
-        """
+        """As `Body`."""
         while not self._rest:
             with self._at():
                 chunk = next(self._chunks, None)
@@ -226,11 +222,6 @@ class ObjectSpace:
         """Store a small object: always, if there is none (`create`), or if it is in this version.
 
         Returns the version that it has now.
-
-        Raises:
-            WriteRefusedError: the condition does not hold, which our own write may have seen to whose answer
-                was lost; else nothing is changed.
-            ConditionsUnknownError: the store has no such condition; nothing is changed.
         """
         if condition == "overwrite":  # the library repeats it
             return self._write(key, data, condition)
@@ -269,9 +260,6 @@ class ObjectSpace:
 
         Large files are sent in parts. An interrupted upload is not visible; the store keeps its parts until
         a life-cycle rule of the bucket removes them.
-
-        Raises:
-            StoreError: the file cannot be read; else as every method.
         """
         with storage_errors(source):
             size = source.stat().st_size

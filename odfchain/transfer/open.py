@@ -42,9 +42,6 @@ class PeerOptions:
         """The token to send to a URL: the one given, else the one that is kept for its origin.
 
         A URL with a user in it gets none of those that are kept.
-
-        Raises:
-            AccessError: the file of tokens is malformed, or others may read it.
         """
         if self.token is not None or self.credentials is None or urlsplit(url.text).username:
             return self.token
@@ -69,13 +66,7 @@ def options_of(config: ShareConfig, *, token: str | None = None, parallel: int |
 
 
 def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Peer:
-    """The peer to read a dataset from; nothing is asked of it yet.
-
-    Raises:
-        UnsupportedPeerError: nothing here speaks the URL's protocol.
-        AccessError: the token cannot be sent.
-        TransferError: the URL names no server.
-    """
+    """The peer to read a dataset from; nothing is asked of it yet."""
     if url.is_smart:
         from odfchain.transfer.smart_peer import SmartPeer  # noqa: PLC0415 - most commands ask nobody
 
@@ -99,8 +90,6 @@ def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer
 
     Raises:
         AccessError: datasets cannot be written over the URL's protocol.
-        UnsupportedPeerError: nothing here speaks it.
-        TransferError: the URL names no store.
     """
     if url.is_smart:
         from odfchain.transfer.smart_destination import SmartDestination  # noqa: PLC0415 - as above

@@ -87,11 +87,7 @@ def _parse(found: Any) -> Selection:
 
 
 def set_selection(dataset: DatasetFiles, selection: Selection) -> None:
-    """Durably mark the dataset as a partial copy with this selection.
-
-    Raises:
-        StoreError: it cannot be written; the old mark stays.
-    """
+    """Durably mark the dataset as a partial copy with this selection."""
     found = {
         "metadataOnly": selection.metadata_only,
         "since": None if selection.since is None else str(selection.since),
@@ -101,22 +97,14 @@ def set_selection(dataset: DatasetFiles, selection: Selection) -> None:
 
 
 def data_objects(dataset: DatasetFiles) -> list[DataObject]:
-    """Every slice and checkpoint that the chain names, oldest first.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
-    """
+    """Every slice and checkpoint that the chain names, oldest first."""
     blocks = DatasetState.read(dataset.chain).data_blocks()
     newest_first = [found for hashed in blocks for found in reversed(list(objects_of(hashed.block)))]
     return newest_first[::-1]
 
 
 def missing_objects(dataset: DatasetFiles) -> list[DataObject]:
-    """Slices and checkpoints that the chain names and no file of their size is there for, oldest first.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
-    """
+    """Slices and checkpoints that the chain names and no file of their size is there for, oldest first."""
     return absent(dataset, data_objects(dataset))
 
 
@@ -137,12 +125,6 @@ def fetch_missing(
 
     None is stored before all were received. When nothing is missing any more, on branches neither, the copy
     is whole, and later pulls keep it so.
-
-    Raises:
-        UsageError: `last` is less than 1.
-        CorruptedPeerError, AccessError, TransferError: from the peer.
-        StorageFullError, StoreError: they cannot be stored.
-        BrokenChainError, CodecError: the dataset's own chain cannot be read.
     """
     selection = Selection(since=since, last=last)
     with fsio.locked(lock_path(dataset)):
@@ -177,11 +159,7 @@ def _that_may_match(
 
 
 def unmark(dataset: DatasetFiles) -> None:
-    """The dataset is not a partial copy any more.
-
-    Raises:
-        StoreError: the mark cannot be removed.
-    """
+    """The dataset is not a partial copy any more."""
     path = mark_path(dataset)
     with fsio.storage_errors(path):
         path.unlink(missing_ok=True)

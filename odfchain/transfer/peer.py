@@ -191,9 +191,6 @@ class Peer(ABC):
 
         What a broken run left at `target` is continued where the peer can do that. After an error about the
         content nothing is left there. `progress` advances by bytes.
-
-        Raises:
-            StoreError: the file cannot be written; else as every method.
         """
         with Incoming(key, size, target, name=f"{self._where}{key}", progress=progress) as incoming:
             while not incoming.complete():

@@ -65,20 +65,12 @@ class Spool:
         return self.path(name).is_file()
 
     def names(self) -> frozenset[str]:
-        """The names of all files.
-
-        Raises:
-            StoreError: the folder cannot be read.
-        """
+        """The names of all files."""
         with fsio.storage_errors(self.folder):
             return frozenset(path.name for path in self.folder.iterdir())
 
     def get(self, name: Multihash) -> bytes | None:
-        """The bytes of a block; None when it is not here, or what is here does not hash to its name.
-
-        Raises:
-            StoreError: it cannot be read.
-        """
+        """The bytes of a block; None when it is not here, or what is here does not hash to its name."""
         if (at_hand := self._at_hand.pop(name, None)) is not None:
             self._room += len(at_hand) + _ENTRY_BYTES
             return at_hand
@@ -113,11 +105,7 @@ class Spool:
             self._at_hand[name] = data
 
     def keep_only(self, names: Sequence[Multihash]) -> None:
-        """Remove every other file.
-
-        Raises:
-            StoreError: the folder cannot be read or changed.
-        """
+        """Remove every other file."""
         with fsio.storage_errors(self.folder):
             files = list(self.folder.iterdir())
             if len(files) > len(names):
@@ -158,10 +146,6 @@ class PeerLinks:
 
         `after` is the newest block of the local dataset. Either the blocks above it come in one piece, or
         the hint says which they are.
-
-        Raises:
-            CorruptedPeerError, AccessError, TransferError: from the peer.
-            StorageFullError, StoreError: what came cannot be kept.
         """
         number = self.link(head).sequence_number
         if number > known:
@@ -187,11 +171,7 @@ class PeerLinks:
         )
 
     def spooled(self) -> frozenset[str]:
-        """The names of the blocks that were received before.
-
-        Raises:
-            StoreError: the folder cannot be read.
-        """
+        """The names of the blocks that were received before."""
         return self._spool.names()
 
     def local(self, name: Multihash) -> bool:
@@ -250,12 +230,7 @@ class PeerLinks:
         return data
 
     def fetch(self, name: Multihash) -> bytes:
-        """A block from the peer, spooled.
-
-        Raises:
-            CorruptedPeerError, AccessError, TransferError: from the peer.
-            StorageFullError, StoreError: what came cannot be kept.
-        """
+        """A block from the peer, spooled."""
         data = self._peer.block(name)
         self._spool.add(name, data)
         return data

@@ -85,11 +85,7 @@ class Prefetch:
         self._way: _Way = _Threads(fetch) if pipeline is None else _Pipelined(pipeline, keep)
 
     def take(self, name: Multihash) -> bytes | None:
-        """The block if it was asked for and came; asks for more.
-
-        Raises:
-            StorageFullError, StoreError: what came cannot be kept.
-        """
+        """The block if it was asked for and came; asks for more."""
         way = self._way
         if len(way) <= way.ahead - way.at_once:
             self._ask(name)

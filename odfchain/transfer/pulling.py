@@ -74,19 +74,7 @@ def pull_dataset(
     options: SyncOptions = DEFAULTS,
     progress: Progress = SILENT,
 ) -> SyncOutcome:
-    """The dataset called `alias` has the peer's head and everything it refers to, or is as it was.
-
-    Raises:
-        DatasetNotFoundError: the peer has no such dataset.
-        NameCollisionError: the dataset is here under another name.
-        DestinationAheadError, DatasetsDivergedError, RollbackError: the chains are not one line.
-        SignatureError: the head's signature is not what the options want.
-        CorruptedPeerError: what the peer sent is wrong; the message names the object or the block.
-        AccessError, TransferError: the peer refuses or cannot be reached.
-        RefConflictError: another writer moved the head meanwhile, here or there.
-        BrokenChainError, CodecError: the local dataset is damaged.
-        StorageFullError, StoreError: it cannot be stored.
-    """
+    """The dataset called `alias` has the peer's head and everything it refers to, or is as it was."""
     with _begun(workspace, peer, alias, options, progress) as (pull, present):
         return pull.create(alias) if present is None else pull.update(present)
 
@@ -94,11 +82,7 @@ def pull_dataset(
 def judge_pull(
     workspace: WorkspaceFiles, peer: Peer, alias: DatasetAlias, options: SyncOptions = DEFAULTS
 ) -> list[DataObject]:
-    """What a pull would bring beside blocks that keep all rules, oldest first; the dataset stays as it is.
-
-    Raises:
-        As `pull_dataset`.
-    """
+    """What a pull would bring beside blocks that keep all rules, oldest first; the dataset stays as it is."""
     with _begun(workspace, peer, alias, options, SILENT) as (pull, present):
         judged = pull.judge_new(alias) if present is None else pull.judge(present)
         return judged.received.objects

@@ -199,11 +199,6 @@ def push_dataset(
     """Make the destination's chain the same as the local one; readers there see all of it or nothing.
 
     Every file is hashed before it is sent. What the destination has already is not sent again.
-
-    Raises:
-        RefConflictError: somebody else moved the destination's head meanwhile; it stays where they put it.
-        ObjectCorruptedError: a local file does not hash to its name; the destination's head stays.
-        And all errors of `plan_push`.
     """
     plan = plan_push(dataset, peer, options)
     if not peer.takes_files:
@@ -284,8 +279,6 @@ def open_destination(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritableP
 
     Raises:
         UnsupportedPeerError: what the URL names cannot change, or nothing here speaks its protocol.
-        AccessError: datasets can only be read there.
-        TransferError: the environment does not say what an object store needs.
     """
     if url.scheme in ("ipfs", "ipns"):
         raise UnsupportedPeerError(
@@ -322,11 +315,7 @@ class _DestinationLinks:
 def _beside_the_head(
     dataset: DatasetFiles, peer: WritablePeer, head: Multihash, there: _DestinationLinks
 ) -> Ahead:
-    """What a branch that is not there has, and the chain of the head there has not.
-
-    Raises:
-        DatasetsDivergedError: another dataset is there.
-    """
+    """What a branch that is not there has, and the chain of the head there has not."""
     old = peer.head(HEAD)
     found = compare(head, ChainLinks(dataset.chain), old, there)
     if isinstance(found, Ahead):

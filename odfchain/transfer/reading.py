@@ -65,9 +65,6 @@ class Origin:
 
         Raises:
             UsageError: a workspace without the name of a dataset, or a name with a URL.
-            UnsupportedPeerError: nothing here speaks the URL's protocol.
-            NotAWorkspaceError, DatasetNotFoundError: there is none.
-            AccessError, TransferError: the store of the workspace refuses, or cannot be reached.
         """
         is_url = "://" in place or place.lower().startswith("file:")
         if dataset is not None:
@@ -94,10 +91,6 @@ class Origin:
 
         `private` is a folder of the caller's, the same each time. A history that was rewritten replaces what
         was there: the caller knows which block it stands on.
-
-        Raises:
-            SignatureError: the head is to be signed by the dataset's owner, and is not.
-            And all errors of `open_peer` and `pull_dataset`.
         """
         if not self.url:
             found = DatasetFiles.open(Path(self.folder or ""))
@@ -113,11 +106,7 @@ class Origin:
         return self._with_slices(workspace.dataset(alias))
 
     def without_chain(self, private: Path) -> DatasetFiles:
-        """The dataset for who knows its slices by name: of the chain there is nothing.
-
-        Raises:
-            StoreError: the folder cannot be written.
-        """
+        """The dataset for who knows its slices by name: of the chain there is nothing."""
         if not self.url:
             return DatasetFiles.open(Path(self.folder or ""))
         DatasetFiles.create_folders(private, self._alias())
@@ -134,10 +123,6 @@ class Origin:
         """The slices are in the dataset's folder of data, as far as they can be brought there.
 
         What was brought before is hashed, unless `verify` is off, and brought again if it is damaged.
-
-        Raises:
-            CorruptedPeerError, AccessError, TransferError: from the peer.
-            StorageFullError, StoreError: they cannot be stored.
         """
         if self.folder is not None:
             return
@@ -174,11 +159,7 @@ class Origin:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A folder among the user's temporary files that is gone afterwards; so is what killed processes left.
-
-    Raises:
-        EngineError, StoreError: it cannot be made.
-    """
+    """A folder among the user's temporary files that is gone afterwards; so is what killed processes left."""
     base = temporary_folder() / "read"
     fsio.make_folder(base, mode=0o700)
     with fsio.private_folder(base) as folder:

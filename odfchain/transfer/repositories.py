@@ -95,9 +95,7 @@ class Repositories:
         """Durably remember a repository; its URL gets a slash at its end.
 
         Raises:
-            UnsupportedPeerError: nothing here speaks the URL's protocol.
             NameCollisionError: the name is taken.
-            StoreError: it cannot be written.
         """
         found = parse_peer_url(url)
         fsio.make_folder(self._folder)
@@ -133,20 +131,11 @@ class Repositories:
             fsio.sync_folder(self._folder)
 
     def list(self) -> list[KnownRepository]:
-        """All repositories, ordered by name.
-
-        Raises:
-            ManifestError: a manifest is malformed; the message names the file.
-            UnsupportedPeerError: a manifest has a URL that nothing here speaks.
-        """
+        """All repositories, ordered by name."""
         return [self._read(path) for _, path in sorted(self._paths().items())]
 
     def find(self, name: RepoName) -> PeerUrl | None:
-        """Where a repository is; None when there is none of this name.
-
-        Raises:
-            ManifestError, UnsupportedPeerError: as `list`.
-        """
+        """Where a repository is; None when there is none of this name."""
         path = self._find(name)
         return None if path is None else self._read(path).url
 
@@ -163,11 +152,7 @@ class Repositories:
         return found
 
     def policy(self, url: PeerUrl) -> SignaturePolicy:
-        """What the repositories want of the signature of a dataset below their URL, however it is spelled.
-
-        Raises:
-            ManifestError, UnsupportedPeerError: as `list`.
-        """
+        """What the repositories want of the signature of a dataset below their URL, however it is spelled."""
         found, place = NO_POLICY, PlainUrl.of(url)
         for known in self.list():
             if place.is_below(PlainUrl.of(known.url)):

@@ -40,11 +40,7 @@ from odfchain.trust.signer import warn
 
 
 def listed_branches(space: ObjectSpace, dataset: DatasetFiles) -> list[str]:
-    """The names that branches have in the store, and those that they have here: a listing may lag.
-
-    Raises:
-        AccessError, TransferError: from the store.
-    """
+    """The names that branches have in the store, and those that they have here: a listing may lag."""
     listed = space.listed(f"datasets/{dataset.folder.name}/refs", SHARING.shared_names)
     return sorted({each.key for each in listed if is_branch_name(each.key)} | {*branch_names(dataset)})
 
@@ -55,11 +51,7 @@ def follow_branches(
     ask: Callable[[str], Multihash | None],
     peer: Callable[[str], ObjectPeer],
 ) -> dict[str, OdfchainError]:
-    """Branches are here as the store has them, which is asked for each; returns those that are damaged.
-
-    Raises:
-        AccessError, TransferError: from the store.
-    """
+    """Branches are here as the store has them, which is asked for each; returns those that are damaged."""
     problems: dict[str, OdfchainError] = {}
 
     def head_of(name: str) -> tuple[str, Multihash | None]:
@@ -85,10 +77,6 @@ def follow_branch(branch: DatasetFiles, peer: ObjectPeer, there: Multihash | Non
     """The branch that a dataset is opened on is here as it is `there`, or is not.
 
     A branch may have been deleted and made anew, or put back; what is given up here stays under a reference.
-
-    Raises:
-        CorruptedPeerError, ChainsDifferError: what is there is damaged, or of another dataset.
-        AccessError, TransferError, StoreError: it cannot be brought.
     """
     here = branch.chain.head()
     if here == there:
@@ -125,11 +113,7 @@ def _has_merged(dataset: DatasetFiles, block: Multihash) -> bool:
 
 
 def follow_merged(dataset: DatasetFiles, peer: ObjectPeer) -> None:
-    """The blocks that were merged into the chain that a dataset is opened on are here, if the store has them.
-
-    Raises:
-        As `follow_branch`.
-    """
+    """The blocks that were merged into the chain of an open dataset are here, if the store has them."""
     head = dataset.chain.head()
     if head is not None and any(True for _ in unknown_sources(dataset, head)):
         bring_merged(dataset, peer, on_demand=True)

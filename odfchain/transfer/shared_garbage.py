@@ -49,10 +49,6 @@ class Removal:
         """The kinds of objects that a dataset does not need; the last one is what is too young.
 
         `needed` says which keys it needs; it is asked when nobody can rely on others any more.
-
-        Raises:
-            BusyError: somebody commits or removes.
-            AccessError, TransferError: from the store; and what `needed` raises.
         """
         with Marks(self.space, folder).removing() as turn:
             keys = needed()
@@ -76,11 +72,7 @@ class Removal:
         return found
 
     def of_workspace(self, named: Container[str]) -> list[Garbage]:
-        """What runs have left, and datasets that have neither a name nor a head.
-
-        Raises:
-            AccessError, TransferError: from the store.
-        """
+        """What runs have left, and datasets that have neither a name nor a head."""
         now = store_time(self.space)
         runs: dict[str, list[Listed]] = {}
         for each in self.space.listed("staging", _MOST):
@@ -113,11 +105,7 @@ class Removal:
 def with_other_references(
     peer: ObjectPeer, space: ObjectSpace, folder: str, needed: Container[str]
 ) -> Container[str]:
-    """What is needed, and what references lead to that other tools have put beside the head.
-
-    Raises:
-        CorruptedPeerError, AccessError, TransferError: a block of theirs cannot be had.
-    """
+    """What is needed, and what references lead to that other tools have put beside the head."""
     found: set[str] = set()
     waiting: list[Multihash | None] = []
     for each in space.listed(f"datasets/{folder}/refs", _MOST):

@@ -65,7 +65,6 @@ class Marks:
 
         Raises:
             BusyError: somebody does.
-            AccessError, TransferError: from the store.
         """
         token = secrets.token_hex(_BYTES // 4).encode()
         if not self._taken(token):
@@ -113,7 +112,6 @@ class Marks:
 
         Raises:
             BusyError: somebody removes some.
-            AccessError, TransferError: from the store.
         """
         mark = f"relying/{self.folder}/{secrets.token_hex(16)}"
         try:
@@ -136,11 +134,7 @@ class Marks:
 
 
 def store_time(space: ObjectSpace) -> float:
-    """What time it is for the store [s since the epoch].
-
-    Raises:
-        AccessError, TransferError: from the store.
-    """
+    """What time it is for the store [s since the epoch]."""
     probe = f"relying/{secrets.token_hex(16)}"
     space.write(probe, b"-")
     try:
@@ -150,11 +144,7 @@ def store_time(space: ObjectSpace) -> float:
 
 
 def forget_probes(space: ObjectSpace, now: float) -> None:
-    """Marks that whoever put them did not live to remove are gone.
-
-    Raises:
-        AccessError, TransferError: from the store.
-    """
+    """Marks that whoever put them did not live to remove are gone."""
     for below in ("relying", "removing"):
         old = [
             f"{below}/{mark.key}"

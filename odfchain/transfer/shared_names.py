@@ -57,11 +57,7 @@ class SharedNames:
     cache: Path
 
     def all(self) -> list[Name]:
-        """Every name in use, by one listing and one request for each that is new or has changed.
-
-        Raises:
-            AccessError, TransferError: from the store.
-        """
+        """Every name in use, by one listing and one request for each that is new or has changed."""
         listed = [each for each in self.space.listed(_FOLDER, SHARING.shared_names) if each.size]
         known = self._cached()
         old = {each.key: text for each in listed if (text := known.get(_tagged(each)))}
@@ -74,11 +70,7 @@ class SharedNames:
         return [name for key, data in texts.items() if (name := Name.parse(key, data))]
 
     def get(self, alias: DatasetAlias) -> Name | None:
-        """What the store says now that a name means.
-
-        Raises:
-            AccessError, TransferError: from the store.
-        """
+        """What the store says now that a name means."""
         return Name.parse(alias.key, self._read(alias.key)[0])
 
     def claim(self, name: Name) -> None:
@@ -86,7 +78,6 @@ class SharedNames:
 
         Raises:
             NameCollisionError: it means another one.
-            AccessError, TransferError: from the store; whether it was taken is not known.
         """
         data, version = self._read(name.alias.key)
         held = Name.parse(name.alias.key, data)

@@ -95,12 +95,7 @@ class SharedRefStore:
             peer.put_signed(SignedFile.HEAD, None)
 
     def remove(self, name: str, expected: Multihash) -> None:
-        """A branch that points at `expected` now is none any more, in the store; here it stays.
-
-        Raises:
-            RefConflictError: it points elsewhere; it stays.
-            AccessError, TransferError: from the store; whether it is gone is not known.
-        """
+        """A branch that points at `expected` now is none any more, in the store; here it stays."""
         peer, known = self.peer(name), self.known(name)
         head, version = known.seen = peer.versioned_head()
         if head is None:

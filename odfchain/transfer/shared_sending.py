@@ -53,9 +53,6 @@ def send_following(
     """What the blocks up to `new` name that `expected` does not lead to is in the store, and then they are.
 
     With no `expected` a branch begins: the blocks are those that the head does not have.
-
-    Raises:
-        As `send`.
     """
     base = dataset.chain.head() if expected is None else expected
     assert base is not None  # noqa: S101 - the first head is not sent by this
@@ -86,10 +83,6 @@ def came(
 
     It does if `new` is the newest of its blocks that either of them leads to: one that goes on from
     `expected`, or was put back further, has another.
-
-    Raises:
-        CorruptedPeerError, AccessError, TransferError: a block cannot be had.
-        BrokenChainError, StoreError: the chain here cannot be followed.
     """
     if head == new:
         return True
@@ -110,11 +103,6 @@ def send(
 
     What executors have `just_sent` is not looked at. Returns what was there already, or has been for long: it
     may be about to be removed.
-
-    Raises:
-        ObjectNotFoundError: a slice or checkpoint is neither here nor there.
-        ObjectCorruptedError: a file here does not hash to its name.
-        AccessError, TransferError: from the store.
     """
     began = time.monotonic()
     named = dict.fromkeys(item.key for hashed in blocks for item in objects_of(hashed.block))
@@ -154,12 +142,7 @@ def _put(dataset: DatasetFiles, peer: ObjectPeer, key: ObjectKey) -> bool:
 
 @contextlib.contextmanager
 def kept(dataset: DatasetFiles, peer: ObjectPeer, marks: Marks, reused: list[ObjectKey]) -> Iterator[None]:
-    """Nobody removes what was in the store before this commit, until its head is there.
-
-    Raises:
-        BusyError: somebody removes objects of the dataset, and goes on.
-        And all errors of `send`.
-    """
+    """Nobody removes what was in the store before this commit, until its head is there."""
     if not reused:
         yield
         return

@@ -31,11 +31,7 @@ _NOTE_BYTES = 256
 
 @contextlib.contextmanager
 def intended(folder: Path, expected: Multihash, new: Multihash) -> Iterator[None]:
-    """It is noted durably that this machine replaces a head, unless it is known to have failed.
-
-    Raises:
-        StoreError: it cannot be noted.
-    """
+    """It is noted durably that this machine replaces a head, unless it is known to have failed."""
     note = _note(folder)
     fsio.replace_file(note, f"{expected} {new}".encode())
     try:
@@ -47,12 +43,7 @@ def intended(folder: Path, expected: Multihash, new: Multihash) -> Iterator[None
 
 
 def was_intended(dataset: DatasetFiles, peer: ObjectPeer, there: Multihash) -> bool:
-    """Whether this machine itself has replaced its head by the one in the store, or one that goes on from it.
-
-    Raises:
-        CorruptedPeerError, AccessError, TransferError: a block cannot be had.
-        BrokenChainError, StoreError: the chain here cannot be followed.
-    """
+    """Whether this machine itself has replaced its head by the one in the store, or one a later one."""
     text = (fsio.read_start(_note(dataset.folder), _NOTE_BYTES) or b"").decode("ascii", "replace")
     try:
         expected, new = map(Multihash.parse, text.split(" "))
@@ -82,13 +73,7 @@ def set_back(alias: DatasetAlias, folder: Path, peer: ObjectPeer, error: ChainsD
 
 
 def bring_blocks(dataset: DatasetFiles, peer: ObjectPeer, head: Multihash) -> None:
-    """The blocks up to a head in the store are here, checked; no reference leads to them.
-
-    Raises:
-        DatasetsDivergedError: it is another dataset.
-        CorruptedPeerError, AccessError, TransferError: they cannot be had.
-        BrokenChainError, StoreError: the chain here cannot be followed, or they cannot be kept.
-    """
+    """The blocks up to a head in the store are here, checked; no reference leads to them."""
     with fsio.locked(lock_path(dataset)), arriving(dataset, peer, SHARING.parallel, SILENT) as beside:
         beside.read(head)
         beside.store()

@@ -78,12 +78,7 @@ class SharedWorkspace:
     """The store behind one workspace folder; fulfils `odfchain.repo.shared_store.SharedStore`."""
 
     def __init__(self, root: Path, url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> None:
-        """Nothing is asked of the store yet.
-
-        Raises:
-            UnsupportedPeerError: not the URL of an object store.
-            TransferError: the environment does not say what the store needs.
-        """
+        """Nothing is asked of the store yet."""
         self.where: str = str(url)
         self._root = root
         self._url = url
@@ -468,13 +463,7 @@ class SharedWorkspace:
 
 
 def connect(root: Path, url: str) -> SharedWorkspace:
-    """The store at a URL that a workspace folder names; nothing is asked of it yet.
-
-    Raises:
-        UnsupportedPeerError: not the URL of an object store.
-        AccessError: the user of this machine has not named its server.
-        TransferError: the environment does not say what it needs.
-    """
+    """The store at a URL that a workspace folder names; nothing is asked of it yet."""
     place = PeerUrl.parse(url)
     NamedStores.of_user().check(place, root / STORE_FILE)
     return SharedWorkspace(root, place)

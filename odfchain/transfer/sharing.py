@@ -102,11 +102,7 @@ class Sharing:
 
     @property
     def config(self) -> ShareConfig:
-        """The settings; read anew at each call.
-
-        Raises:
-            ManifestError: the file is malformed.
-        """
+        """The settings; read anew at each call."""
         return self.workspace.config.share
 
     # --- what a reference means --------------------------------------------------------------------
@@ -116,7 +112,6 @@ class Sharing:
 
         Raises:
             InvalidIdError: a URL without its beginning; the hint says how to write it.
-            ManifestError, UnsupportedPeerError: the registry is damaged.
         """
         if "://" in text or text.lower().startswith("file:"):
             return True
@@ -131,23 +126,11 @@ class Sharing:
         )
 
     def url_of(self, ref: str) -> PeerUrl:
-        """The URL that a reference to a remote dataset stands for.
-
-        Raises:
-            InvalidIdError: no reading fits.
-            WorkspaceError: no repository has this name.
-            UnsupportedPeerError: nothing here speaks the URL's protocol.
-            ManifestError: the registry is damaged.
-        """
+        """The URL that a reference to a remote dataset stands for."""
         return resolve_remote(ref, self.repositories)
 
     def place_of(self, ref: str, token: str | None = None) -> PeerUrl:
-        """Where a remote dataset is: as `url_of`, but for `repo/did:odf:…` the repository is asked.
-
-        Raises:
-            DatasetNotFoundError: the repository has no dataset of this id.
-            And all errors of `url_of` and `list_repository`.
-        """
+        """Where a remote dataset is: as `url_of`, but for `repo/did:odf:…` the repository is asked."""
         url, wanted = self.url_of(ref), _id_in(ref)
         if wanted is None:
             return url
@@ -158,19 +141,11 @@ class Sharing:
         return find_by_id(repository, wanted, self._options(self.config.parallel, token))
 
     def open(self, ref: str, token: str | None = None, parallel: int | None = None) -> Peer:
-        """The peer that a reference to a remote dataset names; nothing is asked of the dataset yet.
-
-        Raises:
-            As `place_of` and `open_peer`.
-        """
+        """The peer that a reference to a remote dataset names; nothing is asked of the dataset yet."""
         return self._open(self.place_of(ref, token), parallel or self.config.parallel, token)
 
     def local(self, ref: DatasetRefAny) -> DatasetFiles | None:
-        """The dataset of this workspace that was pulled from, or pushed to, what a reference names.
-
-        Raises:
-            ManifestError: the registry of repositories is damaged.
-        """
+        """The dataset of this workspace that was pulled from, or pushed to, what a reference names."""
         try:
             if isinstance(ref, RemoteDatasetId):
                 return self.workspace.dataset(ref.id)
@@ -183,7 +158,6 @@ class Sharing:
         """The dataset of this workspace that a reference names; `a/b` may also have meant a repository.
 
         Raises:
-            InvalidIdError: not a reference.
             DatasetNotFoundError: there is no such dataset.
         """
         try:
@@ -217,7 +191,6 @@ class Sharing:
 
         Raises:
             UsageError: a copy cannot be given another name, or it is not known where it comes from.
-            And all errors of `url_of`, `open_peer` and `pull_dataset`.
         """
         options = options or SyncOptions(parallel=self.config.parallel)
         if self.is_remote(ref):
@@ -264,7 +237,6 @@ class Sharing:
 
         Raises:
             UsageError: no source is given or known.
-            And all errors of `place_of`, `open_peer` and `pull_branch`.
         """
         from odfchain.transfer.branch_pulling import pull_branch  # noqa: PLC0415 - few commands need it
 
@@ -296,11 +268,6 @@ class Sharing:
 
         `target` is a URL, `repo/name`, or a repository's name; None is where it was pushed to before. The
         `token` is for a target that is given.
-
-        Raises:
-            UsageError: no target is given or known.
-            DatasetNotFoundError: there is no such dataset here.
-            And all errors of `url_of`, `open_destination` and `push_dataset`.
         """
         dataset = self._dataset(ref)
         options = options or PushOptions(parallel=self.config.parallel)
@@ -323,11 +290,7 @@ class Sharing:
         *,
         token: str | None = None,
     ) -> PushPlan:
-        """What `push` would send; nothing is written and nothing remembered.
-
-        Raises:
-            As `push`.
-        """
+        """What `push` would send; nothing is written and nothing remembered."""
         dataset = self._dataset(ref)
         options = options or PushOptions(parallel=self.config.parallel)
 
@@ -341,7 +304,6 @@ class Sharing:
 
         Raises:
             UsageError: no target is given or known.
-            And all errors of `url_of`.
         """
         if target is None:
             known = aliases(dataset, AliasKind.PUSH)
@@ -370,12 +332,6 @@ class Sharing:
 
         `source` is a URL or `repo/name`; None is where the dataset was pulled from. A mirror is not
         remembered. `where` is an SQL condition: slices that can hold no such record are left out.
-
-        Raises:
-            UsageError: no source is given or known.
-            QueryError: `where` is no condition, or names a column that there is not; says where.
-            DatasetNotFoundError: there is no such dataset here.
-            And all errors of `url_of`, `open_peer` and `fetch_missing`.
         """
         dataset = self._dataset(ref)
         parallel = parallel or self.config.parallel
@@ -403,9 +359,6 @@ class Sharing:
         """What was merged into the dataset is brought from any mirror, trusted by hash alone.
 
         `source` is as in `fetch`.
-
-        Raises:
-            As `fetch`, and all errors of `fetch_merged`.
         """
         from odfchain.transfer.branch_pulling import fetch_merged  # noqa: PLC0415 - few commands need it
 
@@ -424,7 +377,6 @@ class Sharing:
 
         Raises:
             UsageError: no source is given or known.
-            And all errors of `open`.
         """
         known = aliases(dataset, AliasKind.PULL)
         place = source or (known[0] if known else None)
@@ -439,7 +391,6 @@ class Sharing:
 
         Raises:
             UsageError: it is opened as of a block, and then only read.
-            DatasetNotFoundError: there is no such dataset.
         """
         dataset = ref if isinstance(ref, DatasetFiles) else self.workspace.dataset(ref)
         if dataset.ref != HEAD and not is_branch_name(dataset.ref):
@@ -452,23 +403,13 @@ class Sharing:
     # --- looking -----------------------------------------------------------------------------------
 
     def datasets_of(self, repository: str, *, token: str | None = None) -> list[RepositoryEntry]:
-        """What a repository has, ordered by alias; it is named, or given by its URL.
-
-        Raises:
-            WorkspaceError: no repository has this name.
-            InvalidIdError: neither a name nor a URL.
-            And all errors of `list_repository`.
-        """
+        """What a repository has, ordered by alias; it is named, or given by its URL."""
         from odfchain.transfer.catalog import list_repository  # noqa: PLC0415 - most commands list nothing
 
         return list_repository(self.repository_url(repository), self._options(self.config.parallel, token))
 
     def repository_url(self, repository: str) -> PeerUrl:
-        """Where a repository is that is named, or given by its URL.
-
-        Raises:
-            WorkspaceError, InvalidIdError, UnsupportedPeerError, ManifestError: as `datasets_of`.
-        """
+        """Where a repository is that is named, or given by its URL."""
         if "/" in repository:
             return parse_peer_url(repository)
         return self.repositories.get(RepoName(repository))

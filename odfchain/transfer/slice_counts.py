@@ -57,11 +57,7 @@ class _Counted:
 
 
 def local_slices(dataset: DatasetFiles) -> LocalSlices | None:
-    """How many slices of a partial copy are here; None for a dataset that is meant to be whole.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
-    """
+    """How many slices of a partial copy are here; None for a dataset that is meant to be whole."""
     if not is_partial(dataset):
         return None
     state = DatasetState.read(dataset.chain)
@@ -83,11 +79,7 @@ def local_slices(dataset: DatasetFiles) -> LocalSlices | None:
 
 
 def missing_slices(dataset: DatasetFiles) -> int:
-    """How many slices of a partial copy are not here; 0 for a dataset that is meant to be whole.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
-    """
+    """How many slices of a partial copy are not here; 0 for a dataset that is meant to be whole."""
     found = local_slices(dataset)
     return 0 if found is None else found.total - found.present
 

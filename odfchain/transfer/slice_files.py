@@ -125,9 +125,6 @@ def absent(
     """Those that the dataset has no file of the right size for; each object once.
 
     What is in the folder where objects have `arrived` is one of them, and no store is asked for it.
-
-    Raises:
-        StoreError: a file cannot be looked at.
     """
     found: dict[tuple[ObjectKey, int], DataObject] = {}
     for item in objects:

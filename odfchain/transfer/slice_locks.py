@@ -56,7 +56,6 @@ def fetch_from_places(
 
     Raises:
         UsageError: no row is of this dataset.
-        And as `fetch_missing`, when no place is left.
     """
     if not places:
         raise UsageError(

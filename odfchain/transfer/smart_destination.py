@@ -100,8 +100,6 @@ class SmartDestination(SmartPeer, WritablePeer):
         Long or large chains are pushed in several pieces, each of which is a chain in itself.
 
         Raises:
-            RefConflictError: its head is not the expected one, or moved meanwhile.
-            NameCollisionError: the name there, or the dataset, is taken.
             AccessError, TransferError: it refuses, or fails.
         """
         expected = shipment.expected

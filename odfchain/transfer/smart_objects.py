@@ -16,11 +16,7 @@ def object_file(key: ObjectKey, size: int) -> ObjectFile | None:
 
 
 def key_of(file: ObjectFile) -> ObjectKey:
-    """The key of an object that a message names.
-
-    Raises:
-        StoreError: its hash is none that objects are named by.
-    """
+    """The key of an object that a message names."""
     return ObjectKey(_KINDS[file.object_type], file.physical_hash)
 
 

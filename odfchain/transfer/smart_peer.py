@@ -87,12 +87,7 @@ class SmartPeer(HttpPeer):
     # --- blocks --------------------------------------------------------------------------------------
 
     def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:
-        """As `Peer`; a chain that the node cannot send in one piece is walked instead.
-
-        Raises:
-            AccessError, UnsupportedPeerError, TransferError: the node refuses, or does not answer.
-            CorruptedPeerError: its messages are none.
-        """
+        """As `Peer`; a chain that the node cannot send in one piece is walked instead."""
         if self.ref != HEAD or count > SMART.blocks or self._behind_proxy():
             return
         with self._lock:
@@ -123,11 +118,7 @@ class SmartPeer(HttpPeer):
         return self._flow
 
     def connected(self, what: str) -> WebSocketChannel:
-        """A new connection to the node, for a `pull` or a `push`.
-
-        Raises:
-            AccessError, UnsupportedPeerError, TransferError: the node refuses, or does not answer.
-        """
+        """A new connection to the node, for a `pull` or a `push`."""
         name = f"{self._where}{what}"
         route = self._pool.route(replace(self._base, path=self._base.path + what.encode()), name)
         with as_transfer_errors():
@@ -146,11 +137,7 @@ class SmartPeer(HttpPeer):
     # --- objects -------------------------------------------------------------------------------------
 
     def announce(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
-        """As `Peer`: the node is asked where they are, while the connection of the blocks is open.
-
-        Raises:
-            CorruptedPeerError, AccessError, TransferError: as `batch`.
-        """
+        """As `Peer`: the node is asked where they are, while the connection of the blocks is open."""
         if self._flow is None:
             return
         with self._lock:
@@ -173,11 +160,7 @@ class SmartPeer(HttpPeer):
         return _Address(given.url, given_headers(given, name), given.expires_at)
 
     def way_to(self, url: str, name: str, node_address: str | None) -> Route:
-        """The way to an address that the node, at this IP address, has named: as if it had redirected there.
-
-        Raises:
-            TransferError: it may not lead there.
-        """
+        """The way to an address that the node, at this IP address, has named, as after a redirect."""
         route = self._pool.route(self._base, name)
         if node_address is not None:
             route.connected(node_address)

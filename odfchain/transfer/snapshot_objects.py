@@ -66,9 +66,6 @@ def bring_newest(
     `there` is the peer's file of lines: only what it names is asked for. What the peer does not have comes on
     demand from another one; what is wrong is said, if one signed it who is believed. `area` is private, on
     the dataset's file system.
-
-    Raises:
-        BrokenChainError, CodecError: the chain cannot be read.
     """
     if there is None:
         return BroughtSnapshots()
@@ -157,10 +154,6 @@ def object_from(dataset: DatasetFiles, peer: Peer, line: SnapshotLine) -> bytes:
     """The document that a line names, which was brought from a peer and is here from now on.
 
     No more than the line's size is read, and what does not hash to its name is not kept.
-
-    Raises:
-        CorruptedPeerError, AccessError, TransferError: from the peer.
-        StorageFullError, StoreError: it cannot be stored.
     """
     with dataset.staging() as folder:
         _bring(dataset, peer, line, folder, SILENT)
@@ -174,9 +167,6 @@ def send_objects(
 
     Who holds the dataset's key publishes the manifest of the head before. Of branches nothing is sent. What
     cannot be sent, perhaps because the destination lets only other folders be written, is said.
-
-    Raises:
-        BrokenChainError, CodecError: the chain cannot be read.
     """
     if dataset.ref != HEAD:
         return SentSnapshots()

@@ -61,9 +61,7 @@ def check_workspace_at(space: ObjectSpace) -> bytes:
     """What says that the place is a workspace which is understood here.
 
     Raises:
-        ObjectNotFoundError: nothing does.
         StoreError: it is none, or one of a later version.
-        AccessError, TransferError: from the store.
     """
     data, _ = space.read(_KEY, _BYTES)
     try:

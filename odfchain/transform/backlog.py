@@ -74,11 +74,7 @@ def _changes_form(chain: MetadataChain, block: HashedBlock) -> bool:
 
 
 def read_backlog(chain: MetadataChain, prev: Multihash | None, last: Multihash) -> Backlog | None:
-    """The blocks `(prev, last]`, or None when `prev` is no ancestor of `last`.
-
-    Raises:
-        ChainError, StoreError, CodecError: the chain cannot be read.
-    """
+    """The blocks `(prev, last]`, or None when `prev` is no ancestor of `last`."""
     if prev == last:
         return Backlog(prev, last, ())
     if prev is None:
@@ -98,11 +94,7 @@ def read_backlog(chain: MetadataChain, prev: Multihash | None, last: Multihash) 
 
 
 def watermark_at(chain: MetadataChain, head: Multihash | None) -> Watermark | None:
-    """The watermark in force at a block: that of the last data block, because watermarks are kept.
-
-    Raises:
-        ChainError, StoreError, CodecError: the chain cannot be read.
-    """
+    """The watermark in force at a block: that of the last data block, because watermarks are kept."""
     found = chain.nearest(*DATA_EVENTS, head=head) if head is not None else None
     return _watermark(found) if found is not None else None
 

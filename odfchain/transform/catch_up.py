@@ -89,15 +89,7 @@ def run_transform(
     *,
     check: CommitCheck | None = None,
 ) -> TransformOutcome:
-    """Execute and commit steps until there is nothing new in the inputs; `check` judges each.
-
-    Raises:
-        QueryError, TransformError, BadInputError, EngineError: the dataset is as it was, or as the last step
-            that was committed left it.
-        DivergedInputError: an input was rewritten, and a reset was not asked for.
-        RefConflictError: other writers were faster in every attempt.
-        StoreError: a file cannot be read or written.
-    """
+    """Execute and commit steps until there is nothing new in the inputs; `check` judges each."""
     old_head = DatasetState.read(dataset.chain).head
     steps: list[StepOutcome] = []
     attempts = 0

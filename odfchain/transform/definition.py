@@ -29,9 +29,6 @@ def with_versions(snapshot: DatasetSnapshot, config: TransformConfig = _NO_ADDRE
     """The same definition, with name and version of this engine in transforms that are for it.
 
     A version that is given stays. Source: specification "Engine Versioning".
-
-    Raises:
-        TransformError: a transform for another engine has an option of this one.
     """
     return _each(snapshot, lambda event: _versioned(_named(event, config), config))
 

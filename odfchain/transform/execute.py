@@ -76,10 +76,6 @@ def execute_step(
     """Execute a step in `folder` and check what the engine made; nothing is committed.
 
     What is `to_commit` may be in the workspace's store already.
-
-    Raises:
-        QueryError: the query is at fault.
-        BadInputError, CodecError, EngineError, StoreError: an input, the checkpoint or the engine is.
     """
     data, checkpoint = folder / "data", folder / "checkpoint"
     request = build_request(

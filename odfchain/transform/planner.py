@@ -188,9 +188,6 @@ def cut_after(dataset: DatasetFiles, step: PlannedStep, ends: Sequence[Multihash
 
     What they bring is not known, so the offset before each is that before the first. None has a checkpoint,
     and watermarks of the output are those before the first, too.
-
-    Raises:
-        ChainError, StoreError, CodecError: the input's chain cannot be read.
     """
     (item,) = step.inputs
     last = item.event.last_block_hash
@@ -333,8 +330,6 @@ def plan_recorded(
     Raises:
         ChainError: `tail` is no ancestor of `head`.
         TransformError: a block records what its inputs do not have, or an input is not at hand.
-        DivergedInputError: a block that a step names is not stored in its input any more.
-        StoreError, CodecError: a chain cannot be read.
     """
     known = {item.id: item for item in inputs}
     blocks = []

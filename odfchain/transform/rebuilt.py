@@ -29,10 +29,7 @@ def write_difference(
     `made`.
 
     Raises:
-        BadInputError: a slice cannot be read, or becomes more than the limits allow.
         EngineError: the rows of two slices cannot be compared.
-        SliceInputError: a value does not fit its declared type.
-        OSError: the slice cannot be written; it is removed.
     """
     import numpy as np
     import pyarrow as pa

@@ -32,11 +32,6 @@ def build_request(
 
     An input's watermarks begin with the one known before the step, so that an engine that keeps nothing
     between steps is held back by idle inputs, too.
-
-    Raises:
-        ObjectNotFoundError, ObjectCorruptedError: a slice or the checkpoint is missing or damaged.
-        SchemaError: an input's schema has no form in Arrow or Parquet.
-        StoreError: a schema file cannot be written.
     """
     checkpoint = step.read_checkpoint
     return TransformRequest(

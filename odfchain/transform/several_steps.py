@@ -56,11 +56,7 @@ class StepRun:
 
 
 def executed_steps(run: StepRun, step: PlannedStep, max_bytes: int) -> list[tuple[PlannedStep, ExecutedStep]]:
-    """The step, or several in its place whose slices have about `max_bytes` of values, executed.
-
-    Raises:
-        As `execute_step`; what the others were doing has ended then.
-    """
+    """The step, or several in its place whose slices have about `max_bytes` of values, executed."""
     steps = _cut(run, step, max_bytes) if max_bytes else [step]
     if len(steps) == 1:
         return [(step, _execute(run, step, run.folder, run.progress))]

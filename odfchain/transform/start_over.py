@@ -32,9 +32,6 @@ def reset_to_metadata(dataset: DatasetFiles, *, system_time: Timestamp | None = 
 
     Raises:
         TransformError: the dataset is not derivative: its data could not be computed again.
-        AppendError: an event breaks an append rule of today; nothing is stored.
-        RefConflictError: another writer was faster; the head is where it put it.
-        ChainError, StoreError, CodecError: the chain cannot be read or written; the head is where it was.
     """
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is not DatasetKind.DERIVATIVE:

@@ -47,7 +47,6 @@ def settle_state(
     Raises:
         TransformError: something is remembered, and nobody said what becomes of it; or the engine of the
             transform cannot do what was said.
-        And all errors of `finish`.
     """
     if change is StateChange.REBUILD:
         _check_own(dataset, new.transform)

@@ -38,12 +38,7 @@ def check_definition(
     checker: Checker,
     progress: Progress,
 ) -> None:
-    """The queries of a definition that is made together with `among` can be executed, as far as is known.
-
-    Raises:
-        ManifestError: the definition breaks a rule, or its inputs are not known.
-        QueryError, SchemaError, TransformError, EngineError: as `check_events`.
-    """
+    """The queries of a definition that is made together with `among` can be executed, as far as is known."""
     inputs = known_inputs(workspace, among)
     resolve = with_own_name(inputs.resolve, (snapshot.name,), DatasetId(bytes(32)))
     events = events_of(with_versions(snapshot, workspace.config.transform), resolve)
@@ -69,12 +64,6 @@ def update_dataset(
 
     Raises:
         WorkspaceError: the definition is one of another kind of dataset.
-        ManifestError, AppendError: it breaks a rule.
-        QueryError, SchemaError, TransformError, EngineError: as `check_events`, which needs a checker.
-        TransformError: the query changes, it remembers something, and `state` is None.
-        GuardError: the constraints in force would be dropped.
-        RefConflictError: another writer was faster.
-        And all errors of `finish`.
     """
     if snapshot.kind is not dataset.kind:
         raise WorkspaceError(

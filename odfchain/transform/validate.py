@@ -130,12 +130,6 @@ def check_events(
     """The queries in events that are about to be recorded can be executed, as far as is known.
 
     What the user should know of them goes to `progress` as notes. The events have the form of blocks.
-
-    Raises:
-        QueryError: naming the step and the place in it.
-        SchemaError: a type of the result cannot be recorded.
-        TransformError: the engine is not known, or the inputs cannot be those.
-        EngineError: Java or Spark fails.
     """
     present = _after(events, present)
     for event in events:

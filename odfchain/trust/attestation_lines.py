@@ -40,9 +40,5 @@ merge_attestations = AUDITS.merge
 
 
 def read_attestations(folder: Path, dataset_id: DatasetId) -> list[AttestationLine]:
-    """Each line of a dataset folder's attestations, valid or not.
-
-    Raises:
-        StoreError: the file cannot be read, or is not an ordinary file.
-    """
+    """Each line of a dataset folder's attestations, valid or not."""
     return AUDITS.lines_of(AUDITS.content(folder), dataset_id)

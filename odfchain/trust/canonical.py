@@ -45,9 +45,5 @@ def _check(value: Any) -> None:
 
 
 def report_digest(report: dict[str, Any]) -> Multihash:
-    """The sha3-256 of a report's canonical JSON: what an auditor signs instead of the report.
-
-    Raises:
-        UsageError: as `canonical_json`.
-    """
+    """The sha3-256 of a report's canonical JSON: what an auditor signs instead of the report."""
     return hash_bytes(canonical_json(report))

@@ -47,9 +47,6 @@ class EquivocationDetector:
         """Keep the proof if the peer's signature conflicts with one that is known; returns what to say.
 
         `block_at` and `read` know the peer's chain up to block `number`, whatever its signature is of.
-
-        Raises:
-            StoreError: a proof cannot be written.
         """
         offered = self._claim(found.text, block_at, read)
         if offered is None:

@@ -77,11 +77,6 @@ class Examination:
 
         `dataset` is the copy that is here, `theirs` and `read` know the peer's chain. Returned is the newest
         block seen, unless `force` lets it be forgotten.
-
-        Raises:
-            SignatureError: the signature is not what the policy wants.
-            StoreError: the memory is damaged (not with `force`), or a proof cannot be written.
-            CorruptedPeerError, AccessError, TransferError: the peer's chain cannot be read.
         """
         where, now = self.peer.where, self.policy.now()
         memory = SeenHeads(self.workspace.root / "seen")
@@ -147,10 +142,6 @@ class Examination:
         """The head has moved: its signature is beside it, and what auditors say of this chain is here.
 
         What is signed line by line and cannot be written is a warning.
-
-        Raises:
-            StoreError, BrokenChainError: the signature cannot be written, or the chain not be read.
-            OdfchainError: from `trusted`.
         """
         assert self.signature is not None  # noqa: S101 - it was judged before
         keep_signature(dataset, dataset_id, self.offer.head, self.signature, self.policy.now())

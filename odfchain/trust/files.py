@@ -11,11 +11,7 @@ from odfchain.store import fsio
 
 
 def read_bounded(path: Path, limit: int) -> bytes | None:
-    """At most `limit + 1` bytes of a file, None when it is not there; links are not followed.
-
-    Raises:
-        StoreError: it is not an ordinary file, or cannot be read.
-    """
+    """At most `limit + 1` bytes of a file, None when it is not there; links are not followed."""
     found = read_regular(path, limit)
     return found[0] if found is not None else None
 

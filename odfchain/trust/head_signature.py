@@ -20,8 +20,6 @@ def head_signature(dataset: StoredDataset) -> HeadSignature:
 
     Raises:
         BrokenChainError: the dataset has no head.
-        StoreError: the signature cannot be read, or is not an ordinary file.
-        ObjectNotFoundError, ObjectCorruptedError, DecodeError, ChainError: the chain cannot be read.
     """
     for _ in range(_READS):
         head = dataset.chain.head()

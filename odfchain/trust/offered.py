@@ -68,9 +68,6 @@ def read_offer(
     Where a signature is required and that of another head is there, it is waited for a moment.
 
     None: there is no such dataset.
-
-    Raises:
-        CorruptedPeerError, AccessError, TransferError: the head cannot be read.
     """
     offer = _read(peer)
     if offer is None or offer.fits or (offer.content is None and not policy.required):
@@ -95,11 +92,7 @@ def _read(peer: StatementReader) -> Offer | None:
 
 
 def judge(offer: Offer, dataset_id: DatasetId, number: int, block_at: BlockAt) -> HeadSignature:
-    """What the signature of an offer is worth; `block_at` knows the peer's chain.
-
-    Raises:
-        OdfchainError: the peer's chain cannot be read.
-    """
+    """What the signature of an offer is worth; `block_at` knows the peer's chain."""
     if offer.unread is not None:
         return HeadSignature(
             SignatureStatus.UNSIGNED, Problem.MISSING, f"the head's signature cannot be read: {offer.unread}"
@@ -174,9 +167,6 @@ def keep_signature(
     """Durably keep the better of the peer's signature and the one that is here; a wrong one is removed.
 
     Nothing is done when the head has moved on meanwhile.
-
-    Raises:
-        StoreError, BrokenChainError: it cannot be written, or the chain not be read.
     """
     number = dataset.chain.get(head).sequence_number
     with fsio.locked(dataset.folder / "info" / "lock"):
@@ -241,10 +231,6 @@ def keep_lines(
     head: Multihash,
     trusted: Collection[Did],
 ) -> Merged:
-    """The valid lines about blocks of this chain are here, too.
-
-    Raises:
-        StoreError, BrokenChainError: they cannot be written, or the chain not be read.
-    """
+    """The valid lines about blocks of this chain are here, too."""
     accept = file.of_chain(chain_at(dataset, head))
     return file.merge(dataset.folder, dataset_id, received, accept=accept, trusted=trusted)

@@ -46,7 +46,6 @@ def read_evidence_file(path: Path) -> Evidence:
 
     Raises:
         StoreError: there is no such file, or it cannot be read.
-        SignatureError: it is no proof.
     """
     data = read_bounded(path, ATTEST.evidence_bytes)
     if data is None:
@@ -61,11 +60,7 @@ class EvidenceStore:
     folder: Path
 
     def keep(self, evidence: Evidence, where: str, time: Timestamp) -> Path:
-        """Durably keep a proof and where it was met; what is kept of the same heads already stays.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Durably keep a proof and where it was met; what is kept of the same heads already stays."""
         folder = self.folder / encode_base16(evidence.dataset_id.to_bytes())
         path = folder / f"{evidence.name}.json"
         fsio.make_folder(folder)
@@ -79,11 +74,7 @@ class EvidenceStore:
         return path
 
     def list(self, dataset_id: DatasetId | None = None) -> list[KeptEvidence]:
-        """Every proof, or those of one dataset, ordered by file; damaged ones are among them.
-
-        Raises:
-            StoreError: they cannot be read.
-        """
+        """Every proof, or those of one dataset, ordered by file; damaged ones are among them."""
         return [_load(path) for path in self._paths(dataset_id)]
 
     def _paths(self, dataset_id: DatasetId | None) -> Iterator[Path]:

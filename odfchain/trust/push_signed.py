@@ -40,9 +40,6 @@ def push_statements(
 
     Of a branch it has the signature; attestations go with the head. A failure there is no failure of the
     push, which is done by then; nor are local statements that cannot be read.
-
-    Raises:
-        BrokenChainError, CodecError: the local dataset cannot be read.
     """
     status = SignatureStatus.UNSIGNED
     dataset_id, block_at = dataset.id, chain_at(dataset, head)

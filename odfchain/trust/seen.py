@@ -91,9 +91,6 @@ class SeenHeads:
         """Durably remember a block unless a higher one is remembered; with `lower`, whatever is.
 
         A signature takes the place of one that is remembered if it is of the same block or a later one.
-
-        Raises:
-            StoreError: it cannot be written, or what is there is damaged (not with `lower`).
         """
         fsio.make_folder(self.folder)
         with fsio.locked(self.folder / ".lock"):

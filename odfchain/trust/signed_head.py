@@ -165,8 +165,5 @@ def read_head_signature(folder: Path, ref: str = HEAD) -> bytes | None:
     """The content of a dataset folder's `refs/head.jws` for `check_head`, None when there is none.
 
     Of a branch it is for `check_branch`.
-
-    Raises:
-        StoreError: it cannot be read, or is not an ordinary file.
     """
     return read_bounded(folder / signature_key(ref), ATTEST.statement_bytes + 1)

@@ -134,11 +134,7 @@ class LineFile(Generic[T]):
         return found
 
     def content(self, folder: Path) -> bytes | None:
-        """The file in a dataset's folder as it stands, None when there is none.
-
-        Raises:
-            StoreError: it cannot be read, or is not an ordinary file.
-        """
+        """The file in a dataset's folder as it stands, None when there is none."""
         return read_bounded(folder / self.key, self.most_bytes())
 
     def add(self, folder: Path, dataset_id: DatasetId, text: str, *, trusted: Collection[Did] = ()) -> None:
@@ -169,9 +165,6 @@ class LineFile(Generic[T]):
 
         Lines that are here and have not the form of one are dropped when something is written. Their
         signatures are verified by who reads them, and here only where they stand against what comes in.
-
-        Raises:
-            StoreError: the file cannot be read or written; what is there stays.
         """
         if received == self.content(folder):
             return Merged(0)
@@ -224,11 +217,7 @@ class LineFile(Generic[T]):
                     return
 
     def drop(self, folder: Path, dataset_id: DatasetId, wanted: Callable[[T], bool]) -> None:
-        """Durably remove the lines that are not wanted, and those that are none.
-
-        Raises:
-            StoreError: the file cannot be read or written; what is there stays.
-        """
+        """Durably remove the lines that are not wanted, and those that are none."""
         with fsio.locked(folder / "info" / "lock"):
             before = self.content(folder)
             content = content_of(self.valid(before, dataset_id, wanted))

@@ -95,11 +95,7 @@ class Attestation:
 
 
 def sign_head(key: DatasetKey, head: SignedHead) -> str:
-    """The signed text of a head, one line without its end.
-
-    Raises:
-        UsageError: the key is not the dataset's.
-    """
+    """The signed text of a head, one line without its end."""
     kind = StatementType.HEAD if head.ref == HEAD else StatementType.REF
     return sign_statement(key, head.dataset_id, kind, head.to_json())
 
@@ -108,11 +104,7 @@ _HEAD = {"datasetId", "head", "sequenceNumber", "time"}
 
 
 def read_head(text: bytes) -> tuple[Did, SignedHead]:
-    """Who signed which head; the signer need not be the dataset's owner (`check_head` asks for that).
-
-    Raises:
-        SignatureError: the text is not the signed form of a head.
-    """
+    """Who signed which head; the signer need not be the dataset's owner (`check_head` asks for that)."""
     found = read_statement(text, StatementType.HEAD)
     return found.signer, _signed_head(Members(found.payload, _HEAD))
 

@@ -69,11 +69,7 @@ class HeadSigner:
     def sign(
         self, key: DatasetKey, head: Multihash, sequence_number: int, ref: str = HEAD
     ) -> SignedHead | None:
-        """Durably write the signature of a head; None when another writer has moved the head on by then.
-
-        Raises:
-            StoreError: it cannot be written; the signature before stays.
-        """
+        """Durably write the signature of a head; None when another writer has moved the head on by then."""
         # Loaded here: most commands that open a dataset never sign.
         from odfchain.trust.signed_head import signature_key  # noqa: PLC0415
         from odfchain.trust.signed_statements import SignedHead, sign_head  # noqa: PLC0415
@@ -93,9 +89,7 @@ def sign_head(workspace: KeyHolder, dataset: StoredDataset) -> SignedHead:
     """Durably sign the head of a dataset, or its branch, anew with the time of now; returns what was signed.
 
     Raises:
-        WorkspaceError: its private key is not here, or others may read it.
         RefConflictError: another writer has moved the head; the next run signs that one.
-        StoreError, ChainError, CodecError: the head cannot be read, or the signature not be written.
     """
     key = workspace.key(dataset.id)
     head, ref = dataset.chain.head(), dataset.chain.ref

@@ -186,7 +186,6 @@ def prove(one: Claim, other: Claim) -> Evidence | None:
 
     Raises:
         StoreError: the proof would be larger than the limits.
-        OdfchainError: a block that it needs cannot be read.
     """
     low, high = sorted((one, other), key=lambda c: (c.signed.sequence_number, c.signed.head.digest))
     number = low.signed.sequence_number

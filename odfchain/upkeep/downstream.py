@@ -65,10 +65,6 @@ def places_with(
     """Every place that the dataset was pulled from or pushed to, and which of these blocks it has.
 
     The blocks are of the chain of `head`. A place has a block when its chain contains it and it hands it out.
-
-    Raises:
-        ManifestError, StoreError: what is remembered of the dataset, or the settings, cannot be read.
-        BrokenChainError, CodecError: the local chain cannot be read.
     """
     known: dict[str, list[str]] = {}
     for kind in AliasKind:

@@ -107,8 +107,6 @@ def collect(
 
     Raises:
         BusyError: something is being pulled into it.
-        BrokenChainError: it cannot be said what is needed; nothing was removed.
-        StoreError: something cannot be removed.
     """
     options = options or GcOptions()
     with fsio.try_locked(lock_path(dataset)) as free:
@@ -244,9 +242,6 @@ def collect_workspace(
     """What interrupted commands left beside the datasets is gone once it is older than the grace period.
 
     Looked at are `incoming`, `trash`, `run` and temporary files; nothing of a command that runs is touched.
-
-    Raises:
-        StoreError: something cannot be looked at.
     """
     options = options or GcOptions()
     before_ns = int((now() - options.grace) * 1e9)

@@ -97,8 +97,6 @@ def plan_compact(
     Raises:
         UsageError: the dataset is derivative: its transactions are what its query gave, step by step. Or a
             branch needs the blocks that would be replaced.
-        ObjectNotFoundError, ObjectCorruptedError: a slice that would be merged is missing or damaged.
-        BrokenChainError, StoreError, CodecError, ManifestError: something cannot be read.
     """
     options = options or CompactOptions()
     dataset.shared.branches(dataset.folder)
@@ -154,11 +152,7 @@ def _check_forks(dataset: DatasetFiles, chain: Sequence[HashedBlock], plan: Comp
 
 
 def mergeable(dataset: DatasetFiles, blocks: Iterable[MetadataBlock], limits: BatchLimits) -> list[Batch]:
-    """The batches of the blocks; those whose files do not have the same columns are left block by block.
-
-    Raises:
-        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
-    """
+    """The batches of the blocks; those whose files do not have the same columns are left block by block."""
     made: list[Batch] = []
     for batch in batches(blocks, limits):
         same = len(batch.slices) < 2 or same_columns(dataset, batch.slices)
@@ -183,15 +177,7 @@ def compact(
     force: bool = False,
     progress: Progress = SILENT,
 ) -> Multihash:
-    """The dataset has the planned history with the same records; or it is as it was. Returns its head.
-
-    Raises:
-        UnsavedBlocksError: the data of a root that would be given up is nowhere else (unless `force`).
-        AppendError: an event breaks an append rule of today.
-        RefConflictError: the head moved since the plan was made.
-        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
-        StorageFullError, StoreError: it cannot be stored.
-    """
+    """The dataset has the planned history with the same records; or it is as it was. Returns its head."""
     if plan.nothing:
         return plan.old_head
     if plan.metadata_only and not force:
@@ -230,12 +216,7 @@ def rewritten(
     before: Sequence[HashedBlock] = (),
     progress: Progress = SILENT,
 ) -> Iterator[tuple[MetadataEvent, StagedFile | None, Batch]]:
-    """The events that batches become after the blocks `before`, their new files, and the batches.
-
-    Raises:
-        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
-        StorageFullError, StoreError: a slice cannot be written.
-    """
+    """The events that batches become after the blocks `before`, their new files, and the batches."""
     events = [block.event for _, block in before]
     vocabulary = next((e for e in reversed(events) if isinstance(e, SetVocab)), None)
     previous = next((e for e in reversed(events) if isinstance(e, AddData)), None)

@@ -33,11 +33,7 @@ class MergedSlice:
 
 
 def same_columns(dataset: DatasetFiles, slices: Sequence[DataSlice]) -> bool:
-    """Whether the files of all slices have the same columns, of the same types and in the same order.
-
-    Raises:
-        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
-    """
+    """Whether the files of all slices have the same columns, of the same types and in the same order."""
     first, *others = (_schema(dataset, found) for found in slices)
     return all(first.equals(other) for other in others)
 
@@ -45,12 +41,7 @@ def same_columns(dataset: DatasetFiles, slices: Sequence[DataSlice]) -> bool:
 def merge_slices(
     dataset: DatasetFiles, slices: Sequence[DataSlice], vocabulary: DatasetVocabulary, folder: Path
 ) -> MergedSlice:
-    """One file in `folder` with the records of neighbouring slices that have the same columns.
-
-    Raises:
-        ObjectNotFoundError, ObjectCorruptedError: a slice is missing, or is not what its block says.
-        StorageFullError, StoreError: the file cannot be written; it is gone.
-    """
+    """One file in `folder` with the records of neighbouring slices that have the same columns."""
     path = folder / f"merged-{uuid.uuid4().hex}.parquet"
     try:
         with fsio.storage_errors(path):

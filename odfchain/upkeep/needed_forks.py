@@ -24,9 +24,6 @@ def branches_on(
 
     `blocks` are of `chain`, the whole chain of the dataset's reference; without `merges` its own merges do
     not count.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: a chain cannot be read.
     """
     own = {found.hash for found in chain}
     refs = [ref for ref in (HEAD, *branch_names(dataset)) if ref != dataset.ref]

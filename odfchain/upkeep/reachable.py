@@ -91,23 +91,14 @@ def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> R
 def lines_about(
     dataset: DatasetFiles, dataset_id: DatasetId, blocks: Container[Multihash]
 ) -> list[SnapshotLine]:
-    """The valid lines about some blocks, of whatever reference.
-
-    Raises:
-        StoreError: the file of lines cannot be read.
-    """
+    """The valid lines about some blocks, of whatever reference."""
     content = SNAPSHOTS.content(dataset.folder)
     lines = SNAPSHOTS.valid(content, dataset_id, lambda line: line.block in blocks)
     return [line.statement for line in lines if line.statement is not None]
 
 
 def forget_lines(dataset: DatasetFiles) -> None:
-    """Lines about blocks that are not stored any more are gone.
-
-    Raises:
-        StoreError: the file of lines cannot be read or written.
-        BrokenChainError: the dataset has no Seed.
-    """
+    """Lines about blocks that are not stored any more are gone."""
     if (dataset.folder / SNAPSHOTS.key).exists():
         SNAPSHOTS.drop(dataset.folder, dataset.id, lambda line: dataset.chain.contains(line.block))
 
@@ -118,11 +109,7 @@ def merged_blocks(dataset: DatasetFiles, event: MetadataEvent) -> list[Multihash
 
 
 def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
-    """References that other tools have made, in names and folders that are never written here.
-
-    Raises:
-        StoreError: something among the references is none.
-    """
+    """References that other tools have made, in names and folders that are never written here."""
     folder = dataset.folder / "refs"
     known = set(ref_names(dataset))
     refs: dict[str, Multihash | None] = {}

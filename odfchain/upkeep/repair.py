@@ -115,8 +115,6 @@ def fsck(
 
     Raises:
         BusyError: something is being pulled into the dataset.
-        UsageError: the head that is given is not one that this dataset can have.
-        StorageFullError, StoreError: a good copy cannot be stored.
     """
     with fsio.try_locked(lock_path(dataset)) as free:
         if not free:

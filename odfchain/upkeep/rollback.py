@@ -64,8 +64,6 @@ def find_block(dataset: DatasetFiles, text: str) -> Multihash:
 
     Raises:
         InvalidIdError: neither of them.
-        ObjectNotFoundError: the chain has no block of this number, or none of this hash is stored.
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
     """
     if text.isascii() and text.isdigit():
         return block_at(dataset, int(text[:20]))
@@ -87,7 +85,6 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
 
     Raises:
         UsageError: the target is neither.
-        And all errors of `find_block` and `places_with`.
     """
     if (there := _head_there(dataset, target)) is not None:
         return _plan_following(workspace, dataset, there)
@@ -234,10 +231,6 @@ def rewrite_memory(
     Only who holds the dataset's key decides what its history is: to them a peer that follows the reset is no
     rollback. For everybody else the memory stays, because what a copy is reset to says nothing about what
     peers must have. In a store it does: who may write there has put back what all machines have.
-
-    Raises:
-        StoreError: the memory cannot be read or written.
-        BrokenChainError: the dataset has no Seed.
     """
     dataset_id = dataset.id
     decides = dataset.shared.where is not None or workspace.has_key(dataset_id)

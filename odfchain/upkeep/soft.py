@@ -71,9 +71,6 @@ def plan_soft(
 
     Raises:
         UsageError: the dataset is derivative.
-        NameCollisionError: the name is taken.
-        ObjectNotFoundError, ObjectCorruptedError: a slice that would be merged is missing or damaged.
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
     """
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is DatasetKind.DERIVATIVE:
@@ -138,14 +135,7 @@ def _metadata(
 def soft_compact(
     workspace: WorkspaceFiles, dataset: DatasetFiles, plan: SoftPlan, progress: Progress = SILENT
 ) -> DatasetFiles:
-    """The new dataset, complete; or there is none. The old one is not touched.
-
-    Raises:
-        NameCollisionError: the name was taken meanwhile.
-        AppendError: an event breaks an append rule of today.
-        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
-        StorageFullError, StoreError: it cannot be stored.
-    """
+    """The new dataset, complete; or there is none. The old one is not touched."""
     incoming = workspace.root / "incoming"
     fsio.make_folder(incoming)
     name = plan.alias.key.replace("/", "+")

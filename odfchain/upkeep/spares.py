@@ -52,9 +52,6 @@ class Spares:
         """A file in `folder` that is the object, and where it came from; None when nobody has it.
 
         `size` is what the chain says [bytes]; of blocks it is not known.
-
-        Raises:
-            StorageFullError, StoreError: it cannot be written.
         """
         target = folder / uuid.uuid4().hex
         spare = self.find_here(key)

@@ -46,11 +46,7 @@ def say(text: str) -> None:
 
 
 def open_workspace(*, session_stays: bool = True) -> Workspace:
-    """The workspace that is meant; its Spark session may be one that stays for other commands.
-
-    Raises:
-        NotAWorkspaceError: there is none.
-    """
+    """The workspace that is meant; its Spark session may be one that stays for other commands."""
     from odfchain import Workspace
     from odfchain.api.executing import let_session_stay
 

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def token_for(urls: Iterable[PeerUrl]) -> str | None:
-    """The token for the places that the command line names; None when there is none.
-
-    Raises:
-        UsageError: it would go to more than one server.
-    """
+    """The token for the places that the command line names; None when there is none."""
     from odfchain.api import tokens
 
     found = tokens.token_for(urls)

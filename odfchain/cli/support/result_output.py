@@ -97,11 +97,7 @@ def print_result(rows: Counted, output: str, *, most: int = TABLE_ROWS) -> int:
 
 
 def save_result(rows: Counted, output: str, path: Path) -> None:
-    """Write the rows into a file, which is there whole or as it was before.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
+    """Write the rows into a file, which is there whole or as it was before."""
     with storage_errors(path):
         real = path.resolve()
         if real.exists() and not real.is_file():  # a device or a pipe
@@ -120,11 +116,7 @@ def write_rows(
     *,
     shown: bool = False,
 ) -> None:
-    """Write rows; `shown` is for a terminal, where no character may act.
-
-    Raises:
-        QueryError: the format cannot hold a column.
-    """
+    """Write rows; `shown` is for a terminal, where no character may act."""
     if output in ("json", "ndjson", "parquet"):
         _check_names(schema)
     if output == "arrow":

@@ -22,7 +22,6 @@ def one_by_one(
 
     Raises:
         KeyboardInterrupt: the user has had enough.
-        Exception: a fault of ours.
     """
     rows: list[dict[str, Any]] = []
     code = 0

@@ -91,12 +91,7 @@ class RemoteEngine:
         return Executed(offset_interval=interval, watermark=success.new_watermark)
 
     def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
-        """Run a query over raw files; without records there may be no file.
-
-        Raises:
-            QueryError: the query is at fault.
-            EngineError: the engine is, or cannot be reached, or did not do what the contract asks for.
-        """
+        """Run a query over raw files; without records there may be no file."""
         sent = _absolute(request)
         records: int = self._call(EXECUTE_RAW_QUERY, sent, progress).num_records
         self._check_file(sent.output_data_path, "data", optional=records == 0)

@@ -111,22 +111,13 @@ class StagedRequest:
     """(where the engine writes, the name that was asked for), in the order of publication."""
 
     def sync(self) -> None:
-        """Make what was written durable: the slow part of publication, while it can still be cancelled.
-
-        Raises:
-            StoreError: the operating system reports a failure.
-        """
+        """Make what was written durable: the slow part of publication, while it can still be cancelled."""
         for written, _ in self.outputs:
             if written.exists():
                 fsio.sync_file(written)
 
     def publish(self) -> None:
-        """Give the files the names that were asked for: all of them or none.
-
-        Raises:
-            EngineError: something that is no file has such a name.
-            StoreError: the operating system reports a failure.
-        """
+        """Give the files the names that were asked for: all of them or none."""
         try:
             for written, wanted in self.outputs:
                 _move(written, wanted)

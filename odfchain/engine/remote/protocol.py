@@ -94,35 +94,19 @@ class Call:
         return f"/{SERVICE}/{self.method}"
 
     def pack_request(self, request: TransformRequest | RawQueryRequest) -> bytes:
-        """A request as a message; blank names of columns are written out, as older engines need it.
-
-        Raises:
-            CodecError: a value does not fit, or the message is larger than an engine takes.
-        """
+        """A request as a message; blank names of columns are written out, as older engines need it."""
         return _pack(self.request_table, _with_vocabulary(request))
 
     def unpack_request(self, message: bytes) -> Any:
-        """The request in a message; blank names of columns are the default ones.
-
-        Raises:
-            CodecError: the bytes are malformed, or mean something that this version does not know.
-        """
+        """The request in a message; blank names of columns are the default ones."""
         return _with_vocabulary(_decoder().decode(self.request_table, unwrap(message)))
 
     def pack_response(self, kind: str, **values: Any) -> bytes:
-        """A response of a kind (`Progress`, `Success`, `InvalidQuery`, `InternalError`) as a message.
-
-        Raises:
-            CodecError: a value does not fit.
-        """
+        """A response of a kind (`Progress`, `Success`, `InvalidQuery`, `InternalError`) as a message."""
         return _pack(self.response_table, getattr(messages, self.response_prefix + kind)(**values))
 
     def unpack_response(self, message: bytes) -> Any:
-        """The response in a message.
-
-        Raises:
-            CodecError: the bytes are malformed, or mean something that this version does not know.
-        """
+        """The response in a message."""
         return _decoder().decode(self.response_table, unwrap(message))
 
 

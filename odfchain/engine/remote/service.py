@@ -63,9 +63,6 @@ def serve(
     `workers` requests are executed at a time, others wait. `progress_interval` is in seconds. An engine with
     a method `cancel(request)` is told so when nobody waits for a request any more (which can be before it has
     seen the request); any other notices at the next thing that it reports, where an `EngineError` is raised.
-
-    Raises:
-        EngineError: the address cannot be listened on, or the gRPC library is missing.
     """
     grpc = load_grpc()
     calls = workers + _WAITING_CALLS

@@ -49,10 +49,6 @@ def sandboxed_engine(
 
     Spark's own temporary files go to `scratch`, which lies in `write`. Each of its two processes may use
     `memory_mib` [MiB]; 0 is no limit.
-
-    Raises:
-        EngineError: no sandbox can be had here, and the hint is what mends it; or the engine does not start,
-            and the message has the last line that it wrote.
     """
     from odfchain.engine.remote.client import RemoteEngine
 

@@ -49,11 +49,6 @@ def fetch_object(
     The state is the entity tag, else the time of the last modification, of the very bytes that were brought.
     The event time is the time of the last modification. `name` is what messages call the object; `secrets`
     are values that no message may show.
-
-    Raises:
-        SourceNotFoundError: no such object or bucket.
-        FetchError: a wrong URL, a refusal, no success within retries and deadline, or too large.
-        StoreError: the file cannot be written.
     """
     deadline = Deadline(context.limits.deadline, timing or Timing(), name=name)
     place = _place(url, name)

@@ -39,9 +39,7 @@ def fetch_url(step: FetchStepUrl, context: FetchContext) -> FetchResult:
     """New bytes behind the step's URL, or `UP_TO_DATE`; templates are filled in from the context's variables.
 
     Raises:
-        SourceNotFoundError: nothing is there.
         FetchError: a wrong URL, template or pattern, an unsupported scheme, or no success within the limits.
-        StoreError: the bytes cannot be stored.
     """
     name = public_name(step.url)
     url = expand(step.url, context.variables, where=name)

@@ -60,7 +60,6 @@ def fetch_container(
     Raises:
         FetchError: no runtime, a missing variable, a container that fails, breaks the contract, takes longer
             than the deadline or prints more than the limit.
-        StoreError: the output cannot be stored.
     """
     what = f"container {one_line(step.image)}"
     runtime = runtime or _find_runtime()

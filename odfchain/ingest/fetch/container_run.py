@@ -36,7 +36,6 @@ def run_container(
 
     Raises:
         FetchError: it cannot be started, fails, takes longer than the deadline or prints more than the limit.
-        StoreError: the output cannot be stored.
     """
     context.progress.phase(f"running {what}")
     with _output(path) as output, _running(command, what) as process:

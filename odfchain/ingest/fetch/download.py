@@ -58,11 +58,7 @@ class Download:
         return range_validator(self.headers)
 
     def begin(self, headers: Headers) -> None:
-        """A whole body follows; whatever arrived before is dropped.
-
-        Raises:
-            FetchError: it is announced as larger than allowed.
-        """
+        """A whole body follows; whatever arrived before is dropped."""
         self.headers = headers
         self.received = 0
         self._total = headers.length()
@@ -87,7 +83,6 @@ class Download:
 
         Raises:
             TransientError: it is not the rest of the same body; the next attempt begins anew.
-            FetchError: the body is larger than allowed.
         """
         part = ContentRange.parse(headers.get("content-range"))
         tag = headers.get("etag")

@@ -11,9 +11,7 @@ def fetch(step: FetchStep, context: FetchContext) -> FetchResult:
     """New bytes of a source with the state to remember, or `UP_TO_DATE`.
 
     Raises:
-        SourceNotFoundError: the source is not there.
         FetchError: it cannot be fetched now, or the kind of source is not supported.
-        StorageFullError: no space left for what it sends.
     """
     match step:
         case FetchStepUrl():

@@ -46,11 +46,6 @@ def fetch_ftp(
 
     `name` is what messages call the URL; `secrets` are values that no message may show, and neither is the
     URL's password. The event time is the time of the last modification, where the server tells it.
-
-    Raises:
-        SourceNotFoundError: the server answers 550: no such file, or not for this user.
-        FetchError: a wrong URL, a refusal, no success within retries and deadline, or too large.
-        StoreError: the file cannot be written.
     """
     timing = timing or Timing()
     limits = context.limits
@@ -131,7 +126,6 @@ class _Fetch:
 
         Raises:
             TransientError: worth another attempt.
-            FetchError: not worth one.
         """
         with (
             _translated(self._name, self._secrets),

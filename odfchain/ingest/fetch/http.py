@@ -60,11 +60,6 @@ def fetch_http(
     `name` is what messages call the URL; `secrets` are values that no message may show, and
     `sent` the variables that URL and headers are made of. The event time is `Last-Modified`, where that is
     there and valid.
-
-    Raises:
-        SourceNotFoundError: the server answers 404 or 410.
-        FetchError: a wrong URL or header, a refusal, no success within retries and deadline, or too large.
-        StoreError: the file cannot be written.
     """
     timing = timing or Timing()
     limits = context.limits
@@ -102,12 +97,7 @@ class _Fetch:
         self._condition = _condition(context)
 
     def attempt(self) -> FetchResult:
-        """Ask from the first URL on, over its redirects, to a response.
-
-        Raises:
-            TransientError: worth another attempt.
-            FetchError: not worth one.
-        """
+        """Ask from the first URL on, over its redirects, to a response."""
         asked = self._condition if self._download.resumable is None else None
         with (
             contextlib.closing(HttpPool(self._context.limits)) as pool,

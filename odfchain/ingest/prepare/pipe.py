@@ -112,7 +112,6 @@ def run_pipeline(
 
     Raises:
         PrepareError: a command cannot be started or fails, or the output is too large.
-        StoreError: there is no room for the result.
     """
     with open_source(source, name) as stream:
         progress.phase(f"piping {name} through {commands[0][0]}", file_size(stream))

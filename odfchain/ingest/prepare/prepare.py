@@ -37,10 +37,6 @@ def prepare(
     The result lies in `folder`, which is private to the run. Without steps it is `source` (no copy). Only the
     result is left in `folder`, and nothing after a failure. `name` is what messages call the input. A
     manifest may come from an untrusted publisher, so commands run only with `allow_commands`.
-
-    Raises:
-        PrepareError: corrupt input, a limit that is passed, a command that fails or is not allowed.
-        StoreError: there is no room for the result.
     """
     _check_commands(steps, name, allow_commands=allow_commands)
     current = source

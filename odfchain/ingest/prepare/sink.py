@@ -45,7 +45,6 @@ class BoundedOutput:
 
         Raises:
             PrepareError: a limit would be passed.
-            StoreError: the file system refuses.
         """
         size = self.size + len(data)
         if size > self._limits.max_bytes:
@@ -73,11 +72,7 @@ class BoundedOutput:
 def bounded_output(
     path: Path, name: str, limits: PrepareLimits, *, input_bytes: int | None = None
 ) -> Iterator[BoundedOutput]:
-    """A new file at `path`, which is removed again when the block inside fails.
-
-    Raises:
-        StoreError: the file cannot be made.
-    """
+    """A new file at `path`, which is removed again when the block inside fails."""
     with storage_errors(path):
         stream = path.open("xb", buffering=0)
     try:

@@ -50,12 +50,7 @@ class CsvRecords:
         self._special = re.compile(f"{escape}*{quote}" if escape else quote) if quote else None
 
     def __iter__(self) -> Iterator[list[str | None]]:
-        """Read the file.
-
-        Raises:
-            BadInputError: the file breaks the rule; with its line.
-            StoreError: it cannot be read.
-        """
+        """Read the file."""
         quote, separator = self._dialect.quote, self._dialect.separator
         encoding = "utf-8-sig" if self._dialect.encoding == "utf-8" else self._dialect.encoding
         with storage_errors(self._path), self._path.open("r", encoding=encoding, newline="") as stream:
@@ -150,11 +145,7 @@ class CsvRecords:
 
 
 def header_of(path: Path, dialect: CsvDialect, file: str) -> list[str]:
-    """The fields of the first record; none for a file without records.
-
-    Raises:
-        BadInputError: the first record breaks the rule, or has too many fields.
-    """
+    """The fields of the first record; none for a file without records."""
     names = [field or "" for field in next(iter(CsvRecords(path, dialect, file)), [])]
     check_count(names, file)
     return names
@@ -164,10 +155,6 @@ def rewrite_csv(source: Path, target: Path, dialect: CsvDialect, file: str) -> b
     """Copy a CSV file into the one form that Spark reads exactly: UTF-8, commas, every text quoted, LF.
 
     Tells whether a field holds a line break.
-
-    Raises:
-        BadInputError: the file breaks the rule; with its line.
-        StorageFullError, StoreError: it cannot be read or written.
     """
     breaks = False
     with storage_errors(target), target.open("x", encoding="utf-8", newline="") as out:

@@ -143,7 +143,6 @@ def open_input(
 
     Raises:
         BadInputError: the file breaks the declared form.
-        SchemaError: the declared schema is malformed.
     """
     if not path.is_file():
         raise BadInputError("no such file", file=str(path))
@@ -424,12 +423,7 @@ def record_source(
     schema: ds.DataSchema | None,
     scratch: Path,
 ) -> tuple[RecordSource, tuple[str, ...]]:
-    """How a worker finds the records in the file, and notes.
-
-    Raises:
-        BadInputError: the archive of a shapefile is not what it should be.
-        SchemaError: the encoding is not known.
-    """
+    """How a worker finds the records in the file, and notes."""
     real = str(path.resolve())
     match read:
         case ReadStepJson():

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 def in_microseconds(path: Path, scratch: Path) -> tuple[Path, tuple[str, ...]]:
-    """(the file, or a copy of it in `scratch` whose timestamps have microseconds; what the user should know).
-
-    Raises:
-        BadInputError: a value is finer than a microsecond, naming column and row; or the file is unreadable.
-        OversizedInputError: its rows become more than the limits allow.
-    """
+    """(the file, or a copy of it in `scratch` whose timestamps have microseconds; notes for the user)."""
     from pyarrow.parquet import ParquetWriter
 
     from odfchain.slices.reader import open_parquet

@@ -272,11 +272,7 @@ def _spans_lines(low: _LowBytes, quote: int, *, odd: bool) -> tuple[bool, bool]:
 
 
 def transcode(source: Path, target: Path, encoding: str) -> None:
-    """Copy a text file in another encoding as UTF-8.
-
-    Raises:
-        StorageFullError, StoreError: it cannot be written.
-    """
+    """Copy a text file in another encoding as UTF-8."""
     with (
         storage_errors(target),
         source.open("r", encoding=encoding, newline="") as stream,
