@@ -51,7 +51,7 @@ _NUMBER = re.compile(r"#\d+L?|CTERelation(?:Def|Ref) \d+")
 
 @contextlib.contextmanager
 def session_for_queries(session: SparkSession) -> Iterator[SparkSession]:
-    """A session like this one of Spark Connect, for the queries of one input: its tables are nobody else's."""
+    """A session like this one of Spark Connect, for the queries of one input, with tables of its own."""
     with _asking_server("a session"):
         remote: Any = session  # the type is that of other sessions
         made: SparkSession = remote.cloneSession()
