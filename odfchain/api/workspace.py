@@ -372,9 +372,9 @@ class Workspace(Elsewhere, GivenTokens):
         given.say(progress.note)
         ordered = in_creation_order(snapshot for _, snapshot in given.found)
         alias = DatasetAlias.parse(name) if name is not None else None
-        check_free((alias or snapshot.name for snapshot in ordered), {dataset.alias for dataset in self})
         for snapshot in ordered:
             self.check(snapshot, among=ordered, queries=check, progress=progress)
+        check_free((alias or snapshot.name for snapshot in ordered), {dataset.alias for dataset in self})
         return [self.create(snapshot, alias=alias, check=False) for snapshot in ordered]
 
     def check(

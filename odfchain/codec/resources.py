@@ -172,12 +172,14 @@ def _account(value: Any) -> tuple[str, list[str]]:
 
 
 def notes_of(left_out: list[str], events: tuple[MetadataEvent, ...]) -> tuple[str, ...]:
-    """What to say of a definition whose dataset does not keep all of it, or cannot be read by everybody."""
+    """What to say of a definition whose dataset does not keep all of it, or is not polled as it is."""
     notes = [f"not kept, because ODF 0.34.1 has no place for it: {', '.join(left_out)}"] if left_out else []
-    notes += (
-        f"{event.fetch.KIND} came with ODF {_NEWER[type(event.fetch)]}: it is recorded and cannot be polled "
-        "here, and implementations of 0.34.1 cannot read the dataset"
-        for event in events
-        if isinstance(event, SetPollingSource) and type(event.fetch) in _NEWER
-    )
+    for fetch in (event.fetch for event in events if isinstance(event, SetPollingSource)):
+        if type(fetch) in _NEWER:
+            notes.append(
+                f"{fetch.KIND} came with ODF {_NEWER[type(fetch)]}: it is recorded and not polled here, and "
+                "implementations of 0.34.1 cannot read the dataset"
+            )
+        if isinstance(fetch, src.FetchStepFilesGlob) and not fetch.path.startswith(("/", "${{")):
+            notes.append(f"{fetch.path[:_LONGEST]!r} is recorded, and `pull` takes absolute paths only")
     return tuple(notes)
