@@ -18,7 +18,7 @@ from odfchain.repo.creation import in_creation_order
 __all__ = ["Definitions", "check_free", "in_creation_order", "read_given", "read_manifest", "read_snapshots"]
 
 _SUFFIXES = (".yaml", ".yml")
-_SAYS_DATASET = re.compile(rb"\bDatasetSnapshot\b|/dataset/v1alpha1/Dataset\b")
+_SAYS_DATASET = re.compile(rb"\bDatasetSnapshot\b|opendatafabric\.org/schemas/[\w/]+/Dataset\b")
 """What a text contains that is to define a dataset, also where it cannot be read as YAML."""
 
 

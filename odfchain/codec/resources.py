@@ -72,8 +72,10 @@ def is_resource(tree: Any) -> bool:
 
 
 def is_dataset(tree: Any) -> bool:
-    """Whether a document says that it is a resource of the kind Dataset."""
-    return is_resource(tree) and tree[SCHEMA] in (_SCHEMAS + _DATASET, f"{_SCHEMAS}{_DATASET}.json")
+    """Whether a document says that it is a resource of the kind Dataset, of whatever version."""
+    return (
+        is_resource(tree) and re.fullmatch(rf"{_SCHEMAS}.*/Dataset(\.json)?", str(tree[SCHEMA])) is not None
+    )
 
 
 def as_snapshot(document: Document) -> tuple[Document, list[str]]:
@@ -83,7 +85,7 @@ def as_snapshot(document: Document) -> tuple[Document, list[str]]:
         ManifestError: another kind of resource, or more than a snapshot can say. Paths are the document's.
     """
     tree = document.value
-    if not is_dataset(tree):
+    if tree[SCHEMA] not in (_SCHEMAS + _DATASET, f"{_SCHEMAS}{_DATASET}.json"):
         raise _other_kind(tree[SCHEMA])
     headers, spec = _member(tree, "headers"), _member(tree, "spec")
     left_out = [

@@ -64,7 +64,10 @@ def test_documents_of_other_kinds_are_given_apart() -> None:
     ]
 
 
-@pytest.mark.parametrize("case", ["volume", "no_kind", "header_that_is_unknown", "identity_of_its_own"])
+@pytest.mark.parametrize(
+    "case",
+    ["volume", "dataset_of_a_later_version", "no_kind", "header_that_is_unknown", "identity_of_its_own"],
+)
 def test_a_dataset_that_is_wrong_is_no_other_kind(case: str) -> None:
     (text,) = (c["text"] for c in CASES if c["id"] == case)
     with pytest.raises(ManifestError):
