@@ -131,10 +131,10 @@ def check_free(names: Iterable[DatasetAlias], known: Container[DatasetAlias]) ->
     Raises:
         NameCollisionError: all that are taken are in it.
     """
-    taken = [str(name) for name in names if name in known]
+    taken = [repr(str(name)) for name in names if name in known]
     if taken:
+        what, are = ("a dataset", "exists") if len(taken) == 1 else ("datasets", "exist")
         raise NameCollisionError(
-            f"there {'is a dataset' if len(taken) == 1 else 'are datasets'} of this name already: "
-            f"{', '.join(taken)}; nothing was made",
+            f"{what} called {', '.join(taken)} {are} already; nothing was made",
             hint="`odfchain add --update` records what manifests say differently; or choose other names",
         )
