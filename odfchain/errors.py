@@ -65,7 +65,8 @@ which no character acts (`odfchain.text`), whatever it quotes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from odfchain.text import printable
@@ -127,15 +128,26 @@ class ManifestError(OdfchainError):
             where = f"line {self.line}: " if self.line else ""
         return f"{where}{self.path}: {self.message}" if self.path else f"{where}{self.message}"
 
-    def located(self, *, source: str | None = None, line: int | None = None) -> ManifestError:
-        """The same fault with the file or line filled in where they were unknown."""
+    def located(
+        self, *, source: str | None = None, line: int | None = None, path: str | None = None
+    ) -> ManifestError:
+        """The same fault with the file or line filled in where they were unknown, and at `path` if given."""
         return ManifestError(
             self.message,
-            path=self.path,
+            path=self.path if path is None else path,
             line=self.line if self.line is not None else line,
             source=self.source or source,
             hint=self.hint,
         )
+
+
+def line_of(lines: Mapping[str, int], path: str) -> int | None:
+    """The line of the node at `path`, or of the nearest enclosing one that has a line."""
+    while path:
+        if path in lines:
+            return lines[path]
+        path = re.sub(r"(^|\.)[^.\[]*$|\[\d+\]$", "", path)
+    return lines.get("")
 
 
 def child_path(path: str, key: str | int) -> str:

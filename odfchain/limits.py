@@ -25,6 +25,8 @@ class Limits:
     """Nesting of a YAML or JSON manifest [levels]."""
     manifest_nodes: int = 10_000
     """Mappings, sequences and scalars in one manifest [count]."""
+    manifest_files: int = 10_000
+    """YAML files below a folder whose manifests are added [count]."""
     ref_bytes: int = 128
     """A reference file [bytes]; a base16 multihash has 69."""
     name_bytes: int = 200

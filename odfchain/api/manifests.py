@@ -1,13 +1,115 @@
-"""Definitions of datasets in manifests (YAML or JSON), and the order in which they are made."""
+"""Definitions of datasets in manifests (YAML or JSON): where they are found, and their order (RFC-054)."""
 
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from odfchain.codec.yaml_manifest import read_snapshots
-from odfchain.errors import ManifestError
+from odfchain.codec.yaml_manifest import read_definitions, read_snapshots
+from odfchain.errors import ManifestError, NameCollisionError
+from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.repo.creation import in_creation_order
 
-__all__ = ["in_creation_order", "read_manifest", "read_snapshots"]
+__all__ = ["Definitions", "check_free", "in_creation_order", "read_given", "read_manifest", "read_snapshots"]
+
+_SUFFIXES = (".yaml", ".yml")
+_SAYS_DATASET = re.compile(rb"\bDatasetSnapshot\b|opendatafabric\.org/schemas/[\w/]+/Dataset\b")
+"""What a text contains that is to define a dataset, also where it cannot be read as YAML."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """What manifests define: every dataset with where it was read, and what to say of the rest."""
+
+    found: list[tuple[str, DatasetSnapshot]] = field(default_factory=list)
+    passed_over: list[ManifestError] = field(default_factory=list)
+    """Why files and documents below a folder define no dataset."""
+
+    def read(self, text: str | bytes, source: str) -> None:
+        """Take in a text that defines datasets and nothing else.
+
+        Raises:
+            ManifestError: it does not.
+        """
+        self.found.extend((source, snapshot) for snapshot in read_snapshots(text, source=source or None))
+
+    def say(self, note: Callable[[str], None]) -> None:
+        """Say what is not made, and what is not kept of what is made.
+
+        Raises:
+            ManifestError: no dataset is defined.
+        """
+        for error in self.passed_over:
+            note(f"passed over: {error}")
+        for source, snapshot in self.found:
+            for text in snapshot.origin.notes if snapshot.origin else ():
+                note(f"{source}: {text}" if source else text)
+        if not self.found:
+            raise ManifestError("no manifest of a dataset is there", hint="`odfchain new NAME` writes one")
+
+
+def read_given(manifest: str | bytes | Path | Sequence[Path], source: str = "") -> Definitions:
+    """What a text defines, or manifest files, and folders with all that is below them; a file counts once.
+
+    A file that is named defines datasets and nothing else. Below a folder, files and documents that are no
+    definition of a dataset are passed over and said so; hidden names and links to folders are not looked at.
+
+    Raises:
+        ManifestError: a manifest is wrong, or cannot be read.
+    """
+    given = Definitions()
+    if isinstance(manifest, str | bytes):
+        given.read(manifest, source)
+        return given
+    seen: set[Path] = set()
+    for path in (manifest,) if isinstance(manifest, Path) else manifest:
+        for file in _below(path) if path.is_dir() else (path,):
+            if (real := file.resolve()) in seen:
+                continue
+            seen.add(real)
+            if file is path:
+                given.read(read_manifest(file), str(file))
+            else:
+                _read_below(file, given)
+    return given
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        raise ManifestError(f"cannot be read: {error.strerror}", source=str(error.filename))
+
+    count = 0
+    for parent, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if name.startswith(".") or not name.lower().endswith(_SUFFIXES):
+                continue
+            count += 1
+            if count > LIMITS.manifest_files:
+                most = f"more than {LIMITS.manifest_files:,} YAML files are below it"
+                raise ManifestError(most, source=str(folder), hint="name the folder of the manifests")
+            yield Path(parent, name)
+
+
+def _read_below(file: Path, given: Definitions) -> None:
+    source = str(file)
+    if not file.is_file():
+        given.passed_over.append(ManifestError("no file", source=source))
+        return
+    data = read_manifest(file)
+    try:
+        snapshots, others = read_definitions(data, source=source)
+    except ManifestError as error:
+        if _SAYS_DATASET.search(data):
+            raise
+        snapshots, others = [], [error]
+    given.found.extend((source, snapshot) for snapshot in snapshots)
+    given.passed_over.extend(others)
 
 
 def read_manifest(path: Path) -> bytes:
@@ -21,3 +123,18 @@ def read_manifest(path: Path) -> bytes:
             return stream.read(LIMITS.manifest_bytes + 1)
     except OSError as error:
         raise ManifestError(f"cannot be read: {error.strerror}", source=str(path)) from None
+
+
+def check_free(names: Iterable[DatasetAlias], known: Container[DatasetAlias]) -> None:
+    """No dataset of a workspace has one of these names.
+
+    Raises:
+        NameCollisionError: all that are taken are in it.
+    """
+    taken = [repr(str(name)) for name in names if name in known]
+    if taken:
+        what, are = ("a dataset", "exists") if len(taken) == 1 else ("datasets", "exist")
+        raise NameCollisionError(
+            f"{what} called {', '.join(taken)} {are} already; nothing was made",
+            hint="`odfchain add --update` records what manifests say differently; or choose other names",
+        )

@@ -348,42 +348,47 @@ class Workspace(Elsewhere, GivenTokens):
 
     def add(
         self,
-        manifest: str | bytes | Path,
+        manifest: str | bytes | Path | Sequence[Path],
         *,
         name: str | None = None,
         check: bool = True,
         progress: Progress = SILENT,
     ) -> list[Dataset]:
-        """Make every dataset that a manifest (YAML or JSON text, or a file) defines.
+        """Make every dataset that a manifest (YAML or JSON text), or files and folders of them, define.
 
-        All of the manifest is checked before the first dataset is made, its queries included (`check=False`
-        leaves them to the first run). `name` replaces the name in a manifest of one dataset. Nobody is asked
-        about commands and variables (RFC-014): the caller has read the manifest.
+        All is checked before the first dataset is made, queries included (`check=False` leaves them to the
+        first run); inputs are made first. `name` replaces the name in a manifest of one dataset. What is
+        passed over below a folder, or not kept of a manifest, is a note of `progress`. Nobody is asked about
+        commands and variables (RFC-014): the caller has read the manifest.
 
         Raises:
             ManifestError: naming file, line and path.
             NameCollisionError: a name is taken.
             QueryError, SchemaError, TransformError, EngineError: as `check`.
         """
-        from odfchain.api.manifests import read_manifest, read_snapshots
-        from odfchain.repo.creation import in_creation_order
+        from odfchain.api.manifests import check_free, in_creation_order, read_given
 
-        if isinstance(manifest, Path):
-            snapshots = read_snapshots(read_manifest(manifest), source=str(manifest))
-        else:
-            snapshots = read_snapshots(manifest)
+        given = read_given(manifest)
+        given.say(progress.note)
+        ordered = in_creation_order(snapshot for _, snapshot in given.found)
         alias = DatasetAlias.parse(name) if name is not None else None
-        ordered = in_creation_order(snapshots)
-        for snapshot in ordered if check else ():
-            self.check(snapshot, among=snapshots, progress=progress)
+        for snapshot in ordered:
+            self.check(snapshot, among=ordered, queries=check, progress=progress)
+        check_free((alias or snapshot.name for snapshot in ordered), {dataset.alias for dataset in self})
         return [self.create(snapshot, alias=alias, check=False) for snapshot in ordered]
 
     def check(
-        self, snapshot: DatasetSnapshot, *, among: Sequence[DatasetSnapshot] = (), progress: Progress = SILENT
+        self,
+        snapshot: DatasetSnapshot,
+        *,
+        among: Sequence[DatasetSnapshot] = (),
+        queries: bool = True,
+        progress: Progress = SILENT,
     ) -> None:
-        """The queries of a definition can be executed, as far as that is known before there are data.
+        """A definition can be made and its queries executed, as far as that is known before there are data.
 
-        `among` are the definitions that it will be made together with. Starts Spark if there are queries.
+        `among` are the definitions that it will be made together with. Starts Spark if there are queries;
+        without `queries` they are left to the first run.
 
         Raises:
             ManifestError: the definition breaks a rule, or its inputs are not known.
@@ -392,9 +397,8 @@ class Workspace(Elsewhere, GivenTokens):
         """
         from odfchain.transform.update import check_definition
 
-        check_definition(
-            self._files, self._with_local_inputs(snapshot), among, self._checker(progress), progress
-        )
+        checker = self._checker(progress) if queries else None
+        check_definition(self._files, self._with_local_inputs(snapshot), among, checker, progress)
 
     def _with_local_inputs(self, snapshot: DatasetSnapshot) -> DatasetSnapshot:
         from odfchain.transfer.remote_inputs import names_places, with_local_inputs

@@ -79,6 +79,20 @@ def link_blocks(
     return blocks
 
 
+def check_following(
+    blocks: Sequence[EncodedBlock], prev: Multihash | None = None, base: History | None = None
+) -> None:
+    """Blocks may follow `prev`, whose history is `base`, one after the other; of a new chain without them."""
+    for encoded in blocks:
+        check_alone(encoded.block)
+    for index, (name, _, block) in enumerate(blocks):
+        if block.prev_block_hash != prev:
+            raise ChainError(f"block {block.sequence_number} does not follow the one before it")
+        pending = [b.block for b in blocks[:index]]
+        check_append(block, PendingHistory(pending, base) if pending else base)
+        prev = name
+
+
 @dataclass(frozen=True, slots=True)
 class _Unset:
     pass
@@ -338,16 +352,8 @@ class MetadataChain:
 
     def check_all(self, blocks: Sequence[EncodedBlock], *, expected_head: Multihash | None) -> None:
         """Check that blocks may follow `expected_head` one after the other; nothing is stored."""
-        for encoded in blocks:
-            check_alone(encoded.block)
         base = self.history(expected_head) if expected_head is not None else None
-        prev = expected_head
-        for index, (name, _, block) in enumerate(blocks):
-            if block.prev_block_hash != prev:
-                raise ChainError(f"block {block.sequence_number} does not follow the one before it")
-            pending = [b.block for b in blocks[:index]]
-            check_append(block, PendingHistory(pending, base) if pending else base)
-            prev = name
+        check_following(blocks, expected_head, base)
 
     def publish(self, blocks: Sequence[EncodedBlock], *, expected_head: Multihash | None) -> None:
         """Store checked blocks oldest first, then move the reference once; all become visible together."""

@@ -15,6 +15,7 @@ from odfchain.cli.support.faults import report_error
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.cli.support.screen import echo, standard_input
 from odfchain.errors import (
+    AppendError,
     ManifestError,
     OdfchainError,
     QueryError,
@@ -23,6 +24,7 @@ from odfchain.errors import (
     UsageError,
     was_interrupted,
 )
+from odfchain.limits import LIMITS
 
 if TYPE_CHECKING:
     from odfchain import Dataset, DatasetAlias, DatasetSnapshot, StateChange, Workspace
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 
 @click.command("add")
 @click.argument("manifests", nargs=-1, type=click.Path(path_type=Path))
-@click.option("-r", "--recursive", is_flag=True, help="Take every *.yaml below the given folders.")
-@click.option("--stdin", "from_stdin", is_flag=True, help="Read manifests from standard input.")
+@click.option("-r", "--recursive", is_flag=True, help="Take the manifests below the given folders.")
+@click.option("--stdin", "from_stdin", is_flag=True, help="Read manifests from standard input, as `-` does.")
 @click.option("--name", metavar="NAME", help="Name of the dataset, instead of the one in the manifest.")
 @click.option(
     "--update", is_flag=True, help="Of datasets that exist, record what the manifest says differently."
@@ -75,7 +77,7 @@ def add_command(
     no_check: bool,
     system_columns: str | None,
 ) -> int:  # fmt: skip
-    """Make datasets from DatasetSnapshot manifests (YAML or JSON).
+    """Make datasets from manifests (YAML or JSON): DatasetSnapshot, or Dataset of ODF 0.39.
 
     All manifests are checked before the first dataset is made; a dataset appears complete or not at all. With
     --update, datasets that exist get a new query (or source, or description): what differs is recorded, and
@@ -117,33 +119,25 @@ def _state_change(*, rebuild: bool, from_now: bool, update: bool) -> StateChange
 def _read_manifests(
     paths: tuple[Path, ...], *, recursive: bool, from_stdin: bool
 ) -> list[tuple[str, DatasetSnapshot]]:
-    """(where it was read, the definition) of every dataset."""
-    from odfchain.api.manifests import read_snapshots
+    """(where it was read, the definition) of every dataset; what is not made or not kept is said."""
+    from odfchain.api.manifests import read_given
 
+    from_stdin, paths = from_stdin or _STDIN in paths, tuple(path for path in paths if path != _STDIN)
     if bool(paths) == from_stdin:
         raise UsageError("name manifest files or use --stdin")
-    if from_stdin:
-        return [("<stdin>", s) for s in read_snapshots(standard_input().read(), source="<stdin>")]
-    found: list[tuple[str, DatasetSnapshot]] = []
-    for path in _manifest_files(paths, recursive=recursive):
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}") from None
-        found += [(str(path), snapshot) for snapshot in read_snapshots(data, source=str(path))]
-    return found
-
-
-def _manifest_files(paths: tuple[Path, ...], *, recursive: bool) -> list[Path]:
-    files = []
     for path in paths:
-        if not path.is_dir():
-            files.append(path)
-        elif recursive:
-            files += sorted(p for p in path.rglob("*") if p.suffix in (".yaml", ".yml") and p.is_file())
-        else:
+        if path.is_dir() and not recursive:
             raise UsageError(f"{path} is a folder", hint="use -r to take the manifests in it")
-    return files
+        if not path.exists():
+            is_url = path.parts[0] in ("http:", "https:")
+            hint = "`add` reads files: download it, and add the file" if is_url else None
+            raise UsageError(f"{path}: no such file", hint=hint)
+    if from_stdin:
+        given = read_given(standard_input().read(LIMITS.manifest_bytes + 1), "<stdin>")
+    else:
+        given = read_given(paths)
+    given.say(TerminalProgress(quiet=options().quiet).note)
+    return given.found
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +153,14 @@ class _Adding:
     drop_constraints: bool
 
     def run(self, *, update: bool, check: bool) -> int:
-        from odfchain.api.manifests import in_creation_order
+        from odfchain.api.manifests import check_free, in_creation_order
 
         known = {dataset.alias for dataset in self.workspace}
         snapshots = in_creation_order(snapshot for _, snapshot in self.found)
+        if not update:
+            check_free((self.alias or s.name for s in snapshots), known)
         new = [s for s in snapshots if (self.alias or s.name) not in known]
-        if check and (code := self._each(new, lambda s: self._check(s, snapshots))):
+        if code := self._each(new, lambda s: self._check(s, snapshots, queries=check)):
             return code
         if not update:
             return self._each(snapshots, self._create)
@@ -185,12 +181,12 @@ class _Adding:
                 if was_interrupted(error):
                     raise KeyboardInterrupt from error
                 self.progress.stop()
-                report_error(error, about=source if isinstance(error, _OF_QUERIES) else "")
+                report_error(error, about=source if isinstance(error, _WITHOUT_PLACE) else "")
                 code = error.exit_code
         return code
 
-    def _check(self, snapshot: DatasetSnapshot, among: list[DatasetSnapshot]) -> None:
-        self.workspace.check(snapshot, among=among, progress=self.progress)
+    def _check(self, snapshot: DatasetSnapshot, among: list[DatasetSnapshot], *, queries: bool) -> None:
+        self.workspace.check(snapshot, among=among, queries=queries, progress=self.progress)
 
     def _create(self, snapshot: DatasetSnapshot) -> None:
         from odfchain import SystemColumns
@@ -228,5 +224,7 @@ def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
     return f"; its engine `{given[-1]}` is recorded as {transform.transform.engine}"
 
 
-_OF_QUERIES = (QueryError, SchemaError, TransformError)
+_WITHOUT_PLACE = (AppendError, QueryError, SchemaError, TransformError)
 """Faults of what a manifest says, which do not say themselves where that was read."""
+
+_STDIN = Path("-")

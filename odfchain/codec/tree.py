@@ -149,7 +149,8 @@ def _read_base64(value: Any, path: str) -> bytes:
         raise ManifestError("is not standard base64 with padding", path=path) from None
 
 
-def _suggest(word: str, known: list[str]) -> str:
+def suggest(word: str, known: list[str]) -> str:
+    """The known word that was meant, or all of them."""
     import difflib  # noqa: PLC0415 - only for the message
 
     by_case = [name for name in known if name.lower() == word.lower()]
@@ -167,7 +168,7 @@ def _read_enum(cls: type[Enum], value: Any, path: str) -> Enum:
     found = _enum_spellings(cls).get(text)
     if found is None:
         known = [str(member.value) for member in cls]
-        raise ManifestError(f"unknown value {text!r} ({_suggest(text, known)})", path=path)
+        raise ManifestError(f"unknown value {text!r} ({suggest(text, known)})", path=path)
     return found
 
 
@@ -197,7 +198,7 @@ def _read_union(hint: Any, variants: dict[str, type[Any]], value: Any, path: str
     if cls is None:
         known = list(dict.fromkeys(c.KIND for c in variants.values()))
         what = f"unknown kind {kind!r}" if isinstance(kind, str) else f"must be text, not {describe(kind)}"
-        raise ManifestError(f"{what} ({_suggest(str(kind), known)})", path=child_path(path, "kind"))
+        raise ManifestError(f"{what} ({suggest(str(kind), known)})", path=child_path(path, "kind"))
     return _read_object(cls, {k: v for k, v in tree.items() if k != "kind"}, path)
 
 
@@ -243,7 +244,7 @@ def _read_object(cls: type[Any], value: Any, path: str) -> Any:
     for key in tree:
         if key not in properties:
             known = list(properties)
-            hint = _suggest(key, known) if known else "it has no properties"
+            hint = suggest(key, known) if known else "it has no properties"
             raise ManifestError(f"unknown property {key!r} ({hint})", path=path)
     values = {}
     for key, (name, hint, optional) in properties.items():

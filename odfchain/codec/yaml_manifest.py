@@ -13,12 +13,13 @@ from typing import Any
 
 from odfchain.codec.blocks import MANIFEST_VERSION, TIMESTAMP_ALIGNMENT
 from odfchain.codec.json_schema import validate_tree
+from odfchain.codec.resources import PLACES, as_snapshot, is_dataset, is_resource, notes_of
 from odfchain.codec.source_settings import split_settings
 from odfchain.codec.tree import describe, from_tree, to_tree
 from odfchain.codec.yaml_reader import Document, read_document, read_documents
 from odfchain.errors import ManifestError
 from odfchain.model.events import MetadataEvent
-from odfchain.model.metadata_block import DatasetSnapshot, MetadataBlock
+from odfchain.model.metadata_block import DatasetSnapshot, MetadataBlock, Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +39,63 @@ METADATA_BLOCK = ManifestKind(
 
 
 def read_snapshots(text: str | bytes, *, source: str | None = None) -> list[DatasetSnapshot]:
-    """Every dataset snapshot of a YAML stream or JSON text, validated against its JSON Schema."""
-    documents = read_documents(text, source=source)
-    if not documents:
+    """Every dataset that a YAML stream or JSON text defines, as a snapshot or as a resource of ODF 0.39.
+
+    Raises:
+        ManifestError: one of its documents defines something else, or is wrong.
+    """
+    found, others = read_definitions(text, source=source)
+    if others:
+        raise others[0]
+    return found
+
+
+def read_definitions(
+    text: str | bytes, *, source: str | None = None
+) -> tuple[list[DatasetSnapshot], list[ManifestError]]:
+    """(every dataset that a text defines, why each of its other documents defines none).
+
+    Documents without content are passed over.
+
+    Raises:
+        ManifestError: there is no other document, or one that is to define a dataset is wrong.
+    """
+    found, others = [], []
+    for document in read_documents(text, source=source):
+        if document.value is None:
+            continue
+        try:
+            found.append(_read_snapshot(document, source))
+        except ManifestError as error:
+            if is_dataset(document.value) or _is_snapshot(document.value):
+                raise
+            others.append(error)
+    if not found and not others:
         raise ManifestError("the manifest is empty", source=source)
-    return [_read_snapshot(document, source) for document in documents]
+    return found, others
+
+
+def _is_snapshot(tree: Any) -> bool:
+    return isinstance(tree, dict) and tree.get("kind") == DATASET_SNAPSHOT.name
 
 
 def _read_snapshot(document: Document, source: str | None) -> DatasetSnapshot:
+    places: dict[str, str] = {}
+    left_out: list[str] = []
+    if is_resource(document.value):
+        try:
+            document, left_out = as_snapshot(document)
+        except ManifestError as error:
+            raise error.located(source=source, line=document.line_of(error.path)) from None
+        places = PLACES
+    origin = Origin(source, document.lines, places)
     try:
         rest, rules = split_settings(document.value)
+        snapshot: DatasetSnapshot = _content_of(rest, DATASET_SNAPSHOT)
     except ManifestError as error:
-        line = document.line_of(f"content.{error.path}")
-        raise error.located(source=source, line=line) from None
-    snapshot: DatasetSnapshot = read_manifest(Document(rest, document.lines), DATASET_SNAPSHOT, source)
-    return dataclasses.replace(snapshot, watermarks=rules)
+        raise origin.located(error) from None
+    notes = notes_of(left_out, snapshot.metadata)
+    return dataclasses.replace(snapshot, watermarks=rules, origin=dataclasses.replace(origin, notes=notes))
 
 
 def read_block(text: str | bytes, *, source: str | None = None) -> tuple[int, MetadataBlock]:
@@ -71,24 +114,20 @@ def read_block(text: str | bytes, *, source: str | None = None) -> tuple[int, Me
 def read_manifest(document: Document, kind: ManifestKind, source: str | None) -> Any:
     """The content of a document that must be a manifest of this kind, validated against its JSON Schema."""
     try:
-        content = _content(document.value, kind)
-        value = from_tree(kind.content, content)
-        validate_tree(kind.name, document.value)
+        return _content_of(document.value, kind)
     except ManifestError as error:
-        line = document.line_of(f"content.{error.path}" if error.path else "")
-        raise error.located(source=source, line=line) from None
+        raise Origin(source, document.lines).located(error) from None
+
+
+def _content_of(tree: Any, kind: ManifestKind) -> Any:
+    value = from_tree(kind.content, _content(tree, kind))
+    validate_tree(kind.name, tree)
     return value
 
 
 def _content(tree: Any, kind: ManifestKind) -> Any:
     if not isinstance(tree, dict):
         raise ManifestError(f"a manifest is an object with kind, version and content, not {describe(tree)}")
-    if "kind" not in tree and isinstance(tree.get("$schema"), str):
-        raise ManifestError(
-            f"a resource of the type {tree['$schema'][:200]!r}, which ODF 0.34.1 does not have",
-            path="$schema",
-            hint=f"{_example(kind)}; its spec and the name in its headers belong there",
-        )
     for key in ("kind", "version", "content"):
         if key not in tree:
             raise ManifestError(f"the manifest has no {key!r}", hint=_example(kind))

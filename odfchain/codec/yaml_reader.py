@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from odfchain.errors import ManifestError, child_path
+from odfchain.errors import ManifestError, child_path, line_of
 from odfchain.limits import LIMITS, Limits
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)", re.ASCII)
@@ -39,11 +39,7 @@ class Document:
 
     def line_of(self, path: str) -> int | None:
         """The line of `path`, or of the nearest enclosing node that has one."""
-        while path:
-            if path in self.lines:
-                return self.lines[path]
-            path = re.sub(r"(^|\.)[^.\[]*$|\[\d+\]$", "", path)
-        return self.lines.get("")
+        return line_of(self.lines, path)
 
 
 def read_documents(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from graphlib import CycleError, TopologicalSorter
 
 from odfchain.chain.kind_rules import belongs_in
 from odfchain.chain.transform_rules import check_normalized
@@ -45,7 +46,19 @@ def events_of(
     """The events of a snapshot in the form that blocks hold, without the Seed.
 
     `vocabulary` is what is in force where the snapshot says nothing about it.
+
+    Raises:
+        ManifestError: the snapshot breaks a rule, or an input is not known; located where it was read.
     """
+    try:
+        return _events_of(snapshot, resolve, vocabulary)
+    except ManifestError as error:
+        raise snapshot.located(error) from None
+
+
+def _events_of(
+    snapshot: DatasetSnapshot, resolve: Resolve, vocabulary: ev.DatasetVocabulary | None
+) -> list[ev.MetadataEvent]:
     events = []
     for event in snapshot.metadata:
         if isinstance(event, ev.SetVocab):
@@ -53,6 +66,8 @@ def events_of(
     for index, event in enumerate(snapshot.metadata):
         path = f"metadata[{index}]"
         _check_allowed(event, snapshot.kind, path)
+        if isinstance(event, ev.SetTransform) and snapshot.name in _local_inputs(event):
+            raise ManifestError("a dataset cannot be an input of itself", path=f"{path}.inputs")
         events.append(_normalized(event, resolve, path))
         _check_operations(events[-1], vocabulary or ev.DatasetVocabulary(), path)
     return events
@@ -155,21 +170,42 @@ def _resolve(ref: DatasetRefAny, resolve: Resolve) -> DatasetId | None:
 
 
 def in_creation_order(snapshots: Iterable[DatasetSnapshot]) -> list[DatasetSnapshot]:
-    """The snapshots so that inputs come before what is made from them; otherwise the order stays.
+    """The snapshots so that what others refer to comes before them; otherwise the order stays.
 
-    Datasets that wait for each other come last, as given: creating them fails with their missing inputs.
+    Raises:
+        ManifestError: two have one name, or some refer to each other so that none can be made first.
     """
-    waiting, ordered = list(snapshots), []
-    while waiting:
-        names = {s.name for s in waiting}
-        ready = [s for s in waiting if not _inputs(s) & (names - {s.name})] or waiting
-        ordered += ready
-        waiting = [s for s in waiting if s not in ready]
+    named: dict[DatasetAlias, DatasetSnapshot] = {}
+    for snapshot in snapshots:
+        if snapshot.name in named:
+            both = f"{_where(named[snapshot.name])} and {_where(snapshot)}"
+            raise ManifestError(f"two manifests define {both}", hint="give one of them another name")
+        named[snapshot.name] = snapshot
+    order = TopologicalSorter({name: _inputs(s) & (named.keys() - {name}) for name, s in named.items()})
+    try:
+        order.prepare()
+    except CycleError as error:
+        circle = " → ".join(_where(named[name]) for name in error.args[1])
+        raise ManifestError(f"datasets refer to each other, none can be made first: {circle}") from None
+    ordered: list[DatasetSnapshot] = []
+    while order.is_active():
+        ready = set(order.get_ready())
+        ordered += (s for name, s in named.items() if name in ready)
+        order.done(*ready)
     return ordered
+
+
+def _where(snapshot: DatasetSnapshot) -> str:
+    source = snapshot.origin and snapshot.origin.source
+    return f"{snapshot.name} ({source})" if source else str(snapshot.name)
 
 
 def _inputs(snapshot: DatasetSnapshot) -> set[DatasetAlias]:
     return {alias for ref in _refs(snapshot) if (alias := local_alias(ref)) is not None}
+
+
+def _local_inputs(event: ev.SetTransform) -> set[DatasetAlias | None]:
+    return {local_alias(item.dataset_ref) for item in event.inputs}
 
 
 def referenced(snapshot: DatasetSnapshot) -> list[DatasetAlias | DatasetId]:

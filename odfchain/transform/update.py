@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from odfchain.chain.chain import check_following, link_blocks
 from odfchain.errors import AppendError, OdfchainError, WorkspaceError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
-from odfchain.model.events import MetadataEvent, SetAttachments, SetTransform
+from odfchain.model.events import MetadataEvent, Seed, SetAttachments, SetTransform
 from odfchain.model.metadata_block import DatasetSnapshot
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Progress
 from odfchain.repo.commit import commit
 from odfchain.repo.constraint_rules import check_declared
@@ -35,14 +37,19 @@ def check_definition(
     workspace: WorkspaceFiles,
     snapshot: DatasetSnapshot,
     among: Sequence[DatasetSnapshot],
-    checker: Checker,
+    checker: Checker | None,
     progress: Progress,
 ) -> None:
-    """The queries of a definition that is made together with `among` can be executed, as far as is known."""
+    """A definition can be made with `among`: its rules hold, and with a checker its queries work."""
     inputs = known_inputs(workspace, among)
-    resolve = with_own_name(inputs.resolve, (snapshot.name,), DatasetId(bytes(32)))
+    stand_in = DatasetId(bytes(32))
+    resolve = with_own_name(inputs.resolve, (snapshot.name,), stand_in)
     events = events_of(with_versions(snapshot, workspace.config.transform), resolve)
-    _check(events, CurrentDataset(), inputs, snapshot.name, checker, progress)
+    seed = Seed(dataset_id=stand_in, dataset_kind=snapshot.kind)
+    now = Timestamp.now()
+    check_following(link_blocks([seed, *events], prev=None, next_sequence_number=0, system_time=now))
+    if checker is not None:
+        _check(events, CurrentDataset(), inputs, snapshot.name, checker, progress)
 
 
 def update_dataset(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from odfchain.chain.schema_rules import canonical
 from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.codec.tree import from_tree
-from odfchain.codec.yaml_manifest import DATASET_SNAPSHOT, read_manifest, read_snapshots, snapshot_document
+from odfchain.codec.yaml_manifest import DATASET_SNAPSHOT, read_manifest, snapshot_document
 from odfchain.codec.yaml_reader import Document
 from odfchain.errors import ManifestError
 from odfchain.model import data_schema as ds
@@ -158,15 +158,6 @@ def test_what_is_not_known_is_refused_by_its_path(read: dict[str, Any], path: st
 def test_a_format_is_recorded_as_it_was_written(text: str) -> None:
     event = recorded(manifest({"kind": "Csv", "timestampFormat": text, "dateFormat": text}))
     assert (event.read.timestamp_format, event.read.date_format) == (text, text)
-
-
-def test_a_resource_of_newer_nodes_is_named() -> None:
-    text = "$schema: https://opendatafabric.org/schemas/dataset/v1alpha1/Dataset.json\nheaders: {name: a}\nspec: {}\n"
-    with pytest.raises(
-        ManifestError, match=r"v1alpha1/Dataset\.json., which ODF 0.34.1 does not have"
-    ) as caught:
-        read_snapshots(text, source="m.yaml")
-    assert "m.yaml:1" in str(caught.value)
 
 
 # --- SetDataSchema ---------------------------------------------------------------------------------

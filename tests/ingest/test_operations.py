@@ -21,7 +21,7 @@ def test_add_explains_a_declared_schema_without_operations(workspace: Workspace)
     with pytest.raises(ManifestError) as caught:
         workspace.add(manifest(CHANGELOG))
     assert str(caught.value).startswith(
-        "metadata[0].merge: merge ChangelogStream takes what each row does from the column 'op', "
+        "line 13: metadata[0].merge: merge ChangelogStream takes what each row does from the column 'op', "
         "which the declared schema does not have (it has city, population)"
     )
     assert "0 for +A, 1 for -R, 2 for -C, 3 for +C" in str(caught.value.hint)

@@ -9,6 +9,7 @@ import pytest
 
 from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.errors import ManifestError
+from odfchain.ids.did import DatasetId
 from odfchain.model import events as ev
 from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.sources import SqlQueryStep
@@ -141,7 +142,7 @@ def test_an_alias_of_an_input_is_kept_and_ids_are_accepted(workspace: WorkspaceF
 
 
 def test_inputs_are_made_before_what_is_made_from_them() -> None:
-    from odfchain.repo.creation import in_creation_order
+    from odfchain.repo.creation import events_of, in_creation_order
 
     def derived(name: str, *inputs: str) -> DatasetSnapshot:
         refs = ", ".join(f"{{datasetRef: {i}}}" for i in inputs)
@@ -151,4 +152,11 @@ def test_inputs_are_made_before_what_is_made_from_them() -> None:
     a, b, c = derived("a", "B", "c"), derived("b", "c", "elsewhere"), snapshot(PUSH, name="c")
     assert in_creation_order([a, b, c]) == [c, b, a]
     x, y = derived("x", "y"), derived("y", "x")
-    assert in_creation_order([x, c, y]) == [c, x, y], "a cycle is left to fail when it is made"
+    with pytest.raises(ManifestError, match="none can be made first: x → y → x"):
+        in_creation_order([x, c, y])
+    with pytest.raises(ManifestError, match="two manifests define c and C"):
+        in_creation_order([c, a, snapshot(PUSH, name="C")])
+    with pytest.raises(
+        ManifestError, match=r"^line 9: metadata\[0\]\.inputs: a dataset cannot be an input of itself"
+    ):
+        events_of(derived("a", "c", "A"), lambda _: DatasetId(bytes(32)))

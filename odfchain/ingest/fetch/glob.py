@@ -45,6 +45,7 @@ from odfchain.net.template import expand
 from odfchain.text import one_line
 
 _SHOWN = 5
+_HOW = "FilesGlob takes a path like /data/*.csv: write it into the manifest, and run `odfchain add --update`"
 _MILLISECOND = 1_000_000
 _RUN_OF_FOLDERS = re.compile(r"(/\*\*)+(?=/|\Z)")
 """One `**` stands for any folders; the library visits each folder once more for every further one."""
@@ -82,7 +83,7 @@ def fetch_glob(
     pattern = expand(step.path, context.variables, where=one_line(step.path))
     what = one_line(step.path)
     if not pattern.startswith("/") or "\0" in pattern:
-        raise FetchError(f"{what}: not an absolute path", hint="FilesGlob takes a path like /data/*.csv")
+        raise FetchError(f"{what}: not an absolute path", hint=_HOW)
     pattern = _RUN_OF_FOLDERS.sub("/**", pattern)
     fixed, folders = _split(pattern)
     files = _files(pattern, fixed, what)
