@@ -183,6 +183,8 @@ class Repository:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request; what goes wrong here is answered with 500 and told to `problem`."""
+        if self._writing is not None:
+            self._writing.look_for_left()
         # a file belongs to a push, which has asked the store when it began
         if self._copy is not None and scope.get("method") != "PUT":
             await self._copy.renew()
