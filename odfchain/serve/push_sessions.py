@@ -168,8 +168,8 @@ class PushSessions:
             self._uncommitted = kept
             mine = kept.setdefault((session.alias.key, token), _Uncommitted(now))
             used = sum(each.size for (_, digest), each in kept.items() if digest == token)
-            used -= mine.sizes.get(what, 0)
-            if used + size > SMART.uncommitted_share * (free + used):
+            more = size - mine.sizes.get(what, 0)
+            if used + more > SMART.uncommitted_share * (free + used):
                 return False
             mine.since = now
             mine.put(what, size)
