@@ -83,27 +83,26 @@ class PushSessions:
     """By dataset and token."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def attend(self, alias: DatasetAlias, token: AccessToken) -> bool:
-        """Whether a connection is listened to, because it might push; if so, it counts until it is left."""
+    def attend(self, token: AccessToken) -> bool:
+        """Whether another connection is listened to; if so, it counts until it is left."""
         with self._lock:
-            if not self._has_room(alias, token) or self._connections[token.digest] >= _CONNECTIONS:
-                return False
-            self._connections[token.digest] += 1
-            return True
+            self._connections[token.digest] += (free := self._connections[token.digest] < _CONNECTIONS)
+            return free
 
     def leave(self, token: AccessToken) -> None:
         """A connection that was attended to has ended."""
         with self._lock:
             self._connections[token.digest] -= 1
 
-    def _has_room(self, alias: DatasetAlias, token: AccessToken) -> bool:
-        of_token = sum(each.token.digest == token.digest for each in self._open.values())
+    def has_room(self, alias: DatasetAlias, token: AccessToken) -> bool:
+        """Whether a push could begin now."""
+        of_token = sum(each.token.digest == token.digest for each in list(self._open.values()))
         return alias.key not in self._open and len(self._open) < _MOST and of_token < _MOST_OF_TOKEN
 
     def begin(self, alias: DatasetAlias, token: AccessToken) -> PushSession | None:
         """A push that nobody else does at the same time; None when somebody does, or too many others."""
         with self._lock:
-            if not self._has_room(alias, token):
+            if not self.has_room(alias, token):
                 return None
             now = self.now()
             found = self._open[alias.key] = PushSession(alias, token, now, now + _LONGEST_SECONDS)

@@ -157,9 +157,10 @@ async def answer_push(
     session: PushSession | None = None
     await send({"type": "websocket.accept"})
     closing: Closing | None = _BUSY
-    if writing.sessions.attend(alias, token):
+    if writing.sessions.attend(token):
         try:
-            first = await _first(receive)
+            # that there is no room is said at once
+            first = await _first(receive) if writing.sessions.has_room(alias, token) else ""
             if not isinstance(first, str):
                 closing = first
             elif (session := writing.sessions.begin(alias, token)) is not None:

@@ -11,9 +11,10 @@ import pytest
 
 from odfchain.digest.physical import hash_file
 from odfchain.errors import BusyError, CorruptedPeerError, StoreError
+from odfchain.ids.multibase import encode
 from odfchain.ids.multihash import Multihash
 from odfchain.progress import SILENT
-from odfchain.serve import smart_pushes
+from odfchain.serve import push_target, smart_pushes
 from odfchain.transfer.incoming import Incoming
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from tests.kit.held_puts import PIECE, HeldPut, Watched, path_of
@@ -171,7 +172,9 @@ def test_who_uploads_is_asked_with_every_piece(
         assert not list((site.node.root / "incoming" / "cities" / "objects").iterdir())
 
 
-def test_a_file_is_not_written_to_once_it_has_its_name(site: Site, watched: Watched) -> None:
+def test_a_file_is_not_written_to_once_it_has_its_name(
+    site: Site, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second PUT in the same push, good or bad, or given up, leaves the file of the first."""
     chain, key = large()
     body, token = chain.objects[key], site.token()
@@ -191,8 +194,36 @@ def test_a_file_is_not_written_to_once_it_has_its_name(site: Site, watched: Watc
         number = len(watched.files)
         late.send(PIECE)
         watched.until_written(number, 1)
+        said = list[int]()
+        pull = push_target.pull_dataset
+
+        def committing(*args: Any) -> Any:
+            said.append(late.finish())
+            return pull(*args)
+
+        monkeypatch.setattr(push_target, "pull_dataset", committing)
         commit(socket)
-        assert late.finish() == 404, "nothing is taken over once a push commits"
+        assert said == [404], "nothing is taken over once a push commits"
+    assert site.idle.wait(20)
+    intact(site, chain)
+
+
+@pytest.mark.parametrize("encoding", ["base58btc", "base64url", "base32"])
+def test_another_spelling_of_a_hash_is_the_same_object(encoding: str, site: Site, watched: Watched) -> None:
+    chain, key = large()
+    body, token = chain.objects[key], site.token()
+    spelled = f"/cities/data/{encode(key.name.to_bytes(), encoding)}"
+    with site.socket(token) as socket:
+        asked_for_objects(socket, chain)
+        first = HeldPut(site.url, path_of(key), token, body)
+        first.send(PIECE)
+        watched.until_written(0, 1)
+        assert HeldPut(site.url, spelled, token, b"?" * len(body)).finish() == 409
+        assert first.finish() == 201
+        assert HeldPut(site.url, spelled, token, b"?" * len(body)).finish() == 400
+        assert HeldPut(site.url, spelled, token, body).finish() == 201
+        assert site.put(str(chain.files[1]), chain.objects[chain.files[1]], token) == 201
+        commit(socket)
     assert site.idle.wait(20)
     intact(site, chain)
 
@@ -203,18 +234,19 @@ def test_what_was_hashed_is_the_file_that_was_written(
     """Where another file has the name right after it was given, that one is hashed before it is published."""
     chain, key = large()
     body, token = chain.objects[key], site.token()
-    publish = Incoming.publish
+    replace = Path.replace
 
-    def published(incoming: Incoming, path: Path) -> Any:
-        state = publish(incoming, path)
-        path.unlink()
-        path.write_bytes(b"?" * len(body))
-        return state
+    def replaced(path: Path, target: Path) -> Path:
+        found = replace(path, target)
+        if target.name.endswith(str(key.name)):
+            target.unlink()
+            target.write_bytes(b"?" * len(body))
+        return found
 
     with site.socket(token) as socket:
         asked_for_objects(socket, chain)
         assert site.put(str(chain.files[1]), chain.objects[chain.files[1]], token) == 201
-        monkeypatch.setattr(Incoming, "publish", published)
+        monkeypatch.setattr(Path, "replace", replaced)
         assert site.put(str(key), body, token) == 201
         socket.send(COMPLETE)
         socket.send("{}")
