@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
 from odfchain.digest.physical import hash_bytes, hash_file
 from odfchain.errors import StoreError
+from odfchain.ids.names import DatasetAlias
 from odfchain.model import events as ev
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.workspace_files import WorkspaceFiles
@@ -121,8 +123,8 @@ def test_a_push_does_not_last_for_ever(site: Site, monkeypatch: pytest.MonkeyPat
     token = site.token()
     with site.socket(token) as socket:
         asked_for_objects(socket, CHAIN)
-        with contextlib.suppress(Exception):
-            while True:
+        with contextlib.suppress(ConnectionClosed):
+            for _ in range(1_000):
                 assert socket.recv(20) == "{}"
                 socket.send(json.dumps({"details": {"Running": {"uploaded_objects_count": 0}}}))
         assert (socket.close_code, socket.close_reason) == LATE
@@ -281,12 +283,12 @@ def test_a_token_has_a_share_of_the_disk(site: Site, monkeypatch: pytest.MonkeyP
         assert put(socket, slices[0], mine) == 201
         assert put(socket, slices[0], mine) == 201, "what comes again takes no more"
         assert site.put(str(slices[1]), b"?" * size, mine) == 400
-        assert put(socket, slices[1], mine) == 201, "what was refused takes nothing"
-        assert put(socket, slices[2], mine) == 507
+        assert put(socket, slices[2], mine) == 201, "what was refused takes nothing"
+        assert put(socket, slices[1], mine) == 507
     assert site.idle.wait(20)
     with site.socket(other) as socket:
         asked_for_objects(socket, chain)
-        assert put(socket, slices[2], other) == 201, "others have theirs"
+        assert put(socket, slices[1], other) == 201, "others have theirs"
         for key in chain.files:
             if key not in slices:
                 assert site.put(str(key), chain.objects[key], other) == 201
@@ -303,6 +305,29 @@ def test_a_token_has_a_share_of_the_disk(site: Site, monkeypatch: pytest.MonkeyP
         assert site.put(str(chain.files[-2]), chain.objects[chain.files[-2]], mine) == 201, (
             "all was committed"
         )
+
+
+def test_what_counts_is_what_waits_for_a_commit() -> None:
+    """Of one token, for whatever dataset; until it is committed, refused, or removed after a day."""
+    now = [0.0]
+    sessions = push_sessions.PushSessions(now=lambda: now[0])
+    made = [made_token(name, ["push:%"], Timestamp.now()).token for name in ("a", "b")]
+    one, two, theirs = (
+        session
+        for name, token in (("one", made[0]), ("two", made[0]), ("theirs", made[1]))
+        if (session := sessions.begin(DatasetAlias.parse(name), token)) is not None
+    )
+    fits = lambda session, what, size: sessions.reserve(session, what, size, 100)  # noqa: E731 - said often
+    assert fits(one, "x", 50)
+    assert not fits(two, "x", 26)
+    assert fits(theirs, "x", 50)
+    sessions.release(one, "x")
+    assert fits(two, "x", 50)
+    sessions.committed(two, CHAIN.head)
+    assert fits(one, "x", 50)
+    assert not fits(two, "x", 50)
+    now[0] = push_sessions.LEFT_SECONDS + 1
+    assert fits(two, "x", 50)
 
 
 def test_blocks_take_of_the_share_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
