@@ -161,6 +161,8 @@ class SmartLimits:
     """A batch [bytes]…"""
     unpacked_bytes: int = 256 << 20
     """…and unpacked."""
+    uncommitted_share: float = 0.5
+    """What all that one token has sent and not committed may take of the disk space that there is for it."""
 
 
 SMART = SmartLimits()

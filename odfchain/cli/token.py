@@ -22,7 +22,7 @@ def token_command() -> None:
     multiple=True,
     required=True,
     metavar="RIGHT:PATTERN",
-    help="What it allows: read:, push:, or force:PATTERN to overwrite history; in patterns % is any text.",
+    help="What it allows: read:, push:, or force:PATTERN to overwrite history. % is any text: ALICE/%, %/%.",
 )
 def token_create(name: str, allow: tuple[str, ...]) -> None:
     """Make a token and print it, this once: only its hash is kept, in .odfchain/tokens.yaml.

@@ -18,7 +18,7 @@ from odfchain.digest.sha3 import sha3_256
 from odfchain.errors import InvalidIdError, UsageError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import AccountName, DatasetAlias
-from odfchain.ids.patterns import DatasetNamePattern, DatasetPattern
+from odfchain.ids.patterns import DatasetNamePattern
 from odfchain.model.timestamp import Timestamp
 from odfchain.text import one_line
 
@@ -38,16 +38,21 @@ class Right(Enum):
     """To overwrite the history of a dataset by a push."""
 
 
+_ANY = "%"
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A right, for the datasets of a pattern."""
+    """A right, for the datasets whose names fit, of one account, of none, or of any."""
 
     right: Right
-    pattern: DatasetPattern
+    account: AccountName | str | None
+    """None: datasets without an account; `%`: all."""
+    pattern: DatasetNamePattern
 
     @classmethod
     def parse(cls, text: str) -> Grant:
-        """The right that a text such as `push:org/%` names.
+        """The right that a text such as `push:org.%`, `push:alice/%` or `read:%/%` names.
 
         Raises:
             UsageError: there is no such right, or the pattern is none.
@@ -57,18 +62,22 @@ class Grant:
         if right not in known or not colon:
             raise UsageError(
                 f"{one_line(text, 100)!r} is not a right",
-                hint="rights are read:, push: and force:PATTERN, such as read:org.% or push:alice/%",
+                hint="rights are read:, push: and force:PATTERN, such as push:org.%, read:alice/%, read:%/%",
             )
         account, slash, name = pattern.rpartition("/")
         try:
-            found = DatasetPattern(AccountName(account) if slash else None, DatasetNamePattern(name))
+            whose = account if account == _ANY else AccountName(account) if slash else None
+            return cls(known[right], whose, DatasetNamePattern(name))
         except InvalidIdError as error:
             raise UsageError(f"{one_line(text, 100)!r} is not a right: {error}") from None
-        return cls(known[right], found)
+
+    def matches(self, alias: DatasetAlias) -> bool:
+        """Whether it is for a dataset: what names no account is for none of an account."""
+        return self.account in (_ANY, alias.account) and self.pattern.matches(alias.name)
 
     def __str__(self) -> str:
-        account = "" if self.pattern.account is None else f"{self.pattern.account}/"
-        return f"{self.right.value}:{account}{self.pattern.pattern}"
+        account = "" if self.account is None else f"{self.account}/"
+        return f"{self.right.value}:{account}{self.pattern}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +92,14 @@ class AccessToken:
     def may(self, right: Right, alias: DatasetAlias) -> bool:
         """Whether it allows something with a dataset."""
         rights = (Right.READ, Right.PUSH) if right is Right.READ else (right,)
-        return any(grant.right in rights and grant.pattern.matches(alias) for grant in self.allow)
+        return any(grant.right in rights and grant.matches(alias) for grant in self.allow)
 
     @property
     def account(self) -> str:
         """Whose it is: the account that all of its rights are for, else its own name."""
-        accounts = {grant.pattern.account for grant in self.allow}
+        accounts = {grant.account for grant in self.allow}
         only = accounts.pop() if len(accounts) == 1 else None
-        return self.name if only is None else str(only)
+        return str(only) if isinstance(only, AccountName) else self.name
 
     @property
     def account_id(self) -> str:

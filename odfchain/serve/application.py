@@ -183,6 +183,8 @@ class Repository:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request; what goes wrong here is answered with 500 and told to `problem`."""
+        if self._writing is not None:
+            self._writing.look_for_left()
         # a file belongs to a push, which has asked the store when it began
         if self._copy is not None and scope.get("method") != "PUT":
             await self._copy.renew()
@@ -249,11 +251,11 @@ class Repository:
             return _Answer(status, ((b"content-type", _JSON), _ASK_AGAIN, *asking), document)
         if scope["method"] not in ("GET", "HEAD"):
             return _NOT_ALLOWED
-        if path == "info":
-            return _current(scope, _JSON, json.dumps({"isMultiTenant": self._has_accounts()}).encode())
         reader = self._reader(scope)
         if reader is None:
             return _NOT_KNOWN
+        if path == "info":
+            return _current(scope, _JSON, json.dumps({"isMultiTenant": self._has_accounts(reader)}).encode())
         if path == "":
             return _current(scope, b"text/html; charset=utf-8", _page(await self._entries(reader)))
         if path == INDEX_KEY:
@@ -298,9 +300,9 @@ class Repository:
         found = self._published.dataset(ref)
         return found if found is not None and reader.sees(found.alias) else None
 
-    def _has_accounts(self) -> bool:
-        """Whether no alias here is without an account, so that one in a URL would mean nothing."""
-        aliases = [dataset.alias for dataset in self._published.datasets()]
+    def _has_accounts(self, reader: Reader) -> bool:
+        """Whether all aliases that are there for who asks have an account, so that none may be left out."""
+        aliases = [dataset.alias for dataset in self._published.datasets() if reader.sees(dataset.alias)]
         return bool(aliases) and all(alias.account is not None for alias in aliases)
 
     def _branch(self, key: str) -> str | None:

@@ -1,12 +1,19 @@
 """The dataset of one push: judged and published by what pulls are judged and published by.
 
 Blocks wait in the folder where a pull would have left them, objects beside them. So what is committed is a
-pull of what was sent, and an interrupted push leaves what the next one need not send again. Where datasets
-are in a store, a push opens the workspace as a command does: what it judges by is what the store has then.
+pull of what was sent, and an interrupted push leaves what the next one need not send again, for a day. Where
+datasets are in a store, a push opens the workspace as a command does: what it judges by is what the store has
+then.
+
+    <area>/objects/         what is complete, hashed, and never written again
+    <area>/uploads/         a folder for each push that is going on; it marks the area as one of pushes
 """
 
 from __future__ import annotations
 
+import shutil
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,6 +64,7 @@ from odfchain.transfer.slice_files import DataObject, arriving
 from odfchain.transfer.smart_objects import address_here, key_of
 from odfchain.transfer.sync import SyncOptions
 
+_UPLOADS = "uploads"
 _STORE_FAILS = "The store of this node fails."
 _SAID: Mapping[type[OdfchainError], str] = {
     OutcomeUnknownError: "It is not known whether this was committed.",
@@ -85,6 +93,10 @@ class DatasetTarget:
     _collision: Reason | None = field(default=None, init=False)
     """Why a new dataset cannot be here; it is said where nodes say it, when objects are named."""
     _objects: dict[ObjectKey, DataObject] = field(default_factory=dict, init=False)
+    _unnamed: Counter[ObjectKey] = field(default_factory=Counter, init=False)
+    """How often each may still be named: as often as blocks do."""
+    _strategies: dict[ObjectKey, PushStrategy] = field(default_factory=dict, init=False)
+    """Of those that were named."""
 
     @property
     def _where(self) -> str:
@@ -135,13 +147,25 @@ class DatasetTarget:
             return refusal
         self._head = blocks[-1].hash
         if self._collision is None:
+            self._make_room(sum(len(block.data) for block in blocks))
             peer = PushedPeer(self._where, self._head, blocks)
             try:
                 found = judge_pull(self.workspace, peer, self.session.alias, self._options)
             except RefConflictError:
                 return self._moved()
             self._objects = {item.key: item for item in found}
+            self._unnamed = Counter(item.key for item in found)
         return None
+
+    def _make_room(self, size: int) -> None:
+        """What comes has a place that is known to be one of pushes, and has not been used up."""
+        uploads = arrival_folder(self.workspace, self.session.alias) / _UPLOADS
+        if not uploads.is_dir():
+            self.sessions.release(self.session)
+        fsio.make_folder(uploads)
+        fsio.mark_used(uploads)
+        if not self.sessions.reserve(self.session, "blocks", size, shutil.disk_usage(uploads).free):
+            raise _refused(Phase.METADATA_REQUEST, "There is no space for it.")
 
     def _moved(self) -> Refusal:
         """Another writer has moved the head since the push began; what he did is here now."""
@@ -184,9 +208,12 @@ class DatasetTarget:
         """As `PushTarget`."""
         with self._asking(Phase.OBJECTS_REQUEST):
             self._refuse_collision()
-            folder = arrival_folder(self.workspace, self.session.alias) / "objects"
-        fsio.make_folder(folder)
-        self.session.folder = folder
+            area = arrival_folder(self.workspace, self.session.alias)
+        if self.session.uploads is None:
+            self.session.uploads = area / _UPLOADS / uuid.uuid4().hex
+        self.session.folder = area / "objects"
+        fsio.make_folder(self.session.uploads)
+        fsio.make_folder(self.session.folder)
         return PushStrategies(object_transfer_strategies=tuple(self._strategy(file) for file in files))
 
     def _refuse_collision(self) -> None:
@@ -202,23 +229,37 @@ class DatasetTarget:
         item = self._objects.get(key)
         if item is None or item.size != file.size:
             raise _refused(Phase.OBJECTS_REQUEST, "No block names this object.")
-        if self._is_here(item):
-            return PushStrategy(object_file=file, push_strategy=PushMethod.SKIP_UPLOAD, upload_to=None)
-        self.session.wanted[key] = item.size
-        upload = address_here(self.base, key, self.authorization)
-        return PushStrategy(object_file=file, push_strategy=PushMethod.HTTP_UPLOAD, upload_to=upload)
+        if self._unnamed[key] < 1:
+            raise _refused(Phase.OBJECTS_REQUEST, "This object is named more often than blocks do.")
+        self._unnamed[key] -= 1
+        found = self._strategies.get(key)
+        if found is None:
+            method, upload = PushMethod.SKIP_UPLOAD, None
+            if not self._is_here(item):
+                self.session.wanted[key] = item.size
+                method, upload = PushMethod.HTTP_UPLOAD, address_here(self.base, key, self.authorization)
+            found = PushStrategy(object_file=file, push_strategy=method, upload_to=upload)
+            self._strategies[key] = found
+        return found
 
     def _is_here(self, item: DataObject) -> bool:
         assert self.session.folder is not None  # noqa: S101 - objects are named
-        uploaded = arriving(self.session.folder, item.key)
-        if (state := _hashed(uploaded, item)) is not None:
-            self.session.hashed[item.key] = state
+        if self._is_at(arriving(self.session.folder, item.key), item):
             return True
         present = self._present()
-        if present is None:
-            return False
         # only the folder is looked at: a store would be asked for each object, and what it has is sent here
-        return _hashed(present.folder / str(item.key), item) is not None
+        return present is not None and self._is_at(present.folder / str(item.key), item)
+
+    def _is_at(self, path: Path, item: DataObject) -> bool:
+        """Whether a file is the object; it is hashed once for each of its states, by whatever push."""
+        if not path.is_file() or (found := path.stat()).st_size != item.size:
+            return False
+        state = fsio.file_state(found)
+        if not self.sessions.has_hashed(item.key, state):
+            if hash_file(path)[0] != item.key.name:
+                return False
+            self.sessions.remember(item.key, state)
+        return True
 
     def commit(self) -> None:
         """As `PushTarget`."""
@@ -228,8 +269,9 @@ class DatasetTarget:
     def _commit(self) -> None:
         assert self._head is not None  # noqa: S101 - blocks were taken
         self._refuse_collision()
+        self.sessions.close(self.session)
         # the blocks lie where they were put when they were judged
-        peer = PushedPeer(self._where, self._head, hashed=self.session.hashed)
+        peer = PushedPeer(self._where, self._head, has_hashed=self.sessions.has_hashed)
         try:
             outcome = pull_dataset(self.workspace, peer, self.session.alias, self._options)
         except NameCollisionError:
@@ -252,13 +294,19 @@ class DatasetTarget:
             raise _refused(phase, said) from None
 
 
-def _hashed(path: Path, item: DataObject) -> fsio.FileState | None:
-    """What a file was when it was hashed; None where it is none, or another one."""
-    if not path.is_file():
-        return None
-    found = path.stat()
-    is_it = found.st_size == item.size and hash_file(path)[0] == item.key.name
-    return fsio.file_state(found) if is_it else None
+def remove_left(workspace: WorkspaceFiles, before_ns: int) -> None:
+    """What was pushed, was not committed, and was not used since a time [ns since the epoch] is gone.
+
+    What pulls have left, and what a push is at work with, stays.
+    """
+    new, present = workspace.root / "incoming", workspace.root / "datasets"
+    found = [(uploads.parent, new / f".lock-{uploads.parent.name}") for uploads in new.glob(f"*/{_UPLOADS}")]
+    there = present.glob(f"*/info/incoming/{_UPLOADS}")
+    found += [(uploads.parent, uploads.parent.with_suffix(".lock")) for uploads in there]
+    for area, lock in found:
+        with fsio.try_locked(lock) as is_free:
+            if is_free and fsio.is_unused_since(area, before_ns):
+                fsio.remove_tree(area)
 
 
 def _refused(phase: Phase, message: str) -> FlowError:

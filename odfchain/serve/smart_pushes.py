@@ -1,26 +1,27 @@
 """Pushes over the smart transfer protocol: `/{alias}/push`, a WebSocket, and the files that go with it.
 
 Who writes shows a token with a right for the dataset; it is looked at again with every message and every
-file, so that one that was revoked is of no use from then on. Source: RFC-050.
+piece of a file, so that one that was revoked is of no use from then on. A file is written under a name of its
+own, and takes its place once it is complete, hashed and durable. Source: RFC-050.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from odfchain.errors import CorruptedPeerError, OdfchainError, StorageFullError
 from odfchain.ids.names import DatasetAlias
 from odfchain.progress import SILENT
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.access_tokens import AccessToken, Right, holder
-from odfchain.serve.push_sessions import PushSession, PushSessions
-from odfchain.serve.push_target import DatasetTarget
+from odfchain.serve.push_sessions import LEFT_SECONDS, PushSession, PushSessions
+from odfchain.serve.push_target import DatasetTarget, remove_left
 from odfchain.serve.smart_pulls import (
     REVOKED,
     Message,
@@ -57,6 +58,8 @@ _REFUSED_SECONDS = 10.0
 """How long a client that was refused has to close [s]."""
 _FIRST_SECONDS = 20.0
 """How long the first answer may take, for which clients wait 30 s [s]."""
+_LOOK_SECONDS = 3_600.0
+"""How often it is looked for what was pushed and never committed [s]."""
 _PIECE_BYTES = 1 << 20
 _THREADS = 8
 """For pushes, of which there are no more at a time [count]."""
@@ -67,6 +70,12 @@ Status = tuple[int, str]
 _UNKNOWN: Status = (401, "this needs a token")
 _FORBIDDEN: Status = (403, "this token is not for that")
 _UNNAMED: Status = (404, "no push here wants this file")
+_FULL: Status = (507, "there is no space for it")
+_BUSY = Closing(FAILED, "Busy.")
+_SILENT = Closing(FAILED, "Nothing was said for too long.")
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 @dataclass(slots=True)
@@ -82,6 +91,7 @@ class Writing:
     sessions: PushSessions = field(default_factory=PushSessions, init=False)
     threads: ThreadPoolExecutor = field(init=False)
     """For what pushes wait for: a store that is slow must not hold up those who read."""
+    _looks_at: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self.tokens = TokenFile(self.workspace.root)
@@ -97,6 +107,18 @@ class Writing:
     def still(self, token: AccessToken) -> bool:
         """Whether a token has not been revoked."""
         return token in self.tokens.tokens()
+
+    def look_for_left(self) -> None:
+        """What was pushed and not committed for a day is removed, beside what else is done."""
+        if (now := self.sessions.now()) >= self._looks_at:
+            self._looks_at = now + _LOOK_SECONDS
+            self.threads.submit(self._remove_left, asyncio.get_running_loop())
+
+    def _remove_left(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            remove_left(self.workspace, int((time.time() - LEFT_SECONDS) * 1e9))
+        except OdfchainError as error:
+            loop.call_soon_threadsafe(self.problem, str(error))
 
 
 async def answer_push(
@@ -131,69 +153,104 @@ async def answer_push(
     if own:
         await refuse_upgrade(send, 403, "this dataset is written here")
         return
-    session = writing.sessions.begin(alias, token)
     loop = asyncio.get_running_loop()
-    try:
-        await send({"type": "websocket.accept"})
-        if session is None:
-            closing: Closing | None = Closing(FAILED, "Busy.")
-        else:
-            target = DatasetTarget(
-                writing.workspace.reopened(),
-                writing.sessions,
-                session,
-                base,
-                authorization or "",
-                lambda text: loop.call_soon_threadsafe(writing.problem, text),
-            )
-            closing = await _converse(writing, PushServing(target), session, receive, send)
-    finally:
-        if session is not None:
-            writing.sessions.end(session)
+    session: PushSession | None = None
+    await send({"type": "websocket.accept"})
+    closing: Closing | None = _BUSY
+    if writing.sessions.attend(token):
+        try:
+            # that there is no room is said at once
+            first = await _first(receive) if writing.sessions.has_room(alias, token) else ""
+            if not isinstance(first, str):
+                closing = first
+            elif (session := writing.sessions.begin(alias, token)) is not None:
+                target = DatasetTarget(
+                    writing.workspace.reopened(),
+                    writing.sessions,
+                    session,
+                    base,
+                    authorization or "",
+                    lambda text: loop.call_soon_threadsafe(writing.problem, text),
+                )
+                closing = await _converse(writing, PushServing(target), session, first, receive, send)
+        finally:
+            writing.sessions.leave(token)
+            if session is not None:
+                writing.sessions.end(session)
     if closing is not None:
         await send({"type": "websocket.close", "code": closing.code, "reason": closing.reason})
 
 
-async def _converse(
-    writing: Writing, serving: PushServing, session: PushSession, receive: Receive, send: Send
-) -> Closing | None:
-    """How the connection is to be ended; None when the client has ended it."""
-    refused = False
+async def _first(receive: Receive) -> str | Closing | None:
+    """What a client says first, or how its connection ends: who says nothing is not in the way of others."""
+    try:
+        async with asyncio.timeout(_SILENT_SECONDS):
+            return await _said(receive)
+    except TimeoutError:
+        return _SILENT
+
+
+async def _said(receive: Receive) -> str | Closing | None:
+    """What a client says; how the connection is to be ended where that is no text, None when it has ended."""
     while True:
-        seconds = (
-            _REFUSED_SECONDS if refused else _PING_SECONDS if serving.asks_for_progress else _SILENT_SECONDS
-        )
-        try:
-            async with asyncio.timeout(seconds):
-                message = await receive()
-        except TimeoutError:
-            if not serving.asks_for_progress or writing.sessions.now() - session.touched >= _SILENT_SECONDS:
-                return Closing(FAILED, "Nothing was said for too long.")
-            await send({"type": "websocket.send", "text": text_of(Empty())})
-            continue
+        message = await receive()
         if message["type"] == "websocket.disconnect":
             return None
-        if message["type"] != "websocket.receive":
-            continue
-        session.touched = writing.sessions.now()
-        text = message.get("text")
-        if text is None:
-            return Closing(FAILED, "Messages are text.")
-        if refused:
-            return Closing(FAILED, "This push was refused.")
+        if message["type"] == "websocket.receive":
+            text: str | None = message.get("text")
+            return Closing(FAILED, "Messages are text.") if text is None else text
+
+
+async def _converse(
+    writing: Writing, serving: PushServing, session: PushSession, text: str, receive: Receive, send: Send
+) -> Closing | None:
+    """How the connection is to be ended after a first message; None when the client has ended it."""
+    sessions = writing.sessions
+    while True:
         if not writing.still(session.token):
             return REVOKED
+        began = sessions.now()
         turn = await _answered(writing, serving, text)
+        session.touched = sessions.now()
+        session.until += session.touched - began
         refused = isinstance(turn.message, Refusal)
         if refused or turn.closing is not None:
             writing.refused()
-        session.touched = writing.sessions.now()
-        if serving.is_done:
-            writing.sessions.end(session)  # who hears of the commit may push again at once
+        if refused or serving.is_done:
+            sessions.end(session)  # who hears of it may push again at once
         if (said := await asyncio.to_thread(_text, turn)) is not None:
             await send({"type": "websocket.send", "text": said})
         if turn.closing is not None:
             return turn.closing
+        found = await _next(sessions, serving, session, receive, send, refused=refused)
+        if not isinstance(found, str):
+            return found
+        if refused:
+            return Closing(FAILED, "This push was refused.")
+        session.touched, text = sessions.now(), found
+
+
+async def _next(
+    sessions: PushSessions,
+    serving: PushServing,
+    session: PushSession,
+    receive: Receive,
+    send: Send,
+    *,
+    refused: bool,
+) -> str | Closing | None:
+    """As `_said`; a client that uploads is asked now and then how far it is, and no push lasts for ever."""
+    uploads = serving.asks_for_progress
+    while (left := session.until - sessions.now()) > 0:
+        seconds = _REFUSED_SECONDS if refused else _PING_SECONDS if uploads else _SILENT_SECONDS
+        try:
+            async with asyncio.timeout(min(seconds, left)):
+                return await _said(receive)
+        except TimeoutError:
+            if not uploads or sessions.now() - session.touched >= _SILENT_SECONDS:
+                return _SILENT
+            await send({"type": "websocket.send", "text": text_of(Empty())})
+    return Closing(FAILED, "This push took too long.")
 
 
 async def _answered(writing: Writing, serving: PushServing, text: str) -> Turn:
@@ -235,38 +292,67 @@ async def take_file(
         return _UNNAMED
     if int(length) != size:
         return 400, f"the object has {size} bytes"
-    if shutil.disk_usage(session.folder).free < size:
-        return 507, "there is no space for it"
     if name in session.arriving:
         return 409, "it is on its way already"
+    if not writing.sessions.reserve(session, name, size, shutil.disk_usage(session.folder).free):
+        return _FULL
     session.arriving.add(name)
+    status = _UNNAMED
     try:
-        return await _receive(writing, session, name, size, receive)
+        status = await _receive(writing, session, name, size, receive)
     finally:
         session.arriving.discard(name)
+        if status[0] != 201:
+            writing.sessions.release(session, name)
+    return status
 
 
 async def _receive(
     writing: Writing, session: PushSession, name: ObjectKey, size: int, receive: Receive
 ) -> Status:
-    assert session.folder is not None  # noqa: S101 - objects were named
+    assert session.folder is not None and session.uploads is not None  # noqa: S101, PT018 - objects were named
     target = arriving(session.folder, name)
+
+    def refusal() -> Status | None:
+        if not writing.still(session.token):
+            return _UNKNOWN
+        return None if name in session.wanted else _UNNAMED
+
     try:
-        with Incoming(name, size, target, name=str(name), progress=SILENT) as incoming:
-            incoming.restart()
-            async for pieces in _pieces(receive):
-                session.touched = writing.sessions.now()
-                await asyncio.to_thread(_append, incoming, pieces)
-            if incoming.complete():
-                # now, while others arrive: the commit waits for the disk otherwise
-                session.hashed[name] = await asyncio.to_thread(incoming.sync)
-                return 201, "stored"
-            raise incoming.refuse("it is shorter than was said")
+        with Incoming(
+            name, size, arriving(session.uploads, name), name=str(name), progress=SILENT, resume=False
+        ) as incoming:
+            async for pieces in _pieces(receive, refusal):
+                writing.sessions.received(session, sum(map(len, pieces)))
+                await _whole(_append, incoming, pieces)
+            if (refused := refusal()) is not None:
+                return refused
+            if not incoming.complete():
+                raise incoming.refuse("it is shorter than was said")
+            # now, while others arrive: the commit waits for the disk otherwise
+            await _whole(incoming.sync)
+            if (refused := refusal()) is not None:
+                return refused
+            taken = writing.sessions.take_over(session, name, lambda: incoming.publish(target))
+            return (201, "stored") if taken else _UNNAMED
     except StorageFullError:
-        return 507, "there is no space for it"
+        return _FULL
     except (CorruptedPeerError, TimeoutError):
-        await asyncio.to_thread(_remove, target)
         return 400, "the content is not what the name says"
+    except OdfchainError:
+        if name in session.wanted:
+            raise
+        return _UNNAMED  # its folder went with the push
+
+
+async def _whole(work: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """As `asyncio.to_thread`; who is stopped waits for it, so that no file is closed that is written to."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        raise
 
 
 def _append(incoming: Incoming, pieces: list[bytes]) -> None:
@@ -276,16 +362,14 @@ def _append(incoming: Incoming, pieces: list[bytes]) -> None:
         incoming.add(memoryview(piece))
 
 
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()
+async def _pieces(receive: Receive, refusal: Callable[[], Status | None]) -> AsyncIterator[list[bytes]]:
+    """The body of a request, about a megabyte at a time.
 
-
-async def _pieces(receive: Receive) -> AsyncIterator[list[bytes]]:
-    """The body of a request, about a megabyte at a time; it ends early where the client goes away."""
+    It ends early where the client goes away, or is refused meanwhile.
+    """
     held: list[bytes] = []
     size, more = 0, True
-    while more:
+    while more and refusal() is None:
         async with asyncio.timeout(_SILENT_SECONDS):
             message = await receive()
         more = message["type"] == "http.request" and message.get("more_body", False)
@@ -304,10 +388,16 @@ async def _take_signature(
         return _UNNAMED
     if length > SignedFile.HEAD.limit:
         return 400, "this is no signature"
+
+    def refusal() -> Status | None:
+        return None if writing.still(token) else _UNKNOWN
+
     try:
-        data = b"".join([each async for pieces in _pieces(receive) for each in pieces])
+        data = b"".join([each async for pieces in _pieces(receive, refusal) for each in pieces])
     except TimeoutError:
         return 400, "this is no signature"
+    if (refused := refusal()) is not None:
+        return refused
     peer = PushedPeer(f"what is pushed to {alias}: ", head, signature=data)
 
     def judged() -> bool:

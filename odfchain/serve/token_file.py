@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from odfchain.codec.tree import from_tree
 from odfchain.codec.yaml_reader import read_document
 from odfchain.codec.yaml_writer import dump_yaml
 from odfchain.errors import (
     AccessError,
+    ManifestError,
     NameCollisionError,
-    OdfchainError,
     UsageError,
     WorkspaceError,
 )
@@ -24,6 +26,8 @@ from odfchain.store import fsio
 _FILE_BYTES = 1 << 20
 _MOST = 1_000
 """Tokens of a workspace [count]."""
+_SHA3 = re.compile(r"[0-9A-Fa-f]{64}", re.ASCII)
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -118,24 +122,54 @@ class TokenFile:
     def _parsed(self, data: bytes) -> tuple[AccessToken, ...]:
         try:
             return _tokens(data, str(self.path))
-        except (ValueError, KeyError, TypeError, OdfchainError) as error:
+        except ManifestError as error:
             raise AccessError(
-                f"{self.path}: not a file of tokens: {error}",
-                hint="mend it, or remove it, which ends all tokens",
+                str(error), hint=f"mend {self.path}, or remove it, which ends all tokens"
             ) from None
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    name: str
+    sha3: str
+    allow: tuple[str, ...]
+    created: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    version: int
+    tokens: tuple[_Kept, ...]
+
+
 def _tokens(data: bytes, source: str) -> tuple[AccessToken, ...]:
-    tree: Any = read_document(data, source=source).value
-    if len(data) > _FILE_BYTES or tree["version"] != 1:
-        raise ValueError("too large, or of another version")
-    return tuple(_token(each) for each in tree["tokens"])
+    if len(data) > _FILE_BYTES:
+        raise ManifestError(f"larger than {_FILE_BYTES:,} bytes", source=source)
+    document = read_document(data, source=source)
+    try:
+        file = from_tree(_File, document.value)
+        if file.version != 1:
+            raise ManifestError(f"must be 1, not {file.version}", path="version")  # noqa: TRY301 - is located
+        return tuple(_token(kept, f"tokens[{n}]") for n, kept in enumerate(file.tokens))
+    except ManifestError as error:
+        raise error.located(source=source, line=document.line_of(error.path)) from None
 
 
-def _token(document: Any) -> AccessToken:
+def _token(kept: _Kept, path: str) -> AccessToken:
+    if not _SHA3.fullmatch(kept.sha3):
+        raise ManifestError("must be the sha3-256 of a token, 64 digits of base16", path=f"{path}.sha3")
     return AccessToken(
-        checked_name(document["name"]),
-        bytes.fromhex(document["sha3"]),
-        tuple(Grant.parse(text) for text in document["allow"]),
-        Timestamp.parse(document["created"]),
+        _at(f"{path}.name", checked_name, kept.name),
+        bytes.fromhex(kept.sha3),
+        tuple(_at(f"{path}.allow[{n}]", Grant.parse, text) for n, text in enumerate(kept.allow)),
+        kept.created,
     )
+
+
+def _at(path: str, parse: Callable[[str], _T], text: str) -> _T:
+    try:
+        return parse(text)
+    except UsageError as error:
+        raise ManifestError(
+            f"{error.message} ({error.hint})" if error.hint else error.message, path=path
+        ) from None

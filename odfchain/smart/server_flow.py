@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import ClassVar, Protocol
 
-from odfchain.errors import OdfchainError
+from odfchain.errors import CorruptedPeerError, OdfchainError
 from odfchain.limits import SMART
 from odfchain.smart.client_flow import FAILED, NORMAL
 from odfchain.smart.message_text import message_of, text_of
@@ -212,6 +212,8 @@ class PushServing(Serving):
                 return self._accepted(self._target.take_blocks(pushed.new_blocks), _Push.OBJECTS)
             case _Push.OBJECTS:
                 named: PushObjects = message_of(PushObjects, text)
+                if named.is_truncated and not named.object_files:
+                    raise CorruptedPeerError("no object is named, and more are to come")
                 strategies = self._target.take_objects(named.object_files)
                 self._truncated, self._waits_for = named.is_truncated, _Push.UPLOADS
                 return Turn(strategies)

@@ -111,6 +111,13 @@ def remove_quietly(path: Path) -> None:
         path.unlink()
 
 
+def remove_own(path: Path, fd: int) -> None:
+    """Remove a file if it is the one that is open, for clean-up: another one may have its name by now."""
+    with contextlib.suppress(OSError):
+        if os.path.samestat(path.lstat(), os.fstat(fd)):
+            path.unlink()
+
+
 def _write_temp(folder: Path, data: bytes, mode: int) -> Path:
     temp = temp_path(folder)
     fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
@@ -239,12 +246,13 @@ def try_locked(path: Path) -> Iterator[bool]:
     with storage_errors(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
-        yield _lock_at_once(fd)
+        yield lock_at_once(fd)
     finally:
         os.close(fd)
 
 
-def _lock_at_once(fd: int) -> bool:
+def lock_at_once(fd: int) -> bool:
+    """Whether an open file is locked for its holder alone, until it is closed; nothing is waited for."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -385,7 +393,7 @@ def _abandoned(base: Path) -> Iterator[Path]:
         except OSError:
             continue
         try:
-            if _lock_at_once(fd):  # otherwise its owner lives
+            if lock_at_once(fd):  # otherwise its owner lives
                 yield folder
         finally:
             os.close(fd)

@@ -1,7 +1,8 @@
 """An object on its way into a file: hashed as it is written, and continued where an earlier run broke off.
 
 Nothing that the file holds is believed: what is there already is hashed first, and the whole has to hash to
-the object's name. So it does not matter which peer a part came from.
+the object's name. So it does not matter which peer a part came from. A file has one writer: what was hashed
+as it came is what the file has, since no other transfer writes to it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from types import TracebackType
 from typing import Self
 
 from odfchain.digest.sha3 import Hasher, sha3_256
-from odfchain.errors import CorruptedPeerError, StoreError
+from odfchain.errors import BusyError, CorruptedPeerError, StoreError
 from odfchain.ids.multihash import Multihash
 from odfchain.progress import Progress
-from odfchain.store.fsio import FileState, file_state, remove_quietly, storage_errors
+from odfchain.store.fsio import FileState, file_state, lock_at_once, remove_own, storage_errors
 from odfchain.transfer.public_layout import ObjectKey
 
 BUFFER_BYTES = 1 << 20
@@ -30,14 +31,25 @@ MIRROR_HINT = "the peer's copy is damaged or not honest: try another peer that h
 class Incoming:
     """One object and its file. Leaving the block without success keeps what has arrived.
 
-    Progress advances by bytes, each byte once, also if some arrive again.
+    Progress advances by bytes, each byte once, also if some arrive again. What does not `resume` has a new
+    file, which is gone afterwards unless it was published.
 
     Raises:
+        BusyError: another transfer writes to the file.
         StorageFullError: no space for the object.
         StoreError: the file cannot be written or read.
     """
 
-    def __init__(self, key: ObjectKey, size: int, target: Path, *, name: str, progress: Progress) -> None:
+    def __init__(
+        self,
+        key: ObjectKey,
+        size: int,
+        target: Path,
+        *,
+        name: str,
+        progress: Progress,
+        resume: bool = True,
+    ) -> None:
         self.received = 0
         """Bytes in the file."""
         self.size = size
@@ -47,6 +59,7 @@ class Incoming:
         self._progress = progress
         self._told = 0
         self._inherited = False
+        self._resume = self._keep = resume
         self._hasher: Hasher = sha3_256()
         self._fd = -1
         self._buffer = memoryview(bytearray(max(1, min(size, BUFFER_BYTES))))
@@ -55,7 +68,7 @@ class Incoming:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             with storage_errors(self._target):
-                self._fd = os.open(self._target, flags, 0o644)
+                self._fd = os.open(self._target, flags if self._resume else flags | os.O_EXCL, 0o644)
                 self._adopt()
         except BaseException:
             self._close()
@@ -65,9 +78,9 @@ class Incoming:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._keep or (self.received == 0 and error is not None):
+            remove_own(self._target, self._fd)
         self._close()
-        if self.received == 0 and error is not None:
-            remove_quietly(self._target)
 
     def _close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -76,7 +89,9 @@ class Incoming:
                 os.close(fd)
 
     def _adopt(self) -> None:
-        """Hash what an earlier run left."""
+        """Hash what an earlier run left, and no other run still writes."""
+        if not lock_at_once(self._fd):
+            raise BusyError(f"{self._target}: another transfer writes to it", hint="try again when it ended")
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode):
             raise StoreError(f"{self._target}: not a regular file")
@@ -139,13 +154,19 @@ class Incoming:
             return False
         raise self.refuse(f"the content hashes to {actual}, not to its name")
 
-    def sync(self) -> FileState:
-        """Make what has arrived durable; the state of the file that has it."""
+    def sync(self) -> None:
+        """Make what has arrived durable."""
         with storage_errors(self._target):
             os.fsync(self._fd)
+
+    def publish(self, path: Path) -> FileState:
+        """Give the file its name, whatever has that now; the state of the very file that was written."""
+        with storage_errors(path):
+            self._target.replace(path)
+            self._keep = True
             return file_state(os.fstat(self._fd))
 
     def refuse(self, what: str) -> CorruptedPeerError:
         """The error for an object that is not what it should be; its file is removed."""
-        remove_quietly(self._target)
+        remove_own(self._target, self._fd)
         return CorruptedPeerError(f"{self._name}: {what}", hint=MIRROR_HINT)

@@ -110,14 +110,19 @@ def account_at(url: PeerUrl, token: str | None) -> AccountName | None:
         return None
     with _asking(url, token) as node:
         try:
-            root, document = node.found()
+            root, found = node.found()
         except (
             TransferError
         ):  # there is no node, or none that can be asked now: what it was asked for says more
             return None
-        if not document["isMultiTenant"] or len(_folders(node.base)) - len(_folders(root)) != 1:
+        if len(_folders(node.base)) - len(_folders(root)) != 1:
             return None
         bearer = ("Authorization", f"Bearer {checked_token(token)}")
+        if found.varies and not found.document["isMultiTenant"]:
+            # the node shows not everything to everybody: what it says of accounts is of what one may read
+            found = node.ask(replace(root, path=root.path + b"info"), (bearer,))
+        if found.document.get("isMultiTenant") is not True:
+            return None
         answer = node.ask(replace(root, path=root.path + b"accounts/me"), (bearer,))
     if answer.status in (404, 405, 501):
         return None
@@ -148,6 +153,8 @@ class _Answer:
     """Status and message, for people."""
     document: dict[str, Any]
     location: str | None
+    varies: bool
+    """Whether it would be another one for somebody else."""
 
 
 def _failed(answer: _Answer) -> TransferError:
@@ -171,7 +178,7 @@ class _Node:
         root, _ = self.found()
         return replace(root, path=root.path + path)
 
-    def found(self) -> tuple[Target, dict[str, Any]]:
+    def found(self) -> tuple[Target, _Answer]:
         """The longest prefix of the URL at which a node says what it is, and what it says.
 
         It is asked without credentials: nothing is sent that is not for a node.
@@ -182,7 +189,7 @@ class _Node:
             root = b"/".join([b"", *folders[:count], b""])
             answer = self.ask(replace(self.base, path=root + b"info"))
             if answer.status == 200 and isinstance(answer.document.get("isMultiTenant"), bool):
-                return replace(self.base, path=root), answer.document
+                return replace(self.base, path=root), answer
             if answer.location is not None or answer.status >= 500:
                 raise _failed(answer)
         said = f": {answer.said}" if answer is not None else ""
@@ -211,7 +218,8 @@ class _Node:
                 if isinstance(message, str):
                     said += f": {one_line(redact(message, (self.secret,)), _SHOWN)}"
                 shown = None if location is None else one_line(redact(location, (self.secret,)), _SHOWN)
-                return _Answer(where, response.status, said, document, shown)
+                varies = "authorization" in (response.headers.get("vary") or "").lower()
+                return _Answer(where, response.status, said, document, shown, varies)
         except TransientError as error:
             raise FetchError(f"{where}: {error.reason}") from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -36,11 +36,11 @@ class PushedPeer(Peer):
         head: Multihash,
         blocks: Sequence[RawBlock] = (),
         signature: bytes | None = None,
-        hashed: Mapping[ObjectKey, FileState] | None = None,
+        has_hashed: Callable[[ObjectKey, FileState], bool] = lambda *_: False,
     ) -> None:
-        """What was pushed; `hashed` are the states of files of objects when these were hashed."""
+        """What was pushed; `has_hashed` says which files are known to hash to the names of objects."""
         super().__init__(where)
-        self._hashed = hashed or {}
+        self._has_hashed = has_hashed
         self._blocks = blocks
         self._files = {str(ObjectKey(ObjectKind.BLOCK, block.hash)): block.data for block in blocks}
         self._files[HEAD_KEY] = str(head).encode()
@@ -61,7 +61,7 @@ class PushedPeer(Peer):
 
     def has_hashed(self, key: ObjectKey, state: FileState) -> bool:
         """As `Peer`."""
-        return self._hashed.get(key) == state
+        return self._has_hashed(key, state)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -224,7 +224,9 @@ def _receive(peer: Peer, item: DataObject, target: Path, progress: Progress) -> 
     progress.advance(0)
     with fsio.storage_errors(target):
         if target.exists() and (found := target.stat()).st_size >= item.size:
-            if peer.has_hashed(item.key, fsio.file_state(found)) or hash_file(target)[0] == item.key.name:
+            if found.st_size == item.size and (
+                peer.has_hashed(item.key, fsio.file_state(found)) or hash_file(target)[0] == item.key.name
+            ):
                 progress.advance(item.size)
                 return
             target.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -39,7 +40,14 @@ def test_a_token_is_random_and_only_its_hash_is_kept(tmp_path: Path) -> None:
         ("push:cities", "CITIES", True),
         ("push:cities", "towns", False),
         ("push:org.%", "org.cities", True),
-        ("push:%", "alice/cities", True),
+        ("push:%", "alice/cities", False),
+        ("push:cities", "alice/cities", False),
+        ("push:%/cities", "alice/cities", True),
+        ("push:%/cities", "cities", True),
+        ("push:%/cities", "bob/towns", False),
+        ("push:%/%", "alice/cities", True),
+        ("push:%/%", "cities", True),
+        ("push:ALICE/cit%", "alice/Cities", True),
         ("push:alice/%", "alice/cities", True),
         ("push:alice/%", "bob/cities", False),
         ("push:alice/%", "cities", False),
@@ -68,7 +76,19 @@ def test_who_shows_a_token() -> None:
 
 
 @pytest.mark.parametrize(
-    "allow", [[], ["push"], ["push:"], ["write:%"], ["push:a b"], ["push:a/b/c"], [":%"]]
+    "allow",
+    [
+        [],
+        ["push"],
+        ["push:"],
+        ["write:%"],
+        ["push:a b"],
+        ["push:a/b/c"],
+        [":%"],
+        ["push:/a"],
+        ["push:al%/a"],
+        ["push:%/"],
+    ],
 )
 def test_what_is_no_right(allow: list[str]) -> None:
     with pytest.raises(UsageError):
@@ -93,23 +113,67 @@ def test_names_are_taken_once_and_given_back(tmp_path: Path) -> None:
     assert refused.value.exit_code == 4
 
 
+GOOD = {"name": "a", "sha3": "0" * 64, "allow": ["push:%"], "created": "2026-01-01T00:00:00Z"}
+
+
+def kept(**changed: Any) -> str:
+    return json.dumps({"version": 1, "tokens": [GOOD, GOOD | changed]})
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "said"),
     [
-        "[",
-        "version: 2\ntokens: []\n",
-        "tokens: []\n",
-        "version: 1\ntokens: [x]\n",
-        "version: 1\ntokens: [{name: a, sha3: zz, allow: [], created: x}]\n",
-        "version: 1\n" + "# " + "x" * (2 << 20) + "\ntokens: []\n",
+        ("[", "not valid YAML"),
+        ("", "0 documents"),
+        ("[]", "must be an object, not a list"),
+        ("x", "must be an object, not the text 'x'"),
+        ("version: 2\ntokens: []\n", "version: must be 1, not 2"),
+        ("version: true\ntokens: []\n", "version: must be an integer, not true"),
+        ("version: '1'\ntokens: []\n", "version: must be an integer, not the text '1'"),
+        ("tokens: []\n", "the property 'version' is missing"),
+        ("version: 1\ntokens: {}\n", "tokens: must be a list, not an object"),
+        ("version: 1\ntokens:\n", "tokens: must be a list, not null"),
+        ("version: 1\ntokens: [x]\n", ":2: tokens[0]: must be an object, not the text 'x'"),
+        ("version: 1\nmore: 1\ntokens: []\n", "unknown property 'more'"),
+        ("version: 1\n" + "# " + "x" * (2 << 20) + "\ntokens: []\n", "larger than 1,048,576 bytes"),
+        (kept(allow=[{"push": "x"}]), "tokens[1].allow[0]: must be text, not an object"),
+        (kept(allow=["push:%", ["push:x"]]), "tokens[1].allow[1]: must be text, not a list"),
+        (kept(allow=[None]), "tokens[1].allow[0]: must be text, not null"),
+        (kept(allow="push:x"), "tokens[1].allow: must be a list, not the text 'push:x'"),
+        (kept(allow={"push": "x"}), "tokens[1].allow: must be a list, not an object"),
+        (kept(allow=["write:x"]), "tokens[1].allow[0]: 'write:x' is not a right (rights are"),
+        (kept(name=1), "tokens[1].name: must be text, not the number 1"),
+        (kept(name=None), "tokens[1].name: must be text, not null"),
+        (kept(name="a b"), "tokens[1].name: 'a b' cannot be the name"),
+        (kept(sha3=12), "tokens[1].sha3: must be text, not the number 12"),
+        (kept(sha3="zz"), "tokens[1].sha3: must be the sha3-256 of a token"),
+        (kept(sha3="00"), "tokens[1].sha3: must be the sha3-256 of a token"),
+        (kept(created=1.5), "tokens[1].created: must be text, not the number 1.5"),
+        (kept(created="x"), "tokens[1].created: "),
+        (kept(created=True), "tokens[1].created: must be text, not true"),
+        (kept(more=1), "tokens[1]: unknown property 'more'"),
     ],
 )
-def test_a_file_that_is_none_lets_nobody_in(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_none_lets_nobody_in(text: str, said: str, tmp_path: Path) -> None:
     file = TokenFile(tmp_path)
     file.path.write_text(text)
     file.path.chmod(0o600)
-    with pytest.raises(AccessError, match=r"tokens\.yaml"):
+    with pytest.raises(AccessError) as refused:
         file.tokens()
+    assert str(refused.value).startswith(f"{file.path}:")
+    assert said in str(refused.value)
+    assert str(file.path) in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("words", [["list"], ["create", "b", "--allow", "push:x"], ["revoke", "a"]])
+def test_a_file_that_was_edited_by_hand_is_no_traceback(words: list[str], tmp_path: Path) -> None:
+    WorkspaceFiles.init(tmp_path)
+    path = tmp_path / ".odfchain" / "tokens.yaml"
+    path.write_text(kept(allow=[{"push": "x"}]))
+    path.chmod(0o600)
+    found = CliRunner().invoke(cli, ["-w", str(tmp_path), "token", *words])
+    assert isinstance(found.exception, AccessError)
+    assert path.read_text() == kept(allow=[{"push": "x"}])
 
 
 def test_a_file_that_others_read_lets_nobody_in(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,38 +14,19 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.token_file import TokenFile
 from odfchain.transfer.open import PeerOptions, open_writable
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pushing import PushOptions, push_dataset
+from tests.kit.node_process import Node
 from tests.kit.scenario import Chain, chain_of, extend, install
 from tests.kit.shared_store import machine, objects
 from tests.kit.small_s3 import RESET, SmallS3
 
-COMMAND = str(Path(sys.executable).with_name("odfchain"))
 MOST_MIB = 200
 """As of a node with a folder."""
 OBJECT_BYTES = 256 << 20
 
 pytestmark = pytest.mark.soak
-
-
-class Node:
-    """`odfchain serve --write` in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        words = [COMMAND, "-w", str(folder), "serve", "--write", "--port", "0", "--print-address"]
-        with (folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log)
-        assert self.process.stdout is not None
-        self.url = self.process.stdout.readline().decode().strip()
-        self.token = TokenFile(folder / ".odfchain")
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 def push(ours: WorkspaceFiles, name: str, node: Node, token: str) -> None:

@@ -134,7 +134,7 @@ def test_a_push_and_a_pull_without_an_account(
 
 def test_a_repository_by_name_gets_the_account(ours: Sharing, institute: tuple[WorkspaceFiles, str]) -> None:
     theirs, url = institute
-    token = TokenFile(theirs.root).create("carol", ["push:%"], Timestamp.now()).text
+    token = TokenFile(theirs.root).create("carol", ["push:%/%"], Timestamp.now()).text
     dataset = install(ours.workspace, "cities", chain_of(LABELS))
     ours.repositories.add(RepoName("institute"), url)
     ours.push("cities", "institute", token=token)

@@ -26,6 +26,7 @@ from odfchain.transfer.catalog import list_repository
 from odfchain.transfer.open import PeerOptions, open_peer
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.sharing import Sharing
 from tests.kit.served_workspace import ask, make_dataset
 from tests.kit.support import tree_of
 
@@ -97,7 +98,7 @@ def test_every_way_to_a_dataset_has_one_rule(case: dict[str, Any], site: Site) -
         "basic": "Basic YTpi",
         "good": f"Bearer {site.token(f'read:{CITIES}')}",
         "other": f"Bearer {site.token(f'read:{TOWNS}', f'push:{TOWNS}', name='other')}",
-        "revoked": f"Bearer {site.token('read:%', 'push:%', name='revoked')}",
+        "revoked": f"Bearer {site.token('read:%/%', 'push:%/%', name='revoked')}",
         "unknown": "Bearer ka_unknown",
     }[case["token"]]
     site.tokens.revoke("revoked")
@@ -213,6 +214,36 @@ def test_whether_aliases_have_accounts(tmp_path: Path) -> None:
                 make_dataset(workspace, alias)
             said.append(json.loads(ask(server.url, "/info").body))
     assert [answer["isMultiTenant"] for answer in said] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("allow", "several"),
+    [(None, False), ("read:%", False), ("read:alice/%", True), ("read:%/%", False), ("force:alice/%", False)],
+)
+def test_what_is_hidden_does_not_count(allow: str | None, several: bool, site: Site) -> None:
+    """Whether aliases have accounts is of those that are there for who asks."""
+    fields = {} if allow is None else {"Authorization": f"Bearer {site.token(allow)}"}
+    found = ask(site.url, "/info", **fields)
+    assert json.loads(found.body) == {"isMultiTenant": several}
+    assert found.headers["vary"] == "authorization"
+
+
+def test_a_url_without_an_account_at_a_node_that_asks_who_reads(tmp_path: Path) -> None:
+    """The node says of accounts what is so for the token; nothing is sent before it said that it is a node."""
+    theirs, url = WorkspaceFiles.init(tmp_path / "node"), ""
+    make_dataset(theirs, "alice/cities", 10)
+    make_dataset(theirs, "towns", 10)
+    log = list[str]()
+    with RepositoryServer(theirs, restrict_reading=True, on_request=log.append) as server:
+        url = f"odf+{server.url}cities"
+        token = TokenFile(theirs.root).create("laptop", ["read:alice/%"], Timestamp.now()).text
+        ours = WorkspaceFiles.init(tmp_path / "ours")
+        found = Sharing(ours).pull(url, token=token)
+        assert found is not None
+        assert [str(each.alias) for each in ours.datasets()] == ["cities"]
+        with pytest.raises(DatasetNotFoundError):
+            Sharing(WorkspaceFiles.init(tmp_path / "third")).pull(url)
+    assert sum("/info" in line for line in log) >= 2
 
 
 def test_a_token_that_is_not_in_force_is_nobodys(site: Site) -> None:

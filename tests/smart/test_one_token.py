@@ -1,0 +1,442 @@
+"""What one token can do to those who push with others: take its share of the node, and no more."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
+
+from odfchain.digest.physical import hash_bytes, hash_file
+from odfchain.errors import StoreError
+from odfchain.ids.names import DatasetAlias
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve import push_sessions, push_target, smart_pushes
+from odfchain.serve.access_tokens import made_token
+from odfchain.serve.push_target import remove_left
+from odfchain.serve.server import RepositoryServer
+from odfchain.smart.block_batch import packed
+from odfchain.store import fsio
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind
+from tests.kit.held_puts import HeldPut, path_of
+from tests.kit.scenario import Chain, chain_of, install
+from tests.kit.served_workspace import ask
+from tests.kit.smart_site import CITIES, Site, asked_for_objects, blocks, closed, objects, raw, say, started
+
+LABELS = ["seed", "schema", "d1", "x", "d2"]
+CHAIN = chain_of(LABELS)
+COMPLETE = json.dumps({"details": "Complete"})
+LATE = (1011, "This push took too long.")
+BUSY = (1011, "Busy.")
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Files that the node hashes because they are named."""
+    found = list[str]()
+    monkeypatch.setattr(push_target, "hash_file", lambda path: found.append(path.name) or hash_file(path))
+    return found
+
+
+@contextlib.contextmanager
+def sockets(site: Site, token: str, count: int, *, speak: bool) -> Iterator[list[ClientConnection]]:
+    with contextlib.ExitStack() as stack:
+        found = []
+        for n in range(count):
+            found.append(stack.enter_context(site.socket(token, f"held.{n}", beside=True)))
+            if speak:
+                assert say(found[-1], started(chain_of([f"seed {n}"]))) == {"Ok": {}}
+        yield found
+
+
+# --- a share of the pushes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["the same", "another"])
+def test_who_says_nothing_is_in_nobodys_way(who: str, site: Site) -> None:
+    install(site.ours, "cities", CHAIN)
+    silent = site.token(name="silent")
+    with sockets(site, silent, 20, speak=False):
+        site.push("cities", silent if who == "the same" else site.token())
+    assert site.head() == CHAIN.head
+
+
+def test_a_token_has_a_share_of_the_pushes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = (site.token(name=name) for name in ("a", "b", "c"))
+    with sockets(site, first, 4, speak=True):
+        with site.socket(first, beside=True) as socket:
+            assert closed(socket) == BUSY
+        with site.socket(second, beside=True) as socket:
+            assert say(socket, started(CHAIN)) == {"Ok": {}}
+        monkeypatch.setattr(push_sessions, "_MOST", 4)
+        with site.socket(third, beside=True) as socket:
+            assert closed(socket) == BUSY, "as many as there may be in all"
+
+
+def test_who_waited_for_too_long_is_told_when_he_speaks(site: Site) -> None:
+    token = site.token()
+    with site.socket(token) as late, sockets(site, token, 4, speak=True):
+        late.send(json.dumps(started(CHAIN)))
+        assert closed(late) == BUSY
+
+
+def test_a_token_has_a_share_of_the_connections(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(push_sessions, "_CONNECTIONS", 3)
+    token = site.token()
+    with sockets(site, token, 3, speak=False) as held:
+        with site.socket(token, beside=True) as socket:
+            assert closed(socket) == BUSY
+        with site.socket(site.token(name="other"), beside=True) as socket:
+            assert say(socket, started(CHAIN)) == {"Ok": {}}
+        held[0].send("not JSON")
+        assert closed(held[0])[0] == 1011
+        with site.socket(token, beside=True) as socket:
+            assert say(socket, started(CHAIN)) == {"Ok": {}}
+
+
+def test_who_was_refused_is_in_nobodys_way(site: Site) -> None:
+    token = site.token()
+    install(site.node, "cities", CHAIN)
+    with site.socket(token) as refused:
+        assert "Err" in say(refused, started(CHAIN))
+        with site.socket(token, beside=True) as socket:
+            assert say(socket, started(chain_of([*LABELS, "y"]), CHAIN.head, 5)) == {"Ok": {}}
+
+
+# --- a share of the time ------------------------------------------------------------------------------
+
+
+def test_a_push_does_not_last_for_ever(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often its client says that it goes on."""
+    monkeypatch.setattr(push_sessions, "_LONGEST_SECONDS", 0.3)
+    monkeypatch.setattr(smart_pushes, "_PING_SECONDS", 0.01)
+    token = site.token()
+    with site.socket(token) as socket:
+        asked_for_objects(socket, CHAIN)
+        with contextlib.suppress(ConnectionClosed):
+            for _ in range(1_000):
+                assert socket.recv(20) == "{}"
+                socket.send(json.dumps({"details": {"Running": {"uploaded_objects_count": 0}}}))
+        assert (socket.close_code, socket.close_reason) == LATE
+
+
+def test_what_comes_gives_a_push_time() -> None:
+    """As much as the slowest client needs for it, and no more."""
+    now = [0.0]
+    sessions = push_sessions.PushSessions(now=lambda: now[0])
+    session = sessions.begin(CITIES, made_token("x", ["push:%"], Timestamp.now()).token)
+    assert session is not None
+    assert session.until == push_sessions._LONGEST_SECONDS
+    now[0] = 5.0
+    sessions.received(session, 64 << 10)
+    assert (session.until, session.touched) == (push_sessions._LONGEST_SECONDS + 1, 5.0)
+
+
+# --- a share of the work ------------------------------------------------------------------------------
+
+
+def uploaded(site: Site, token: str, chain: Chain) -> None:
+    with site.socket(token) as socket:
+        asked_for_objects(socket, chain)
+        for key in chain.files:
+            assert site.put(str(key), chain.objects[key], token) == 201
+    assert site.idle.wait(20)
+
+
+def named(files: list[Any], *, more: bool = False) -> Any:
+    return {"object_files": files, "is_truncated": more}
+
+
+@pytest.mark.parametrize("rounds", [False, True], ids=["in one message", "in rounds"])
+def test_an_object_is_named_as_often_as_blocks_do(rounds: bool, site: Site, hashed: list[str]) -> None:
+    token, files = site.token(), objects(CHAIN)["object_files"]
+    uploaded(site, token, CHAIN)
+    hashed.clear()
+    with restarted(site) as again, again.socket(token) as socket:
+        assert say(socket, started(CHAIN)) == {"Ok": {}}
+        assert say(socket, blocks(packed(raw(CHAIN)))) == {"Ok": {}}
+        if rounds:
+            for file in files:
+                answer = say(socket, named([file], more=True))["Ok"]["object_transfer_strategies"]
+                assert [each["push_strategy"] for each in answer] == ["SkipUpload"]
+                socket.send(COMPLETE)
+            socket.send(json.dumps(named(files[:1], more=True)))
+        else:
+            socket.send(json.dumps(named([files[0]] * 1000)))
+        code, reason = closed(socket)
+    assert (code, json.loads(reason)["Err"]["Internal"]["phase"]) == (1011, {"Push": "ObjectsRequest"})
+    assert len(hashed) == (len(files) if rounds else 1)
+
+
+@contextlib.contextmanager
+def restarted(site: Site) -> Iterator[Site]:
+    """The same node as another process sees it, which has hashed nothing so far."""
+    with RepositoryServer(site.node, write=True) as server:
+        yield Site(site.node, site.ours, server.url, site.tokens, site.idle)
+
+
+def test_what_two_blocks_name_may_be_named_twice(site: Site, hashed: list[str]) -> None:
+    """Other clients do so."""
+    chain = chain_of(LABELS[:3])
+    last = chain.files[1]
+    assert chain.offset is not None
+    body = b"another slice"
+    start = chain.offset + 1
+    new = ev.DataSlice(
+        logical_hash=hash_bytes(b"logical"),
+        physical_hash=chain.store(ObjectKind.DATA, body),
+        offset_interval=ev.OffsetInterval(start=start, end=start),
+        size=len(body),
+    )
+    made = ev.Checkpoint(physical_hash=last.name, size=len(chain.objects[last]))
+    chain.append(
+        ev.AddData(
+            prev_offset=chain.offset, prev_checkpoint=chain.checkpoint, new_data=new, new_checkpoint=made
+        )
+    )
+    token = site.token()
+    uploaded(site, token, chain)
+    files = objects(chain)["object_files"]
+    twice = next(each for each in files if each["physical_hash"] == str(last.name))
+    with restarted(site) as again:
+        hashed.clear()
+        with again.socket(token) as socket:
+            assert say(socket, started(chain)) == {"Ok": {}}
+            assert say(socket, blocks(packed(raw(chain)))) == {"Ok": {}}
+            found = say(socket, named([*files, twice]))["Ok"]["object_transfer_strategies"]
+            assert {each["push_strategy"] for each in found} == {"SkipUpload"}
+            assert len(hashed) == len(files), "each is hashed once"
+            socket.send(COMPLETE)
+            assert say(socket, {}) == {}
+    assert site.head() == chain.head
+
+
+def test_what_was_hashed_is_not_hashed_for_each_push(site: Site, hashed: list[str]) -> None:
+    token = site.token()
+    uploaded(site, token, CHAIN)
+    for name in ("me", "other", "third"):
+        with site.socket(token if name == "me" else site.token(name=name)) as socket:
+            asked = asked_for_objects(socket, CHAIN)
+        assert {each["push_strategy"] for each in asked} == {"SkipUpload"}
+    assert hashed == [], "it was hashed as it came"
+    with restarted(site) as again:
+        for _ in range(3):
+            with again.socket(token) as socket:
+                asked_for_objects(socket, CHAIN)
+    assert len(hashed) == len(CHAIN.files)
+
+
+def test_what_changed_is_hashed_again(site: Site, hashed: list[str]) -> None:
+    token = site.token()
+    uploaded(site, token, CHAIN)
+    key = CHAIN.files[0]
+    (path,) = (site.node.root / "incoming").rglob(f"*{key.name}")
+    path.write_bytes(CHAIN.objects[key][::-1])
+    with site.socket(token) as socket:
+        asked = {e["object_file"]["physical_hash"]: e for e in asked_for_objects(socket, CHAIN)}
+    assert asked[str(key.name)]["push_strategy"] == "HttpUpload"
+    assert hashed == [path.name]
+
+
+def test_rounds_name_something(site: Site) -> None:
+    with site.socket(site.token()) as socket:
+        assert say(socket, started(CHAIN)) == {"Ok": {}}
+        assert say(socket, blocks(packed(raw(CHAIN)))) == {"Ok": {}}
+        socket.send(json.dumps(named([], more=True)))
+        code, reason = closed(socket)
+    assert (code, json.loads(reason)["Err"]["Internal"]["phase"]) == (1011, {"Push": "ObjectsRequest"})
+
+
+# --- a share of the disk ------------------------------------------------------------------------------
+
+
+def test_a_token_has_a_share_of_the_disk(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = chain_of(["seed", "schema"])
+    for n in range(3):
+        chain.add_data(f"d{n}", size=1 << 20)
+    slices = [key for key in chain.files if key.kind.value == "data"]
+    size, block_bytes = len(chain.objects[slices[0]]), sum(map(len, chain.blocks))
+    usage = shutil.disk_usage(site.node.root)
+    free = [block_bytes + 4 * size]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free[0]))
+    mine, other = site.token(), site.token(name="other")
+
+    def put(socket: Any, key: ObjectKey, token: str) -> int:
+        status = site.put(str(key), chain.objects[key], token)
+        free[0] -= size * (status == 201 and not done.get(key))
+        done[key] = True
+        return status
+
+    done: dict[ObjectKey, bool] = {}
+    with site.socket(mine) as socket:
+        asked_for_objects(socket, chain)
+        assert put(socket, slices[0], mine) == 201
+        assert put(socket, slices[0], mine) == 201, "what comes again takes no more"
+        assert site.put(str(slices[1]), b"?" * size, mine) == 400
+        assert put(socket, slices[2], mine) == 201, "what was refused takes nothing"
+        assert put(socket, slices[1], mine) == 507
+    assert site.idle.wait(20)
+    with site.socket(other) as socket:
+        asked_for_objects(socket, chain)
+        assert put(socket, slices[1], other) == 201, "others have theirs"
+        for key in chain.files:
+            if key not in slices:
+                assert site.put(str(key), chain.objects[key], other) == 201
+        socket.send(COMPLETE)
+        assert say(socket, {}) == {}
+    assert site.idle.wait(20)
+    chain.add_data("d9", size=1 << 20)
+    free[0] = block_bytes + 3 * size
+    with site.socket(mine) as socket:
+        assert say(socket, started(chain, chain.hashes[-2], len(chain.hashes) - 1)) == {"Ok": {}}
+        assert say(socket, blocks(packed(raw(chain)[-1:]))) == {"Ok": {}}
+        found = say(socket, named(objects(chain)["object_files"][-2:]))["Ok"]["object_transfer_strategies"]
+        assert len(found) == 2
+        assert site.put(str(chain.files[-2]), chain.objects[chain.files[-2]], mine) == 201, (
+            "all was committed"
+        )
+
+
+def test_what_counts_is_what_waits_for_a_commit() -> None:
+    """Of one token, for whatever dataset; until it is committed, refused, or removed after a day."""
+    now = [0.0]
+    sessions = push_sessions.PushSessions(now=lambda: now[0])
+    made = [made_token(name, ["push:%"], Timestamp.now()).token for name in ("a", "b")]
+    one, two, theirs = (
+        session
+        for name, token in (("one", made[0]), ("two", made[0]), ("theirs", made[1]))
+        if (session := sessions.begin(DatasetAlias.parse(name), token)) is not None
+    )
+    fits = lambda session, what, size: sessions.reserve(session, what, size, 100)  # noqa: E731 - said often
+    assert fits(one, "x", 50)
+    assert not fits(two, "x", 26)
+    assert fits(theirs, "x", 50)
+    sessions.release(one, "x")
+    assert fits(two, "x", 50)
+    sessions.committed(two, CHAIN.head)
+    assert fits(one, "x", 50)
+    assert not fits(two, "x", 50)
+    now[0] = push_sessions.LEFT_SECONDS + 1
+    assert fits(two, "x", 50)
+
+
+def test_blocks_take_of_the_share_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(site.node.root)
+    size = sum(map(len, CHAIN.blocks))
+    token, sent = site.token(), [0]
+    # twice: what is sent again takes no more
+    for free, fits in ((2 * size, True), (2 * size, True), (2 * size - 1, False), (size, False)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(free=free - sent[0]))
+        with site.socket(token) as socket:
+            assert say(socket, started(CHAIN)) == {"Ok": {}}
+            socket.send(json.dumps(blocks(packed(raw(CHAIN)))))
+            if fits:
+                assert json.loads(socket.recv(20)) == {"Ok": {}}
+                sent[0] = size
+            else:
+                assert "no space" in closed(socket)[1]
+        assert site.idle.wait(20)
+
+
+def left(site: Site) -> list[Path]:
+    found = [*(site.node.root / "incoming").glob("*/objects/*")]
+    return [*found, *(site.node.root / "datasets").glob("*/info/incoming/objects/*")]
+
+
+@pytest.mark.parametrize("present", [False, True], ids=["a new dataset", "one that is here"])
+def test_what_was_never_committed_is_removed_after_a_day(present: bool, site: Site) -> None:
+    token = site.token()
+    old = chain_of(LABELS[:3])
+    if present:
+        install(site.node, "cities", old)
+    with site.socket(token) as socket:
+        if present:
+            assert say(socket, started(CHAIN, old.head, 3)) == {"Ok": {}}
+            assert say(socket, blocks(packed(raw(CHAIN)[3:]))) == {"Ok": {}}
+            assert "Ok" in say(socket, named(objects(CHAIN)["object_files"][2:]))
+        else:
+            asked_for_objects(socket, CHAIN)
+        key = CHAIN.files[2]
+        assert site.put(str(key), CHAIN.objects[key], token) == 201
+        (path,) = left(site)
+        made = path.stat().st_ctime_ns
+        remove_left(site.node, made - 1)
+        assert left(site) == [path], "it is younger"
+    assert site.idle.wait(20)
+    remove_left(site.node, made - 1)
+    assert left(site) == [path]
+    later = made + 3600 * 10**9
+    lock = path.parent.parent.with_suffix(".lock") if present else path.parents[2] / ".lock-cities"
+    with fsio.locked(lock):
+        remove_left(site.node, later)
+        assert left(site) == [path], "somebody is at work with it"
+    remove_left(site.node, later)
+    assert left(site) == []
+    install(site.ours, "mine", CHAIN)
+    site.push("mine", token)
+    assert site.head() == CHAIN.head
+
+
+def test_what_a_pull_left_is_no_business_of_pushes(site: Site) -> None:
+    folder = site.node.root / "incoming" / "cities" / "objects"
+    folder.mkdir(parents=True)
+    (folder / "data-x").write_bytes(b"x")
+    remove_left(site.node, 1 << 62)
+    assert left(site) == [folder / "data-x"]
+
+
+def test_a_node_looks_for_what_was_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the first request, and no more than once an hour; who asks does not wait for it."""
+    looked, days = threading.Semaphore(0), list[float]()
+
+    def look(workspace: WorkspaceFiles, before_ns: int) -> None:
+        days.append(round((time.time_ns() - before_ns) / 864e11, 2))
+        looked.release()
+        raise StoreError("the disk is gone")
+
+    monkeypatch.setattr(smart_pushes, "remove_left", look)
+    told = threading.Event()
+    with RepositoryServer(site.node, write=True, on_problem=lambda text: told.set()) as server:
+        for _ in range(3):
+            assert ask(server.url, "/info").status == 200
+        assert looked.acquire(timeout=20)
+        assert told.wait(20)
+        monkeypatch.setattr(smart_pushes, "_LOOK_SECONDS", 0.0)
+    assert days == [1.0]
+    with RepositoryServer(site.node, write=True) as server:
+        for _ in range(2):
+            assert ask(server.url, "/info").status == 200
+            assert looked.acquire(timeout=20)
+    assert days == [1.0] * 3
+
+
+def test_parts_of_a_node_that_died_are_removed_with_the_rest(site: Site) -> None:
+    """Nothing uses them; the next commit of the dataset, or a day, ends them."""
+    token = site.token()
+    uploaded(site, token, CHAIN)
+    part = site.node.root / "incoming" / "cities" / "uploads" / "dead" / "data-x"
+    part.parent.mkdir()
+    part.write_bytes(b"x")
+    install(site.ours, "cities", CHAIN)
+    site.push("cities", token)
+    assert not part.exists()
+    assert site.head() == CHAIN.head
+
+
+def test_a_put_of_another_dataset_is_not_taken(site: Site) -> None:
+    """A push names what it wants for itself."""
+    token = site.token()
+    key = CHAIN.files[0]
+    with site.socket(token) as socket:
+        asked_for_objects(socket, CHAIN)
+        assert HeldPut(site.url, path_of(key, "towns"), token, CHAIN.objects[key]).finish() == 404
