@@ -16,12 +16,14 @@ from pathlib import Path
 
 from odfchain.errors import CorruptedPeerError, OdfchainError, StorageFullError
 from odfchain.ids.names import DatasetAlias
+from odfchain.limits import SMART
 from odfchain.progress import SILENT
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.access_tokens import AccessToken, Right, holder
 from odfchain.serve.push_sessions import PushSession, PushSessions
 from odfchain.serve.push_target import DatasetTarget
 from odfchain.serve.smart_pulls import (
+    EXPECT,
     REVOKED,
     Message,
     Receive,
@@ -146,7 +148,8 @@ async def answer_push(
                 authorization or "",
                 lambda text: loop.call_soon_threadsafe(writing.problem, text),
             )
-            closing = await _converse(writing, PushServing(target), session, receive, send)
+            expect = scope.get("extensions", {}).get(EXPECT, lambda _: None)
+            closing = await _converse(writing, PushServing(target), session, receive, send, expect)
     finally:
         if session is not None:
             writing.sessions.end(session)
@@ -155,11 +158,18 @@ async def answer_push(
 
 
 async def _converse(
-    writing: Writing, serving: PushServing, session: PushSession, receive: Receive, send: Send
+    writing: Writing,
+    serving: PushServing,
+    session: PushSession,
+    receive: Receive,
+    send: Send,
+    expect: Callable[[int], None],
 ) -> Closing | None:
     """How the connection is to be ended; None when the client has ended it."""
     refused = False
     while True:
+        blocks = serving.phase is Phase.METADATA_REQUEST and not refused
+        expect(SMART.message_bytes if blocks else SMART.request_bytes)
         seconds = (
             _REFUSED_SECONDS if refused else _PING_SECONDS if serving.asks_for_progress else _SILENT_SECONDS
         )
