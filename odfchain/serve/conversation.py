@@ -45,6 +45,9 @@ class Memory:
     waiting: list[Conversation] = field(default_factory=list)
     """Those with the beginning of one, which are not read from."""
 
+    held: int = 0
+    """What has come of all messages but those of blocks, and is not dealt with [bytes]."""
+
     def judge(self, new: Conversation) -> None:
         """End the conversations that hold the most until all that hold something may go on."""
         size = new.arriving
@@ -54,11 +57,15 @@ class Memory:
             elif new not in self.waiting:
                 new.transport.pause_reading()
                 self.waiting.append(new)
-        while size > _FREE_BYTES and new.arriving and self._held() > SMART.unfinished_bytes:
-            max(self.members - self.large, key=lambda each: each.arriving).give_up()
+        self.count(new, size)
+        while size > _FREE_BYTES and new.came and self.held > SMART.unfinished_bytes:
+            max(self.members - self.large, key=lambda each: each.came).give_up()
 
-    def _held(self) -> int:
-        return sum(each.arriving + each.queued + each.taken for each in self.members - self.large)
+    def count(self, one: Conversation, size: int) -> None:
+        """Take note of what a conversation holds, of which so much is of a message that is not whole."""
+        before, one.came = one.counted, size
+        one.counted = 0 if one in self.large else size + one.queued + one.taken
+        self.held += one.counted - before
 
     def has_room(self, size: int) -> bool:
         """Whether so much may be sent beside what others have not taken yet."""
@@ -87,6 +94,8 @@ class Conversation(WebSocketsSansIOProtocol):
         self.conn: Any = _Server(max_size=SMART.request_bytes, logger=self.logger)
         self._memory = memory
         self._running = False
+        self.came = self.counted = 0
+        """What `Memory` has noted [bytes]."""
         self._stall_timer: asyncio.TimerHandle | None = None
         self.queued = 0
         """Of messages that the application has not asked for [bytes]."""
@@ -113,10 +122,12 @@ class Conversation(WebSocketsSansIOProtocol):
 
     def send_receive_event_to_app(self) -> None:
         """A message is whole, and becomes a text, in which a character has up to four bytes."""
-        wide = 1 if all(each.isascii() for each in self.frames) else 4
-        self.queued += wide * sum(map(len, self.frames))
+        size = sum(map(len, self.frames))
+        if not all(each.isascii() for each in self.frames):
+            self.queued += 3 * size
         self._memory.judge(self)
         if self.frames:
+            self.queued += size
             super().send_receive_event_to_app()
 
     def give_up(self) -> None:
@@ -136,6 +147,7 @@ class Conversation(WebSocketsSansIOProtocol):
     def _forget(self) -> None:
         self.frames = []
         self.conn.reader.discard()
+        self._memory.count(self, 0)
 
     async def run_asgi(self) -> None:
         """The application may say how large the next message is."""
@@ -155,6 +167,7 @@ class Conversation(WebSocketsSansIOProtocol):
         self.taken = sys.getsizeof(message.get("text") or message.get("bytes"))
         if self.queue.empty():
             self.queued = 0
+        self._memory.count(self, self.arriving)
         return message
 
     async def send(self, message: Message) -> None:  # type: ignore[override] # of a narrower type in uvicorn
@@ -197,4 +210,5 @@ class Conversation(WebSocketsSansIOProtocol):
     def _leave(self) -> None:
         if self.disconnected and not self._running:
             self._memory.done(self)
+            self._memory.count(self, 0)
             self._memory.members.discard(self)
