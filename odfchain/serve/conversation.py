@@ -163,6 +163,7 @@ class Conversation(WebSocketsSansIOProtocol):
         """The next message; the one before it is dealt with."""
         self.taken = 0
         self._memory.done(self)
+        self._memory.count(self, self.came)
         message = await super().receive()
         self.taken = sys.getsizeof(message.get("text") or message.get("bytes"))
         if self.queue.empty():

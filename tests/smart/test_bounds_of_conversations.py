@@ -139,14 +139,14 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 def test_who_holds_the_most_goes_first(url: str, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation, "SMART", replace(SMART, unfinished_bytes=4 * SOME))
     with RawClient(url) as small, RawClient(url) as large, RawClient(url) as late:
-        small.say(frame(BEGIN.rjust(4 * SOME))[:SOME])
+        small.say(frame(BEGIN.rjust(3 * SOME))[:SOME])
         seen.wait(lambda memory: memory.held > SOME - 100)
         large.say(frame(b" " * 2 * SOME, length=4 * SOME))
         seen.wait(lambda memory: memory.held > 3 * SOME - 100)
         late.say(frame(BEGIN.rjust(3 * SOME // 2)))
         assert large.end() == TRY_LATER
         assert "Ok" in next_document(late)
-        small.say(frame(BEGIN.rjust(4 * SOME))[SOME:])
+        small.say(frame(BEGIN.rjust(3 * SOME))[SOME:])
         assert "Ok" in next_document(small)
 
 
