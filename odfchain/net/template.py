@@ -22,6 +22,8 @@ _LITERAL = r"""'[^']*'|"[^"]*"|-?[0-9]+(?:\.[0-9]+)?"""
 _OPERAND = re.compile(rf"{_LITERAL}|{_NAME}")
 _EXPRESSION = re.compile(rf"\$\{{\{{\s*(?:{_OPERAND.pattern})(?:\s*\|\|\s*(?:{_OPERAND.pattern}))*\s*\}}\}}")
 _MOST_NAMES = 5
+_UNESCAPED = re.compile(r"[^:]+://[^/?#@]*:[^/?#@]*[?#][^@]*@")
+"""What seems to be a host with a port and is a user with a password that should have been escaped."""
 _PARAMETER = re.compile(r"[?&;](?:[^?&;=]*=|(?![\w.@-]{0,16}(?:[&;]|$)))(?P<value>[^&;]*)", re.ASCII)
 """A parameter with its value; what is alone and no short word is a value without a name."""
 
@@ -139,6 +141,8 @@ def public_name(url: str) -> str:
     match = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*@)", masked)
     try:
         urlsplit(masked).port  # noqa: B018 - asks whether the URL can be read
+        if _UNESCAPED.match(masked):
+            raise ValueError  # noqa: TRY301 - as if it could not
     except ValueError:
         url = unreadable_name(url)
         masked = _masked(url)

@@ -141,6 +141,7 @@ def test_redacting() -> None:
         ("https://user:s3cret/x@host/a", "https://***@host/a"),
         ("https://user:s3cret?x@host/a", "https://***@host/a"),
         ("https://user:s3cret#x@host/a", "https://***@host/a"),
+        ("ftp://user:1?s3cret@host/a", "ftp://***@host/a"),
         ("HTTPS://s3cret@host/", "HTTPS://host/"),
         ("${{ env.S }}://u:s3cret@host/", "${{ env.S }}://host/"),
         ("abfss://u:s3cret@account.dfs.core.windows.net/x", "abfss://account.dfs.core.windows.net/x"),

@@ -60,11 +60,11 @@ WORDS: dict[str, bytes] = {
 class RawClient:
     """A WebSocket to a node of which nothing is hidden."""
 
-    def __init__(self, url: str, path: str = "cities/pull", *fields: str) -> None:
+    def __init__(self, url: str, path: str = "cities/pull", *fields: str, host: str | None = None) -> None:
         parts = urlsplit(url)
         self.socket = self.silent(url)
         lines = (
-            f"GET /{path} HTTP/1.1", f"Host: {parts.netloc}", "Connection: Upgrade", "Upgrade: websocket",
+            f"GET /{path} HTTP/1.1", f"Host: {host or parts.netloc}", "Connection: Upgrade", "Upgrade: websocket",
             "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
             "x-odf-smtp-version: 1", *fields, "", "",
         )  # fmt: skip
