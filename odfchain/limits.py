@@ -113,6 +113,8 @@ class SharingLimits:
     """A chain that has a hint, and the hashes that are read of one [count]: a file of 70 MB."""
     index_bytes: int = 16 << 20
     """The index of a repository [bytes]; about 50,000 datasets."""
+    index_values: int = 1_000_000
+    """Values in it [count]: a dataset has eight."""
     token_bytes: int = 8_192
     """A bearer token [bytes]: what servers take in a header field."""
     credentials_bytes: int = 1 << 20

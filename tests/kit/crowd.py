@@ -13,7 +13,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from odfchain.limits import SMART
@@ -117,13 +116,6 @@ class RawClient:
 
     def __exit__(self, *_: object) -> None:
         self.socket.close()
-
-
-def memory_mib(pid: int, what: str = "VmHWM") -> int:
-    """What a process has resident, at most so far (`VmHWM`) or now (`VmRSS`) [MiB]."""
-    found = re.search(rf"{what}:\s*([0-9]+)", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
-    assert found is not None
-    return int(found[1]) >> 10
 
 
 def _crowd(url: str, words: str, clients: int) -> None:

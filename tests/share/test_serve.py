@@ -451,6 +451,12 @@ def test_an_index_can_be_read_back(workspace: WorkspaceFiles, dataset: DatasetFi
     assert parse_index(render_index([]), "http://x/") == []
 
 
+def test_an_index_of_many_values_is_not_read() -> None:
+    lists = b'{"version": 1, "datasets": [' + b"[]," * (SHARING.index_values // 2) + b"[]]}"
+    with pytest.raises(CorruptedPeerError, match="more than 1,000,000 values"):
+        parse_index(lists, "http://x/")
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

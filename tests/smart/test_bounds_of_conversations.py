@@ -249,6 +249,9 @@ def test_values_of_a_message_are_counted_before_it_is_read(
     for kind, size in ((m.PullRequest, SMART.request_bytes), (m.PushedBlocks, SMART.message_bytes // 4)):
         with pytest.raises(CorruptedPeerError, match="more than 16,384 values"):
             message_of(kind, listed(item, size).decode())
+        if not item.startswith(b"1"):
+            with pytest.raises(CorruptedPeerError, match="more than 16,384 values"):
+                message_of(kind, item.decode() * (size // len(item)))
 
 
 @pytest.mark.parametrize(

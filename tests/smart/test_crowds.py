@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from odfchain.repo.workspace_files import WorkspaceFiles
-from tests.kit.crowd import WORDS, memory_mib
+from tests.kit.crowd import WORDS
+from tests.kit.node_process import peak_mib, served
 from tests.kit.served_workspace import ask, make_dataset
 from tests.kit.support import ROOT
-from tests.smart.test_smart_memory import served
 
 MOST_MIB = 200
 MOST_CLIENTS = 400
@@ -27,7 +27,7 @@ def growth(place: Path, words: str, clients: int, readings: int) -> tuple[int, l
     make_dataset(WorkspaceFiles.init(place), "cities", 700)
     with served(place) as (url, pid):
         assert ask(url, "/cities/refs/head").status == 200
-        before = memory_mib(pid)
+        before = peak_mib(pid)
         command = [sys.executable, "-m", "tests.kit.crowd", url, words, str(clients)]
         with subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -45,7 +45,7 @@ def growth(place: Path, words: str, clients: int, readings: int) -> tuple[int, l
                 read()
             assert crowd.stdout.readline().strip() == f"{{101: {clients}}}"
             read()
-            found = memory_mib(pid) - before
+            found = peak_mib(pid) - before
             crowd.stdin.close()
         return found, times
 
