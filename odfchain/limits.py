@@ -115,6 +115,8 @@ class SharingLimits:
     """A chain that has a hint, and the hashes that are read of one [count]: a file of 70 MB."""
     index_bytes: int = 16 << 20
     """The index of a repository [bytes]; about 50,000 datasets."""
+    index_values: int = 1_000_000
+    """Values in it [count]: a dataset has eight."""
     token_bytes: int = 8_192
     """A bearer token [bytes]: what servers take in a header field."""
     credentials_bytes: int = 1 << 20
@@ -148,7 +150,23 @@ class SmartLimits:
     """Bounds on the smart transfer protocol (RFC-050)."""
 
     message_bytes: int = 24 << 20
-    """One message [bytes]: blocks are lists of integers in it, four times their size."""
+    """A message of blocks [bytes]: they are lists of integers in it, four times their size."""
+    request_bytes: int = 512 << 10
+    """Every other message to a node [bytes]; one with as many objects as are allowed has 180 KB…"""
+    answer_bytes: int = 8 << 20
+    """…and where these objects are [bytes]: 8 KiB for each."""
+    value_bytes: int = 32
+    """Bytes of a message for each value in it [bytes]; of what messages are made of it is more."""
+    small_frames: int = 100
+    """Frames of a connection that bring next to nothing [count], and one more each second."""
+    small_frame_bytes: int = 1 << 10
+    """Which are those of less [bytes]."""
+    unfinished_bytes: int = 32 << 20
+    """All that a node has got from all clients and not dealt with [bytes], messages of blocks aside."""
+    large_messages: int = 2
+    """Messages of blocks that a node takes at the same time [count]; others wait."""
+    unread_bytes: int = 64 << 20
+    """All that a node has sent and its clients have not taken [bytes]."""
     depth: int = 8
     """Nesting of a message [levels]."""
     items: int = 1_000

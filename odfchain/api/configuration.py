@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import UsageError
+from odfchain.net.template import public_name
 from odfchain.repo.dataset_config import DatasetConfig, change_config, config_path, read_config
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.settings import Setting, all_settings, default_of, edit, parsed, setting, value_of
@@ -154,7 +155,10 @@ def configuration(workspace: Workspace, dataset: str | None = None) -> Configura
 def _shown(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _HIDDEN if name == _VARIABLES else _shown(key, entry) for key, entry in value.items()}
-    return _HIDDEN if isinstance(value, str) and (SECRET.search(name) or SECRET.search(value)) else value
+    if not isinstance(value, str):
+        return value
+    keeps = "://" in value and public_name(value) != one_line(value)
+    return _HIDDEN if keeps or SECRET.search(name) or SECRET.search(value) else value
 
 
 def _checked(folder: Path, item: Setting, value: Any) -> Any:

@@ -187,6 +187,8 @@ class ServeKeywords(TypedDict, total=False):
     """A dataset is there for those alone who have a token with the right to read it, or to push to it."""
     behind_proxy: bool | None
     """Every request comes through a proxy, which has TLS; what it says of the way to it is believed."""
+    allow_hosts: Sequence[str] | None
+    """Names under which others ask, beside the address, this machine's names, and `share.hosts`."""
 
 
 class QueryKeywords(TypedDict, total=False):

@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from odfchain.errors import AssetError, InvalidIdError
 from odfchain.limits import ASSETS
+from odfchain.net.template import public_name
 from odfchain.store.locations import Location
 from odfchain.text import one_line
 
@@ -99,16 +100,8 @@ def checked_location(store: str, container: str | None, endpoint: str | None, ke
 
 
 def public_href(href: str) -> str:
-    """What messages may show of an href: of its query the names, of its user nothing."""
-    text, sign, rest = _cut(href)
-    scheme, colons, path = text.partition("://")
-    authority, slash, path = path.partition("/")
-    if "@" in authority:
-        authority = f"…@{authority.rpartition('@')[2]}"
-    shown = f"{scheme}{colons}{authority}{slash}{path}"
-    if sign == "?":
-        shown += "?" + "&".join(f"{name}=…" for name in _names(rest))
-    return one_line(ACCESS_KEY.sub("AKIA…", shown)) or "an empty href"
+    """What messages may show of an href."""
+    return ACCESS_KEY.sub("AKIA…", public_name(href)) or "an empty href"
 
 
 def _cut(href: str) -> tuple[str, str, str]:

@@ -29,6 +29,13 @@ from odfchain.errors import UsageError
     is_flag=True,
     help="A proxy with TLS is in front, whose X-Forwarded fields are believed.",
 )
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Answer those who ask for this host, too (share.hosts); else the address and localhost.",
+)
 @click.option("--branches", is_flag=True, help="Publish all branches, too; else only the heads are there.")
 @click.option("--branch", "names", multiple=True, metavar="NAME", help="Publish branches of this name, too.")
 @click.option("--verbose", is_flag=True, help="Print a line for each request, to standard error.")
@@ -40,6 +47,7 @@ def serve_command(
     write: bool,
     restrict_reading: bool,
     behind_proxy: bool,
+    hosts: tuple[str, ...],
     branches: bool,
     names: tuple[str, ...],
     verbose: bool,
@@ -57,6 +65,10 @@ def serve_command(
     With --write, `odfchain push --to odf+http://…/NAME` gives datasets to this workspace, for those who have
     a token: datasets of others, since those whose private key is here are written here. There is no
     encryption, so whatever takes tokens takes an address of this machine, or --behind-proxy.
+
+    Requests for another host than the address or localhost are answered with 421, so that no page that a
+    browser here has open can read the datasets under a name of its own: a name of yours is given by
+    --allow-host.
     """
     if read_only and write:
         raise UsageError("--read-only and --write contradict each other")
@@ -79,6 +91,7 @@ def serve_command(
             write=write,
             restrict_reading=restrict_reading,
             behind_proxy=behind_proxy,
+            allow_hosts=hosts,
         )
 
 

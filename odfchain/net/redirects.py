@@ -24,20 +24,26 @@ from odfchain.errors import FetchError
 from odfchain.net.template import public_name, redact
 from odfchain.net.url import CONTROLS, PORTS, Target, read_target
 
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All that IPv6 has given out for the world; a form that is invented elsewhere is private."""
+_DOCUMENTATION = ipaddress.IPv6Network("3fff::/20")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_ISATAP = (b"\0\0\x5e\xfe", b"\2\0\x5e\xfe")
+"""What is before an IPv4 address in the lower half of an address (RFC 5214, 6.1)."""
 
 
 def is_public(address: str) -> bool:
     """Whether an IP address is globally reachable, whatever IPv6 form an IPv4 address is wrapped in."""
     found = ipaddress.ip_address(address)
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.teredo is not None:
-            return False
-        inner = found.ipv4_mapped or found.sixtofour
-        if found in _NAT64:
-            inner = ipaddress.IPv4Address(found.packed[-4:])
-        found = inner or found
-    return found.is_global and not found.is_multicast
+    if isinstance(found, ipaddress.IPv4Address):
+        return found.is_global and not found.is_multicast
+    last = ipaddress.IPv4Address(found.packed[12:])
+    inner = last if found in _NAT64 else found.ipv4_mapped or found.sixtofour
+    if found.packed[8:12] in _ISATAP and not is_public(str(last)):
+        return False
+    if inner is not None:
+        return is_public(str(inner))
+    return found in _UNICAST and found not in _DOCUMENTATION and found.is_global
 
 
 class Route:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from odfchain.errors import FetchError
 from odfchain.text import one_line
@@ -22,6 +22,10 @@ _LITERAL = r"""'[^']*'|"[^"]*"|-?[0-9]+(?:\.[0-9]+)?"""
 _OPERAND = re.compile(rf"{_LITERAL}|{_NAME}")
 _EXPRESSION = re.compile(rf"\$\{{\{{\s*(?:{_OPERAND.pattern})(?:\s*\|\|\s*(?:{_OPERAND.pattern}))*\s*\}}\}}")
 _MOST_NAMES = 5
+_UNESCAPED = re.compile(r"[^:]+://[^/?#@]*:[^/?#@]*[?#][^@]*@")
+"""What seems to be a host with a port and is a user with a password that should have been escaped."""
+_PARAMETER = re.compile(r"[?&;](?:[^?&;=]*=|(?![\w.@-]{0,16}(?:[&;]|$)))(?P<value>[^&;]*)", re.ASCII)
+"""A parameter with its value; what is alone and no short word is a value without a name."""
 
 
 def _parts(text: str, where: str) -> Iterator[str | re.Match[str]]:
@@ -128,12 +132,41 @@ def redact(text: str, values: Iterable[str]) -> str:
 
 
 def public_name(url: str) -> str:
-    """What messages call a URL: as it was written, with its templates, without user name and password."""
-    masked = _EXPRESSION.sub(lambda match: "x" * len(match[0]), url)
-    match = re.match(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/?#]*@)", masked)
-    if match and not match["scheme"].lower().startswith("abfs"):  # there the part before @ is the container
-        url = url[: match.start("user")] + url[match.end("user") :]
-    return one_line(url)
+    """What messages, pages and documents call a URL: without all of it that may let somebody in.
+
+    User and password, the fragment, and what parameters are set to are left out; templates stay, but for
+    their literals in parameters. Any value may be a secret: no list of names would have them all.
+    """
+    masked = _masked(url)
+    match = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*@)", masked)
+    try:
+        urlsplit(masked).port  # noqa: B018 - asks whether the URL can be read
+        if _UNESCAPED.match(masked):
+            raise ValueError  # noqa: TRY301 - as if it could not
+    except ValueError:
+        url = unreadable_name(url)
+        masked = _masked(url)
+    else:
+        # of Azure's file systems the part before @ is the container
+        if match and (":" in match[1] or masked[:4].lower() != "abfs"):
+            url, masked = (text[: match.start(1)] + text[match.end(1) :] for text in (url, masked))
+    shown, end = "", 0
+    for found in _PARAMETER.finditer(masked.partition("#")[0]):
+        shown += url[end : found.start("value")] + _shown(url[found.start("value") : found.end()])
+        end = found.end()
+    return one_line(shown + url[end : len(masked.partition("#")[0])])
+
+
+def _masked(url: str) -> str:
+    return _EXPRESSION.sub(lambda match: "x" * len(match[0]), url)
+
+
+def _shown(value: str) -> str:
+    """The value of a parameter: templates alone, or that there is one."""
+    names = _EXPRESSION.sub("", value)
+    if names or not value:
+        return "…" if value else ""
+    return _OPERAND.sub(lambda match: match[0] if match[0].startswith("env.") else "…", value)
 
 
 def unreadable_name(name: str) -> str:

@@ -179,6 +179,8 @@ class ShareConfig:
     """Attempts after the first, on failures that may pass."""
     allow_private_redirects: bool = False
     """Follow redirects from public to private addresses."""
+    hosts: tuple[str, ...] = ()
+    """Names under which `serve` is asked, beside its address and those of this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +298,7 @@ content:
     parallel: 10            # objects transferred at the same time
     retries: 3
     allowPrivateRedirects: false
+    hosts: []               # names under which `serve` is asked, beside its address and localhost
   audit:
     trustedAuditors: []     # DIDs of auditors whose attestations `verify --trusted-by` accepts
   assets:

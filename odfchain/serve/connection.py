@@ -34,6 +34,7 @@ _REQUEST_LINE_BYTES = len(b"GET  HTTP/1.1\r\n\r\n")
 
 _LENGTH_DIGITS = 18
 _BODY = (b"content-length", b"transfer-encoding")
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
@@ -182,6 +183,8 @@ class Connection(HttpToolsProtocol):
         if self._header_bytes > SHARING.request_head_bytes:
             self._refuse_headers()
             return
+        # WebSockets have a number of their own; the handles of both fit into the usual 1,024
+        self.limit_concurrency = SHARING.connections + self._conversations() * 3 // 4
         super().on_headers_complete()
         if any(name in _BODY and value != b"0" for name, value in self.headers):
             # a body that nobody wants is not waited for; a file that has come ends nothing
@@ -218,6 +221,12 @@ class Connection(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """The connection goes on as a WebSocket; what was to be sent is sent, and nothing is held back."""
+        if self._conversations() >= SHARING.connections:
+            self._headers_done()
+            self._unread.clear()
+            self.transport.write(_FULL)
+            self.transport.close()
+            return
         self._upgraded = True
         self._headers_done()
         self._not_stalled()
@@ -225,6 +234,12 @@ class Connection(HttpToolsProtocol):
         self._output.flush()
         self.transport = self._output.below
         super().handle_websocket_upgrade()
+
+    def _conversations(self) -> int:
+        """How many WebSockets there are; who has a few connections has no time to lose with counting."""
+        if len(self.connections) < SHARING.connections:
+            return 0
+        return sum(not isinstance(each, Connection) for each in self.connections)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is expected any more."""

@@ -14,17 +14,21 @@ import asyncio
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from odfchain.errors import TransferError, UsageError
-from odfchain.limits import SHARING, SMART
+from odfchain.limits import SHARING
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve import HOST, PORT
-from odfchain.serve.application import Branches, Message, Receive, Repository, Send, repository
+from odfchain.serve.application import Branches, Message, Receive, Send, repository
 from odfchain.text import one_line
 from odfchain.transfer.plain_urls import is_this_machine
+
+if TYPE_CHECKING:
+    from odfchain.serve.hosts import Application
 
 GRACE_SECONDS = 5
 """How long responses may take to end when the server stops [s]; after that they are cut."""
@@ -47,6 +51,7 @@ def serve(
     write: bool = False,
     restrict_reading: bool = False,
     behind_proxy: bool = False,
+    allow_hosts: Sequence[str] = (),
 ) -> None:
     """Publish a workspace until SIGTERM or Ctrl-C; then let responses end, and return.
 
@@ -54,6 +59,7 @@ def serve(
     line for each thing that could not be read; `branches` are those that are published. They are called from
     the server's thread, but for the first. A second signal ends it at once. Port 0 is any free one. With
     `write`, those may push who have a token for that; with `restrict_reading`, nobody reads without one.
+    `allow_hosts` are names, beside those in the settings, under which others ask for it.
     """
     with (
         RepositoryServer(
@@ -66,6 +72,7 @@ def serve(
             write=write,
             restrict_reading=restrict_reading,
             behind_proxy=behind_proxy,
+            allow_hosts=allow_hosts,
         ) as it,
         _signals(it.request_stop),
     ):
@@ -79,7 +86,7 @@ class RepositoryServer:
 
     Raises:
         TransferError: the address cannot be listened on.
-        UsageError: others than this machine would send tokens without encryption.
+        UsageError: others than this machine would send tokens without encryption; or a name is no host's.
     """
 
     def __init__(
@@ -94,6 +101,7 @@ class RepositoryServer:
         write: bool = False,
         restrict_reading: bool = False,
         behind_proxy: bool = False,
+        allow_hosts: Sequence[str] = (),
     ) -> None:
         if (write or restrict_reading) and not behind_proxy and not is_this_machine(host):
             raise UsageError(
@@ -104,7 +112,10 @@ class RepositoryServer:
         import uvicorn  # noqa: PLC0415 - slow to load
 
         from odfchain.serve.connection import Connection  # noqa: PLC0415
+        from odfchain.serve.conversation import Conversation, Memory  # noqa: PLC0415
+        from odfchain.serve.hosts import admitted_hosts, for_hosts  # noqa: PLC0415
 
+        hosts = admitted_hosts(host, (*allow_hosts, *workspace.config.share.hosts))
         self._problem = on_problem or (lambda _: None)
         self._socket = _listen(host, port)
         self.url = _url(self._socket)
@@ -117,13 +128,12 @@ class RepositoryServer:
             restrict_reading=restrict_reading,
             behind_proxy=behind_proxy,
         )
-        application = _told(published, on_request, self._problem)
+        application = _told(for_hosts(published, hosts), on_request, self._problem)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 application,
                 http=Connection,
-                ws="websockets-sansio",
-                ws_max_size=SMART.message_bytes,
+                ws=cast("type[asyncio.Protocol]", partial(Conversation, memory=Memory())),
                 ws_per_message_deflate=False,
                 loop="asyncio",
                 lifespan="off",
@@ -235,7 +245,7 @@ def _url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def _told(application: Repository, on_request: Tell | None, problem: Tell) -> Any:
+def _told(application: Application, on_request: Tell | None, problem: Tell) -> Any:
     """The application, which says what it is asked for and where it is at fault."""
 
     async def told(scope: Message, receive: Receive, send: Send) -> None:

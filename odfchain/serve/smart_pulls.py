@@ -52,11 +52,12 @@ _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*", re.ASCII)
 _BLOCK_BYTES = 64 << 20
 """The blocks of one batch, which lies in memory several times [bytes]; longer chains are walked."""
-_KEPT_BYTES = 8 << 20
-"""How much of them is kept from the plan to the batch [bytes]."""
 _SILENT_SECONDS = 60.0
 """A client that says nothing for so long has gone [s]; those that download answer pings meanwhile."""
 REVOKED = Closing(FAILED, "The token was revoked.")
+
+EXPECT = "odfchain.expect"
+"""The extension of a WebSocket that says how large the next message may be [bytes]."""
 
 
 @dataclass(slots=True)
@@ -69,9 +70,8 @@ class DatasetSource:
     """The URL of the dataset."""
     authorization: str | None
     """What the caller gives to show who he is; his requests for objects need the same."""
-    _names: list[Multihash] = field(default_factory=list, init=False)
-    _read: dict[Multihash, bytes] = field(default_factory=dict, init=False)
-    """Blocks that were read for the plan, as many of them as are kept until they are asked for."""
+    _planned: tuple[Multihash, Multihash | None] | None = field(default=None, init=False)
+    """The head of the plan, and where it begins. Its blocks are read again: who has asked may never come."""
 
     def plan(self, request: PullRequest) -> PullPlan | Refusal:
         """As `PullSource`."""
@@ -89,26 +89,23 @@ class DatasetSource:
                 return Refusal(InvalidInterval(head=head, tail=tail))
 
     def _plan(self, chain: MetadataChain, head: Multihash, request: PullRequest) -> PullPlan | Refusal:
-        self._names, self._read = [], {}
-        objects = records = block_bytes = object_bytes = 0
+        blocks = objects = records = block_bytes = object_bytes = 0
         tail = request.begin_after
         if tail is not None and request.force_update_if_diverged and not chain.contains(tail):
             tail = None
-        for name, header, data in chain.walk_files(head, tail=tail):
-            self._names.append(name)
+        for _, header, data in chain.walk_files(head, tail=tail):
+            blocks += 1
             block_bytes += len(data)
-            if len(self._names) > SMART.blocks or block_bytes > _BLOCK_BYTES:
+            if blocks > SMART.blocks or block_bytes > _BLOCK_BYTES:
                 return _too_much(TOO_MANY_BLOCKS)
-            if block_bytes <= _KEPT_BYTES:
-                self._read[name] = data
             for item in objects_of(decode_block(data)) if header.event_kind in BRING_OBJECTS else ():
                 objects += 1
                 object_bytes += item.size
                 if item.offsets is not None:
                     records += item.offsets.end - item.offsets.start + 1
-        self._names.reverse()
+        self._planned = head, tail
         plan = TransferPlan(
-            num_blocks=len(self._names),
+            num_blocks=blocks,
             num_objects=objects,
             num_records=records,
             bytes_in_raw_blocks=block_bytes,
@@ -119,9 +116,10 @@ class DatasetSource:
     def blocks(self) -> BlocksBatch:
         """As `PullSource`."""
         with self.lock:
-            chain, names = self.dataset.chain, self._names
-            read, self._read = self._read, {}
-            batch = packed(RawBlock(name, read.pop(name, b"") or chain.get_bytes(name)) for name in names)
+            assert self._planned is not None  # noqa: S101 - a plan comes first
+            head, tail = self._planned
+            files = [RawBlock(name, data) for name, _, data in self.dataset.chain.walk_files(head, tail=tail)]
+            batch = packed(files.pop() for _ in range(len(files)))  # oldest first, and let go
         if not fits_message(batch, SMART.message_bytes):
             raise FlowError(_too_much(TOO_MANY_BLOCKS, Phase.METADATA_REQUEST))
         return batch

@@ -17,12 +17,14 @@ from typing import ParamSpec, TypeVar
 
 from odfchain.errors import CorruptedPeerError, OdfchainError, StorageFullError
 from odfchain.ids.names import DatasetAlias
+from odfchain.limits import SMART
 from odfchain.progress import SILENT
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.access_tokens import AccessToken, Right, holder
 from odfchain.serve.push_sessions import LEFT_SECONDS, PushSession, PushSessions
 from odfchain.serve.push_target import DatasetTarget, remove_left
 from odfchain.serve.smart_pulls import (
+    EXPECT,
     REVOKED,
     Message,
     Receive,
@@ -172,7 +174,8 @@ async def answer_push(
                     authorization or "",
                     lambda text: loop.call_soon_threadsafe(writing.problem, text),
                 )
-                closing = await _converse(writing, PushServing(target), session, first, receive, send)
+                expect = scope.get("extensions", {}).get(EXPECT, lambda _: None)
+                closing = await _converse(writing, PushServing(target), session, first, receive, send, expect)
         finally:
             writing.sessions.leave(token)
             if session is not None:
@@ -202,7 +205,13 @@ async def _said(receive: Receive) -> str | Closing | None:
 
 
 async def _converse(
-    writing: Writing, serving: PushServing, session: PushSession, text: str, receive: Receive, send: Send
+    writing: Writing,
+    serving: PushServing,
+    session: PushSession,
+    text: str,
+    receive: Receive,
+    send: Send,
+    expect: Callable[[int], None],
 ) -> Closing | None:
     """How the connection is to be ended after a first message; None when the client has ended it."""
     sessions = writing.sessions
@@ -222,6 +231,8 @@ async def _converse(
             await send({"type": "websocket.send", "text": said})
         if turn.closing is not None:
             return turn.closing
+        blocks = serving.phase is Phase.METADATA_REQUEST and not refused
+        expect(SMART.message_bytes if blocks else SMART.request_bytes)
         found = await _next(sessions, serving, session, receive, send, refused=refused)
         if not isinstance(found, str):
             return found

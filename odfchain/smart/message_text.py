@@ -26,6 +26,10 @@ from odfchain.smart.smart_messages import (
     Internal,
     Message,
     Phase,
+    PulledBlocks,
+    PullStrategies,
+    PushedBlocks,
+    PushStrategies,
     Reason,
     Refusal,
     UploadProgress,
@@ -33,6 +37,13 @@ from odfchain.smart.smart_messages import (
 from odfchain.text import one_line
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+_LARGEST: dict[type[Message], int] = {
+    PulledBlocks: SMART.message_bytes,
+    PushedBlocks: SMART.message_bytes,
+    PullStrategies: SMART.answer_bytes,
+    PushStrategies: SMART.answer_bytes,
+}
+"""What a message of a kind may have where it is more than `SMART.request_bytes` [bytes]."""
 _AROUND_CHARACTERS = 512
 """What a message has beside the numbers of its batch, and more."""
 _REASONS: dict[str, Any] = {kind.__name__: kind for kind in typing.get_args(Reason)}
@@ -92,7 +103,7 @@ def _plain(value: Any, numbers: Callable[[bytes], list[int]]) -> Any:
 
 def message_of(kind: type[Message], text: str) -> Any:
     """The message of a kind that a frame holds; where the kind is a result, a `Refusal` may come instead."""
-    tree = _tree(text)
+    tree = _tree(text, _LARGEST.get(kind, SMART.request_bytes))
     if kind is UploadProgress:
         return _progress(tree)
     if kind is Refusal or (kind.IS_RESULT and isinstance(tree, dict) and "Err" in tree):
@@ -109,12 +120,18 @@ def refusal_of(text: str) -> Refusal | None:
     return found if isinstance(found, Refusal) else None
 
 
-def _tree(text: str) -> Any:
-    if len(text) > SMART.message_bytes:
-        _refuse("", f"{len(text):,} characters; {SMART.message_bytes:,} are allowed")
+def _tree(text: str, most: int) -> Any:
+    if len(text) > most:
+        _refuse("", f"{len(text):,} characters; {most:,} are allowed")
     text, payload = without_payload(text)
+    # beside its bytes a message of blocks has next to nothing
+    values = (SMART.request_bytes if most == SMART.message_bytes else most) // SMART.value_bytes
+    if text.count(",") > values:
+        _refuse("", f"more than {values:,} values")
     depth = 0
-    for token in _TOKENS.finditer(text):
+    for number, token in enumerate(_TOKENS.finditer(text)):
+        if number > values:
+            _refuse("", f"more than {values:,} values")
         sign = text[token.start()]
         depth += (sign in "[{") - (sign in "]}")
         if depth > SMART.depth:

@@ -22,8 +22,11 @@ _TEXTS: npt.NDArray[np.uint32] = np.frombuffer(
 )
 """Each byte as it is written, with a comma."""
 
-_PAYLOAD = re.compile(r'"payload":\[([0-9,]+)\]', re.ASCII)
+_PAYLOAD = re.compile(r'"payload"[ \t\r\n]*:[ \t\r\n]*(\[[0-9, \t\r\n]+\])')
 """Quotes within a text are escaped, so this is no piece of one."""
+_BLANK = b" \t\r\n"
+_PARTED = re.compile(rf"[0-9][{_BLANK.decode()}]+[0-9]")
+"""Two numbers without a comma, which are not to become one."""
 _COMMA, _ZERO = ord(","), ord("0")
 
 
@@ -41,10 +44,10 @@ def without_payload(text: str) -> tuple[str, bytes | None]:
     None where there is no such list, or one that is written in another way; then the text is what it was.
     """
     found = _PAYLOAD.search(text)
-    data = None if found is None else _read(text, *found.span(1))
-    if found is None or data is None:
+    if found is None or _PARTED.search(text, *found.span(1)):
         return text, None
-    return f"{text[: found.start(1) - 1]}NaN{text[found.end() :]}", data
+    data = _read(found[1].encode("ascii").translate(None, _BLANK)[1:-1])
+    return (text, None) if data is None else (f"{text[: found.start(1)]}NaN{text[found.end() :]}", data)
 
 
 def parsed(text: str, payload: bytes | None) -> Any:
@@ -63,13 +66,13 @@ def parsed(text: str, payload: bytes | None) -> Any:
     return json.loads(text, parse_constant=constant)
 
 
-def _read(text: str, start: int, end: int) -> bytes | None:
-    data = bytearray()
+def _read(text: bytes) -> bytes | None:
+    data, start, end = bytearray(), 0, len(text)
     while start < end:
         stop = end
         if end - start > _PIECE_BYTES:
-            stop = text.rfind(",", start, start + _PIECE_BYTES)
-        part = _numbers(np.frombuffer(text[start:stop].encode("ascii"), np.uint8))
+            stop = text.rfind(b",", start, start + _PIECE_BYTES)
+        part = _numbers(np.frombuffer(text[start:stop], np.uint8))
         if part is None:
             return None
         data += part

@@ -63,7 +63,7 @@ def _server(authority: str, usual_port: int | None) -> str:
     host, colon, port = authority.rpartition(":")
     if not colon or not (port.isdecimal() or port == ""):
         host, port = authority, ""
-    host = _host(host.removeprefix("[").removesuffix("]").lower().removesuffix("."))
+    host = host_of(host.removeprefix("[").removesuffix("]"))
     if port == "" or (usual_port is not None and port.isascii() and int(port) == usual_port):
         return host
     return f"{host}:{port.lstrip('0')}"
@@ -71,7 +71,12 @@ def _server(authority: str, usual_port: int | None) -> str:
 
 def is_this_machine(host: str) -> bool:
     """Whether the name of a host means this machine, and what is sent there goes over no network."""
-    return _host(host.lower().removesuffix(".")) == _THIS_MACHINE
+    return host_of(host) == _THIS_MACHINE
+
+
+def host_of(name: str) -> str:
+    """The same for all spellings of a host; all names and addresses of this machine are one."""
+    return _host(name.lower().removesuffix("."))
 
 
 def _host(name: str) -> str:

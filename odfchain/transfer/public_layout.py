@@ -28,6 +28,7 @@ from urllib.parse import unquote, urlsplit
 from odfchain.errors import InvalidIdError, StoreError, UnsupportedPeerError
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetName
+from odfchain.net.template import public_name
 from odfchain.store.interfaces import check_object_name
 
 HEAD_KEY = "refs/head"
@@ -109,7 +110,7 @@ class PeerUrl:
         try:
             parts = urlsplit(text)
         except ValueError:
-            raise UnsupportedPeerError(f"{text!r} is not a URL") from None
+            raise UnsupportedPeerError(f"{public_name(text)!r} is not a URL") from None
         scheme = parts.scheme.lower()
         # what a query says may be a secret, as a password is
         shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()

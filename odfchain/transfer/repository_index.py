@@ -75,6 +75,8 @@ def parse_index(data: bytes, where: str) -> list[IndexEntry]:
         raise CorruptedPeerError(
             f"{where}: an index of {len(data):,} bytes (at most {SHARING.index_bytes:,})"
         )
+    if sum(map(data.count, (b",", b"[", b"{"))) > SHARING.index_values:  # `[],[]` is twenty times its size
+        raise CorruptedPeerError(f"{where}: an index of more than {SHARING.index_values:,} values")
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError):

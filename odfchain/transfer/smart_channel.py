@@ -16,12 +16,13 @@ from websockets.sync.client import ClientConnection
 from websockets.uri import parse_uri
 
 from odfchain.errors import AccessError, CorruptedPeerError, TransferError, UnsupportedPeerError
-from odfchain.limits import SHARING, SMART
+from odfchain.limits import SHARING
 from odfchain.net.headers import parse_http_date
 from odfchain.net.pool import HttpPool
 from odfchain.net.redirects import Route
 from odfchain.net.retry import Deadline, Timing, TransientError
 from odfchain.smart.client_flow import ClosedError
+from odfchain.smart.frames import FewFrames
 from odfchain.smart.smart_messages import VERSION
 from odfchain.text import one_line
 from odfchain.versions import __version__
@@ -34,6 +35,10 @@ _NOT_PASSED_ON = (
     "headers Upgrade and Connection (docs/nodes.md); without 'odf+' a dataset can be pulled all the same"
 )
 _NOT_SMART = "a web server that hands out files is named without 'odf+'"
+
+
+class _Client(FewFrames, ClientProtocol):
+    """What a client understands of a connection."""
 
 
 class WebSocketChannel:
@@ -50,9 +55,11 @@ class WebSocketChannel:
 
     @classmethod
     def open(
-        cls, pool: HttpPool, route: Route, headers: Iterable[tuple[str, str]], where: str
+        cls, pool: HttpPool, route: Route, headers: Iterable[tuple[str, str]], where: str, most: int
     ) -> WebSocketChannel:
         """A connection to the target of a route, which no redirect has led to.
+
+        A message of the node has `most` bytes.
 
         Raises:
             AccessError: the node wants to know who asks, or refuses who does.
@@ -65,13 +72,14 @@ class WebSocketChannel:
         scheme = "wss" if target.scheme == "https" else "ws"
         uri = parse_uri(f"{scheme}://{target.authority}{target.path.decode('latin-1')}")
         sock.settimeout(None)
-        protocol = ClientProtocol(uri, max_size=SMART.message_bytes)
+        protocol = _Client(uri, max_size=most)
         connection = ClientConnection(
             sock,
             protocol,
             ping_interval=_PING_SECONDS,
             ping_timeout=_PING_SECONDS,
             close_timeout=_CLOSE_SECONDS,
+            max_queue=1,
         )
         try:
             address = str(sock.getpeername()[0])  # asked now: a node may end the connection at once
@@ -141,6 +149,8 @@ def _refused(error: InvalidStatus, where: str) -> TransferError:
         return AccessError(what, hint="keep a token for the node: `odfchain login URL`")
     if status == 403:
         return AccessError(what, hint="check whose token it is, and the account in the URL")
+    if status == 421:
+        return TransferError(what, hint="those who run the node name the host: odfchain serve --allow-host")
     if status in (502, 503, 504):
         return TransferError(what, hint="the node behind that address does not answer now: try again later")
     if status == 400 and "version" in said.lower():

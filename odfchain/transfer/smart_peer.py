@@ -123,7 +123,8 @@ class SmartPeer(HttpPeer):
         route = self._pool.route(replace(self._base, path=self._base.path + what.encode()), name)
         with as_transfer_errors():
             try:
-                made = WebSocketChannel.open(self._pool, route, self._given, name)
+                most = SMART.message_bytes if what == "pull" else SMART.answer_bytes
+                made = WebSocketChannel.open(self._pool, route, self._given, name, most)
             except TransientError as error:
                 raise FetchError(f"{name}: {error.reason}") from error
         self.clock = NodeClock(made.date, self._timing.clock())

@@ -654,6 +654,14 @@ def test_a_route_that_began_in_public_never_gets_private() -> None:
         ("255.255.255.255", False), ("::1", False), ("::", False), ("fe80::1", False), ("fc00::1", False),
         ("ff02::1", False), ("::ffff:10.0.0.1", False), ("64:ff9b::a00:1", False), ("2002:a00:1::", False),
         ("2001:0:1::1", False),
+        ("64:ff9b:1::a00:1", False), ("64:ff9b:1::5db8:d822", False), ("64:ff9b::7f00:1", False),
+        ("::127.0.0.1", False), ("::93.184.216.34", False), ("::ffff:0:127.0.0.1", False),
+        ("::ffff:0:93.184.216.34", False), ("::ffff:93.184.216.34", True), ("::ffff:127.0.0.1", False),
+        ("fec0::1", False), ("feff::1", False), ("2002:7f00:1::1", False), ("2002:5db8:d822::1", True),
+        ("2001:0:5db8:d822::1", False), ("2001:db8::1", False), ("3fff::1", False), ("5f00::1", False),
+        ("4000::1", False), ("100::1", False), ("2606:2800:220:1:0:5efe:10.0.0.1", False),
+        ("2606:2800:220:1:200:5efe:127.0.0.1", False), ("2606:2800:220:1:0:5efe:93.184.216.34", True),
+        ("fe80::1%1", False), ("2002:e000:1::1", False), ("64:ff9b::e000:1", False),
     ],
 )  # fmt: skip
 def test_public_addresses(address: str, public: bool) -> None:

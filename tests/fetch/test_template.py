@@ -124,8 +124,30 @@ def test_redacting() -> None:
         ),
         ("http://host/\n\x1b[31m", "http://host/ \\x1b[31m"),
         ("http://host/?a@b", "http://host/?a@b"),
+        ("https://host/a.csv?token=s3cret", "https://host/a.csv?token=…"),
+        ("https://host/a.csv?page=2&appid=s3cret&empty=", "https://host/a.csv?page=…&appid=…&empty="),
+        ("https://b.s3.amazonaws.com/k?X-Amz-Signature=s3cret&X-Amz-Date=1",
+         "https://b.s3.amazonaws.com/k?X-Amz-Signature=…&X-Amz-Date=…"),
+        ("https://a.blob.core.windows.net/c/x?sv=2022&sig=s3cret%3D;se=1",
+         "https://a.blob.core.windows.net/c/x?sv=…&sig=…;se=…"),
+        ("https://host/a;jsessionid=s3cret/b?x", "https://host/a;jsessionid=…"),
+        ("https://host/?next=https://o/?token=s3cret", "https://host/?next=…"),
+        ("https://host/?0123456789abcdef-s3cret", "https://host/?…"),
+        ("https://host/?a=1&token%3Ds3cret", "https://host/?a=…&…"),
+        ("https://host/a#access_token=s3cret", "https://host/a"),
+        ("https://host/?k=Bearer ${{ env.K }}s3cret", "https://host/?k=…"),
+        ("https://host/?k=${{ env.K || 's3cret&x' }}&l=${{ 's3cret' }}",
+         "https://host/?k=${{ env.K || … }}&l=${{ … }}"),
+        ("https://user:s3cret/x@host/a", "https://***@host/a"),
+        ("https://user:s3cret?x@host/a", "https://***@host/a"),
+        ("https://user:s3cret#x@host/a", "https://***@host/a"),
+        ("ftp://user:1?s3cret@host/a", "ftp://***@host/a"),
+        ("HTTPS://s3cret@host/", "HTTPS://host/"),
+        ("${{ env.S }}://u:s3cret@host/", "${{ env.S }}://host/"),
+        ("abfss://u:s3cret@account.dfs.core.windows.net/x", "abfss://account.dfs.core.windows.net/x"),
+        ("s3://bucket/k?versionId=s3cret", "s3://bucket/k?versionId=…"),
     ],
-)
+)  # fmt: skip
 def test_names_of_urls(url: str, name: str) -> None:
     assert public_name(url) == name
 

@@ -139,7 +139,8 @@ def test_the_letter_case_of_an_alias_does_not_matter(url: str) -> None:
 def test_head_requests_say_the_size_and_send_nothing(url: str, dataset: DatasetFiles) -> None:
     path = f"/Org/Cities/data/{slice_of(dataset, BIG)}"
     answer = raw(
-        url, f"HEAD {path} HTTP/1.1\r\nHost: x\r\nRange: bytes=0-1\r\nConnection: close\r\n\r\n".encode()
+        url,
+        f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nRange: bytes=0-1\r\nConnection: close\r\n\r\n".encode(),
     )
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"content-length: %d\r\n" % BIG in answer
@@ -150,8 +151,8 @@ def test_responses_keep_their_order_on_one_connection(url: str, dataset: Dataset
     """Files sent by the kernel and small answers, asked for before the first is read."""
     big = f"/Org/Cities/data/{slice_of(dataset, BIG)}"
     paths = [big, "/Org/Cities/refs/head", big, "/nothing"]
-    request = "".join(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n" for path in paths)
-    answer = raw(url, f"{request}GET {big} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    request = "".join(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n" for path in paths)
+    answer = raw(url, f"{request}GET {big} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     found = []
     while answer:
         head, _, answer = answer.partition(b"\r\n\r\n")
@@ -176,7 +177,7 @@ RANGES = [
 def test_requests_that_are_sent_together_are_answered_together(url: str, dataset: DatasetFiles) -> None:
     names = [str(found.hash) for found in dataset.chain.walk()]
     paths = [f"/Org/Cities/blocks/{name}" for name in names] * 5
-    request = "".join(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n" for path in paths).encode()
+    request = "".join(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n" for path in paths).encode()
     with socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), timeout=20) as client:
         client.sendall(request)
         found = client.recv(1 << 20)  # one packet, for the loopback's are larger than all of this
@@ -201,7 +202,7 @@ def test_responses_of_all_kinds_keep_their_order_when_asked_for_together(
         ("POST", f"data/{small}", b"405", len(b"datasets here can only be read\n")),
         ("HEAD", f"data/{big}", b"200", 0),
     ]
-    heads = [f"{method} /Org/Cities/{key} HTTP/1.1\r\nHost: x\r\n" for method, key, _, _ in asked]
+    heads = [f"{method} /Org/Cities/{key} HTTP/1.1\r\nHost: localhost\r\n" for method, key, _, _ in asked]
     heads[-1] += "Connection: close\r\n"
     found = raw(url, "".join(f"{head}\r\n" for head in heads).encode())
     for _, _, status, size in asked:
@@ -339,8 +340,8 @@ def test_a_linked_dataset_is_not_published(workspace: WorkspaceFiles, tmp_path: 
 
 @pytest.mark.parametrize(
     "request_bytes",
-    [b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /a\0b HTTP/1.1\r\nHost: x\r\n\r\n", b"nonsense\r\n\r\n",
-     b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /Org/Cities/refs/head\x01 HTTP/1.1\r\nHost: x\r\n\r\n"],
+    [b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /a\0b HTTP/1.1\r\nHost: localhost\r\n\r\n", b"nonsense\r\n\r\n",
+     b"GET http://[ HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /Org/Cities/refs/head\x01 HTTP/1.1\r\nHost: localhost\r\n\r\n"],
 )  # fmt: skip
 def test_bytes_that_are_no_request_get_an_answer_or_none(
     url: str, request_bytes: bytes, capfd: pytest.CaptureFixture[str]
@@ -448,6 +449,12 @@ def test_an_index_can_be_read_back(workspace: WorkspaceFiles, dataset: DatasetFi
     entries = RepositoryIndex().entries([make_dataset(workspace, "zoo"), dataset])
     assert parse_index(render_index(entries), "http://x/") == sorted(entries, key=lambda e: e.alias)
     assert parse_index(render_index([]), "http://x/") == []
+
+
+def test_an_index_of_many_values_is_not_read() -> None:
+    lists = b'{"version": 1, "datasets": [' + b"[]," * (SHARING.index_values // 2) + b"[]]}"
+    with pytest.raises(CorruptedPeerError, match="more than 1,000,000 values"):
+        parse_index(lists, "http://x/")
 
 
 @pytest.mark.parametrize(
@@ -569,7 +576,7 @@ def test_a_client_that_goes_away_in_the_middle_does_no_harm(
     with RepositoryServer(workspace, on_problem=problems.append) as server:
         for _ in range(5):
             with connect(server.url) as client:
-                client.sendall(f"GET /big/data/{name} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                client.sendall(f"GET /big/data/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
                 assert client.recv(1000)
         assert ask(server.url, "/big/refs/head").status == 200
     assert problems == []
@@ -582,7 +589,7 @@ def test_stopping_cuts_a_response_that_does_not_end(
     monkeypatch.setattr("odfchain.serve.server.GRACE_SECONDS", 0.2)
     name = slice_of(make_dataset(workspace, "big", 30_000_000), 30_000_000)
     with RepositoryServer(workspace, on_problem=problems.append) as server, connect(server.url) as client:
-        client.sendall(f"GET /big/data/{name} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        client.sendall(f"GET /big/data/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert client.recv(1000)
         server.stop()
         assert problems == []
@@ -600,7 +607,7 @@ def test_a_client_that_takes_too_long_is_dropped(
             client.sendall(said)
             assert ended(client) == b""
     with connect(url) as client:
-        client.sendall(f"GET /big/data/{name} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        client.sendall(f"GET /big/data/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert 0 < len(ended(client)) < 30_000_000
     assert ask(url, "/big/refs/head").status == 200
 
@@ -671,7 +678,7 @@ def test_a_signal_ends_it_cleanly(
         assert process.stdout
         url = process.stdout.readline().strip()
         with connect(url) as idle:
-            idle.sendall(b"GET /Org/Cities/refs/head HTTP/1.1\r\nHost: x\r\n\r\n")
+            idle.sendall(b"GET /Org/Cities/refs/head HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert idle.recv(15) == b"HTTP/1.1 200 OK"
             process.send_signal(number)
             out, err = process.communicate(timeout=20)

@@ -22,7 +22,7 @@ from odfchain.serve.server import RepositoryServer
 from odfchain.transfer.peer import PEER_LIMITS
 from tests.kit.served_workspace import ask, make_dataset
 
-GET = b"GET /cities/refs/head HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET /cities/refs/head HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_requests_without_reading_stay_with_the_client(url: str) -> None:
 
 def test_pipelined_requests_are_all_answered_in_order(url: str) -> None:
     paths = [b"refs/head", b"nothing"] * 1_500
-    asked = b"".join(b"GET /cities/%s HTTP/1.1\r\nHost: x\r\n\r\n" % path for path in paths)
+    asked = b"".join(b"GET /cities/%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path for path in paths)
     with connect(url) as client:
         writer = threading.Thread(target=client.sendall, args=(asked + b"GET / HTTP/1.0\r\n\r\n",))
         writer.start()
@@ -141,7 +141,7 @@ def test_what_is_no_request_is_not_waited_for(
 def test_bodies_are_not_waited_for(url: str) -> None:
     for body in (b"Content-Length: 1000000000000\r\n", b"Transfer-Encoding: chunked\r\n"):
         with connect(url) as client:
-            client.sendall(b"GET /cities/refs/head HTTP/1.1\r\nHost: x\r\n" + body + b"\r\n")
+            client.sendall(b"GET /cities/refs/head HTTP/1.1\r\nHost: localhost\r\n" + body + b"\r\n")
             assert read_all(client).startswith(b"HTTP/1.1 200")
 
 

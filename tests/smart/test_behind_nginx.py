@@ -23,8 +23,9 @@ from odfchain.transfer.open import PeerOptions, open_peer, open_writable
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.pushing import push_dataset
+from tests.kit.crowd import RawClient
 from tests.kit.nginx import nginx
-from tests.kit.served_workspace import make_dataset
+from tests.kit.served_workspace import make_dataset, raw
 from tests.kit.servers import closed_port
 from tests.kit.support import ROOT
 
@@ -79,7 +80,7 @@ def site(place: Path, *without: str, node: int | None = None) -> Iterator[Site]:
     dataset = make_dataset(WorkspaceFiles.init(place / "ours"), "cities", *SIZES)
     run = place / "nginx"
     with (
-        RepositoryServer(home, write=True, behind_proxy=True) as server,
+        RepositoryServer(home, write=True, behind_proxy=True, allow_hosts=["node.example"]) as server,
         nginx(
             run, lambda port: shown(port, node or int(server.url.rstrip("/").split(":")[-1]), *without)
         ) as url,
@@ -103,6 +104,16 @@ def test_a_node_below_a_prefix_is_pushed_to_and_pulled_from(tmp_path: Path) -> N
     for method in ("PUT", "GET"):  # the addresses that the node gave lead over nginx
         assert objects <= {path.removeprefix("/odf/cities/") for way, path in asked if way == method}
     assert {path.split("/")[1] for _, path in asked} == {"odf"}
+
+
+@pytest.mark.parametrize(("host", "status"), [("node.example", 200), ("evil.example", 421)])
+def test_a_node_answers_to_the_name_that_its_proxy_has(host: str, status: int, tmp_path: Path) -> None:
+    with site(tmp_path) as found:
+        url, shown = found.url.removeprefix("odf+"), f"Authorization: Bearer {found.token}"
+        asked = f"GET /odf/info HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        assert raw(url, asked.encode()).startswith(f"HTTP/1.1 {status} ".encode())
+        with RawClient(url, "odf/cities/push", shown, host=host) as client:
+            assert client.status == (101 if status == 200 else status)
 
 
 def fails(site: Site, error: type[OdfchainError], *said: str) -> None:

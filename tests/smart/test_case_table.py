@@ -325,8 +325,8 @@ def test_a_frame_that_is_too_large_takes_no_memory(site: Site) -> None:
         install(site.node, f"cities.{what}", chain_of([f"seed {what}", "schema"]))
         with sockets.create_connection((parts.hostname or "", parts.port or 0), timeout=20) as link:
             link.sendall(
-                f"GET /cities.{what}/{what} HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-                f"{key}{shown}x-odf-smtp-version: 1\r\n\r\n".encode()
+                f"GET /cities.{what}/{what} HTTP/1.1\r\nHost: localhost\r\n"
+                f"Connection: Upgrade\r\nUpgrade: websocket\r\n{key}{shown}x-odf-smtp-version: 1\r\n\r\n".encode()
             )
             assert link.recv(12) == b"HTTP/1.1 101"
             before = peak_memory(anew=True)

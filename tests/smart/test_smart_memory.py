@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import random
-import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -29,9 +27,9 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.token_file import TokenFile
+from tests.kit.node_process import SIDES, peak_mib, served
 
 MOST_MIB = 200
-SIDES = Path(__file__).parent.parent.parent / "bench" / "smart_sides.py"
 LETTERS = 60
 """Of each description: 15,000 of them fill a message as far as pushes do."""
 OBJECT_BYTES = 256 << 20
@@ -40,24 +38,6 @@ pytestmark = [
     pytest.mark.soak,
     pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc"),
 ]
-
-
-def peak_mib(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    found = re.search(r"VmHWM:\s*([0-9]+)", status)
-    assert found is not None
-    return int(found[1]) >> 10
-
-
-@contextlib.contextmanager
-def served(root: Path) -> Iterator[tuple[str, int]]:
-    command = [sys.executable, str(SIDES), "serve", str(root), str(root / "requests")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip(), process.pid
-        finally:
-            process.terminate()
 
 
 def client(*words: str | Path) -> int:
