@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.errors import DatasetNotFoundError, EngineError, OdfchainError, QueryError
+from odfchain.errors import EngineError, OdfchainError, QueryError
 from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.engine_says import engine_says
 from odfchain.query.pins import Pin, Pins
@@ -220,12 +220,12 @@ class _Planner:
             return self._library.catalog.Table(ds.dataset(pa.schema(nullable).empty_table()))
 
         def records(name: str) -> Any:
-            if name in called:
+            if name in hidden:
                 return None
             try:
                 table = empty(Relation(self._pins.pin(name)))
-            except (DatasetNotFoundError, QueryError) as error:
-                # the planner asks for the names of functions as well, and of those only
+            except OdfchainError as error:
+                # the planner asks for the names of functions as well: what is wrong with those is no matter
                 tables.missing[name] = error
                 return None
             if name not in names:
@@ -237,16 +237,20 @@ class _Planner:
             relation.key  # noqa: B018 - whatever is wrong with it is said before anything is read
             return empty(relation)
 
-        called: set[str] = set()
+        hidden: set[str] = set()
         tables.records, tables.state = records, state
         with engine_says(self._sql, tables):
             frame = self._planned(context)
-            if again := FUNCTIONS & set(names):
-                # a dataset is called like a function: is it meant?
-                called |= again
-                with contextlib.suppress(Exception):
+            scanned = {scan.table_name() for scan in _scans(frame.logical_plan())}
+            for name in [each for each in names if each not in scanned]:
+                # a function is called like this dataset, or a subquery or an unused WITH names it: only what
+                # the query can be planned without is not read
+                hidden.add(name)
+                try:
                     frame = self._planned(context)
-                    names[:] = [name for name in names if name not in again]
+                except Exception:  # noqa: BLE001 - whatever it is, it was none with the dataset
+                    hidden.discard(name)
+            names[:] = [name for name in names if name not in hidden]
             columns = {name for relation in states.values() for name in relation.schema.names}
             plan = frame.optimized_logical_plan()
             wanted = _columns_of_functions(plan, columns)
@@ -382,17 +386,26 @@ class _Catalog:
 def _columns_of_functions(plan: Any, columns: Collection[str]) -> frozenset[str]:
     """The columns, of these, that any table function may be asked for; never too few."""
     found: set[str] = set()
-    waiting = [plan]
-    while waiting:
-        node = waiting.pop()
-        scan = node.to_variant()
-        if type(scan).__name__ == "TableScan" and scan.table_name().endswith("()"):
+    for scan in _scans(plan):
+        if scan.table_name().endswith("()"):
             found.update(name for _, name in scan.projection())
             # what only filters use is in no projection; their text names it
             texts = [str(condition) for condition in scan.filters()]
             found.update(name for name in columns if texts and _may_name(texts, name))
-        waiting += node.inputs()
     return frozenset(found)
+
+
+def _scans(plan: Any) -> Iterator[Any]:
+    """The scans of a plan, but for those of subqueries that are part of an expression."""
+    from odfchain.query.pushed_filters import variant_of
+
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        scan = variant_of(node)
+        if type(scan).__name__ == "TableScan":
+            yield scan
+        waiting += node.inputs()
 
 
 def _may_name(texts: Sequence[str], column: str) -> bool:
