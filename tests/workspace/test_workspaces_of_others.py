@@ -78,7 +78,7 @@ def give(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     "command",
     [
         "list", "ls", "log cities", "tail cities", "sql -c 'select 1'", "pull --all",
-        "push --all", "verify --all", "config list", "config get spark.master", "config set share.parallel 3",
+        "push --all", "verify cities", "config list", "config get spark.master", "config set share.parallel 3",
         "init --exists-ok", "serve --port 0", "gc", "fsck", "repo list", "-y delete cities",
         "token list", "export cities", "inspect schema cities",
     ],
