@@ -131,15 +131,18 @@ def test_one_value_takes_no_more_than_it_may(query: str, way: str, workspace: od
     assert workspace.sql("select 1 a").to_arrow().to_pylist() == [{"a": 1}]
 
 
-@pytest.mark.parametrize("way", ["sql", "prove", "batches"])
+TIMED: dict[str, Callable[[odf.Workspace, str], Any]] = {
+    "sql": lambda ws, sql: ws.sql(sql, seconds=0.5).to_arrow(),
+    "batches": lambda ws, sql: ws.sql(sql, seconds=0.5).batches().read_all(),
+    "prove": lambda ws, sql: ws.prove(sql, seconds=0.5),
+}
+
+
+@pytest.mark.parametrize("way", TIMED)
 def test_time_is_up_whatever_the_engine_does(way: str, workspace: odf.Workspace, links: Path) -> None:
     query = "select sum(length(lpad('x', 1000000))) n from range(1, 9000000000000)"
     with pytest.raises(odf.EngineError, match=r"took longer than 0\.5 s") as caught:
-        if way == "batches":
-            workspace.sql(query, seconds=0.5).batches().read_all()
-        else:
-            found: Any = workspace.sql if way == "sql" else workspace.prove
-            found(query, seconds=0.5).to_arrow()
+        TIMED[way](workspace, query)
     assert "--timeout" in (caught.value.hint or "")
     assert not children()
     assert left(workspace, links) == []
