@@ -9,6 +9,7 @@ from odfchain.errors import UsageError
 from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.embedded import Embedded
 from odfchain.query.local_queries import Local
+from odfchain.query.local_queries import begin as begin
 from odfchain.query.pins import Pins
 from odfchain.query.query_result import QueryResult
 

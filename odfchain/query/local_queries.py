@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import weakref
@@ -25,7 +26,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain import errors
 from odfchain.errors import EngineError, OdfchainError, QueryError, StoreError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
@@ -142,7 +142,7 @@ class LocalProcess(ChildProcess):
         def begin(files: contextlib.ExitStack, pipes: dict[str, Any]) -> Any:
             files.callback(self._query.close)
             links = tempfile.TemporaryDirectory(prefix="odfchain-queries-", dir=in_memory())
-            path = [str(Path(errors.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+            path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
             return subprocess.Popen(
                 command(_PROGRAM, files.enter_context(links)),
                 env=os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
@@ -277,6 +277,12 @@ _idle: deque[LocalProcess] = deque()
 """The one that waits for a query, if there is one."""
 
 
+def begin() -> None:
+    """A process starts for the query that comes, beside what is loaded here until then."""
+    if not _idle and find_spec("datafusion") is not None:
+        _idle.append(LocalProcess())
+
+
 def _taken() -> LocalProcess:
     """A process that waits for a query.
 
@@ -310,6 +316,6 @@ def _error(told: dict[str, Any]) -> OdfchainError:
     message, hint = texts
     if told["kind"] == "QueryError":
         return QueryError(message, hint=hint, excerpt=tuple(map(printable, told["excerpt"])))
-    kinds = getattr(errors, told["kind"], EngineError).__mro__
+    kinds = getattr(sys.modules[OdfchainError.__module__], told["kind"], EngineError).__mro__
     kind: type[OdfchainError] = next(k for k in kinds if k.__init__ is OdfchainError.__init__)  # type: ignore[misc]
     return kind(message, hint=hint)

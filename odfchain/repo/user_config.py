@@ -46,7 +46,11 @@ content:
 
 def user_folder() -> Path:
     """Where the settings of the user are."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "odfchain"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or _expanded("~/.config")) / "odfchain"
+
+
+def _expanded(text: str) -> Path:
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - `Path` fails where a user has no home
 
 
 def parse_user_config(data: bytes, source: str) -> UserConfig:
@@ -67,7 +71,7 @@ def absolute(text: str) -> str:
     """
     if not text.strip():
         raise UsageError("safe.workspace: a path is empty", hint="name the folder of the workspace")
-    return text if text == EVERY else str(Path(text).expanduser().absolute())
+    return text if text == EVERY else str(_expanded(text).absolute())
 
 
 def is_safe(root: Path, config: UserConfig) -> bool:
@@ -79,7 +83,7 @@ def is_safe(root: Path, config: UserConfig) -> bool:
 def _means(text: str, real: Path, name: str) -> bool:
     if text == EVERY:
         return True
-    path = Path(text.removesuffix(BELOW)).expanduser()
+    path = _expanded(text.removesuffix(BELOW))
     if not path.is_absolute():  # it would mean another folder wherever a command runs
         return False
     if text.endswith(BELOW):
