@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.api.options import QueryKeywords, as_time, refuse_unknown
 from odfchain.errors import UsageError
+from odfchain.query import local_queries
 from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.embedded import Embedded
 from odfchain.query.local_queries import Local
-from odfchain.query.local_queries import begin as begin
 from odfchain.query.pins import Pins
 from odfchain.query.query_result import QueryResult
 
@@ -40,6 +40,11 @@ def explained(workspace: Workspace, query: str, options: QueryKeywords) -> str:
     """How the engine would answer, as text; nothing is computed. Errors as `ask`."""
     engine = _engine(workspace, options)
     return engine.explain(query, _pins(workspace, options), params=options.get("params"))
+
+
+def begin() -> None:
+    """A process starts for the query that comes, beside what is loaded here until then."""
+    local_queries.begin()
 
 
 def _engine(workspace: Workspace, options: QueryKeywords) -> Local | OnSpark:

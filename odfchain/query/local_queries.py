@@ -278,7 +278,7 @@ _idle: deque[LocalProcess] = deque()
 
 
 def begin() -> None:
-    """A process starts for the query that comes, beside what is loaded here until then."""
+    """A process is there, or about to be, for the query that comes."""
     if not _idle and find_spec("datafusion") is not None:
         _idle.append(LocalProcess())
 

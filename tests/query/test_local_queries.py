@@ -126,7 +126,7 @@ def test_a_long_list_of_values_is_a_query_like_others(workspace: odf.Workspace) 
 )
 def test_one_value_takes_no_more_than_it_may(query: str, way: str, workspace: odf.Workspace) -> None:
     with pytest.raises(odf.EngineError, match="more memory than it is given") as caught:
-        (workspace.sql if way == "sql" else workspace.prove)(query, memory=64 << 20).to_arrow()  # type: ignore[union-attr]
+        (workspace.sql if way == "sql" else workspace.prove)(query, memory=64 << 20, seconds=60.0).to_arrow()  # type: ignore[union-attr]
     assert "--memory" in (caught.value.hint or "")
     assert workspace.sql("select 1 a").to_arrow().to_pylist() == [{"a": 1}]
 
