@@ -41,12 +41,12 @@ def serve(connect: Connect) -> None:
     links = Path(sys.argv[1])
     answers = os.fdopen(os.dup(1), "wb", 1 << 20)
     os.dup2(2, 1)  # what libraries print is no answer
+    asked: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_listen, args=(asked, links), daemon=True).start()  # the parent may end now
     load()
     taken = _addresses()
     answers.write(READY)
     answers.flush()
-    asked: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_listen, args=(asked, links), daemon=True).start()
     result: QueryResult | None = None
     while True:
         try:

@@ -251,6 +251,19 @@ def test_nothing_stays_behind(sent: signal.Signals, workspace: odf.Workspace) ->
         assert left(workspace, Path(where)) == []
 
 
+def test_nothing_stays_behind_of_a_process_that_still_loads(tmp_path: Path) -> None:
+    where = tmp_path / "where"
+    where.mkdir()
+    with subprocess.Popen(
+        local_queries.command(local_queries._PROGRAM, str(where)),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment(),
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(timeout=60) == -signal.SIGKILL
+    assert not where.exists()
+
+
 def test_ctrl_c_in_a_shell_ends_the_query_and_not_the_shell(
     workspace: odf.Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
