@@ -8,10 +8,19 @@ from pathlib import Path
 from odfchain.codec.json_schema import manifest_schema
 from odfchain.codec.yaml_manifest import DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT
 from odfchain.repo.dataset_config import DATASET_CONFIG
+from odfchain.repo.user_config import USER_CONFIG
 from odfchain.repo.workspace_config import WORKSPACE_CONFIG
 from odfchain.transfer.repositories import REPOSITORY
 
-KINDS = (DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT, WORKSPACE_CONFIG, DATASET_CONFIG, REPOSITORY)
+KINDS = (
+    DATASET_SNAPSHOT,
+    METADATA_BLOCK,
+    METADATA_EVENT,
+    WORKSPACE_CONFIG,
+    USER_CONFIG,
+    DATASET_CONFIG,
+    REPOSITORY,
+)
 
 
 def render() -> dict[str, str]:

@@ -11,9 +11,20 @@ from odfchain.errors import UsageError
 from odfchain.net.template import public_name
 from odfchain.repo.dataset_config import DatasetConfig, change_config, config_path, read_config
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.settings import Setting, all_settings, default_of, edit, parsed, setting, value_of
+from odfchain.repo.settings import (
+    OF_USER,
+    OF_WORKSPACE,
+    Setting,
+    SettingsFile,
+    all_settings,
+    default_of,
+    edit,
+    parsed,
+    setting,
+    value_of,
+)
 from odfchain.repo.snapshot_settings import OwnSnapshots, ProfileWhen
-from odfchain.repo.workspace_config import WorkspaceConfig, load_config
+from odfchain.repo.user_config import absolute, user_folder
 from odfchain.text import SECRET, one_line
 
 if TYPE_CHECKING:
@@ -25,7 +36,7 @@ _VARIABLES = "ingest.variables"
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings in a file of a workspace's folder, which is read anew at each call.
+    """The settings in a file of a folder, a workspace's or the user's, which is read anew at each call.
 
     Comments in the file stay, and what is not valid changes nothing. Every method that changes returns the
     setting's full name.
@@ -37,6 +48,12 @@ class Configuration:
     """
 
     folder: Path
+    of: SettingsFile = OF_WORKSPACE
+
+    @classmethod
+    def of_user(cls) -> Configuration:
+        """Those of the user, for every workspace: which workspaces of others are used."""
+        return cls(user_folder(), OF_USER)
 
     @property
     def file(self) -> Path:
@@ -45,31 +62,31 @@ class Configuration:
 
     def all(self) -> Iterator[tuple[str, Any, bool]]:
         """Name, value and whether that is the default of each setting; what may be a secret is left out."""
-        config, default = load_config(self.file), WorkspaceConfig()
-        for item in all_settings():
+        config = self.of.load(self.folder)
+        for item in all_settings(self.of):
             value = value_of(config, item)
-            is_default = value == value_of(default, item)
+            is_default = value == default_of(item, self.of)
             yield str(item), _shown(str(item), value), is_default
 
     def get(self, name: str) -> Any:
         """The value that is in force."""
-        return value_of(load_config(self.file), setting(name))
+        return value_of(self.of.load(self.folder), setting(name, self.of))
 
     def set(self, name: str, values: Sequence[str]) -> str:
         """Set a setting; one that is a list to all values."""
-        item = setting(name)
-        new = _checked(self.folder, item, parsed(item, values))
+        item = setting(name, self.of)
+        new = _checked(self.folder, item, parsed(item, self._paths(values)))
         # a variable stays bound to its hosts
         return self._edit(item, lambda old: {**old, "value": new} if isinstance(old, dict) else new)
 
     def add(self, name: str, values: Sequence[str]) -> str:
         """Add values to a list."""
-        item = _checked_list(setting(name))
-        return self._edit(item, lambda old: list(dict.fromkeys([*(old or []), *values])))
+        item = _checked_list(setting(name, self.of))
+        return self._edit(item, lambda old: list(dict.fromkeys([*(old or []), *self._paths(values)])))
 
     def remove(self, name: str, values: Sequence[str]) -> str:
         """Remove values from a list, or one entry by its name."""
-        item = setting(name)
+        item = setting(name, self.of)
         if item.key is None:
             _checked_list(item)
         if item.is_list != bool(values):
@@ -78,20 +95,26 @@ class Configuration:
             return self._edit(item, _nothing(item))
 
         def without(old: Any) -> Any:
-            lacking = [value for value in values if value not in (old or [])]
+            named = self._paths(values)
+            lacking = [value for value in named if value not in (old or [])]
             if lacking:
                 raise UsageError(f"{item} does not have {', '.join(lacking)}")
-            return [value for value in old if value not in values]
+            return [value for value in old if value not in named]
 
         return self._edit(item, without)
 
     def unset(self, name: str) -> str:
         """Give a setting its default again, or remove an entry or a part of one."""
-        item = setting(name)
-        return self._edit(item, _nothing(item) if item.key is not None else lambda _: default_of(item))
+        item = setting(name, self.of)
+        default = default_of(item, self.of)
+        return self._edit(item, _nothing(item) if item.key is not None else lambda _: default)
+
+    def _paths(self, values: Sequence[str]) -> list[str]:
+        """All that a user sets are paths, which mean the same in whichever folder they are read."""
+        return [absolute(value) for value in values] if self.of is OF_USER else list(values)
 
     def _edit(self, item: Setting, change: Callable[[Any], Any]) -> str:
-        edit(self.folder, item, change)
+        edit(self.folder, item, change, self.of)
         return str(item)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +86,7 @@ def exported(workspace: Workspace, text: str, *, state: bool = False) -> QueryRe
 
     pin = pinned(workspace, text)
     # slices are read one after the other: rows come as they were recorded, and nothing has to be sorted
-    engine = dataclasses.replace(embedded(workspace), partitions=1)
+    engine = embedded(workspace, partitions=1)
     pins = Pins(workspace._files, given={pin.name: (pin.id, pin.block_hash)})
     table = f"state('{pin.name}')" if state else f'"{pin.name}"'  # no name and no point has a quote
     return engine.run(f"select * from {table}", pins)  # noqa: S608 - as is said above

@@ -199,7 +199,7 @@ class QueryKeywords(TypedDict, total=False):
     as_at: Time | None
     """The system time of names without a point."""
     engine: str
-    """"datafusion" in this process, "spark" for what is large."""
+    """"datafusion" without Java, "spark" for what is large."""
     limit: int | None
     """The most rows."""
     seconds: float | None

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.api.options import QueryKeywords, as_time, refuse_unknown
 from odfchain.errors import UsageError
+from odfchain.query import local_queries
 from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.embedded import Embedded
+from odfchain.query.local_queries import Local
 from odfchain.query.pins import Pins
 from odfchain.query.query_result import QueryResult
 
@@ -40,7 +42,12 @@ def explained(workspace: Workspace, query: str, options: QueryKeywords) -> str:
     return engine.explain(query, _pins(workspace, options), params=options.get("params"))
 
 
-def _engine(workspace: Workspace, options: QueryKeywords) -> Embedded | OnSpark:
+def begin() -> None:
+    """A process starts for the query that comes, beside what is loaded here until then."""
+    local_queries.begin()
+
+
+def _engine(workspace: Workspace, options: QueryKeywords) -> Local | OnSpark:
     refuse_unknown(options, QueryKeywords)
     engine, memory = options.get("engine", ENGINES[0]), options.get("memory")
     if engine not in ENGINES:
@@ -57,11 +64,12 @@ def _pins(workspace: Workspace, options: QueryKeywords) -> Pins:
     return Pins(workspace._files, as_at=None if at is None else as_time(at))
 
 
-def embedded(workspace: Workspace, memory: int | None = None) -> Embedded:
-    """The engine in this process, as the person who sits before it has it."""
+def embedded(workspace: Workspace, memory: int | None = None, **options: Any) -> Local:
+    """The embedded engine, as the person who sits before it has it; `options` are more of `Embedded`'s."""
+    if memory is not None:
+        options["memory"] = memory
     run = workspace._files.run_folder
-    options: dict[str, Any] = {} if memory is None else {"memory": memory}
-    return Embedded(spill=run, checked=checked_slices(workspace), **options)
+    return Local(Embedded(spill=run, checked=checked_slices(workspace), **options))
 
 
 def on_spark(workspace: Workspace) -> OnSpark:

@@ -11,14 +11,49 @@ from odfchain.cli.support.context import open_workspace, say
 from odfchain.cli.support.output import format_option, print_records
 from odfchain.cli.support.parameters import DATASET
 from odfchain.cli.support.screen import echo_json, echo_lines
+from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
     from odfchain.api.configuration import Configuration, DatasetConfiguration
 
 
-@click.group("config")
+_GLOBAL = "odfchain.global"
+
+
+class _Settings(click.Group):
+    """`config --global NAME [VALUE]…` shows a setting of the user, or adds to it."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if ctx.meta.get(_GLOBAL) and "." in args[0]:
+            args = ["add" if args[1:] else "get", *args]
+        return super().resolve_command(ctx, args)
+
+
+def _remember(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[_GLOBAL] = True
+
+
+_of_user = click.option(
+    "--global",
+    is_flag=True,
+    expose_value=False,
+    callback=_remember,
+    help="The settings of the user, for every workspace: safe.workspace.",
+)
+
+
+@click.group("config", cls=_Settings)
+@_of_user
 def config_command() -> None:
-    """Show and change the settings of the workspace."""
+    """Show and change the settings of the workspace, or with --global of the user.
+
+    `odfchain config --global safe.workspace PATH` trusts the workspace in a folder that belongs to another
+    user, or that others may write to; PATH/* means all below it, and * every one. Without that it is refused,
+    because a workspace's settings run programs.
+    """
 
 
 _of_dataset = click.option(
@@ -29,10 +64,16 @@ _of_dataset = click.option(
 def _configuration() -> Configuration:
     from odfchain.api.configuration import Configuration
 
+    if click.get_current_context().meta.get(_GLOBAL):
+        return Configuration.of_user()
     return Configuration(open_workspace().path)
 
 
 def _of(dataset: str | None) -> Configuration | DatasetConfiguration:
+    if dataset is None:
+        return _configuration()
+    if click.get_current_context().meta.get(_GLOBAL):
+        raise UsageError("--global and --dataset contradict each other", hint="leave one of them out")
     from odfchain.api.configuration import configuration
 
     return configuration(open_workspace(), dataset)
@@ -45,6 +86,7 @@ def _say(configuration: Configuration | DatasetConfiguration, name: str, done: s
 @config_command.command("list")
 @_of_dataset
 @format_option()
+@_of_user
 def config_list(dataset: str | None, output: str) -> None:
     """List all settings; what may be a secret, as the values of variables, is left out."""
     columns = ("setting", "value", "default")
@@ -56,6 +98,7 @@ def config_list(dataset: str | None, output: str) -> None:
 @click.argument("name")
 @_of_dataset
 @format_option("table", "json")
+@_of_user
 def config_get(name: str, dataset: str | None, output: str) -> None:
     """Print the value of a setting that is in force, such as share.parallel."""
     value = _of(dataset).get(name)
@@ -70,6 +113,7 @@ def config_get(name: str, dataset: str | None, output: str) -> None:
 @click.argument("name")
 @click.argument("values", nargs=-1)
 @_of_dataset
+@_of_user
 def config_set(name: str, values: tuple[str, ...], dataset: str | None) -> None:
     """Set a setting; one that is a list to all values that are given.
 
@@ -83,6 +127,7 @@ def config_set(name: str, values: tuple[str, ...], dataset: str | None) -> None:
 @config_command.command("add")
 @click.argument("name")
 @click.argument("values", nargs=-1, required=True)
+@_of_user
 def config_add(name: str, values: tuple[str, ...]) -> None:
     """Add values to a setting that is a list, such as audit.trustedAuditors."""
     found = _configuration()
@@ -92,6 +137,7 @@ def config_add(name: str, values: tuple[str, ...]) -> None:
 @config_command.command("remove")
 @click.argument("name")
 @click.argument("values", nargs=-1)
+@_of_user
 def config_remove(name: str, values: tuple[str, ...]) -> None:
     """Remove values from a setting that is a list, or one entry by name, such as transform.engines.flink."""
     found = _configuration()
@@ -101,6 +147,7 @@ def config_remove(name: str, values: tuple[str, ...]) -> None:
 @config_command.command("unset")
 @click.argument("name")
 @_of_dataset
+@_of_user
 def config_unset(name: str, dataset: str | None) -> None:
     """Give a setting its default again, or remove an entry or a part of one by its name."""
     found = _of(dataset)

@@ -95,6 +95,10 @@ def sql_command(
         check_writable(file)
     chosen = format_of(output, file)
     began = time.perf_counter()
+    if engine != "spark":
+        from odfchain.api.questions import begin
+
+        begin()
     workspace = open_workspace()
     if explain:
         from odfchain.api.questions import explained

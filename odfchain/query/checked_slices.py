@@ -41,6 +41,11 @@ class CheckedSlices:
         """Whether what was found out before may be believed; proofs are made without it."""
         return self._file is not None
 
+    @property
+    def kept_in(self) -> tuple[Path | None, int]:
+        """The file of the memory, and what states may take: so that another process remembers the same."""
+        return self._file, self._state_bytes
+
     def states(self, dataset: DatasetFiles) -> StateCache:
         """The states that are kept of a dataset."""
         return StateCache.of(dataset, self._state_bytes)

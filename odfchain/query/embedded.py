@@ -12,20 +12,21 @@ import contextlib
 import os
 import shutil
 import tempfile
-import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.errors import DatasetNotFoundError, EngineError, OdfchainError, QueryError
+from odfchain.errors import EngineError, OdfchainError, QueryError
+from odfchain.limits import OWN
 from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.engine_says import engine_says
 from odfchain.query.pins import Pin, Pins
 from odfchain.query.projections import FUNCTIONS, Call, relation_of
 from odfchain.query.query_result import QueryResult, SlicesRead
 from odfchain.query.relations import Relation
+from odfchain.query.text_bounds import check_text
 from odfchain.query.time_travel import with_points
 from odfchain.text import one_line
 
@@ -36,10 +37,7 @@ if TYPE_CHECKING:
     from odfchain.query.change_relations import Changes
 
 DIALECT = "SqlDataFusion"
-SQL_BYTES = 1 << 20
-"""A query [bytes]; the planner takes seconds for less."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder in it
-"""Where links to slices are made if it is there: a thousand of them cost milliseconds, on a disk seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +54,8 @@ class Embedded:
     """Rows that are worked on at a time."""
     without: frozenset[str] = frozenset()
     """Functions that cannot be named."""
+    links: Path | None = None
+    """Where links to slices are made, which are gone with the rows; None is among the temporary files."""
     checked: CheckedSlices = field(default_factory=CheckedSlices)
 
     def run(
@@ -66,28 +66,22 @@ class Embedded:
         params: Mapping[str, Any] | None = None,
         limit: int | None = None,
         skip: int = 0,
-        seconds: float | None = None,
     ) -> QueryResult:
         """The rows of one query; nothing is computed before they are asked for.
 
-        `params` are the values of `$name`, `limit` the most rows that are given after `skip` others, and
-        `seconds` how long it may take from now.
+        `params` are the values of `$name`, and `limit` the most rows that are given after `skip` others.
         """
         query = checked_text(sql)
-        clock = _Clock(seconds)
         planned = _Planner(self, query, dict(params or {}), pins)
-        with clock.running():
-            frame, inputs = planned.plan()
-            if limit is not None:
-                frame = frame.limit(limit, skip)
+        frame, inputs = planned.plan()
+        if limit is not None:
+            frame = frame.limit(limit, skip)
         schema = _plain_schema(frame.schema())
 
         def batches() -> Iterator[pa.RecordBatch]:
-            with planned.files, clock.running(), engine_says(query):
+            with planned.files, engine_says(query):
                 for batch in frame.execute_stream():
-                    found = batch.to_pyarrow()
-                    clock.check()
-                    yield _plain(found, schema)
+                    yield _plain(batch.to_pyarrow(), schema)
 
         return QueryResult(schema, inputs, batches, slices=planned.slices)
 
@@ -101,70 +95,45 @@ class Embedded:
 
 def engine_version() -> str:
     """The engine and its version, as answers name it."""
-    return f"datafusion {engine_library().__version__}"
+    from importlib.metadata import version
+
+    return f"datafusion {version('datafusion')}"
 
 
 def engine_library() -> Any:
-    """The engine's package, set up.
+    """The engine's package.
 
     Raises:
         EngineError: it is not installed.
     """
-    # one thread more than there are tasks: where all of them compute, nobody would look at the clock, and
-    # neither Ctrl-C nor a time limit be heard
-    os.environ.setdefault("TOKIO_WORKER_THREADS", str((os.cpu_count() or 1) + 1))
     try:
         import datafusion
     except ImportError:
-        raise EngineError(
-            "queries need DataFusion, which is not installed",
-            hint="pip install 'odfchain[sql]', or use --engine spark",
-        ) from None
+        raise not_installed() from None
     return datafusion
+
+
+def not_installed() -> EngineError:
+    """What is said where the engine's package is not there."""
+    return EngineError(
+        "queries need DataFusion, which is not installed",
+        hint="pip install 'odfchain[sql]', or use --engine spark",
+    )
+
+
+def in_memory() -> Path | None:
+    """Where links to slices are made if it is there: a thousand cost milliseconds, on a disk seconds."""
+    return _MEMORY if os.access(_MEMORY, os.W_OK) else None
 
 
 def checked_text(sql: str) -> str:
     """The text of one query, without what ends it, and with points in its names (`time_travel`).
 
     Raises:
-        QueryError: it is too long, or no text, or a point is none.
+        QueryError: it is none that may be planned (`check_text`), or a point is none.
     """
-    size = len(sql.encode("utf-8", "surrogatepass"))
-    if size > SQL_BYTES:
-        raise QueryError(f"the query has {size:,} bytes; at most {SQL_BYTES:,} are read")
-    if "\0" in sql or (not sql.isprintable() and any(0xD800 <= ord(c) < 0xE000 for c in sql)):
-        raise QueryError("the query has characters that are no text")
+    check_text(sql, OWN)
     return with_points(sql.strip().rstrip(";").rstrip())
-
-
-class _Clock:
-    """How long a query may take; it runs only while the query does."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._left = seconds
-        self._out = threading.Event()
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Time passes inside; the main thread is interrupted when it is used up, others between batches."""
-        if self._left is None:
-            yield
-            return
-        from odfchain.query.deadline import deadline
-
-        with deadline(self._left, self._out):
-            yield
-
-    def check(self) -> None:
-        """Nothing while there is time.
-
-        Raises:
-            EngineError: there is none left.
-        """
-        if self._out.is_set():
-            from odfchain.query.deadline import used_up
-
-            raise used_up(self._left or 0.0)
 
 
 class _Planner:
@@ -220,12 +189,12 @@ class _Planner:
             return self._library.catalog.Table(ds.dataset(pa.schema(nullable).empty_table()))
 
         def records(name: str) -> Any:
-            if name in called:
+            if name in hidden:
                 return None
             try:
                 table = empty(Relation(self._pins.pin(name)))
-            except (DatasetNotFoundError, QueryError) as error:
-                # the planner asks for the names of functions as well, and of those only
+            except OdfchainError as error:
+                # the planner asks for the names of functions as well: what is wrong with those is no matter
                 tables.missing[name] = error
                 return None
             if name not in names:
@@ -237,16 +206,20 @@ class _Planner:
             relation.key  # noqa: B018 - whatever is wrong with it is said before anything is read
             return empty(relation)
 
-        called: set[str] = set()
+        hidden: set[str] = set()
         tables.records, tables.state = records, state
         with engine_says(self._sql, tables):
             frame = self._planned(context)
-            if again := FUNCTIONS & set(names):
-                # a dataset is called like a function: is it meant?
-                called |= again
-                with contextlib.suppress(Exception):
+            scanned = {scan.table_name() for scan in _scans(frame.logical_plan())}
+            for name in [each for each in names if each not in scanned]:
+                # a function is called like this dataset, or a subquery or an unused WITH names it: only what
+                # the query can be planned without is not read
+                hidden.add(name)
+                try:
                     frame = self._planned(context)
-                    names[:] = [name for name in names if name not in again]
+                except Exception:  # noqa: BLE001 - whatever it is, it was none with the dataset
+                    hidden.discard(name)
+            names[:] = [name for name in names if name not in hidden]
             columns = {name for relation in states.values() for name in relation.schema.names}
             plan = frame.optimized_logical_plan()
             wanted = _columns_of_functions(plan, columns)
@@ -301,8 +274,7 @@ class _Planner:
             context.register_record_batches(name, [[_no_rows(schema)]])
             return
         # a folder of links is one table, whatever else lies beside the slices
-        where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-        folder = Path(tempfile.mkdtemp(prefix="odfchain-query-", dir=where))
+        folder = Path(tempfile.mkdtemp(prefix="odfchain-query-", dir=self._engine.links or in_memory()))
         # also where nobody asks for the rows
         self.files.callback(weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True))
         for number, path in enumerate(paths):
@@ -382,17 +354,26 @@ class _Catalog:
 def _columns_of_functions(plan: Any, columns: Collection[str]) -> frozenset[str]:
     """The columns, of these, that any table function may be asked for; never too few."""
     found: set[str] = set()
-    waiting = [plan]
-    while waiting:
-        node = waiting.pop()
-        scan = node.to_variant()
-        if type(scan).__name__ == "TableScan" and scan.table_name().endswith("()"):
+    for scan in _scans(plan):
+        if scan.table_name().endswith("()"):
             found.update(name for _, name in scan.projection())
             # what only filters use is in no projection; their text names it
             texts = [str(condition) for condition in scan.filters()]
             found.update(name for name in columns if texts and _may_name(texts, name))
-        waiting += node.inputs()
     return frozenset(found)
+
+
+def _scans(plan: Any) -> Iterator[Any]:
+    """The scans of a plan, but for those of subqueries that are part of an expression."""
+    from odfchain.query.pushed_filters import variant_of
+
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        scan = variant_of(node)
+        if type(scan).__name__ == "TableScan":
+            yield scan
+        waiting += node.inputs()
 
 
 def _may_name(texts: Sequence[str], column: str) -> bool:

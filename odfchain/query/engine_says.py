@@ -54,13 +54,18 @@ def engine_says(sql: str, tables: Any = None) -> Iterator[None]:
         raise explained(str(error), sql) from error
 
 
+def out_of_memory() -> EngineError:
+    """What is said of a query that takes more than it may."""
+    return EngineError(
+        "the query needs more memory than it is given",
+        hint="give it more with --memory, read fewer columns or rows, or use --engine spark",
+    )
+
+
 def explained(text: str, sql: str) -> OdfchainError:
     """The project's error for what the engine said."""
-    if "Resources exhausted" in text or "memory limit" in text.lower():
-        return EngineError(
-            "the query needs more memory than it is given",
-            hint="give it more with --memory, read fewer columns or rows, or use --engine spark",
-        )
+    if "Resources exhausted" in text or "memory limit" in text.lower() or "memory allocat" in text:
+        return out_of_memory()
     if "panicked" in text or "Internal error" in text:
         return EngineError(f"the engine failed: {one_line(text, _LONGEST)}", hint="use --engine spark")
     if found := _NO_TABLE.search(text):

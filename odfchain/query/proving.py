@@ -20,6 +20,7 @@ from odfchain.query.answer import QUERY_BYTES, Answer, asked_for
 from odfchain.query.answer_values import json_rows
 from odfchain.query.arrow_json import SCHEMA_FORMAT, arrow_json
 from odfchain.query.embedded import DIALECT, Embedded, engine_version
+from odfchain.query.local_queries import Local
 from odfchain.query.pins import Pins
 from odfchain.repo.workspace_config import QueryConfig
 from odfchain.repo.workspace_files import WorkspaceFiles
@@ -67,7 +68,7 @@ def prove(
         query, [], dialect=DIALECT, data_format=data_format, schema=schema, skip=skip, limit=limit
     )
     with volatile_refused():
-        result = repeatable(memory).run(query, pins, skip=skip, limit=limit, seconds=seconds)
+        result = Local(repeatable(memory)).run(query, pins, skip=skip, limit=limit, seconds=seconds)
         table = result.to_arrow()
     asked["datasets"] = [
         {"id": str(pin.id), "alias": pin.name, "blockHash": str(pin.block_hash)} for pin in pins.named

@@ -44,7 +44,7 @@ def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[st
     waiting: list[tuple[Any, list[Any]]] = [(plan, [])]
     while waiting:
         node, above = waiting.pop()
-        variant = _variant(node)
+        variant = variant_of(node)
         kind = type(variant).__name__
         scans += kind == "TableScan"
         if kind == "TableScan" and (name := variant.table_name()) in schemas:
@@ -57,7 +57,7 @@ def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[st
     return {name: AnyOf(tuple(conditions)) for name, conditions in found.items()}
 
 
-def _variant(node: Any) -> Any:
+def variant_of(node: Any) -> Any:
     """What a node of a plan or condition is; None where the library has no Python for it (functions)."""
     try:
         return node.to_variant()
@@ -66,7 +66,7 @@ def _variant(node: Any) -> Any:
 
 
 def _condition(expression: Any, schema: pa.Schema, *, negated: bool = False) -> Condition:
-    node, kind = _variant(expression), expression.variant_name()
+    node, kind = variant_of(expression), expression.variant_name()
     match kind:
         case _ if node is None:
             return MAYBE

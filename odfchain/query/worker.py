@@ -16,20 +16,15 @@ import base64
 import contextlib
 import dataclasses
 import json
-import os
-import re
-import selectors
 import subprocess
-import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from odfchain.codec.fbs import schema_path
 from odfchain.codec.flatbuffer import FlatBuffer, TableView
@@ -58,9 +53,11 @@ from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import ASKED, AskedLimits
 from odfchain.progress import SILENT, Progress
+from odfchain.query.child import ENVIRONMENT, ChildProcess
+from odfchain.query.child import command as run_module
 from odfchain.query.pins import Pins
 from odfchain.query.query_result import QueryResult
-from odfchain.query.worker_process import READY, SAID_BYTES
+from odfchain.query.text_bounds import check_text
 from odfchain.text import one_line, printable
 
 if TYPE_CHECKING:
@@ -68,13 +65,7 @@ if TYPE_CHECKING:
 
 _HEADER_BYTES = 1 << 20
 _MESSAGE_CHARACTERS = 2_000
-_ENDING_SECONDS = 5.0
 _TOO_COMPLEX = "the query is too complex for this node"
-_ENVIRONMENT = {
-    # allocators reserve gigabytes of addresses ahead, and addresses are what is counted
-    "MALLOC_ARENA_MAX": "2", "MIMALLOC_ARENA_RESERVE": "65536", "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "OPENBLAS_NUM_THREADS": "1", "RUST_BACKTRACE": "0", "PYTHONDONTWRITEBYTECODE": "1",
-}  # fmt: skip
 _KINDS = {
     kind.__name__: kind
     for kind in (
@@ -85,40 +76,6 @@ _KINDS = {
     )
 }  # fmt: skip
 """What may have gone wrong, beside the query and the engine."""
-
-_PART = re.compile(
-    r"""'[^']*+'? | "[^"]*+"? | --[^\n]*+ | /\*(?s:.)*?(?:\*/|\Z)
-    | (?P<open>[(\[]) | (?P<close>[)\]])
-    | (?P<operator> ::|<=|>=|<>|!=|==|\|\||&&|<<|>>|->>?|[=]> | [-+*/%<>=!~^&|@\#]
-      | \b(?:and|or|xor|not|is|in|i?like|similar|between|case|when|union|intersect|except|join|div|collate)\b)
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-"""What counts in a query, beside texts, quoted names and comments, in which nothing does."""
-
-
-def check_text(sql: str, limits: AskedLimits = ASKED) -> None:
-    """The text is none that is known to hurt the planner; measured in one pass, whatever it says.
-
-    Raises:
-        QueryError: it is too long, has too many brackets or operators, or is no text.
-    """
-    size = len(sql.encode("utf-8", "surrogatepass"))
-    if size > limits.text_bytes:
-        raise QueryError(f"the query has {size:,} bytes; at most {limits.text_bytes:,} are read")
-    if re.search("[\0\ud800-\udfff]", sql):
-        raise QueryError("the query has characters that are no text")
-    depth = operators = 0
-    for part in _PART.finditer(sql):
-        depth = max(0, depth + bool(part["open"]) - bool(part["close"]))
-        operators += part["operator"] is not None or part["open"] == "["
-        if depth > limits.brackets:
-            raise QueryError(f"the query has more than {limits.brackets} brackets within brackets")
-    if operators > limits.operators:
-        raise QueryError(
-            f"the query has {operators:,} operators; at most {limits.operators:,} are planned",
-            hint="many values are given as a list: x IN (…)",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +125,7 @@ class Worker:
         check_text(sql, self.limits)
         given = pins.given
         request = {
-            "sql": sql, "params": _row_of(params, self.limits) if params else None,
+            "sql": sql, "params": row_of(params, self.limits) if params else None,
             "limit": limit, "skip": skip, "workspace": str(pins.workspace.root),
             "as_at": pins.as_at and str(pins.as_at),
             "given": None if given is None else [[name, *map(str, pin)] for name, pin in given.items()],
@@ -195,59 +152,23 @@ _SAID: set[str] = set()
 """What this process has found out about sandboxes, and said."""
 
 
-class WorkerProcess:
+class WorkerProcess(ChildProcess):
     """A process that has loaded the engine, or is about to; it answers once."""
 
     def __init__(self, limits: AskedLimits, shown: Sequence[Path], *, sandboxed: bool) -> None:
         self._limits = limits
-        self._ready = False
-        with contextlib.ExitStack() as files:
-            self._complaints = files.enter_context(tempfile.TemporaryFile())
-            self._child: Any  # a Popen whose pipes are there
-            threads = {"TOKIO_WORKER_THREADS": str(limits.threads), "RAYON_NUM_THREADS": str(limits.threads)}
-            options: dict[str, Any] = {
-                "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._complaints
-            }  # fmt: skip
-            environment = _ENVIRONMENT | threads
+        threads = {"TOKIO_WORKER_THREADS": str(limits.threads), "RAYON_NUM_THREADS": str(limits.threads)}
+        environment = ENVIRONMENT | threads
+
+        def begin(files: contextlib.ExitStack, pipes: dict[str, Any]) -> Any:
             if sandboxed:
                 read = [*shown, schema_path("odf.fbs").parent]
-                self._child = start(command(limits), read=read, write=(), environment=environment, **options)
-            else:
-                folder = files.enter_context(tempfile.TemporaryDirectory(prefix="odfchain-query-"))
-                environment = environment_kept() | environment | {"TMPDIR": folder, "HOME": folder}
-                self._child = subprocess.Popen(
-                    command(limits), env=environment, cwd=folder, start_new_session=True, **options
-                )
-            files.callback(self._end)
-            self._files = files.pop_all()
+                return start(command(limits), read=read, write=(), environment=environment, **pipes)
+            folder = files.enter_context(tempfile.TemporaryDirectory(prefix="odfchain-query-"))
+            own = environment_kept() | environment | {"TMPDIR": folder, "HOME": folder}
+            return subprocess.Popen(command(limits), env=own, cwd=folder, start_new_session=True, **pipes)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """The process is gone, and all that it had."""
-        self._files.close()
-
-    def ready(self) -> None:
-        """The engine is loaded.
-
-        Raises:
-            EngineError: it cannot be.
-        """
-        if self._ready:
-            return
-        try:
-            line = self._read(len(READY), self._limits.starting_seconds)
-        except TimeoutError:
-            line = b""
-        if line != READY:
-            code = self._code()
-            how = "in time" if code is None else f"(exit code {code}): {self._complaint()}"
-            raise EngineError(f"the process that answers queries did not start {how}")
-        self._ready = True
+        super().__init__(begin, starting_seconds=limits.starting_seconds)
 
     def answer(self, request: bytes, pins: Pins) -> QueryResult:
         """The answer to what `Worker` asks; errors as there."""
@@ -272,55 +193,12 @@ class WorkerProcess:
         schema, batches = _checked_rows(body, self._limits)
         return QueryResult(schema, Pins(pins.workspace, given=told[1]).used(told[1]), lambda: iter(batches))
 
-    def _read(self, most: int, seconds: float) -> bytes:
-        """So many bytes, or all until the end.
-
-        Raises:
-            TimeoutError: neither comes in time.
-        """
-        end = time.monotonic() + seconds
-        found = bytearray()
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._child.stdout, selectors.EVENT_READ)
-            while len(found) < most:
-                if not selector.select(max(0.0, end - time.monotonic())):
-                    raise TimeoutError
-                part = os.read(self._child.stdout.fileno(), min(1 << 20, most - len(found)))
-                if not part:
-                    break
-                found += part
-        return bytes(found)
-
     def _broken(self) -> OdfchainError:
         """Why there is no answer."""
-        code = self._code() or 0
-        if code < 0 or code > 128:  # a signal; behind a sandbox it is a number
+        if self._was_killed():
             return QueryError(_TOO_COMPLEX, hint="make it shorter, or ask for less at a time")
-        how = f"ended: {self._complaint()}" if code else "did not say what it should"
+        how = f"ended: {self._complaint()}" if self._code() else "did not say what it should"
         return EngineError(f"the process that answers queries {how}")
-
-    def _code(self) -> int | None:
-        """What the process ended with, which it does a moment after its output; None where it has not."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code: int = self._child.wait(0.5)
-            return code
-        return None
-
-    def _complaint(self) -> str:
-        self._complaints.seek(0)
-        lines = self._complaints.read(SAID_BYTES).decode("utf-8", "replace").strip().splitlines()
-        return one_line(lines[-1]) if lines else "it said nothing"
-
-    def _end(self) -> None:
-        self._child.kill()
-        with contextlib.suppress(BrokenPipeError):
-            self._child.stdin.close()  # what waits for a question ends as well
-        self._child.wait()
-        # of what is behind a sandbox the last to end closes the output
-        with contextlib.suppress(TimeoutError):
-            while self._read(1 << 20, _ENDING_SECONDS):
-                pass
-        self._child.stdout.close()
 
 
 class Workers:
@@ -370,11 +248,9 @@ class Workers:
         self._spares.put(self._starter.submit(self._worker.start, self._pins))
 
 
-def command(limits: AskedLimits) -> list[str]:
+def command(limits: AskedLimits) -> Sequence[str]:
     """What is run."""
-    return [
-        sys.executable, "-P", "-m", "odfchain.query.worker_process", json.dumps(dataclasses.asdict(limits))
-    ]  # fmt: skip
+    return run_module("odfchain.query.worker_process", json.dumps(dataclasses.asdict(limits)))
 
 
 _Read = dict[str, tuple[DatasetId, Multihash]]
@@ -401,7 +277,7 @@ def _error(told: dict[str, Any]) -> OdfchainError:
     return _KINDS.get(told["kind"], EngineError)(message, hint=hint)
 
 
-def _row_of(params: Mapping[str, Any], limits: AskedLimits) -> str:
+def row_of(params: Mapping[str, Any], limits: AskedLimits) -> str:
     """Values by name as a row of Arrow, so that their types stay what they are."""
     import pyarrow as pa
 

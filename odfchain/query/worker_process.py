@@ -17,16 +17,19 @@ import sys
 import threading
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import EngineError, OdfchainError, QueryError
 from odfchain.imports import put_off_pandas
 from odfchain.limits import AskedLimits
+from odfchain.query.child import READY, SAID_BYTES
+from odfchain.query.engine_says import out_of_memory
 from odfchain.text import one_line
 
-READY = b"ready\n"
-SAID_BYTES = 64 << 10
-"""What the process may write to a file, its complaints [bytes]; the rows go through a pipe."""
+if TYPE_CHECKING:
+    from odfchain.query.pins import Pins
+    from odfchain.repo.workspace_files import WorkspaceFiles
+
 _PROGRAM_BYTES = 1 << 30
 """Addresses that are taken before the first row: libraries, threads, plans; half of it is used."""
 
@@ -37,7 +40,7 @@ def main() -> None:
     _bound(limits)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
-    _load()
+    load()
     answers.write(READY)
     answers.flush()
     line = sys.stdin.buffer.readline()
@@ -54,7 +57,8 @@ def answer(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any]
     try:
         return _rows(request, limits)
     except BaseException as error:  # noqa: BLE001 - every end is told, and this is the last of the process
-        return {"error": _told(error)}, b""
+        # the engine's hints are for who sits before the machine
+        return {"error": told(error, hint="ask for fewer rows or columns")}, b""
 
 
 def _bound(limits: AskedLimits) -> None:
@@ -70,7 +74,7 @@ def _bound(limits: AskedLimits) -> None:
             resource.setrlimit(which, (most, most))
 
 
-def _load() -> None:
+def load() -> None:
     """What every query needs is loaded; where it is missing, that is said to who asks."""
     put_off_pandas()
     with contextlib.suppress(ImportError):
@@ -93,6 +97,7 @@ def _rows(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any],
     import pyarrow as pa
 
     from odfchain.query.embedded import Embedded
+    from odfchain.repo.workspace_files import WorkspaceFiles
 
     pa.set_cpu_count(limits.threads)
     engine = Embedded(
@@ -101,8 +106,9 @@ def _rows(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any],
         batch_size=request["batch_size"],
         without=frozenset(request["without"]),
     )
-    params, limit, skip = _params(request["params"]), request["limit"], request["skip"]
-    result = engine.run(request["sql"], _pins(request), params=params, limit=limit, skip=skip)
+    params, limit, skip = params_of(request["params"]), request["limit"], request["skip"]
+    pins = pins_of(request, WorkspaceFiles(Path(request["workspace"])))
+    result = engine.run(request["sql"], pins, params=params, limit=limit, skip=skip)
     rows, sink = 0, pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, result.schema) as stream:
         for batch in result.batches():
@@ -120,21 +126,20 @@ def _too_large(most: str, hint: str) -> QueryError:
     return QueryError(f"the answer has more than {most}, which is what this node gives at a time", hint=hint)
 
 
-def _pins(request: dict[str, Any]) -> Any:
+def pins_of(request: dict[str, Any], files: WorkspaceFiles) -> Pins:
+    """The datasets that a query may name."""
     from odfchain.ids.did import DatasetId
     from odfchain.ids.multihash import Multihash
     from odfchain.model.timestamp import Timestamp
     from odfchain.query.pins import Pins
-    from odfchain.repo.workspace_files import WorkspaceFiles
 
-    files, as_at, given = WorkspaceFiles(Path(request["workspace"])), request["as_at"], request["given"]
+    as_at, given = request["as_at"], request["given"]
     if given is None:
         return Pins(files, as_at=as_at and Timestamp.parse(as_at))
-    ids = {name: (DatasetId.parse(id_), Multihash.parse(block)) for name, id_, block in given}
-    return Pins(files, given=ids)
+    return Pins(files, given={n: (DatasetId.parse(i), Multihash.parse(b)) for n, i, b in given})
 
 
-def _params(given: str | None) -> dict[str, Any]:
+def params_of(given: str | None) -> dict[str, Any]:
     """Values by name: the columns of one row."""
     import pyarrow as pa
 
@@ -144,16 +149,21 @@ def _params(given: str | None) -> dict[str, Any]:
     return {name: row.column(name)[0] for name in row.schema.names}
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def told(error: BaseException, *, hint: str | None = None) -> dict[str, Any]:
+    """An error as it is written; `hint` takes the place of the engine's own."""
     if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
-        error = EngineError("the query needs more memory than it is given")
+        error = out_of_memory()
     if not isinstance(error, OdfchainError):
         error = EngineError(f"the engine failed: {type(error).__name__}: {one_line(str(error))}")
-    hint = error.hint
-    if isinstance(error, EngineError) and "pip install" not in (hint or ""):
-        hint = "ask for fewer rows or columns"  # the others are for who sits before the machine
+    if not isinstance(error, EngineError) or "pip install" in (error.hint or ""):
+        hint = None
     excerpt = error.excerpt if isinstance(error, QueryError) else ()
-    return {"kind": type(error).__name__, "message": str(error), "hint": hint, "excerpt": list(excerpt)}
+    return {
+        "kind": type(error).__name__,
+        "message": str(error),
+        "hint": hint or error.hint,
+        "excerpt": list(excerpt),
+    }
 
 
 if __name__ == "__main__":

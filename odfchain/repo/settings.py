@@ -21,10 +21,29 @@ import yaml
 from odfchain.codec.tree import camel_case, properties_of, to_tree
 from odfchain.codec.yaml_reader import read_document
 from odfchain.errors import ManifestError, UsageError
-from odfchain.repo.workspace_config import DEFAULT_TEXT, WorkspaceConfig, load_config, parse_config
+from odfchain.repo.user_config import USER_TEXT, UserConfig, parse_user_config
+from odfchain.repo.workspace_config import DEFAULT_TEXT, WorkspaceConfig, parse_config
 from odfchain.store import fsio
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./\[\]*:-]*", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SettingsFile:
+    """A kind of `config.yaml`: its settings, the text of a new one, and how it is read."""
+
+    kind: type[Any]
+    text: str
+    parse: Callable[[bytes, str], Any]
+
+    def load(self, folder: Path) -> Any:
+        """The settings in a folder's file, or the defaults when there is none."""
+        path = folder / "config.yaml"
+        return self.parse(path.read_bytes(), str(path)) if path.exists() else self.kind()
+
+
+OF_WORKSPACE = SettingsFile(WorkspaceConfig, DEFAULT_TEXT, parse_config)
+OF_USER = SettingsFile(UserConfig, USER_TEXT, parse_user_config)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,15 +74,15 @@ class Setting:
         return typing.get_origin(self.hint) is dict
 
 
-def all_settings() -> list[Setting]:
+def all_settings(of: SettingsFile = OF_WORKSPACE) -> list[Setting]:
     """Every setting, in the order of the file."""
     settings = []
-    for section, (_, cls, _) in properties_of(WorkspaceConfig).items():
+    for section, (_, cls, _) in properties_of(of.kind).items():
         settings += [Setting(section, name, hint) for name, (_, hint, _) in properties_of(cls).items()]
     return settings
 
 
-def setting(text: str) -> Setting:
+def setting(text: str, of: SettingsFile = OF_WORKSPACE) -> Setting:
     """The setting of a name.
 
     Raises:
@@ -71,12 +90,14 @@ def setting(text: str) -> Setting:
     """
     import difflib  # noqa: PLC0415 - only for the message, mostly
 
-    known = all_settings()
+    known = all_settings(of)
     for item in known:
         if text == str(item):
             return item
         if item.has_keys and text.startswith(f"{item}.") and len(text) > len(str(item)) + 1:
             return _entry(item, text[len(str(item)) + 1 :])
+    if of is not OF_USER and text in map(str, all_settings(OF_USER)):
+        raise UsageError(f"{text} is of the user, no workspace has it", hint="give --global")
     names = [str(item) for item in known]
     ends = [name for name in names if name.lower().endswith(f".{text.lower()}")]
     close = ends or difflib.get_close_matches(text, names, n=3)
@@ -101,14 +122,14 @@ def _parts_of(item: Setting) -> dict[str, Any]:
     return {name: hint for name, (_, hint, _) in properties_of(typing.cast("type[Any]", entry)).items()}
 
 
-def default_of(item: Setting) -> Any:
+def default_of(item: Setting, of: SettingsFile = OF_WORKSPACE) -> Any:
     """What is in force where nothing is set, as `value_of` has it; None for an entry or a part of one."""
-    return None if item.key is not None else value_of(WorkspaceConfig(), item)
+    return None if item.key is not None else value_of(of.kind(), item)
 
 
-def value_of(config: WorkspaceConfig, item: Setting) -> Any:
+def value_of(config: Any, item: Setting) -> Any:
     """What is in force, as a plain tree; None where nothing is set and there is no default."""
-    section = getattr(config, _field(WorkspaceConfig, item.section))
+    section = getattr(config, _field(type(config), item.section))
     value = to_tree(getattr(section, _field(type(section), item.name)))
     if item.key is None:
         return value
@@ -149,17 +170,18 @@ def parsed(item: Setting, texts: Sequence[str]) -> Any:
         return texts[0]
 
 
-def edit(root: Path, item: Setting, change: Callable[[Any], Any]) -> Any:
+def edit(root: Path, item: Setting, change: Callable[[Any], Any], of: SettingsFile = OF_WORKSPACE) -> Any:
     """Durably replace the value of a setting by `change(value in force)`; returns the new value."""
     path = root / "config.yaml"
+    fsio.make_folder(root, mode=0o700)
     with fsio.locked(root / "lock"):
-        before = value_of(load_config(path), dataclasses.replace(item, key=None, part=None))
-        text = path.read_bytes().decode() if path.exists() else DEFAULT_TEXT
+        before = value_of(of.load(root), dataclasses.replace(item, key=None, part=None))
+        text = path.read_bytes().decode() if path.exists() else of.text
         value = change(before) if item.key is None else _with_entry(before, item, change)
         if value == before and path.exists():
             return value
         edited = _edited(text, (item.section, item.name), value, str(path))
-        parse_config(edited.encode(), str(path))
+        of.parse(edited.encode(), str(path))
         if edited != text or not path.exists():
             fsio.replace_file(path, edited.encode(), mode=0o600)
     return value

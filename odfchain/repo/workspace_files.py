@@ -42,6 +42,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.shared_store import ONLY_HERE, STORE_FILE, SharedStore
 from odfchain.repo.system_columns import SystemColumns
+from odfchain.repo.workspace_owner import check_owner
 from odfchain.store import fsio
 from odfchain.trust.signer import HeadSigner
 
@@ -102,6 +103,7 @@ class WorkspaceFiles:
 
     @classmethod
     def _of(cls, root: Path, connect: Connect | None) -> WorkspaceFiles:
+        check_owner(root)
         url = _store_of(root)
         if url is None:
             return cls(root)
@@ -121,7 +123,7 @@ class WorkspaceFiles:
         """
         here = start.resolve()
         for folder in (here, *here.parents):
-            if (folder / FOLDER / "datasets").is_dir():
+            if _is_workspace(folder):
                 return cls._of(folder / FOLDER, connect)
         raise NotAWorkspaceError(f"{here} is not inside a workspace", hint="make one with `odfchain init`")
 
@@ -131,6 +133,7 @@ class WorkspaceFiles:
         # Loaded here: most commands do not need the settings, and reading manifests is slow to load.
         from odfchain.repo.workspace_config import load_config  # noqa: PLC0415
 
+        check_owner(self.root)  # who may write above could have put another folder there meanwhile
         return load_config(self.root / "config.yaml")
 
     def reopened(self) -> WorkspaceFiles:
@@ -432,6 +435,13 @@ class WorkspaceFiles:
         if key.dataset_id != dataset_id:
             raise WorkspaceError(f"{path}: the key belongs to {key.dataset_id}")
         return key
+
+
+def _is_workspace(folder: Path) -> bool:
+    try:
+        return (folder / FOLDER / "datasets").is_dir()
+    except PermissionError:  # whose it is, is said when it is opened
+        return True
 
 
 def _store_of(root: Path) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -508,4 +507,3 @@ def test_the_extra_that_is_not_installed_is_named(sql: Run, monkeypatch: pytest.
     result = sql("select 1")
     assert result.code == 7
     assert "pip install 'odfchain[sql]'" in result.err
-    assert os.environ["TOKIO_WORKER_THREADS"]

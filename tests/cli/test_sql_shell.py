@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -72,12 +73,15 @@ class Terminal:
         return self.wait_for(PROMPT).strip("\n").split("\n")[1:]
 
     def works(self) -> None:
-        """Returns when it has computed for a second."""
-        times = Path(f"/proc/{self._process.pid}/stat")
+        """Returns when the process that answers has computed for a second."""
 
         def spent() -> int:
-            user, system = times.read_text().rpartition(")")[2].split()[11:13]
-            return int(user) + int(system)
+            found = 0
+            for path in Path("/proc").glob("[0-9]*/stat"):
+                with contextlib.suppress(OSError):
+                    parts = path.read_text().rpartition(")")[2].split()
+                    found += int(parts[1] == str(self._process.pid)) * (int(parts[11]) + int(parts[12]))
+            return found
 
         begun = spent()
         wait_until(lambda: spent() - begun > os.sysconf("SC_CLK_TCK"), self._process)

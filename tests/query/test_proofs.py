@@ -33,6 +33,7 @@ from odfchain.query.node_json import canonical, written
 from odfchain.query.proving import VOLATILE
 from tests.kit import curve
 from tests.kit.node_types import RECORDED, recorded_answer, workspace_with_types
+from tests.kit.root_rows import add_root, schema_with
 from tests.kit.support import IMPORTABLE, Result, unchanged
 
 ORDERED = 'select k, f, s from types order by "offset"'
@@ -218,6 +219,22 @@ def test_every_name_in_the_query_is_pinned(workspace: odf.Workspace, tmp_path: P
     verdict = odf.verify_proof(forged, workspace)
     assert (verdict.exit_code, verdict.kind) == (7, None)
     assert "not among the datasets" in verdict.message
+
+
+def test_a_dataset_that_is_called_like_a_function_is_not_read_by_it(tmp_path: Path) -> None:
+    """Neither signed nor opened; and what was signed with it before stays true."""
+    with odf.init(tmp_path / "here") as here, odf.init(tmp_path / "empty") as elsewhere:
+        ds = add_root(here, "range", schema_with(pa.field("city", pa.string())))
+        answer = here.prove("select count(*) n from range(3)")
+        assert answer.input["datasets"] == []
+        assert odf.verify_proof(answer, elsewhere).ok
+        assert here.prove("select count(*) n from range(3), state(range)").datasets.keys() == {"range"}
+        listed = [{"id": str(ds.id), "alias": "range", "blockHash": str(here["range"].head)}]
+        before = signed_anew(changed(answer, input__datasets=listed), here)
+        assert odf.verify_proof(before, here).ok
+        (block,) = (ds.folder / "blocks").rglob(str(here["range"].head))
+        block.write_bytes(b"")
+        assert here.prove("select count(*) n from range(3)").output == answer.output
 
 
 def signed_anew(answer: Answer, workspace: odf.Workspace) -> Answer:

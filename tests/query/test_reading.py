@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,23 +149,38 @@ def test_22_what_a_partial_copy_lacks_is_fetched(workspace: odf.Workspace, way: 
     assert "odfchain fetch" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize("way", ["sql", "dataset"])
-def test_23_a_touched_slice_is_hashed_anew(
-    workspace: odf.Workspace, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_23_a_touched_slice_is_hashed_anew(workspace: odf.Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     from odfchain.store import local
 
     hashed: list[str] = []
     real = local.hash_file
     monkeypatch.setattr(local, "hash_file", lambda path: hashed.append(path.name) or real(path))
-    WAYS[way](workspace)
+    WAYS["dataset"](workspace)
     assert len(hashed) == 3
-    WAYS[way](workspace)
+    WAYS["dataset"](workspace)
     assert len(hashed) == 3
     path = newest_slice(workspace)
     os.utime(path)
-    WAYS[way](workspace)
+    WAYS["dataset"](workspace)
     assert hashed[3:] == [path.name]
+
+
+def test_23_a_query_hashes_what_was_touched(workspace: odf.Workspace) -> None:
+    """In a process of its own: what that remembers is seen in the workspace."""
+    memory = workspace.path / "run" / "checked-slices"
+
+    def remembered() -> tuple[int, dict[str, Any]]:
+        WAYS["sql"](workspace)
+        return memory.stat().st_ino, json.loads(memory.read_bytes())
+
+    _, first = first_time = remembered()
+    assert len(first) == 3
+    assert remembered() == first_time
+    path = newest_slice(workspace)
+    os.utime(path)
+    file, second = remembered()
+    assert file != first_time[0]
+    assert [name for name in second if second[name] != first[name]] == [str(path)]
 
 
 @pytest.mark.parametrize("way", ["sql", "dataset"])

@@ -1,0 +1,9 @@
+"""The program of the process that answers its user's queries; what is below knows no stores."""
+
+from __future__ import annotations
+
+from odfchain.api.in_store import connect
+from odfchain.query.local_process import serve
+
+if __name__ == "__main__":
+    serve(connect)
