@@ -302,7 +302,8 @@ def _first_row(written: pa.Table, rows: pa.Table) -> str:
     where = f"row {row + 1:,} of the block"
     if row == both:
         return f"{where}, {_both(*('a row' if row < t.num_rows else 'no row' for t in (written, rows)))}"
-    cells = (_cell(name, one.column(name)[row : row + 1], two.column(name)[row : row + 1]) for name in one.column_names)
+    one, two = one.slice(row, 1), two.slice(row, 1)
+    cells = (_cell(name, one.column(name), two.column(name)) for name in one.column_names)
     return f"{where}, {next(filter(None, cells))}"
 
 

@@ -82,7 +82,7 @@ def test_a_block_is_read_by_its_hash_in_every_final_encoding(ws: Workspace, enco
     assert at_point(ws, f"d@{text}").head == d.at(text).dataset.head == block
     assert d.create_branch("there", at=text).head == block
     assert d.plan_reset(text).new_head == block
-    assert ws.sql(f"select * from \"d@{text}\"").to_arrow().num_rows == 1
+    assert ws.sql(f'select * from "d@{text}"').to_arrow().num_rows == 1
     assert run_here(ws)("tail", f"d@{text}").code == 0
     assert run_here(ws)("reset", f"d@{text}", "0").code == 2  # what is written to is a branch
 
