@@ -317,6 +317,7 @@ class Workspace(Elsewhere, GivenTokens):
         grace: float = 86_400,
         drop_refs: bool = False,
         dry_run: bool = False,
+        break_references: bool = False,
     ) -> list[Collected]:
         """What datasets (default: all) do not need is gone, and what interrupted commands left beside them.
 
@@ -326,7 +327,7 @@ class Workspace(Elsewhere, GivenTokens):
 
         options = GcOptions(grace=grace, drop_refs=drop_refs, dry_run=dry_run)
         found = [
-            dataset.gc(grace=grace, drop_refs=drop_refs, dry_run=dry_run)
+            dataset.gc(grace=grace, drop_refs=drop_refs, dry_run=dry_run, break_references=break_references)
             for dataset in (self if datasets is None else datasets)
         ]
         return [*found, collect_workspace(self._files, options)]
@@ -523,13 +524,30 @@ class Workspace(Elsewhere, GivenTokens):
         """
         self._files.rename(self._current().dataset(ref), DatasetAlias.parse(name))
 
-    def delete(self, ref: str) -> None:
-        """Remove a dataset from this workspace; its private key is kept.
+    def delete(self, *refs: str, force: bool = False) -> None:
+        """Remove datasets from this workspace; their private keys are kept.
 
         Raises:
             DatasetNotFoundError: there is no such dataset.
+            GuardError: others have foreign keys to one, or are made of it (unless `force`); all of them stay.
         """
-        self._files.delete(self._current().damaged_or_not(ref))
+        files = self._current()
+        doomed = [files.damaged_or_not(ref) for ref in refs]
+        if not force:
+            self.check_delete(*refs)
+        for dataset in doomed:
+            files.delete(dataset)
+
+    def check_delete(self, *refs: str) -> None:
+        """Others have no foreign keys to these datasets, and are not made of them.
+
+        Raises:
+            DatasetNotFoundError, GuardError: as `delete`.
+        """
+        from odfchain.upkeep.referrers import check_datasets_go
+
+        files = self._current()
+        check_datasets_go(files, [files.damaged_or_not(ref) for ref in refs])
 
     def sql(self, query: str, **options: Unpack[QueryKeywords]) -> QueryResult:
         """The rows of one SQL query over datasets, as of the blocks that are heads now. Records nothing.
