@@ -391,11 +391,11 @@ class Workspace(Elsewhere, GivenTokens):
             QueryError, SchemaError, TransformError: a query cannot be executed, or its result not recorded.
             JavaNotFoundError, EngineError: there is no Spark to check them with.
         """
+        from odfchain.ingest.definitions import check_usable
         from odfchain.transform.update import check_definition
 
-        check_definition(
-            self._files, self._with_local_inputs(snapshot), among, self._checker(progress), progress
-        )
+        found = self._with_local_inputs(snapshot)
+        check_definition(self._files, found, among, self._checker(progress), progress, check_usable)
 
     def _with_local_inputs(self, snapshot: DatasetSnapshot) -> DatasetSnapshot:
         from odfchain.transfer.remote_inputs import names_places, with_local_inputs
@@ -434,6 +434,7 @@ class Workspace(Elsewhere, GivenTokens):
             RefConflictError: another writer was faster.
         """
         from odfchain.api.pull_targets import PullTarget, Way
+        from odfchain.ingest.definitions import check_usable
         from odfchain.transform.update import update_dataset
 
         dataset = self[alias or snapshot.name]
@@ -442,7 +443,7 @@ class Workspace(Elsewhere, GivenTokens):
         snapshot = self._with_local_inputs(snapshot)
         files = dataset._files
         events = update_dataset(
-            self._files, files, snapshot, checker, progress,
+            self._files, files, snapshot, checker, progress, usable=check_usable,
             state=state, finish=lambda: self.pull(own, progress=progress), drop_constraints=drop_constraints,
         )  # fmt: skip
         self._files.set_watermarks(files, snapshot)
@@ -467,6 +468,7 @@ class Workspace(Elsewhere, GivenTokens):
             ManifestError, AppendError: the snapshot breaks a rule.
             QueryError, SchemaError, TransformError, JavaNotFoundError, EngineError: as `check`.
         """
+        from odfchain.ingest.definitions import check_usable
         from odfchain.transform.definition import with_versions
 
         if check:
@@ -477,6 +479,7 @@ class Workspace(Elsewhere, GivenTokens):
             alias=alias,
             system_time=None if system_time is None else as_time(system_time),
             system_columns=system_columns,
+            check=check_usable,
         )
         return Dataset(self, made)
 
