@@ -527,30 +527,21 @@ class Workspace(Elsewhere, GivenTokens):
         """
         self._files.rename(self._current().dataset(ref), DatasetAlias.parse(name))
 
-    def delete(self, *refs: str, force: bool = False) -> None:
-        """Remove datasets from this workspace; their private keys are kept.
+    def delete(self, *refs: str, force: bool = False, dry_run: bool = False) -> None:
+        """Remove datasets from this workspace; their private keys are kept. With `dry_run` none is removed.
 
         Raises:
             DatasetNotFoundError: there is no such dataset.
             GuardError: others have foreign keys to one, or are made of it (unless `force`); all of them stay.
         """
-        files = self._current()
-        doomed = [files.damaged_or_not(ref) for ref in refs]
-        if not force:
-            self.check_delete(*refs)
-        for dataset in doomed:
-            files.delete(dataset)
-
-    def check_delete(self, *refs: str) -> None:
-        """Others have no foreign keys to these datasets, and are not made of them.
-
-        Raises:
-            DatasetNotFoundError, GuardError: as `delete`.
-        """
         from odfchain.upkeep.referrers import check_datasets_go
 
         files = self._current()
-        check_datasets_go(files, [files.damaged_or_not(ref) for ref in refs])
+        doomed = [files.damaged_or_not(ref) for ref in refs]
+        if not force:
+            check_datasets_go(files, doomed)
+        for dataset in doomed if not dry_run else ():
+            files.delete(dataset)
 
     def sql(self, query: str, **options: Unpack[QueryKeywords]) -> QueryResult:
         """The rows of one SQL query over datasets, as of the blocks that are heads now. Records nothing.

@@ -19,8 +19,7 @@ def delete_command(datasets: tuple[str, ...], force: bool) -> None:
     workspace = open_workspace()
     doomed = {d.id: d for text in datasets for d in workspace.matching(text)}
     names = [str(d.alias) for d in doomed.values()]
-    if not force:
-        workspace.check_delete(*names)
+    workspace.delete(*names, force=force, dry_run=True)  # what is refused is not asked about
     confirm(f"Delete {', '.join(names)} with all data?")
     workspace.delete(*names, force=force)
     for name in names:

@@ -11,7 +11,6 @@ import pytest
 import odfchain as odf
 from odfchain.branch.named_changes import are_changes
 from odfchain.errors import GuardError, SliceNotFoundError
-from odfchain.model.events import AddData
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.upkeep.garbage import GcOptions, collect
 from odfchain.upkeep.hard_compaction import CompactOptions, plan_compact
@@ -107,6 +106,26 @@ def test_a_branch_is_given_up_once_no_row_names_its_changes(scene: Referred) -> 
     refused(scene, "branch", "delete", "parent", "v", "--force", says=("notes@old (1 row",))
     scene.workspace["notes"].delete_branch("old")
     assert scene.workspace["parent"].delete_branch("v", force=True) is not None
+
+
+def test_a_head_that_was_given_up_keeps_nothing(scene: Referred) -> None:
+    d = scene.workspace["parent"]
+    block = d.branch("v").head
+    assert block is not None
+    d.delete_branch("v", force=True, break_references=True)
+    d.create_branch("again", at=block)
+    refused(scene, "branch", "delete", "parent", "again", "--force")
+
+
+def test_a_reset_names_derivatives_that_have_read_it_on_a_branch(scene: Referred) -> None:
+    scene.forget()
+    parent, head = scene.at("parent"), scene.at("parent").chain.head()
+    assert head is not None
+    made = reader_of(scene.workspace._files, parent.id, [head])
+    fork(made, "mine")
+    plan = scene.workspace["parent"].plan_reset(2)
+    assert [item.alias for item in plan.dependents] == ["derived", "derived@mine"]
+    assert scene.workspace["parent"].reset(plan, force=True) is not None  # named, and asked about
 
 
 def test_changes_that_rows_name_are_no_garbage(scene: Referred) -> None:
@@ -272,14 +291,10 @@ def test_a_dataset_is_deleted_in_spite_of_those_who_refer_to_it(scene: Referred)
     scene.workspace.delete("child")
 
 
-def test_what_a_branch_declares_or_was_made_of_before_counts(scene: Referred) -> None:
-    scene.forget()
-    files, parent = scene.workspace._files, scene.at("parent")
-    made = reader_of(files, parent.id, [parent.chain.head()] if (head := parent.chain.head()) else [])
+def test_what_is_declared_or_made_of_it_on_a_branch_counts(scene: Referred) -> None:
+    head = scene.at("parent").chain.head()
     assert head is not None
-    (transform,) = (b.block.event for b in made.chain.walk() if b.block.event.KIND == "SetTransform")
-    fork(made, "old")
-    assert transform is not None
+    fork(reader_of(scene.workspace._files, scene.at("parent").id, [head]), "old")
     refused(scene, "delete", "parent", says=("derived (made of parent)", "derived@old (made of parent)"))
 
 
@@ -296,13 +311,13 @@ def test_many_referrers_are_counted(scene: Referred) -> None:
     assert ", and 4 more; nothing was given up" in result.err
 
 
-def test_what_is_published_of_a_kept_block_stays(scene: Referred) -> None:
-    """Lines about a block stay as long as the block does."""
+def test_what_is_published_of_a_kept_block_stays(tmp_path: Path) -> None:
+    """Lines about a block, and what they name, stay as long as the block does."""
+    scene = Referred(tmp_path, "parent")
     dataset = scene.workspace["parent"]
-    branch = dataset.branch("v")
-    event = branch._files.chain.get(branch.head).event if branch.head else None
-    assert isinstance(event, AddData)
-    dataset.delete_branch("v", force=True, break_references=True)
-    before = sorted(path.name for path in (dataset.path / "data").iterdir())
-    scene.collect()
-    assert sorted(path.name for path in (dataset.path / "data").iterdir()) == before
+    assert dataset.write_manifest().published
+    dataset.delete_branch("v")
+    dataset.reset(2, force=True, break_references=True)
+    for broken, count in ((False, 1), (True, 0)):
+        scene.collect(break_references=broken)
+        assert len(list((dataset.path / "manifests").iterdir())) == count
