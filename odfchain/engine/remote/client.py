@@ -27,6 +27,7 @@ from odfchain.engine.remote.protocol import (
 )
 from odfchain.errors import CodecError, EngineError, QueryError, RefusedQueryError, UsageError
 from odfchain.model.rebuild import without_marks
+from odfchain.repo.workspace_config import ENGINE_ADDRESS, ENGINE_ADDRESS_FORM
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from odfchain.progress import Progress
 
 CONNECT_SECONDS = 30.0
-_ADDRESS = re.compile(r"unix:.+|(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 _TEXT_CHARACTERS = 2_000
 _VERSION = re.compile(r"[!-~]{1,256}")
 _OPTIONS = (
@@ -65,11 +65,8 @@ class RemoteEngine:
         deadline: float | None = None,
         accept: Callable[[str], None] | None = None,
     ) -> None:
-        if not _ADDRESS.fullmatch(address):
-            raise UsageError(
-                f"{address!r} is not the address of an engine",
-                hint="it looks like 127.0.0.1:2884 or unix:/run/engine.sock",
-            )
+        if not ENGINE_ADDRESS.fullmatch(address):
+            raise UsageError(f"{address!r} is not the address of an engine", hint=ENGINE_ADDRESS_FORM)
         self.address = address
         self._connect_timeout = connect_timeout
         self._deadline = deadline
