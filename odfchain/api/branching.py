@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -90,31 +91,41 @@ class Branching:
         point = None if at is None else as_point(at)
         return dataset_of(self._workspace, create_branch(self._files, name, point))
 
-    def rename_branch(self, name: str, to: str) -> Dataset:
+    def rename_branch(self, name: str, to: str, *, break_references: bool = False) -> Dataset:
         """The dataset on its branch `name`, which is called `to` from now on.
 
         Raises:
+            GuardError: rows on branches of this name refer to its rows (unless `break_references`).
             InvalidIdError, BranchNotFoundError, NameCollisionError: a name is none, unknown, or taken.
             RefConflictError: another writer moved the branch; it has its old name.
         """
         from odfchain.api.branch_points import dataset_of
         from odfchain.branch.branches import rename_branch
+        from odfchain.repo.points import on_branch
+        from odfchain.upkeep.referrers import bring_branches, of_branch, refuse
 
-        self._files.shared.branches(self._files.folder)
+        workspace = self._workspace._files
+        bring_branches(workspace)
+        if not break_references and name != to:
+            refuse(f"{self._files.alias}@{name}", of_branch(workspace, on_branch(self._files, name)))
         return dataset_of(self._workspace, rename_branch(self._files, name, to))
 
-    def delete_branch(self, name: str, *, force: bool = False) -> str | None:
+    def delete_branch(self, name: str, *, force: bool = False, break_references: bool = False) -> str | None:
         """The branch is gone. What nobody has merged stays, with `force`, under the reference returned.
 
         Raises:
             InvalidIdError, BranchNotFoundError: it is no branch, or there is none of this name.
             UnsavedBlocksError: neither the head nor another branch has merged it (unless `force`).
+            GuardError: rows refer to what only it has (unless `break_references`); they are named.
             RefConflictError: another writer moved it; it stays.
         """
         from odfchain.branch.branches import delete_branch
+        from odfchain.upkeep.referrers import bring_branches, check_branch_goes
 
-        self._files.shared.branches(self._files.folder)
-        return delete_branch(self._files, name, force=force)
+        workspace = self._workspace._files
+        bring_branches(workspace)
+        check = functools.partial(check_branch_goes, workspace)
+        return delete_branch(self._files, name, force=force, **({} if break_references else {"check": check}))
 
     def log_graph(self, limit: int | None = None) -> Iterator[DrawnBlock]:
         """The blocks of the head and of all branches, newest first, each with the lanes of a drawing.

@@ -39,31 +39,47 @@ class Upkeep:
         target = str(block) if isinstance(block, int) else block
         return plan_reset(self._workspace._files, self._files, target)
 
-    def reset(self, to: Block | ResetPlan, *, force: bool = False) -> str | None:
+    def reset(
+        self, to: Block | ResetPlan, *, force: bool = False, break_references: bool = False
+    ) -> str | None:
         """The head is at a block, or where a plan says; returns the reference that keeps the old one.
 
         Raises:
             UnsavedBlocksError: blocks that would be dropped are perhaps nowhere else (unless `force`).
+            GuardError: rows name changes that would be dropped (unless `break_references`).
             RefConflictError, BusyError: another process is at work on the dataset.
             UsageError, InvalidIdError, ObjectNotFoundError: there is no such block.
         """
         from odfchain.upkeep.rollback import reset
 
         plan = self.plan_reset(to) if isinstance(to, Multihash | int | str) else to
-        return reset(self._workspace._files, self._files, plan, force=force)
+        files = self._workspace._files
+        return reset(files, self._files, plan, force=force, break_references=break_references)
 
-    def gc(self, *, grace: float = 86_400, drop_refs: bool = False, dry_run: bool = False) -> Collected:
+    def gc(
+        self,
+        *,
+        grace: float = 86_400,
+        drop_refs: bool = False,
+        dry_run: bool = False,
+        break_references: bool = False,
+    ) -> Collected:
         """What the dataset does not need is gone, as far as it was not used for `grace` [s].
 
-        `drop_refs` gives up heads that were overwritten, reset or compacted before that.
+        `drop_refs` gives up heads that were overwritten, reset or compacted before that. Changes that rows of
+        this workspace name stay, and these are named; with `break_references` they go, too.
 
         Raises:
             UsageError, BusyError: the grace period is too short, or something is being pulled in.
-            BrokenChainError: it cannot be said what is needed; nothing was removed.
+            BrokenChainError, SliceNotFoundError, ObjectCorruptedError: it cannot be said what is needed;
+                nothing was removed.
         """
         from odfchain.upkeep.garbage import GcOptions, collect
 
-        return collect(self._files, GcOptions(grace=grace, drop_refs=drop_refs, dry_run=dry_run))
+        options = GcOptions(
+            grace=grace, drop_refs=drop_refs, dry_run=dry_run, break_references=break_references
+        )
+        return collect(self._files, options, workspace=self._workspace._files)
 
     def fsck(
         self,
@@ -104,19 +120,28 @@ class Upkeep:
         return plan_compact(self._workspace._files, self._files, chosen)
 
     def compact(
-        self, plan: CompactPlan | None = None, *, force: bool = False, progress: Progress = SILENT
+        self,
+        plan: CompactPlan | None = None,
+        *,
+        force: bool = False,
+        break_references: bool = False,
+        progress: Progress = SILENT,
     ) -> Multihash:
         """Small slices are merged and the blocks that had them replaced; returns the new head.
 
         Whoever has read the old blocks must start over; `plan_compact` says who that is.
 
         Raises:
+            GuardError: rows name changes that would be replaced (unless `break_references`).
             UnsavedBlocksError, RefConflictError, BusyError: the dataset is as it was.
         """
         from odfchain.upkeep.hard_compaction import compact
 
         chosen = plan or self.plan_compact()
-        return compact(self._workspace._files, self._files, chosen, force=force, progress=progress)
+        return compact(
+            self._workspace._files, self._files, chosen, force=force, break_references=break_references,
+            progress=progress,
+        )  # fmt: skip
 
     def plan_soft_compact(self, name: str | DatasetAlias, limits: BatchLimits | None = None) -> SoftPlan:
         """What `soft_compact` would make; nothing is changed."""

@@ -317,6 +317,7 @@ class Workspace(Elsewhere, GivenTokens):
         grace: float = 86_400,
         drop_refs: bool = False,
         dry_run: bool = False,
+        break_references: bool = False,
     ) -> list[Collected]:
         """What datasets (default: all) do not need is gone, and what interrupted commands left beside them.
 
@@ -326,7 +327,7 @@ class Workspace(Elsewhere, GivenTokens):
 
         options = GcOptions(grace=grace, drop_refs=drop_refs, dry_run=dry_run)
         found = [
-            dataset.gc(grace=grace, drop_refs=drop_refs, dry_run=dry_run)
+            dataset.gc(grace=grace, drop_refs=drop_refs, dry_run=dry_run, break_references=break_references)
             for dataset in (self if datasets is None else datasets)
         ]
         return [*found, collect_workspace(self._files, options)]
@@ -395,10 +396,12 @@ class Workspace(Elsewhere, GivenTokens):
             QueryError, SchemaError, TransformError: a query cannot be executed, or its result not recorded.
             JavaNotFoundError, EngineError: there is no Spark to check them with.
         """
+        from odfchain.ingest.definitions import check_usable
         from odfchain.transform.update import check_definition
 
+        found = self._with_local_inputs(snapshot)
         checker = self._checker(progress) if queries else None
-        check_definition(self._files, self._with_local_inputs(snapshot), among, checker, progress)
+        check_definition(self._files, found, among, checker, progress, check_usable)
 
     def _with_local_inputs(self, snapshot: DatasetSnapshot) -> DatasetSnapshot:
         from odfchain.transfer.remote_inputs import names_places, with_local_inputs
@@ -437,6 +440,7 @@ class Workspace(Elsewhere, GivenTokens):
             RefConflictError: another writer was faster.
         """
         from odfchain.api.pull_targets import PullTarget, Way
+        from odfchain.ingest.definitions import check_usable
         from odfchain.transform.update import update_dataset
 
         dataset = self[alias or snapshot.name]
@@ -445,7 +449,7 @@ class Workspace(Elsewhere, GivenTokens):
         snapshot = self._with_local_inputs(snapshot)
         files = dataset._files
         events = update_dataset(
-            self._files, files, snapshot, checker, progress,
+            self._files, files, snapshot, checker, progress, usable=check_usable,
             state=state, finish=lambda: self.pull(own, progress=progress), drop_constraints=drop_constraints,
         )  # fmt: skip
         self._files.set_watermarks(files, snapshot)
@@ -470,6 +474,7 @@ class Workspace(Elsewhere, GivenTokens):
             ManifestError, AppendError: the snapshot breaks a rule.
             QueryError, SchemaError, TransformError, JavaNotFoundError, EngineError: as `check`.
         """
+        from odfchain.ingest.definitions import check_usable
         from odfchain.transform.definition import with_versions
 
         if check:
@@ -480,6 +485,7 @@ class Workspace(Elsewhere, GivenTokens):
             alias=alias,
             system_time=None if system_time is None else as_time(system_time),
             system_columns=system_columns,
+            check=check_usable,
         )
         return Dataset(self, made)
 
@@ -527,13 +533,21 @@ class Workspace(Elsewhere, GivenTokens):
         """
         self._files.rename(self._current().dataset(ref), DatasetAlias.parse(name))
 
-    def delete(self, ref: str) -> None:
-        """Remove a dataset from this workspace; its private key is kept.
+    def delete(self, *refs: str, force: bool = False, dry_run: bool = False) -> None:
+        """Remove datasets from this workspace; their private keys are kept. With `dry_run` none is removed.
 
         Raises:
             DatasetNotFoundError: there is no such dataset.
+            GuardError: others have foreign keys to one, or are made of it (unless `force`); all of them stay.
         """
-        self._files.delete(self._current().damaged_or_not(ref))
+        from odfchain.upkeep.referrers import check_datasets_go
+
+        files = self._current()
+        doomed = [files.damaged_or_not(ref) for ref in refs]
+        if not force:
+            check_datasets_go(files, doomed)
+        for dataset in doomed if not dry_run else ():
+            files.delete(dataset)
 
     def sql(self, query: str, **options: Unpack[QueryKeywords]) -> QueryResult:
         """The rows of one SQL query over datasets, as of the blocks that are heads now. Records nothing.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from odfchain.audit.slice_difference import shown
 from odfchain.branch.appended_rows import appended_rows
 from odfchain.branch.block_graph import BlockGraph
 from odfchain.branch.cells import same_cells
@@ -120,7 +121,7 @@ class MergeAgain:
         if not _equal(written, rows):
             found.faults.append(
                 f"its {counted(written.num_rows, 'row')} are not the {rows.num_rows:,} that the source added "
-                "since the base, in their order"
+                f"since the base, in their order: {_first_row(written, rows)}"
             )
 
     def _is_written(self, rows: pa.Table) -> bool:
@@ -183,14 +184,17 @@ class MergeAgain:
         wrong = (mine.has != other.has) | (mine.had != other.had)
         for one, two in ((mine.before, other.before), (mine.after, other.after)):
             wrong |= ~same_rows(one, two, one.column_names)
-        for diff, message in (
-            (net.only(extra), "is changed, which the merge does not change"),
-            (expected.only(lacking), "is not changed as the merge changes it: it has no rows"),
-            (mine.only(wrong), "is not what the merge makes of it"),
+        more_rows, fewer_rows = net.only(extra), expected.only(lacking)
+        for recorded, computed, message in (
+            (more_rows, _unmoved(more_rows), "is changed, which the merge does not change"),
+            (_unmoved(fewer_rows), fewer_rows, "is not changed as the merge changes it: it has no rows"),
+            (mine.only(wrong), other.only(wrong), "is not what the merge makes of it"),
         ):
-            if len(diff):
-                more = f" ({len(diff):,} such keys)" if len(diff) > 1 else ""
-                yield f"{key_text(diff.rows_of_keys())} {message}{more}"
+            if count := len(recorded):
+                more = f" ({count:,} such keys)" if count > 1 else ""
+                named = recorded if recorded.has[0] or recorded.had[0] else computed
+                found_at = _first_cell(recorded, computed)
+                yield f"{key_text(named.rows_of_keys())} {message}{more}: {found_at}"
 
     # --- what was decided one by one ---------------------------------------------------------------------
 
@@ -244,9 +248,40 @@ class MergeAgain:
             return
         for column in data:
             if column not in cells:
-                merged = conflicts.merged.column(column)[one]
-                if not same_cells(result.after.column(column)[one], merged)[0]:
-                    yield None, f"is not as it merges in {one_line(column, 60)}, which is in no conflict"
+                found = _cell(column, result.after.column(column)[one], conflicts.merged.column(column)[one])
+                if found is not None:
+                    name = one_line(column, 60)
+                    yield None, f"is not as it merges in {name}, which is in no conflict: {found}"
+
+
+def _unmoved(diff: RowDiff) -> RowDiff:
+    """The same keys, each left as it was."""
+    return RowDiff(diff.key, diff.before, diff.had, diff.before, diff.had, diff.keys)
+
+
+def _first_cell(recorded: RowDiff, computed: RowDiff) -> str:
+    """The first cell in which the first of two changes of the same keys differ."""
+    for when, one, two, is_there in (
+        ("after", recorded.after, computed.after, (recorded.has[0], computed.has[0])),
+        ("before", recorded.before, computed.before, (recorded.had[0], computed.had[0])),
+    ):
+        if is_there[0] != is_there[1]:
+            return f"{when} it, {_both(*('a row' if there else 'no row' for there in is_there))}"
+        for name in one.column_names:
+            if found := _cell(name, one.column(name)[:1], two.column(name)[:1]):
+                return found if when == "after" else f"{when} it, {found}"
+    raise AssertionError("changes that are compared differ")  # pragma: no cover
+
+
+def _cell(column: str, recorded: pa.ChunkedArray, computed: pa.ChunkedArray) -> str | None:
+    """Column and values where one cell is not the other."""
+    if same_cells(recorded, computed)[0]:
+        return None
+    return f"column `{one_line(column, 60)}`, {_both(shown(recorded[0]), shown(computed[0]))}"
+
+
+def _both(recorded: str, computed: str) -> str:
+    return f"recorded {recorded}, computed {computed}"
 
 
 def _equal(rows: pa.Table, others: pa.Table) -> bool:
@@ -256,6 +291,20 @@ def _equal(rows: pa.Table, others: pa.Table) -> bool:
     data = rows.column_names[1:]
     same = rows.column(0).to_numpy() == others.column(0).to_numpy()
     return bool((same & same_rows(rows, others, data)).all())
+
+
+def _first_row(written: pa.Table, rows: pa.Table) -> str:
+    """The first row, and the first cell of it, in which two tables differ."""
+    both = min(written.num_rows, rows.num_rows)
+    one, two = written.slice(0, both), rows.slice(0, both)
+    differs = ~same_rows(one, two, one.column_names)
+    row = int(differs.argmax()) if differs.any() else both
+    where = f"row {row + 1:,} of the block"
+    if row == both:
+        return f"{where}, {_both(*('a row' if row < t.num_rows else 'no row' for t in (written, rows)))}"
+    one, two = one.slice(row, 1), two.slice(row, 1)
+    cells = (_cell(name, one.column(name), two.column(name)) for name in one.column_names)
+    return f"{where}, {next(filter(None, cells))}"
 
 
 def _is_in(diff: RowDiff, other: RowDiff) -> Numbers:

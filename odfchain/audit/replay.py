@@ -246,7 +246,9 @@ def _replayed(
         with dataset.staging() as folder:
             done = execute_step(recorded.step, dataset, engine, folder, recorded.system_time, progress)
             differences = list(_differences(dataset, recorded, done))
-            notes = tuple(_checkpoint_notes(recorded, done, name))
+            notes = tuple(_checkpoint_notes(recorded, done, done.version or name))
+            if done.version is not None:
+                name = f"{recorded.step.transform.transform.engine}_{done.version}"
     except (JavaNotFoundError, StorageFullError):
         raise
     except RefusedQueryError as error:
@@ -302,9 +304,9 @@ def _first(
         yield "the recorded logical hash is not that of the replayed records, which the slice does hold"
 
 
-def _checkpoint_notes(recorded: RecordedStep, done: ExecutedStep, name: str) -> Iterator[str]:
+def _checkpoint_notes(recorded: RecordedStep, done: ExecutedStep, version: str) -> Iterator[str]:
     """Checkpoints of one state may differ in their bytes: a note, and only where one version made both."""
-    if unmarked(recorded.step.transform.transform).version != name:
+    if unmarked(recorded.step.transform.transform).version != version:
         return
     old, new = recorded.event.new_checkpoint, done.checkpoint
     if (old and old.physical_hash) != (new and new.physical_hash):

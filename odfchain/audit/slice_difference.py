@@ -39,7 +39,7 @@ class Difference:
 
     def __str__(self) -> str:
         if self.column is not None:
-            where = f"column `{self.column}`"
+            where = f"column `{one_line(self.column, _SHOWN_CHARACTERS)}`"
         else:
             where = "columns" if self.offset is None else "record"
         if self.offset is not None:

@@ -5,6 +5,7 @@ A branch is a reference (RFC-035), so making one costs what moving a head costs,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,24 +153,32 @@ def _signature(branch: DatasetFiles) -> str:
         return str(SignatureStatus.INVALID)
 
 
-def delete_branch(dataset: DatasetFiles, name: str, *, force: bool = False) -> str | None:
+def delete_branch(
+    dataset: DatasetFiles,
+    name: str,
+    *,
+    force: bool = False,
+    check: Callable[[DatasetFiles], None] = lambda _: None,
+) -> str | None:
     """The branch is gone; what no other branch has merged stays under the reference returned, or nothing.
+
+    `check` is given the dataset on the branch before that, and raises where it must stay.
 
     Raises:
         UnsavedBlocksError: nobody has merged it (unless `force`); it stays.
     """
     there = on_branch(dataset, check_branch_name(name))
     block = DatasetState.read(there.chain).head
-    kept = None
-    if not _is_merged(there, block):
-        if not force:
-            raise UnsavedBlocksError(
-                f"{dataset.alias}: branch {name!r} has blocks that neither the head nor another branch has, "
-                "or has merged",
-                hint=f"`odfchain diff {dataset.alias} {name}` shows what they change; "
-                "merge it, or give it up with --force",
-            )
-        kept = keep_reachable(dataset, block)
+    merged = _is_merged(there, block)
+    if not merged and not force:
+        raise UnsavedBlocksError(
+            f"{dataset.alias}: branch {name!r} has blocks that neither the head nor another branch has, "
+            "or has merged",
+            hint=f"`odfchain diff {dataset.alias} {name}` shows what they change; "
+            "merge it, or give it up with --force",
+        )
+    check(there)
+    kept = None if merged else keep_reachable(dataset, block)
     _remove(there, block)
     rename_fetched(dataset, name, None)
     return kept

@@ -136,7 +136,7 @@ class ForeignKeys:
                 f"{rows.name}: its foreign key {key} refers to {key.dataset}, which is not here",
                 hint="pull it, or add it again",
             )
-        elif (why := _misfit(key, rows, target)) is not None:
+        elif (why := cannot_refer(key, rows, target)) is not None:
             problem = SchemaError(f"{rows.name}: its foreign key {key} does not hold: {why}")
         if problem is not None and strict:
             raise problem
@@ -158,7 +158,7 @@ class ForeignKeys:
         return Rows.up_to(dataset, DatasetState.read(dataset.chain, self.references.get(key.dataset)))
 
     def _missing(self, key: ForeignKey, rows: Rows, target: Rows) -> Broken | None:
-        wanted = _said(rows, key.columns)
+        wanted = said_by(rows, key.columns)
         if not wanted.count:
             return None
         there = in_force_of(wanted, target.files(), target.columns.key)
@@ -171,7 +171,7 @@ class ForeignKeys:
         )
 
     def _changes(self, key: ForeignKey, rows: Rows, target: Rows) -> Broken | None:
-        wanted = _said(rows, key.columns)
+        wanted = said_by(rows, key.columns)
         good = are_changes(target.dataset, wanted.texts)
         if good.all():
             return None
@@ -220,7 +220,7 @@ class ForeignKeys:
         if not gone.any():
             return
         for child, key in referring:
-            if _misfit(key, child, rows) is not None:
+            if cannot_refer(key, child, rows) is not None:
                 continue  # said where its own rows come
             new = {item.path for item in (*rows.new, *child.new)}
             missing_in = f"{rows.name} would not have any more as {', '.join(rows.columns.key)}"
@@ -320,7 +320,8 @@ def _is_strict(key: ForeignKey, rows: Rows) -> bool:
     return key.on_violation is OnViolation.REFUSE and rows.dataset.kind is DatasetKind.ROOT
 
 
-def _misfit(key: ForeignKey, rows: Rows, target: Rows) -> str | None:
+def cannot_refer(key: ForeignKey, rows: Rows, target: Rows) -> str | None:
+    """Why no row can refer to a dataset by a key; None where some may."""
     present = rows.schema.names
     absent = next((name for name in key.columns if name not in present), None)
     if absent is not None:
@@ -328,7 +329,7 @@ def _misfit(key: ForeignKey, rows: Rows, target: Rows) -> str | None:
     return misfit(key, rows.columns, target.columns)
 
 
-def _said(rows: Rows, columns: Sequence[str]) -> WantedKeys:
+def said_by(rows: Rows, columns: Sequence[str]) -> WantedKeys:
     """The distinct values of columns in rows that are put in force."""
     schema = key_schema(rows.schema, columns)
     return WantedKeys.of(schema, (b.said for item in rows.new for b in key_rows(item, columns, schema)))

@@ -20,6 +20,12 @@ _CHANGE = re.compile(r"(f1620[0-9a-f]{64})#(0|[1-9]\d{0,18})", re.ASCII)
 _OLD = OperationType.CORRECT_FROM.code
 
 
+def block_named(text: str) -> Multihash | None:
+    """The block of the change that a text names; None where it names none."""
+    match = _CHANGE.fullmatch(text)
+    return None if match is None else Multihash.parse(match[1])
+
+
 def are_changes(dataset: DatasetFiles, texts: Iterable[str]) -> Numbers:
     """Whether each text names a change: its block is stored, and one ends at the offset.
 

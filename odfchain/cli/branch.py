@@ -9,7 +9,7 @@ import click
 
 from odfchain.cli.support.context import open_workspace, say
 from odfchain.cli.support.output import format_option, human_age, print_records
-from odfchain.cli.support.parameters import BRANCH, DATASET
+from odfchain.cli.support.parameters import BRANCH, BREAK_REFERENCES, DATASET
 
 if TYPE_CHECKING:
     from odfchain import Branch
@@ -78,14 +78,15 @@ def _row(branch: Branch, *, people: bool) -> dict[str, Any]:
 @click.argument("dataset", type=DATASET)
 @click.argument("name", type=BRANCH)
 @click.option("--force", is_flag=True, help="Delete it also if nobody has merged it.")
-def branch_delete(dataset: str, name: str, *, force: bool) -> None:
+@BREAK_REFERENCES
+def branch_delete(dataset: str, name: str, *, force: bool, break_references: bool) -> None:
     """Delete a branch that the head, or another branch, has merged.
 
     What was merged stays, so the merge can still be checked. With --force, what was not merged is kept under
-    refs/overwritten-… until `gc --drop-refs`.
+    refs/overwritten-… until `gc --drop-refs`. A branch that rows refer to stays, with --force, too.
     """
     found = open_workspace()[dataset]
-    kept = found.delete_branch(name, force=force)
+    kept = found.delete_branch(name, force=force, break_references=break_references)
     say(f"deleted {name}" + (f"; its blocks are kept as {kept}" if kept else ""))
 
 
@@ -93,7 +94,8 @@ def branch_delete(dataset: str, name: str, *, force: bool) -> None:
 @click.argument("dataset", type=DATASET)
 @click.argument("name", type=BRANCH)
 @click.argument("to")
-def branch_rename(dataset: str, name: str, to: str) -> None:
+@BREAK_REFERENCES
+def branch_rename(dataset: str, name: str, to: str, *, break_references: bool) -> None:
     """Give a branch another name."""
-    renamed = open_workspace()[dataset].rename_branch(name, to)
+    renamed = open_workspace()[dataset].rename_branch(name, to, break_references=break_references)
     say(f"{name} is now {renamed.label}")

@@ -9,7 +9,7 @@ import click
 from odfchain.cli.support.consequences import dependents_tree, places_tree, tell_consequences, tell_of_proof
 from odfchain.cli.support.context import confirm, open_workspace, options
 from odfchain.cli.support.output import count_of, format_option, print_records
-from odfchain.cli.support.parameters import DATASET, DRY_RUN, given
+from odfchain.cli.support.parameters import BREAK_REFERENCES, DATASET, DRY_RUN, given
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.errors import BrokenChainError, UsageError
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("--max-slice-records", type=click.IntRange(min=1), metavar="N", help="Of merged slices; 10000.")
 @click.option("--force", is_flag=True, help="Give up data also if no repository is known to have them.")
+@BREAK_REFERENCES
 @DRY_RUN
 @format_option("table", "json", "ndjson")
 def compact_command(
@@ -40,6 +41,7 @@ def compact_command(
     max_slice_size: int | None,
     max_slice_records: int | None,
     force: bool,
+    break_references: bool,
     dry_run: bool,
     output: str,
 ) -> None:  # fmt: skip
@@ -53,8 +55,8 @@ def compact_command(
         raise UsageError("say which: --hard or --soft")
     if (mode == "soft") != (name is not None):
         raise UsageError("--soft makes a new dataset: name it with --as NAME (--hard does not)")
-    if mode == "soft" and (metadata_only or force):
-        raise UsageError("--keep-metadata-only and --force are for --hard")
+    if mode == "soft" and (metadata_only or force or break_references):
+        raise UsageError("--keep-metadata-only, --force and --break-references are for --hard")
     from odfchain import BatchLimits
 
     limits = BatchLimits(**given(bytes=max_slice_size, records=max_slice_records))
@@ -68,7 +70,7 @@ def compact_command(
         else:
             _hard(
                 found, limits, output,
-                metadata_only=metadata_only, force=force, dry_run=dry_run,
+                metadata_only=metadata_only, force=force, break_references=break_references, dry_run=dry_run,
             )  # fmt: skip
 
 
@@ -91,6 +93,7 @@ def _hard(
     *,
     metadata_only: bool,
     force: bool,
+    break_references: bool,
     dry_run: bool,
 ) -> None:
     plan = dataset.plan_compact(limits=limits, metadata_only=metadata_only)
@@ -99,6 +102,8 @@ def _hard(
         _print_hard(plan, "nothing to do" if plan.nothing else "would be compacted", plan.old_head, output)
         return
     tell_consequences(plan.places, plan.dependents)
+    if plan.referrers and not break_references:
+        dataset.compact(plan, force=force)  # says why not
     tell_of_proof(dataset)
     what = "give up all data" if metadata_only else f"merge {count_of(plan.slices_before, 'slice')}"
     confirm(
@@ -106,7 +111,7 @@ def _hard(
         "Everybody who has read them must start over."
     )
     with TerminalProgress(quiet=options().quiet) as progress:
-        head = dataset.compact(plan, force=force, progress=progress)
+        head = dataset.compact(plan, force=force, break_references=break_references, progress=progress)
     _print_hard(plan, "compacted", head, output)
 
 
@@ -128,6 +133,7 @@ def _print_hard(plan: CompactPlan, status: str, head: Multihash, output: str) ->
             "oldHead": str(plan.old_head),
             "head": str(head),
             "places": places_tree(plan.places),
+            "referrers": list(plan.referrers),
         }
     print_records([row], ["dataset", "status", "blocks", "slices", "records", "breaks"], output)
 

@@ -9,7 +9,7 @@ import click
 from odfchain.cli.support.context import named_or_all, open_workspace, say
 from odfchain.cli.support.faults import report_error
 from odfchain.cli.support.output import count_of, format_option, human_size, print_records
-from odfchain.cli.support.parameters import DATASET, DRY_RUN, DurationParam
+from odfchain.cli.support.parameters import BREAK_REFERENCES, DATASET, DRY_RUN, DurationParam
 from odfchain.errors import OdfchainError, UsageError
 
 if TYPE_CHECKING:
@@ -31,19 +31,29 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Give up heads that were overwritten, reset or compacted before the grace period.",
 )
+@BREAK_REFERENCES
 @format_option()
-def gc_command(datasets: tuple[str, ...], dry_run: bool, grace: float, drop_refs: bool, output: str) -> int:
+def gc_command(
+    datasets: tuple[str, ...],
+    dry_run: bool,
+    grace: float,
+    drop_refs: bool,
+    break_references: bool,
+    output: str,
+) -> int:
     """Remove what no reference of a dataset needs any more, and what interrupted commands left.
 
     Nothing that is needed is removed, whoever writes at the same time. Without DATASET all datasets are
     looked at, and the workspace itself. Of datasets in a store, what nothing needs there goes as well.
+    Changes that rows of this workspace name stay; these rows are named.
     """
     workspace = open_workspace()
     code = 0
     found: list[Collected] = []
     for dataset in named_or_all(workspace, datasets):
         try:
-            found.append(dataset.gc(grace=grace, drop_refs=drop_refs, dry_run=dry_run))
+            chosen = {"drop_refs": drop_refs, "break_references": break_references}
+            found.append(dataset.gc(grace=grace, dry_run=dry_run, **chosen))
         except UsageError:
             raise
         except OdfchainError as error:  # one damaged dataset must not keep the others from being cleared
@@ -88,6 +98,7 @@ def _gc_tree(item: Collected, *, dry_run: bool) -> dict[str, Any]:
         "young": {"files": item.young.files, "bytes": item.young.bytes},
         "droppedRefs": list(item.refs),
         "keptRefs": list(item.kept_refs),
+        "referrers": list(item.referrers),
     }
 
 
@@ -102,6 +113,9 @@ def _tell_gc(found: list[Collected], *, dry_run: bool) -> None:
     for item in found:
         for name in item.refs:
             say(f"{item.dataset}: {'would give' if dry_run else 'gave'} up refs/{name}")
+        if item.referrers:
+            who = ", ".join(item.referrers)
+            say(f"{item.dataset}: changes stay that {who} refers to; --break-references gives them up")
     kept = sum(len(item.kept_refs) for item in found)
     if kept:
         say(f"{count_of(kept, 'overwritten head')} kept; --drop-refs gives up the old ones")

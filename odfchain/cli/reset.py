@@ -10,7 +10,7 @@ from odfchain.api.branch_points import on_branch
 from odfchain.cli.support.consequences import dependents_tree, places_tree, tell_consequences, tell_of_proof
 from odfchain.cli.support.context import confirm, open_workspace
 from odfchain.cli.support.output import count_of, format_option, print_records
-from odfchain.cli.support.parameters import DATASET_AT, DRY_RUN
+from odfchain.cli.support.parameters import BREAK_REFERENCES, DATASET_AT, DRY_RUN
 
 if TYPE_CHECKING:
     from odfchain import Dataset, ResetPlan, Workspace
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 @click.argument("dataset", type=DATASET_AT, metavar="DATASET[@BRANCH]")
 @click.argument("block")
 @click.option("--force", is_flag=True, help="Drop blocks also if no repository is known to have them.")
+@BREAK_REFERENCES
 @DRY_RUN
 @format_option("table", "json", "ndjson")
-def reset_command(dataset: str, block: str, force: bool, dry_run: bool, output: str) -> None:
+def reset_command(
+    dataset: str, block: str, force: bool, break_references: bool, dry_run: bool, output: str
+) -> None:
     """Move the head of a dataset back to BLOCK, its hash or sequence number.
 
     The places where the dataset was pulled from or pushed to are asked whether they have what would be
@@ -39,9 +42,9 @@ def reset_command(dataset: str, block: str, force: bool, dry_run: bool, output: 
             tell_consequences(plan.places, plan.dependents)
             _print_reset(plan, "nothing to do" if plan.nothing else "would be reset", None, output)
             return
-        if plan.unsaved and not force:
+        if (plan.unsaved and not force) or (plan.referrers and not break_references):
             tell_consequences(plan.places, plan.dependents)
-            found.reset(plan)  # says why not
+            found.reset(plan, force=force, break_references=break_references)  # says why not
         if not plan.returns:
             tell_consequences(plan.places, plan.dependents)
             if not plan.follows:
@@ -50,7 +53,7 @@ def reset_command(dataset: str, block: str, force: bool, dry_run: bool, output: 
                 f"Drop {count_of(len(plan.dropped), 'block')} with {count_of(plan.records, 'record')} "
                 f"of {plan.dataset}{' here, as the store has' if plan.follows else ''}?"
             )
-        kept = found.reset(plan, force=force)
+        kept = found.reset(plan, force=force, break_references=break_references)
     _print_reset(plan, _status(plan), kept, output)
 
 
@@ -91,6 +94,7 @@ def _print_reset(plan: ResetPlan, status: str, kept: str | None, output: str) ->
             "keptAs": kept,
             "dropped": [str(name) for name in plan.dropped],
             "places": places_tree(plan.places),
+            "referrers": list(plan.referrers),
         }
     columns = ["dataset", "status", "block", "blocks", "records", "unsaved", "breaks"]
     print_records([row], columns, output, right=("block", "blocks", "records", "unsaved"))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, TypeVar
 from odfchain.engine import archive
 from odfchain.engine.catalyst import Catalyst
 from odfchain.engine.checked_query import Query, query_of
-from odfchain.engine.engine_version import EngineRules, rules_of
+from odfchain.engine.engine_version import EngineRules, engine_version, rules_of
 from odfchain.engine.interface import Executed
 from odfchain.engine.result import (
     check_result,
@@ -117,6 +117,11 @@ class SparkTransformEngine:
         self._queries: dict[object, Query] = {}
         self._running: dict[str, Cancellation] = {}
         self._lock = threading.Lock()
+
+    @property
+    def version(self) -> str:
+        """The version that new transforms get; earlier rules are executed, too."""
+        return engine_version()
 
     def session(self, *, interpreted: bool = False) -> SparkSession:
         """The session in which queries run, compiled or interpreted.

@@ -37,6 +37,8 @@ class Executed:
     """Whether the checkpoint before stays in force where no new one was written."""
     takes_back_own: bool = False
     """Whether every row that takes another back is known to take back one that the engine emitted."""
+    version: str | None = None
+    """What an engine elsewhere says that it is; None where it says nothing."""
     put_since: float = 0.0
     """The slice was put into the workspace's store after this [s, `time.monotonic`]; 0: it was not."""
 
@@ -63,6 +65,15 @@ class TransformEngine(Protocol):
             QueryError: the query is at fault (InvalidQuery).
             EngineError: the engine is (InternalError).
         """
+
+
+@runtime_checkable
+class VersionedEngine(TransformEngine, Protocol):
+    """An engine that says which one it is, to whoever asks it over the protocol."""
+
+    @property
+    def version(self) -> str:
+        """Another one may give other results: visible ASCII, without blanks."""
 
 
 @runtime_checkable

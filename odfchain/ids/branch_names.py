@@ -3,7 +3,8 @@
     [a-z][a-z0-9]*(-[a-z0-9]+)*      at most 64 characters; not `head`, not `overwritten-…`
 
 A name begins with a letter and has no dot, so it is never a number, a time, or one of the names with dots
-that are kept free for other kinds of references. Nor may it begin like a block hash. Source: RFC-035.
+that are kept free for other kinds of references. Nor may it begin like a block hash, in an encoding that has
+no capital letters: all hashes in the others have some. Source: RFC-035.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from odfchain.errors import InvalidIdError
 from odfchain.text import one_line
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", re.ASCII)
-_LIKE_A_HASH = re.compile(r"f1620[0-9a-f]*", re.ASCII)
+# how SHA3-256 of 32 bytes begins: in base16, base32, and the draft base36, which is not read but is written
+_LIKE_A_HASH = re.compile(r"f1620[0-9a-f]*|bcyq[a-p][a-z2-7]*|kr[vw][0-9a-z]{50}", re.ASCII)
 _MOST_CHARACTERS = 64
 
 

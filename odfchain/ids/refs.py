@@ -16,7 +16,7 @@ from odfchain.errors import InvalidIdError
 from odfchain.ids.did import DID_ODF_PREFIX, DatasetId
 from odfchain.ids.names import HOSTNAME, AccountName, DatasetAlias, DatasetAliasRemote, DatasetName, RepoName
 
-_REMOTE_ID = re.compile(rf"(?:({HOSTNAME})/)?(did:odf:[a-zA-Z0-9+/=]+)")
+_REMOTE_ID = re.compile(rf"(?:({HOSTNAME})/)?(did:odf:[a-zA-Z0-9+/=_-]+)")
 _URL = re.compile(r"[a-zA-Z0-9]+(?:\+[a-zA-Z0-9]+)*://[^\n]+")
 
 

@@ -83,9 +83,11 @@ def history_columns(strategy: MergeStrategy, schema: ds.DataSchema) -> list[str]
 
 
 def check_strategy(
-    strategy: MergeStrategy, schema: ds.DataSchema, file: str, *, operation: str = "op"
+    strategy: MergeStrategy, schema: ds.DataSchema | None, file: str, *, operation: str = "op"
 ) -> None:
     """Every column that the strategy names is in the input, and `operation` where it needs that.
+
+    Without a schema only what is wrong with any is found.
 
     Raises:
         IncompatibleSchemaError: one is not, or the key is empty.
@@ -101,12 +103,14 @@ def check_strategy(
         for name in names:
             if names.count(name) > 1:
                 raise IncompatibleSchemaError(f"merge.{what} of the source names column {name!r} twice")
-            if schema.field(name) is None:
+            if not name:
+                raise IncompatibleSchemaError(f"merge.{what} of the source names a column ''")
+            if schema is not None and schema.field(name) is None:
                 raise IncompatibleSchemaError(
                     f"{file}: merge.{what} names column {name!r}, which the input does not have "
                     f"(it has {', '.join(schema.names)})"
                 )
-    if problem := operations_problem(strategy, schema.names, operation, "the input"):
+    if schema is not None and (problem := operations_problem(strategy, schema.names, operation, "the input")):
         raise IncompatibleSchemaError(f"{file}: {problem.message}", hint=problem.hint)
 
 

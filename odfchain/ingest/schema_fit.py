@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odfchain.chain.schema_rules import canonical
+from odfchain.codec.arrow import to_arrow
+from odfchain.digest.logical import check_hashable
 from odfchain.errors import BadInputError, IncompatibleSchemaError, SchemaError
 from odfchain.model import data_schema as ds
 from odfchain.model.ddl import type_name
@@ -202,6 +204,35 @@ def fit(
             hint="cast, rename or leave out columns with a preprocess query, or use a new dataset",
         )
     return Fit(tuple(missing), tuple(extra))
+
+
+def settled(
+    given: ds.DataSchema,
+    dataset: ds.DataSchema | None,
+    vocabulary: DatasetVocabulary,
+    file: str,
+    system_columns: SystemColumns = SystemColumns.SPECIFICATION,
+    *,
+    operations: bool,
+    may_grow: bool = True,
+) -> tuple[ds.DataSchema, ds.DataSchema, tuple[str, ...]]:
+    """(schema of an input's data columns, filled ones included; schema of the dataset after; notes).
+
+    Raises:
+        BadInputError, IncompatibleSchemaError, SchemaError: as the rules above; or rows would have no hash.
+    """
+    data = normalized(given, vocabulary, dataset)
+    check_reserved(data, vocabulary, file, operations=operations)
+    data = with_event_time(data, dataset, vocabulary)
+    if dataset is None:
+        target = dataset_schema(data, vocabulary, system_columns)
+        check_hashable(to_arrow(target))
+        return data, target, ()
+    check_declared(dataset, vocabulary)
+    fitting = fit(dataset, data, vocabulary, file, may_grow=may_grow)
+    target = ds.DataSchema(fields=dataset.fields + fitting.added, extra=dataset.extra)
+    check_hashable(to_arrow(target))
+    return ds.DataSchema(fields=data.fields + fitting.filled), target, fitting.notes
 
 
 def _names(fields: Sequence[ds.DataField]) -> str:

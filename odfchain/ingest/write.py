@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.codec.arrow import to_arrow
-from odfchain.digest.logical import check_hashable
 from odfchain.errors import GuardError, OdfchainError
 from odfchain.ingest.checkpoint import look_back, read_recorded
 from odfchain.ingest.future_rows import first_future_row, times_after
@@ -31,14 +29,7 @@ from odfchain.ingest.merge_strategies import (
     takes_operations,
 )
 from odfchain.ingest.primary_keys import check_repeated, first_bad_key, notes_on_duplicates
-from odfchain.ingest.schema_fit import (
-    check_declared,
-    check_reserved,
-    dataset_schema,
-    fit,
-    normalized,
-    with_event_time,
-)
+from odfchain.ingest.schema_fit import settled
 from odfchain.ingest.write_events import data_slices, recorded_write
 from odfchain.ingest.writer_state import WriteOptions, WriterState, Written
 from odfchain.model import data_schema as ds
@@ -123,19 +114,10 @@ def _settle_schema(
     state: WriterState, source: InputFrame, system_columns: SystemColumns
 ) -> tuple[ds.DataSchema, ds.DataSchema, tuple[str, ...]]:
     """(schema of the input's data columns, filled ones included; schema of the dataset after; notes)."""
-    operations = takes_operations(state.merge)
-    data = normalized(source.schema, state.vocabulary, state.schema)
-    check_reserved(data, state.vocabulary, source.file, operations=operations)
-    data = with_event_time(data, state.schema, state.vocabulary)
-    if state.schema is None:
-        target = dataset_schema(data, state.vocabulary, system_columns)
-        check_hashable(to_arrow(target))
-        return data, target, ()
-    check_declared(state.schema, state.vocabulary)
-    fitting = fit(state.schema, data, state.vocabulary, source.file, may_grow=state.has_source)
-    target = ds.DataSchema(fields=state.schema.fields + fitting.added, extra=state.schema.extra)
-    check_hashable(to_arrow(target))
-    return ds.DataSchema(fields=data.fields + fitting.filled), target, fitting.notes
+    return settled(
+        source.schema, state.schema, state.vocabulary, source.file, system_columns,
+        operations=takes_operations(state.merge), may_grow=state.has_source,
+    )  # fmt: skip
 
 
 _MOST_BROADCAST = 100_000

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from odfchain.model.query_options import split_version
 from odfchain.model.sources import Transform
 
 _MARK = "+rebuild"
@@ -27,6 +28,17 @@ def rebuilt(transform: Transform) -> Transform:
     if is_rebuilt(transform):
         return transform
     return dataclasses.replace(transform, version=f"{transform.version or ''}{_MARK}")
+
+
+def without_marks(version: str) -> str:
+    """The version of an engine, without what this project adds to it."""
+    return split_version(version.removesuffix(_MARK))[0]
+
+
+def with_version(transform: Transform, version: str) -> Transform:
+    """The transform with the version of the engine that executes it, and with the mark that it has."""
+    named = dataclasses.replace(transform, version=version)
+    return rebuilt(named) if is_rebuilt(transform) else named
 
 
 def unmarked(transform: Transform) -> Transform:

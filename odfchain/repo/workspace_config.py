@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import ClassVar
 
 from odfchain.codec.yaml_manifest import ManifestKind, read_manifest
 from odfchain.codec.yaml_reader import read_document
-from odfchain.errors import InvalidIdError, ManifestError
+from odfchain.errors import InvalidIdError, ManifestError, child_path
 from odfchain.model.duration import Duration
 from odfchain.repo.snapshot_settings import SnapshotsConfig
 from odfchain.repo.system_columns import SystemColumns
 from odfchain.trust.signing_keys import parse_did
+
+ENGINE_ADDRESS = re.compile(r"unix:.+|(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
+ENGINE_ADDRESS_FORM = "the address of an engine looks like 127.0.0.1:2884 or unix:/run/engine.sock"
 
 
 class SparkFiles(Enum):
@@ -338,12 +342,10 @@ def parse_config(data: bytes, source: str) -> WorkspaceConfig:
         except InvalidIdError as error:
             where = f"audit.trustedAuditors[{index}]"
             raise ManifestError(str(error), path=where, source=source) from None
-    if config.branches.cache_bytes < 0:
-        raise ManifestError("must not be negative", path="branches.cacheBytes", source=source)
-    if config.branches.spark_bytes < 0:
-        raise ManifestError("must not be negative", path="branches.sparkBytes", source=source)
-    if config.slice.max_bytes < 0:
-        raise ManifestError("must not be negative", path="slice.maxBytes", source=source)
+    for name, address in config.transform.engines.items():
+        if not ENGINE_ADDRESS.fullmatch(address):
+            where = child_path("transform.engines", name)
+            raise ManifestError(ENGINE_ADDRESS_FORM, path=where, source=source)
     if not 1 <= config.share.parallel <= MAX_PARALLEL:
         raise ManifestError(f"must be between 1 and {MAX_PARALLEL}", path="share.parallel", source=source)
     return config

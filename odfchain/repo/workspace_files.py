@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -249,10 +249,12 @@ class WorkspaceFiles:
         system_time: Timestamp | None = None,
         alias: DatasetAlias | None = None,
         system_columns: SystemColumns | None = None,
+        check: Callable[[Sequence[MetadataEvent]], None] = lambda _: None,
     ) -> DatasetFiles:
         """Make a dataset with a new key pair from a snapshot; it appears complete or not at all.
 
-        `system_columns` goes before the workspace's setting when its first schema is written.
+        `system_columns` goes before the workspace's setting when its first schema is written. `check` is
+        given the events before they are recorded.
         """
         # loaded here: most commands create nothing
         from odfchain.repo.constraint_rules import check_declared  # noqa: PLC0415
@@ -268,6 +270,7 @@ class WorkspaceFiles:
             key = DatasetKey.generate()
             resolve = with_own_name(here.resolve, (alias, snapshot.name), key.dataset_id)
             events = events_of(snapshot, resolve)
+            check(events)
             check_declared(events, str(alias), here.columns_of, key.dataset_id)
             seed = Seed(dataset_id=key.dataset_id, dataset_kind=snapshot.kind)
             staged = self.root / "trash" / uuid.uuid4().hex

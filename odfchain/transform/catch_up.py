@@ -21,7 +21,7 @@ from odfchain.errors import DivergedInputError, RefConflictError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.enums import OperationType
 from odfchain.model.events import MetadataEvent
-from odfchain.model.rebuild import unmarked
+from odfchain.model.rebuild import unmarked, with_version
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.commit import CommitCheck, StagedFile, commit
@@ -214,20 +214,25 @@ def _events(state: DatasetState, done: Done) -> list[MetadataEvent]:
     events: list[MetadataEvent] = []
     schema = done[0][0].schema
     for step, executed in done:
+        transform = step.transform.transform
+        unnamed = executed.version is not None and unmarked(transform).version is None
+        if executed.version is not None and unnamed:
+            transform = with_version(transform, executed.version)
         if executed.schema is not None and executed.schema != schema:
             events.append(schema_event(executed.schema, odf_form=state.odf_schema))
             schema = executed.schema
         # a step that brought nothing goes along with the next one: a block must say something
         if step.output is not None and not _changes(step, executed):
             # a rebuild is done of which nothing came: the transform without the mark says so
-            plain = unmarked(step.transform.transform)
-            events.append(dataclasses.replace(step.transform, transform=plain))
+            events.append(dataclasses.replace(step.transform, transform=unmarked(transform)))
         elif (
             step.output is not None
             or executed.slice
             or executed.checkpoint_path
             or executed.watermark is not None
         ):
+            if unnamed:  # whoever replays the step asks for what made it
+                events.append(dataclasses.replace(step.transform, transform=transform))
             events.append(executed.event(step))
     return events
 

@@ -11,6 +11,7 @@ from odfchain.errors import TransformError
 from odfchain.model.own_engine import OWN_ENGINE, is_own, is_own_name, named_version
 from odfchain.model.sources import Transform
 from odfchain.repo.workspace_config import IsolationPolicy
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from odfchain.engine.interface import TransformEngine
@@ -30,7 +31,10 @@ def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine
     if address is not None:
         from odfchain.engine.remote.client import RemoteEngine
 
-        return RemoteEngine(address, deadline=config.timeout_seconds or None)
+        def accept(version: str) -> None:
+            check_version(transform, config, version, f"the engine at {address}")
+
+        return RemoteEngine(address, deadline=config.timeout_seconds or None, accept=accept)
     if not is_own_name(transform.engine):
         name = transform.engine.lower()
         raise TransformError(
@@ -51,18 +55,21 @@ def address_of(transform: Transform, config: TransformConfig) -> str | None:
     return config.engines.get(transform.engine.lower())
 
 
-def check_version(transform: Transform, config: TransformConfig) -> None:
-    """This engine gives the results that the transform asks for.
+def check_version(
+    transform: Transform, config: TransformConfig, running: str | None = None, who: str = "this"
+) -> None:
+    """This engine, or the one that says that it is `running`, gives the results that the transform asks for.
 
     Source: specification "Engine Deprecation".
 
     Raises:
         TransformError: the transform names another version, and nobody declared that it gives the same.
     """
-    running = engine_version()
+    running = running or engine_version()
     if not same_results(transform.version, running, config.compatible_versions):
+        wanted = one_line(transform.version or "")
         raise TransformError(
-            f"the transform asks for engine version {transform.version}, and this is {running}",
+            f"the transform asks for engine version {wanted}, and {who} is {running}",
             hint="if both give the same results, say so in the settings: transform.compatibleVersions",
         )
 

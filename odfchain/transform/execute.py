@@ -49,6 +49,8 @@ class ExecutedStep:
     """Whether the engine of this process made it."""
     put_since: float = 0.0
     """As in `Executed`."""
+    version: str | None = None
+    """As in `Executed`."""
 
     def event(self, step: PlannedStep) -> ExecuteTransform:
         """What the block of the step records."""
@@ -114,6 +116,7 @@ def execute_step(
         executed.takes_back_own or step.output is not None,
         made_here,
         executed.put_since,
+        executed.version,
     )
 
 

@@ -39,12 +39,14 @@ def check_definition(
     among: Sequence[DatasetSnapshot],
     checker: Checker | None,
     progress: Progress,
+    usable: Callable[[Sequence[MetadataEvent]], None],
 ) -> None:
-    """A definition can be made with `among`: its rules hold, and with a checker its queries work."""
+    """A definition can be made with `among` and used: its rules hold, and with a checker its queries work."""
     inputs = known_inputs(workspace, among)
     stand_in = DatasetId(bytes(32))
     resolve = with_own_name(inputs.resolve, (snapshot.name,), stand_in)
     events = events_of(with_versions(snapshot, workspace.config.transform), resolve)
+    usable(events)
     seed = Seed(dataset_id=stand_in, dataset_kind=snapshot.kind)
     now = Timestamp.now()
     check_following(link_blocks([seed, *events], prev=None, next_sequence_number=0, system_time=now))
@@ -59,15 +61,17 @@ def update_dataset(
     checker: Checker | None,
     progress: Progress,
     *,
+    usable: Callable[..., None],
     state: StateChange | None = None,
     finish: Callable[[], object] = lambda: None,
     drop_constraints: bool = False,
 ) -> list[MetadataEvent]:
     """Append those events of a definition that differ from what is in force; returns them.
 
-    `state` says what becomes of what the query remembers, where it remembers anything; `finish` brings the
-    dataset up to date by the query in force, which `StateChange.FROM_NOW` asks for. Constraints in force may
-    be left out only with `drop_constraints`.
+    `usable` is given the events, the state before and what is to be appended, and raises where no run can use
+    that. `state` says what becomes of what the query remembers, where it remembers anything; `finish` brings
+    the dataset up to date by the query in force, which `StateChange.FROM_NOW` asks for. Constraints in force
+    may be left out only with `drop_constraints`.
 
     Raises:
         WorkspaceError: the definition is one of another kind of dataset.
@@ -83,6 +87,7 @@ def update_dataset(
     resolve = with_own_name(workspace.resolve, (dataset.alias, snapshot.name), dataset.id)
     given = events_of(with_own_engine(snapshot, config), resolve, before.vocabulary)
     found = changes(given, before)
+    usable(given, before, found)
     if any(isinstance(event, SetAttachments) for event in found):
         name, find = str(dataset.alias), workspace.columns_of
         check_declared(given, name, find, dataset.id, before, may_drop=drop_constraints)

@@ -15,6 +15,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.model.events import ExecuteTransform
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.references import branch_names
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD
 from odfchain.transfer.aliases import AliasKind, aliases, resolve_remote
@@ -154,13 +155,14 @@ class _PeerChain:
 def dependents(
     workspace: WorkspaceFiles, dataset: DatasetFiles, blocks: Collection[Multihash]
 ) -> list[Dependent]:
-    """The derivatives in the workspace that have read up to one of these blocks of the dataset.
+    """The derivatives in the workspace, on whatever branch, that have read up to one of these blocks.
 
     A derivative whose chain cannot be read is not among them.
     """
     wanted, dataset_id = frozenset(blocks), dataset.id
     readers = []
-    for other in workspace.datasets():
+    datasets = workspace.datasets()
+    for other in (each.on(ref) for each in datasets for ref in (HEAD, *branch_names(each))):
         try:
             count = 0
             for hashed in DatasetState.read(other.chain).data_blocks():
@@ -174,5 +176,5 @@ def dependents(
         except OdfchainError:
             continue
         if count:
-            readers.append(Dependent(str(other.alias), count))
+            readers.append(Dependent(other.label, count))
     return readers

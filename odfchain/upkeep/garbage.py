@@ -16,10 +16,12 @@ Killed at any moment it has removed some of what it may remove, and the next run
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from odfchain.branch.state_cache import states_folder
 from odfchain.chain.index import ROW_BYTES
@@ -36,7 +38,8 @@ from odfchain.store import fsio
 from odfchain.transfer.partial import incoming_folder
 from odfchain.transfer.public_layout import ObjectKind
 from odfchain.transfer.slice_files import store_of
-from odfchain.upkeep.reachable import forget_lines, reachable
+from odfchain.upkeep.reachable import Reachable, forget_lines, reachable
+from odfchain.upkeep.referrers import bring_branches, of_changes
 
 GRACE = 24 * 3600.0
 """How long what is not needed stays [s] when nothing else is said."""
@@ -59,6 +62,8 @@ class GcOptions:
     """Give up heads that were overwritten or reset before the grace period."""
     dry_run: bool = False
     """Remove nothing, count what would be removed."""
+    break_references: bool = False
+    """Remove also changes that foreign keys name."""
 
     def __post_init__(self) -> None:
         """Refuse what would endanger running transactions.
@@ -89,6 +94,8 @@ class Collected:
     """References that were given up."""
     kept_refs: tuple[str, ...] = ()
     """References to overwritten heads that stay."""
+    referrers: tuple[str, ...] = ()
+    """Datasets whose rows name changes that nothing else needs; these stay."""
 
     @property
     def bytes(self) -> int:
@@ -101,23 +108,32 @@ class Collected:
 
 
 def collect(
-    dataset: DatasetFiles, options: GcOptions | None = None, *, now: Callable[[], float] = time.time
+    dataset: DatasetFiles,
+    options: GcOptions | None = None,
+    *,
+    workspace: WorkspaceFiles | None = None,
+    now: Callable[[], float] = time.time,
 ) -> Collected:
     """The dataset has all that its references need, and nothing else that is older than the grace period.
+
+    What foreign keys in the `workspace` name stays, too.
 
     Raises:
         BusyError: something is being pulled into it.
     """
     options = options or GcOptions()
+    if workspace is not None:
+        bring_branches(workspace)
+    needing = None if options.break_references else workspace
     with fsio.try_locked(lock_path(dataset)) as free:
         if not free:
             raise BusyError(
                 f"{dataset.alias}: something is being pulled into it", hint="run gc again when that is done"
             )
-        found = _Collection(dataset, options, int((now() - options.grace) * 1e9)).run()
+        found = _Collection(dataset, options, int((now() - options.grace) * 1e9), needing).run()
     stored = dataset.shared.collect(
         dataset.folder,
-        lambda: reachable(dataset, frozenset(found.refs)).keys(),
+        functools.partial(_needed_keys, dataset, found.refs, needing),
         grace=options.grace,
         dry_run=options.dry_run,
     )
@@ -131,6 +147,21 @@ def collect(
     )
 
 
+def _needed(
+    dataset: DatasetFiles, dropped: Sequence[str], workspace: WorkspaceFiles | None
+) -> tuple[Reachable, list[str]]:
+    """(what stays without some references, who keeps what they alone lead to)."""
+    needed = reachable(dataset, frozenset(dropped))
+    if workspace is None:
+        return needed, []
+    referrers, named = of_changes(workspace, dataset, lambda: needed.blocks)
+    return (reachable(dataset, frozenset(dropped), named) if named else needed), referrers
+
+
+def _needed_keys(*asked: Any) -> frozenset[str]:
+    return _needed(*asked)[0].keys()
+
+
 @dataclass(frozen=True, slots=True)
 class _Collection:
     """One run over a dataset; what was last used before `before_ns` is old."""
@@ -138,11 +169,12 @@ class _Collection:
     dataset: DatasetFiles
     options: GcOptions
     before_ns: int
+    workspace: WorkspaceFiles | None
 
     def run(self) -> Collected:
         overwritten = [name for name in ref_names(self.dataset) if name.startswith(OVERWRITTEN)]
         dropped = [n for n in overwritten if self.options.drop_refs and self._is_old("refs", n)]
-        needed = reachable(self.dataset, frozenset(dropped))
+        needed, referrers = _needed(self.dataset, dropped, self.workspace)
         if not self.options.dry_run:
             refs = refs_of(self.dataset)
             for name in dropped:
@@ -174,6 +206,7 @@ class _Collection:
             Garbage("young", young_files, young_bytes),
             tuple(dropped),
             tuple(name for name in overwritten if name not in dropped),
+            tuple(referrers),
         )
 
     def _is_old(self, *parts: str) -> bool:

@@ -15,6 +15,7 @@ from, or were merged with, are not replaced: their merges could not be computed 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,8 @@ from odfchain.upkeep.batches import Batch, BatchLimits, batches
 from odfchain.upkeep.downstream import Dependent, Remote, dependents, places_with
 from odfchain.upkeep.merge_slices import merge_slices, same_columns
 from odfchain.upkeep.needed_forks import branches_on
+from odfchain.upkeep.reachable import merged_blocks
+from odfchain.upkeep.referrers import bring_branches, of_changes, refuse, still_reached
 from odfchain.upkeep.rollback import rewrite_memory
 
 
@@ -73,6 +76,8 @@ class CompactPlan:
     metadata_only: bool
     dependents: tuple[Dependent, ...] = ()
     """Derivatives here that have read replaced blocks."""
+    referrers: tuple[str, ...] = ()
+    """Datasets whose rows name changes of replaced blocks."""
     places: tuple[Remote, ...] = ()
     """Where the dataset was pulled from or pushed to; all of them have the old history or nothing."""
     refs: tuple[str, ...] = ()
@@ -99,7 +104,7 @@ def plan_compact(
             branch needs the blocks that would be replaced.
     """
     options = options or CompactOptions()
-    dataset.shared.branches(dataset.folder)
+    bring_branches(workspace)
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is DatasetKind.DERIVATIVE and not options.metadata_only:
         raise UsageError(
@@ -133,9 +138,13 @@ def plan_compact(
     if plan.nothing:
         return plan
     _check_forks(dataset, chain, plan)
+    merges = [] if plan.metadata_only else [found.block.event for found in chain]
+    merged = [name for event in merges for name in merged_blocks(dataset, event)]
+    stays = functools.partial(still_reached, dataset, kept[-1].hash, *merged)
     return dataclasses.replace(
         plan,
         dependents=tuple(dependents(workspace, dataset, replaced)),
+        referrers=tuple(of_changes(workspace, dataset, stays)[0]),
         places=tuple(places_with(workspace, dataset, state.head, replaced)),
     )
 
@@ -175,11 +184,14 @@ def compact(
     plan: CompactPlan,
     *,
     force: bool = False,
+    break_references: bool = False,
     progress: Progress = SILENT,
 ) -> Multihash:
     """The dataset has the planned history with the same records; or it is as it was. Returns its head."""
     if plan.nothing:
         return plan.old_head
+    if not break_references:
+        refuse(f"what {plan.dataset} would replace", plan.referrers)
     if plan.metadata_only and not force:
         _check_saved(dataset, plan)
     with dataset.staging() as staging:

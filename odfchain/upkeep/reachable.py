@@ -13,7 +13,7 @@ The answer is complete or there is none: who removes what is not in it must not 
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from odfchain.errors import BrokenChainError, CodecError, OdfchainError, StoreError
@@ -57,8 +57,10 @@ class Reachable:
         return self._names[ObjectKind.BLOCK]
 
 
-def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> Reachable:
-    """Every object that the references need, those in `without` left aside.
+def reachable(
+    dataset: DatasetFiles, without: frozenset[str] = frozenset(), also: Iterable[Multihash] = ()
+) -> Reachable:
+    """Every object that the references need, those in `without` left aside, or that some blocks `also` do.
 
     All references are read at one moment, so that one which is given up meanwhile is seen, or what it is
     given up for.
@@ -76,7 +78,7 @@ def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> R
     if heads[HEAD] is None:
         raise _incomplete(dataset, f"{dataset.folder / 'refs' / HEAD}: the dataset has no head")
     needed = Reachable()
-    for head in heads.values():
+    for head in (*heads.values(), *also):
         if head is not None:
             _add(dataset, head, needed)
     try:
@@ -86,6 +88,15 @@ def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> R
     except StoreError as error:
         raise _incomplete(dataset, str(error)) from error
     return needed
+
+
+def led_to(dataset: DatasetFiles, heads: Iterable[Multihash | None]) -> set[Multihash]:
+    """The blocks that some heads lead to, also by merges; errors as `reachable`."""
+    needed = Reachable()
+    for head in heads:
+        if head is not None:
+            _add(dataset, head, needed)
+    return needed.blocks
 
 
 def lines_about(

@@ -22,6 +22,7 @@ from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
 from odfchain.trust.seen import Seen, SeenHeads
 from odfchain.upkeep.downstream import Dependent, Remote, RemoteState, dependents, places_with
+from odfchain.upkeep.referrers import bring_branches, of_changes, refuse, still_reached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class ResetPlan:
     """Dropped blocks that no place was found to have, newest first."""
     dependents: tuple[Dependent, ...]
     """Derivatives here that have read dropped blocks."""
+    referrers: tuple[str, ...] = ()
+    """Datasets whose rows name changes that nothing else would lead to."""
     follows: bool = False
     """Whether the store that the dataset is in has the new head already: only this folder goes there."""
 
@@ -88,7 +91,7 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
     """
     if (there := _head_there(dataset, target)) is not None:
         return _plan_following(workspace, dataset, there)
-    dataset.shared.branches(dataset.folder)  # what they have is not lost
+    bring_branches(workspace)  # what they have is not lost
     name = find_block(dataset, target) if isinstance(target, str) else target
     old = DatasetState.read(dataset.chain)
     new = DatasetState.read(dataset.chain, name)
@@ -102,7 +105,9 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
         )
     places: Sequence[Remote] = ()
     unsaved: list[Multihash] = []
+    referrers: list[str] = []
     if between and not forward:
+        referrers, _ = of_changes(workspace, dataset, lambda: still_reached(dataset, new.head))
         places = places_with(workspace, dataset, old.head, between)
         saved = frozenset[Multihash]().union(*(place.has for place in places))
         saved |= _on_other_references(dataset, between)
@@ -118,6 +123,7 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
         places=tuple(places),
         unsaved=tuple(unsaved),
         dependents=() if forward else tuple(dependents(workspace, dataset, between)),
+        referrers=tuple(referrers),
     )
 
 
@@ -187,7 +193,12 @@ def _on_other_references(dataset: DatasetFiles, blocks: Sequence[Multihash]) -> 
 
 
 def reset(
-    workspace: WorkspaceFiles, dataset: DatasetFiles, plan: ResetPlan, *, force: bool = False
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    plan: ResetPlan,
+    *,
+    force: bool = False,
+    break_references: bool = False,
 ) -> str | None:
     """The head is where the plan says and the old one is kept by the reference returned; or all is as it was.
 
@@ -196,6 +207,7 @@ def reset(
 
     Raises:
         UnsavedBlocksError: dropped blocks are nowhere else (unless `force`).
+        GuardError: rows name changes that would be dropped (unless `break_references`).
         BusyError: something is being pulled into the dataset, or its garbage is being collected.
         ObjectNotFoundError: the head to return to was given up since the plan was made.
         RefConflictError: the head moved since the plan was made.
@@ -205,6 +217,8 @@ def reset(
         return None
     if plan.unsaved and not force:
         raise _unsaved(plan)
+    if not break_references:
+        refuse(f"what {plan.dataset} would drop", plan.referrers)
     if plan.follows:
         dataset.shared.follow(dataset.folder, plan.old_head, plan.new_head)
         return overwritten_name(plan.old_head) if plan.dropped else None

@@ -86,7 +86,7 @@ def test_reports_are_as_their_schema_says(
     (report,) = documents(run, "copied")
     assert (report["head"], report["verdict"]) == (None, "faulty")
     assert {check["state"] for check in report["checks"][1:]} == {"notChecked"}
-    workspace.delete("readings")
+    workspace.delete("readings", force=True)
     (report,) = documents(run, "copied", "--recursive")
 
 

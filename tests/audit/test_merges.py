@@ -10,10 +10,12 @@ import pyarrow as pa
 import pytest
 
 from odfchain.api import Workspace
+from odfchain.audit import merged_rows
 from odfchain.audit.checks import MERGES
 from odfchain.audit.dataset_checks import examine, verify_dataset
 from odfchain.audit.merged_rows import MergeAgain
 from odfchain.audit.report import Report
+from odfchain.audit.slice_difference import Difference
 from odfchain.audit.verification import finder
 from odfchain.branch.intervals import Interval, MergedColumns, read_rows
 from odfchain.branch.recording import stage_changes
@@ -25,6 +27,7 @@ from odfchain.repo.commit import commit
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.merge_record import Granularity, MergeMode, MergeRecord, Resolution
 from odfchain.store.interfaces import HEAD
+from odfchain.text import printable
 from tests.kit.branch_cases import OPERATIONS, Case, Scene, parse_row, run_here, steps_of
 from tests.kit.foreign_key_cases import Scene as ForeignScene
 from tests.kit.query_datasets import moment
@@ -157,6 +160,55 @@ def test_other_rows_than_the_merge_has_are_a_fault(
     report = verified(workspace, tmp_path, case, rows, **record)
     assert {fault.check for fault in report.faults} == {MERGES}
     assert says in " ".join(fault.message for fault in report.faults)
+
+
+@pytest.mark.parametrize(
+    ("case", "rows", "record", "says"),
+    [
+        (DISJOINT, ["-C 1qy", "+C 1qw", "+A 2ab"], {}, "k=1 is not what the merge makes of it: column `b`, recorded 'w', computed 'z'"),
+        (DISJOINT, ["-C 1qy", "+C 1q∅", "+A 2ab"], {}, "column `b`, recorded null, computed 'z'"),
+        (DISJOINT, ["-C 1qy", "+C 1qz @2", "+A 2ab"], {}, "column `event_time`, recorded 2025-01-02"),
+        (DISJOINT, ["-C 1pz", "+C 1qz", "+A 2ab"], {}, "k=1 is not what the merge makes of it: before it, column `a`, recorded 'p', computed 'q'"),
+        (DISJOINT, ["-R 1qy", "+A 2ab"], {}, "k=1 is not what the merge makes of it: after it, recorded no row, computed a row"),
+        (DISJOINT, ["+A 1qz", "+A 2ab"], {}, "before it, recorded no row, computed a row"),
+        (DISJOINT, [*GOOD, "+A 3cd"], {}, "k=3 is changed, which the merge does not change: after it, recorded a row, computed no row"),
+        (DISJOINT, GOOD[:2], {}, "k=2 is not changed as the merge changes it: it has no rows: after it, recorded no row, computed a row"),
+        (DISJOINT, GOOD[2:], {}, "k=1 is not changed as the merge changes it: it has no rows: column `b`, recorded 'y', computed 'z'"),
+        (TORN, GOOD, ONE | {"resolution": Resolution.THEIRS}, "column `a`, recorded 'q', computed 'p'"),
+        (TORN, ["-C 1qy", "+C 1py", "+A 2ab"], ONE, "k=1 is not as it merges in b, which is in no conflict: column `b`, recorded 'y', computed 'z'"),
+        (TORN, ["-C 1qy", "+C 1wz", "+A 2ac"], ONE, "k=2 is not what the merge makes of it: column `b`, recorded 'c', computed 'b'"),
+    ],
+)  # fmt: skip
+def test_a_forged_value_is_named_by_row_column_and_both_values(
+    workspace: Workspace, tmp_path: Path, case: Case, rows: list[str], record: dict[str, Any], says: str
+) -> None:
+    report = verified(workspace, tmp_path, case, rows, **record)
+    assert says in " ".join(fault.message for fault in report.faults)
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (["+A 2ab", "+A 3cw"], "row 2 of the block, column `b`, recorded 'w', computed 'd'"),
+        (["+A 2ab"], "row 2 of the block, recorded no row, computed a row"),
+        (["+A 2ab", "+A 3cd", "+A 4ef"], "row 3 of the block, recorded a row, computed no row"),
+    ],
+)
+def test_a_forged_row_without_a_key_is_named_by_its_place(
+    workspace: Workspace, tmp_path: Path, rows: list[str], says: str
+) -> None:
+    report = verified(workspace, tmp_path, {"theirs": ["2ab", "3cd"], "key": []}, rows)
+    assert says in " ".join(fault.message for fault in report.faults)
+
+
+def test_what_a_forged_value_is_shown_as_is_bounded_and_does_not_act() -> None:
+    value, name = "\x1b[31m" + "x" * 100_000, "\x1b]0;y\x07" + "n" * 1_000
+    text = merged_rows._cell(name, pa.chunked_array([[value]]), pa.chunked_array([["\u202e"]]))
+    assert text is not None
+    assert text == printable(text)
+    assert len(text) < 300
+    assert str(Difference(1, name, None, None)) == printable(str(Difference(1, name, None, None)))
+    assert len(str(Difference(1, name, None, None))) < 300
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,7 @@ def test_another_version_of_the_engine(idle: Workspace, engine: SparkEngine) -> 
 def test_an_input_that_is_not_here(idle: Workspace) -> None:
     root = idle["readings"]
     said = f"its input readings ({root.id}) is not in this workspace"
-    idle.delete("readings")
+    idle.delete("readings", force=True)
     for recursive in (False, True):
         (report,) = idle.verify([idle["daily"]], replay=True, recursive=recursive)
         message, blocks = left_out(report)
@@ -401,7 +401,7 @@ def test_the_command(workspace: Workspace, run_cli: Callable[..., Result]) -> No
     assert lines[0].startswith("FAULT doubled: ")
     assert lines[1] == f"  check 15 (replayed transformations), block {first}"
     assert lines[3] == "    DataNotReproducible: offset 0, column `level`: recorded 77, replayed 2"
-    workspace.delete("readings")
+    workspace.delete("readings", force=True)
     result = run_cli(*call)
     assert result.code == 7
     assert result.out.splitlines()[1].startswith(

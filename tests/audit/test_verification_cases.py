@@ -191,7 +191,7 @@ def test_recursive_names_what_is_missing_and_verifies_the_rest(
     out = capsys.readouterr().out.splitlines()
     named = [line.split(":")[0] for line in out if not line.startswith("  ")]
     assert named == ["ok    readings", "ok    copied"]
-    Workspace.open(tmp_path).delete("readings")
+    Workspace.open(tmp_path).delete("readings", force=True)
     assert main(command) == 0
     capsys.readouterr()
     assert main([*command, "--recursive"]) == 7

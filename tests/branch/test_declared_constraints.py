@@ -279,7 +279,7 @@ def test_a_copy_under_another_id_refers_to_itself() -> None:
 
 
 def test_what_is_referred_to_must_be_here(scene: Scene) -> None:
-    scene.workspace.delete("parent")
+    scene.workspace.delete("parent", force=True)
     child = {"on": "child", "rows": [["+A", "c1", "p1"]]}
     scene.take(child | {"refused": ["which is not here", "pull it"], "exit": 4})
     report = scene.workspace["child"].verify()

@@ -6,12 +6,18 @@ import json
 import os
 from pathlib import Path
 
+import multiformats.multibase
 import pytest
 
 import odfchain as odf
 from odfchain.api import Workspace
+from odfchain.api.branch_points import at_point
+from odfchain.ids import multibase
+from odfchain.ids.branch_names import is_branch_name
+from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.references import lock_path
+from odfchain.repo.points import parse_point
+from odfchain.repo.references import lock_path, refs_of
 from odfchain.store import fsio
 from odfchain.store.scratch import LocalScratch
 from tests.kit.branch_cases import run_here
@@ -48,6 +54,46 @@ def test_case_50_names_that_are_refused(ws: Workspace, name: str) -> None:
     with pytest.raises(odf.InvalidIdError, match="cannot name a branch"):
         ws["d"].create_branch(name)
     assert ws["d"].branch_names == []
+
+
+ENCODINGS = sorted(multibase.FINAL_PREFIXES.values())
+BLOCKS = [bytes(32), bytes(range(32)), b"\xff" * 32]
+
+
+@pytest.mark.parametrize("encoding", [*ENCODINGS, "base36"])
+@pytest.mark.parametrize("digest", BLOCKS)
+def test_no_name_is_a_block_hash_in_any_encoding(ws: Workspace, encoding: str, digest: bytes) -> None:
+    text = multiformats.multibase.encode(Multihash.sha3_256(digest).to_bytes(), encoding)
+    assert not is_branch_name(text)
+    with pytest.raises(odf.InvalidIdError, match="cannot name a branch"):
+        ws["d"].create_branch(text)
+    ws["d"].create_branch("fix")
+    with pytest.raises(odf.InvalidIdError, match="cannot name a branch"):
+        ws["d"].rename_branch("fix", text)
+    assert is_branch_name(text[:4].lower())  # as words begin
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_block_is_read_by_its_hash_in_every_final_encoding(ws: Workspace, encoding: str) -> None:
+    d = ws["d"]
+    block = d._files.chain.hashes(d.head)[2]
+    text = multibase.encode(block.to_bytes(), encoding)
+    assert parse_point(text) == block
+    assert at_point(ws, f"d@{text}").head == d.at(text).dataset.head == block
+    assert d.create_branch("there", at=text).head == block
+    assert d.plan_reset(text).new_head == block
+    assert ws.sql(f'select * from "d@{text}"').to_arrow().num_rows == 1
+    assert run_here(ws)("tail", f"d@{text}").code == 0
+    assert run_here(ws)("reset", f"d@{text}", "0").code == 2  # what is written to is a branch
+
+
+def test_a_branch_of_an_earlier_release_that_is_named_like_a_block_hash_is_none(ws: Workspace) -> None:
+    d = ws["d"]
+    block = d._files.chain.hashes(d.head)[2]
+    text = multibase.encode(block.to_bytes(), "base32")
+    refs_of(d._files).compare_and_swap(text, None, d.head)
+    assert d.branch_names == []
+    assert d.at(text).dataset.head == block
 
 
 # --- making and listing ----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from odfchain.errors import InvalidIdError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.keys import DatasetKey
+from odfchain.ids.multibase import FINAL_PREFIXES, encode
 from odfchain.ids.names import AccountName, DatasetAlias, DatasetAliasRemote, DatasetName, RepoName
 from odfchain.ids.patterns import (
     AmbiguousPattern,
@@ -199,6 +200,16 @@ def test_push_targets_can_be_told_apart(case: dict[str, Any]) -> None:
             }  # fmt: skip
         case "Repository":
             assert str(RepoName(case["text"])) == case["text"]
+
+
+@pytest.mark.parametrize("encoding", sorted(FINAL_PREFIXES.values()))
+def test_an_id_is_a_reference_in_every_final_encoding(encoding: str) -> None:
+    for key in (bytes(range(32)), b"\xfb\xff" * 16):  # of - and _ in base64url
+        found = DatasetId(key)
+        text = f"did:odf:{encode(found.to_bytes(), encoding)}"
+        assert parse_ref(text) == found
+        assert parse_ref_any(text) == parse_ref_remote(text) == RemoteDatasetId(None, found)
+        assert parse_ref_remote(f"repo/{text}") == RemoteDatasetId(RepoName("repo"), found)
 
 
 def test_a_real_key_pair_makes_an_identity() -> None:

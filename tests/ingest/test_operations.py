@@ -9,7 +9,7 @@ import pytest
 from odfchain.api import Workspace
 from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.errors import BadInputError, IncompatibleSchemaError, ManifestError
-from tests.kit.support import manifest, unchanged
+from tests.kit.support import manifest, of_others, unchanged
 
 CHANGELOG = "{kind: ChangelogStream, primaryKey: [city]}"
 UPSERT = "{kind: UpsertStream, primaryKey: [city]}"
@@ -97,7 +97,7 @@ def test_corrections_of_several_keys_may_be_mixed(workspace: Workspace, tmp_path
 
 
 def test_a_key_that_names_a_column_twice(workspace: Workspace, tmp_path: Path) -> None:
-    (dataset,) = workspace.add(manifest("{kind: Ledger, primaryKey: [city, city]}"))
+    dataset = of_others(workspace, manifest("{kind: Ledger, primaryKey: [city, city]}"))
     path = tmp_path / "in.csv"
     path.write_text("city,population\nA,1\n")
     with pytest.raises(IncompatibleSchemaError, match="primaryKey of the source names column 'city' twice"):

@@ -13,7 +13,7 @@ from odfchain.model import events as ev
 from odfchain.model.sources import ReadStepNdJson
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import commit
-from tests.kit.support import Result, manifest, unchanged
+from tests.kit.support import Result, manifest, of_others, unchanged
 
 TWO = '["city STRING", "population BIGINT"]'
 LEDGER = "{kind: Ledger, primaryKey: [city]}"
@@ -135,8 +135,8 @@ def test_a_declared_schema_that_holds_no_rows(
 ) -> None:
     declared = ", ".join(f"{{name: {name}, type: {kind}}}" for name, kind in columns)
     text = manifest("{kind: Append}", '["a INT NOT NULL"]', kind="NdJson")
-    (dataset,) = workspace.add(
-        f"{text}    - kind: SetDataSchema\n      schema: {{fields: [{declared}]}}\n", check=False
+    dataset = of_others(
+        workspace, f"{text}    - kind: SetDataSchema\n      schema: {{fields: [{declared}]}}\n"
     )
     head = dataset.head
     with pytest.raises(SchemaError) as caught:

@@ -33,7 +33,7 @@ from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfchain.api import Workspace
+    from odfchain.api import Dataset, Workspace
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "fixtures"
@@ -330,6 +330,14 @@ def manifest(
     """A root dataset with one push source."""
     text = SOURCE.format(name=name, kind=kind, schema=schema, merge=merge)
     return text if kind == "Csv" else text.replace("        header: true\n", "")
+
+
+def of_others(workspace: Workspace, text: str) -> Dataset:
+    """A dataset as it may come from elsewhere: its definition only keeps the rules of blocks."""
+    from odfchain.codec.yaml_manifest import read_snapshots
+
+    (snapshot,) = read_snapshots(text)
+    return workspace[workspace._files.create(snapshot).alias]
 
 
 def limit_slices(workspace: Workspace, max_bytes: int) -> None:

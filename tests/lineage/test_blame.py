@@ -367,7 +367,7 @@ def test_a_missing_input_ends_that_branch_and_is_named(
     home: Workspace, line: tuple[Root, Derived, Derived]
 ) -> None:
     head = line[0].head
-    home.delete("r")
+    home.delete("r", force=True)
     (of_m,) = home["t"].blame(7, recursive=True).origins or ()
     (of_r,) = of_m.origins
     assert of_r.problem == "not in this workspace"
@@ -543,7 +543,7 @@ def test_what_rows_contain_is_not_sent_to_the_terminal_as_it_is(
 
 
 def test_the_documents_of_all_answers_are_json(home: Workspace, line: tuple[Root, Derived, Derived]) -> None:
-    home.delete("r")
+    home.delete("r", force=True)
     found: Blame = home["t"].blame(0, 7, recursive=True)
     document = json.loads(json.dumps(blame_document(found)))
     assert document["dataset"]["kind"] == "derivative"

@@ -98,7 +98,7 @@ def test_a_node_tells_what_its_chain_says(home: Workspace, diamond: dict[str, An
 
 
 def test_an_input_that_is_not_here_is_a_node_that_says_so(home: Workspace, diamond: dict[str, Any]) -> None:
-    home.delete("a")
+    home.delete("a", force=True)
     found = graph(home, "d")
     missing = found.nodes[str(seeded_id("a"))]
     assert (missing.state, missing.alias, missing.kind) == (NodeState.MISSING, "in0", None)
@@ -214,7 +214,7 @@ def nested_inputs(home: Workspace, name: str) -> Any:
 
 
 def test_the_document_for_reports(home: Workspace, diamond: dict[str, Any]) -> None:
-    home.delete("c")
+    home.delete("c", force=True)
     a = {"id": str(seeded_id("a")), "alias": "a", "kind": "root", "missing": False, "inputs": []}
     b = {"id": str(seeded_id("b")), "alias": "b", "kind": "derivative", "missing": False, "inputs": [a]}
     c = {"id": str(seeded_id("c")), "alias": "in1", "kind": None, "missing": True, "inputs": []}

@@ -59,7 +59,7 @@ def test_inputs_have_the_name_of_the_query_the_id_and_the_name_here(
     home: Workspace, evolved: Derived
 ) -> None:
     home.rename("a", "alpha")
-    home.delete("b")
+    home.delete("b", force=True)
     (found, *_) = home["made"].definitions()
     assert [(i.alias, i.id, i.name) for i in found.inputs] == [
         ("in0", str(seeded_id("a")), "alpha"),

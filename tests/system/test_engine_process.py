@@ -89,7 +89,7 @@ def test_engine_killed_in_the_middle_and_asked_again(workspace: Workspace, tmp_p
     with engine_process(socket, tmp_path):
         outcome = derived.pull()
         again = derived.pull()
-    assert (outcome.blocks, again.blocks) == (2, 0), "schema and data, once"
+    assert (outcome.blocks, again.blocks) == (3, 0), "version, schema and data, once"
     rows = derived.scan().to_arrow().to_pylist()
     assert [(r["event_time"].day, r["sensor"], r["total"]) for r in rows] == [
         (day, sensor, 10 * day) for day in (1, 2, 3) for sensor in ("north", "south")

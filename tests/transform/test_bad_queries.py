@@ -90,7 +90,7 @@ def test_values_that_cannot_be_computed(workspace: Workspace, cities: Dataset) -
 
 def test_an_input_that_is_gone(workspace: Workspace, cities: Dataset) -> None:
     dataset = derived(workspace, "x")
-    workspace.delete("cities")
+    workspace.delete("cities", force=True)
     with unchanged(dataset.path), pytest.raises(DatasetNotFoundError, match=r"^derived: its input cities "):
         dataset.pull()
 

@@ -14,17 +14,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.api import Workspace
+from odfchain.api.manifests import read_snapshots
 from odfchain.engine.interface import Executed
 from odfchain.engine.remote.service import serve
-from odfchain.errors import EngineError, OdfchainError, QueryError
+from odfchain.errors import EngineError, OdfchainError, QueryError, TransformError
 from odfchain.model import events as ev
 from odfchain.model.data_schema import DataSchema
 from odfchain.model.engine_messages import TransformRequest
 from odfchain.model.events import OffsetInterval
+from odfchain.model.sources import TransformSql
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_config import TransformConfig
+from odfchain.text import printable
+from odfchain.transform.engines import check_version
 from tests.kit.root_rows import MADE, START, TIME, add_root, append, records, schema_with
 from tests.kit.support import derivative, tree_of
 
@@ -92,10 +97,17 @@ class ForeignEngine:
         raise NotImplementedError
 
 
+class NamedEngine(ForeignEngine):
+    """Says its version."""
+
+    version = "v1"
+
+
 @contextmanager
-def foreign(workspace: Workspace, engine: ForeignEngine) -> Iterator[None]:
+def foreign(workspace: Workspace, engine: ForeignEngine, compatible: str = "") -> Iterator[None]:
     with serve(engine, port=0) as server:
-        settings = f"kind: WorkspaceConfig\nversion: 1\ncontent: {{transform: {{engines: {{datafusion: '{server.address}'}}}}}}\n"
+        engines = f"engines: {{datafusion: '{server.address}'}}, compatibleVersions: [{compatible}]"
+        settings = f"kind: WorkspaceConfig\nversion: 1\ncontent: {{transform: {{{engines}}}}}\n"
         (workspace.path / "config.yaml").write_text(settings)
         yield
 
@@ -247,6 +259,105 @@ def test_the_checkpoint_before_is_carried_on(here: Workspace) -> None:
     assert read[0] is None
     assert all(path is not None and path.endswith(str(first.physical_hash)) for path in read[1:])
     assert faults(made) == []
+
+
+def transforms(dataset: Dataset) -> list[tuple[str, str | None]]:
+    events = [block.event for _, block in dataset._files.chain.walk()][::-1]
+    return [(e.transform.engine, e.transform.version) for e in events if isinstance(e, ev.SetTransform)]
+
+
+def versioned(version: str, name: str = "copied") -> str:
+    text = derivative("SELECT op, event_time, city FROM cities", name=name, engine="datafusion")
+    return text.replace("engine: datafusion", f"engine: datafusion, version: '{version}'")
+
+
+def test_what_the_engine_says_it_is_is_recorded_with_its_first_step(here: Workspace) -> None:
+    cities = add_root(here, "cities", SCHEMA)
+    add_rows(cities, [(0, "A")])
+    engine = NamedEngine()
+    with foreign(here, engine):
+        made = copied(here)
+        assert transforms(made) == [("datafusion", None)]
+        assert made.pull().blocks == 3  # the version, the schema, the data
+        assert transforms(made) == [("datafusion", None), ("datafusion", "v1")]
+        assert engine.requests[-1].transform.version is None
+        add_rows(cities, [(0, "B")])
+        assert made.pull().blocks == 1
+        assert engine.requests[-1].transform.version == "v1"
+        text = derivative("SELECT op, event_time, city FROM cities", name="copied", engine="datafusion")
+        (snapshot,) = read_snapshots(text)
+        assert here.update(snapshot)[1] == []  # the manifest that was added
+        report = made.verify(replay=True)
+        assert report.ok
+        assert report.replay is not None
+        assert report.replay.engines == ["datafusion_v1"]
+    assert faults(made) == []
+
+
+def test_another_version_of_an_engine_elsewhere_is_refused(here: Workspace) -> None:
+    cities = add_root(here, "cities", SCHEMA)
+    add_rows(cities, [(0, "A")])
+    engine = NamedEngine()
+    with foreign(here, engine):
+        made = copied(here)
+        made.pull()
+        (wrong,) = here.add(versioned("v9", "wrong"))
+        with pytest.raises(TransformError, match=r"asks for engine version v9, and the engine at .* is v1"):
+            wrong.pull()
+        assert transforms(wrong) == [("datafusion", "v9")]
+    engine.version = "v2"
+    add_rows(cities, [(0, "B")])
+    with foreign(here, engine):
+        before = tree_of(made.path)
+        with pytest.raises(
+            TransformError, match=r"asks for engine version v1, and the engine at .* is v2"
+        ) as e:
+            made.pull()
+        assert "transform.compatibleVersions" in str(e.value.hint)
+        assert tree_of(made.path) == before
+        report = made.verify(replay=True)
+        assert (report.verdict, report.faults, report.state(15)) == ("incomplete", [], "notChecked")
+        assert "asks for engine version v1" in report.unchecked[0].message
+    with foreign(here, engine, "v1"):
+        assert made.verify(replay=True).ok
+        assert made.pull().blocks == 1
+        assert transforms(made)[-1] == ("datafusion", "v1")
+    engine.version = "v1"
+    with foreign(here, engine):
+        assert made.verify(replay=True).ok
+
+
+def test_an_engine_that_says_nothing_is_taken_at_the_word_of_the_manifest(here: Workspace) -> None:
+    add_rows(add_root(here, "cities", SCHEMA), [(0, "A")])
+    with foreign(here, ForeignEngine()):
+        (made,) = here.add(versioned("v9"))
+        assert made.pull().blocks == 2
+        assert transforms(made) == [("datafusion", "v9")]
+        assert made.verify(replay=True).ok
+
+
+@pytest.mark.parametrize("said", ["", "v 1", "v1+rebuild", "v1+allowedLateness=PT1S", "x" * 257])
+def test_what_an_engine_says_is_bounded(here: Workspace, said: str) -> None:
+    add_rows(add_root(here, "cities", SCHEMA), [(0, "A")])
+    engine = NamedEngine()
+    engine.version = said
+    with foreign(here, engine):
+        made = copied(here)
+        before = tree_of(made.path)
+        with pytest.raises(
+            EngineError, match="breaks the engine contract: the version that it says"
+        ) as caught:
+            made.pull()
+        assert len(str(caught.value)) < 500
+        assert tree_of(made.path) == before
+
+
+def test_a_version_that_a_chain_names_is_shown_on_one_short_line() -> None:
+    transform = TransformSql(engine="datafusion", version="\x1b[31m" + "x" * 100_000)
+    with pytest.raises(TransformError) as caught:
+        check_version(transform, TransformConfig(), "v1", "the engine")
+    assert len(caught.value.message) < 500
+    assert caught.value.message == printable(caught.value.message)
 
 
 def test_add_says_that_the_library_is_missing(here: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,7 +304,9 @@ def test_other_events_of_a_manifest(workspace: Workspace, cities: Dataset) -> No
     assert update(workspace, info) == ["SetInfo"]
     assert update(workspace, info) == []
     assert update(workspace, manifest(schema=SCHEMA)) == []
-    assert update(workspace, manifest(schema=SCHEMA.replace("BIGINT", "INT"))) == ["AddPushSource"]
+    assert update(workspace, manifest(schema=SCHEMA.replace("]", ', "mayor STRING"]'))) == ["AddPushSource"]
+    with pytest.raises(ManifestError, match="column population is BIGINT, the input has INT"):
+        update(workspace, manifest(schema=SCHEMA.replace("BIGINT", "INT")))
     with pytest.raises(WorkspaceError, match="cities is a Root dataset"):
         update(workspace, derivative(name="cities", inputs="[{datasetRef: cities}]"))
 

@@ -51,7 +51,7 @@ def test_inputs_come_first_and_each_once(home: Workspace) -> None:
 
 
 def test_an_input_that_is_not_here(home: Workspace) -> None:
-    home.delete("b")
+    home.delete("b", force=True)
     with pytest.raises(
         DatasetNotFoundError, match=r"d: its input b \(did:odf:\S+\) is not in this workspace"
     ):

@@ -165,6 +165,10 @@ FORMATS = ("csv", "json", "ndjson", "geojson", "ndgeojson", "shapefile", "parque
 
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; nothing is changed.")
 
+BREAK_REFERENCES = click.option(
+    "--break-references", is_flag=True, help="Go on also if rows refer to what is lost by it."
+)
+
 
 def key_values(texts: Iterable[str]) -> dict[str, str]:
     """The values of a key that is named column by column, like `iata=ZRH`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +21,13 @@ from odfchain.engine.remote.protocol import (
     EXECUTE_TRANSFORM,
     MESSAGE_BYTES,
     REFUSED,
+    VERSION_KEY,
     Call,
     load_grpc,
 )
 from odfchain.errors import CodecError, EngineError, QueryError, RefusedQueryError, UsageError
+from odfchain.model.rebuild import without_marks
+from odfchain.repo.workspace_config import ENGINE_ADDRESS, ENGINE_ADDRESS_FORM
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
@@ -33,8 +36,8 @@ if TYPE_CHECKING:
     from odfchain.progress import Progress
 
 CONNECT_SECONDS = 30.0
-_ADDRESS = re.compile(r"unix:.+|(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 _TEXT_CHARACTERS = 2_000
+_VERSION = re.compile(r"[!-~]{1,256}")
 _OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
@@ -49,21 +52,25 @@ class RemoteEngine:
     """The engine at `address` (`host:port` or `unix:path`), which sees the same file system.
 
     `connect_timeout` is how long it may take to come up, `deadline` how long one call may take after that
-    (None: for ever), both in seconds. Each call has a connection of its own, so there is nothing to close and
-    calls may come from several threads.
+    (None: for ever), both in seconds. `accept` is given the version that the engine says it has, before its
+    result is looked at, and raises where another one is wanted. Each call has a connection of its own, so
+    there is nothing to close and calls may come from several threads.
     """
 
     def __init__(
-        self, address: str, *, connect_timeout: float = CONNECT_SECONDS, deadline: float | None = None
+        self,
+        address: str,
+        *,
+        connect_timeout: float = CONNECT_SECONDS,
+        deadline: float | None = None,
+        accept: Callable[[str], None] | None = None,
     ) -> None:
-        if not _ADDRESS.fullmatch(address):
-            raise UsageError(
-                f"{address!r} is not the address of an engine",
-                hint="it looks like 127.0.0.1:2884 or unix:/run/engine.sock",
-            )
+        if not ENGINE_ADDRESS.fullmatch(address):
+            raise UsageError(f"{address!r} is not the address of an engine", hint=ENGINE_ADDRESS_FORM)
         self.address = address
         self._connect_timeout = connect_timeout
         self._deadline = deadline
+        self._accept = accept
 
     def execute(
         self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
@@ -79,7 +86,7 @@ class RemoteEngine:
         """
         del schema
         sent = _absolute(request)
-        success = self._call(EXECUTE_TRANSFORM, sent, progress)
+        success, version = self._call(EXECUTE_TRANSFORM, sent, progress)
         interval = success.new_offset_interval
         if interval is not None and not request.next_offset == interval.start <= interval.end:
             raise self._broken(
@@ -88,28 +95,31 @@ class RemoteEngine:
             )
         self._check_file(sent.new_data_path, "data", optional=interval is None)
         self._check_file(sent.new_checkpoint_path, "checkpoint", optional=True)
-        return Executed(offset_interval=interval, watermark=success.new_watermark)
+        return Executed(offset_interval=interval, watermark=success.new_watermark, version=version)
 
     def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
         """Run a query over raw files; without records there may be no file."""
         sent = _absolute(request)
-        records: int = self._call(EXECUTE_RAW_QUERY, sent, progress).num_records
+        success, _ = self._call(EXECUTE_RAW_QUERY, sent, progress)
+        records: int = success.num_records
         self._check_file(sent.output_data_path, "data", optional=records == 0)
         return records
 
     # --- the call --------------------------------------------------------------------------------
 
-    def _call(self, call: Call, request: Any, progress: Progress) -> Any:
+    def _call(self, call: Call, request: Any, progress: Progress) -> tuple[Any, str | None]:
+        """(the result, the version of what made it)."""
         grpc = load_grpc()
         message = call.pack_request(request)
         with self._connected(grpc) as channel:
             progress.phase(f"waiting for the engine at {self.address}")
             stream = channel.unary_stream(call.path)(message, timeout=self._deadline)
             try:
+                version = self._version_in(stream.initial_metadata() or ())
                 for received in stream:
                     response = self._read(call, received)
                     if response.KIND != "Progress":
-                        return self._result(response)
+                        return self._result(response), version
                     progress.advance()
             except grpc.RpcError as error:
                 raise self._failed(grpc, error) from error
@@ -133,6 +143,16 @@ class RemoteEngine:
         finally:
             ready.cancel()
             channel.close()
+
+    def _version_in(self, metadata: Any) -> str | None:
+        """What the engine says that it is: it will be recorded, and then asked for."""
+        said = next((value for key, value in metadata if key == VERSION_KEY), None)
+        if said is None or self._accept is None:
+            return None
+        if not _VERSION.fullmatch(said) or without_marks(said) != said:
+            raise self._broken(f"the version that it says, {one_line(said)!r}, cannot be one")
+        self._accept(said)
+        return str(said)
 
     def _read(self, call: Call, received: bytes) -> Any:
         try:

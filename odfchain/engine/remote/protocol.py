@@ -28,6 +28,10 @@ DEFAULT_PORT = 2884
 MESSAGE_BYTES = 64 << 20
 """Largest message either side takes [bytes]; a request grows with the number of files that it names."""
 
+VERSION_KEY = "odf-engine-version"
+"""In the metadata that an engine's answer begins with: its version. The protocol itself has no place for it,
+and engines of others leave it out."""
+
 REFUSED = "refused: "
 """How the message of an InvalidQuery begins that asks for what this engine does not allow."""
 

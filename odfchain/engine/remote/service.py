@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from odfchain.engine.interface import VersionedEngine
 from odfchain.engine.remote.execution import RunningRequest, internal_error, staged
 from odfchain.engine.remote.protocol import (
     DEFAULT_PORT,
@@ -31,6 +32,7 @@ from odfchain.engine.remote.protocol import (
     EXECUTE_TRANSFORM,
     MESSAGE_BYTES,
     SERVICE,
+    VERSION_KEY,
     Call,
     load_grpc,
 )
@@ -182,12 +184,15 @@ class _Service:
         self._interval = interval
         self._free = threading.Semaphore(workers)
         self._threads: set[threading.Thread] = set()
+        said = ((VERSION_KEY, engine.version),) if isinstance(engine, VersionedEngine) else ()
+        self._metadata = said
 
     def responder(self, call: Call) -> Callable[[bytes, Any], Iterator[bytes]]:
         """What gRPC asks for the responses of a call."""
         progress = call.pack_response("Progress")
 
         def respond(message: bytes, context: Any) -> Iterator[bytes]:
+            context.send_initial_metadata(self._metadata)  # before the work: the version may not be wanted
             try:
                 request = call.unpack_request(message)
                 run = RunningRequest(call, staged(request))

@@ -25,6 +25,7 @@ from odfchain.model.sources import (
 )
 from odfchain.model.timestamp import Timestamp
 from odfchain.net.template import expand, names_in, public_name, redact, unreadable_name, values_in
+from odfchain.net.url import parse_target
 from odfchain.text import one_line
 
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
@@ -50,10 +51,7 @@ def fetch_url(step: FetchStepUrl, context: FetchContext) -> FetchResult:
     texts = [step.url, *(h.value for h in step.headers or ())]
     secrets = values_in(texts, context.variables)
     sent = {name: context.variables[name] for name in names_in(texts) if name in context.variables}
-    if not url.isprintable():
-        raise FetchError(f"{name}: the URL has control characters")
-    match = _SCHEME.match(url)
-    scheme = match[1].lower() if match else ""
+    scheme = _scheme(url, name)
     time = _time_from_path(step, url, secrets, name)
     result: FetchResult
     if scheme == "file":
@@ -67,18 +65,41 @@ def fetch_url(step: FetchStepUrl, context: FetchContext) -> FetchResult:
 
         check_host(sent, context.bindings, *_host(url), where=name)
         result = fetch_ftp(url, context, name=name, secrets=secrets)
-    elif scheme in OBJECT_STORES:
+    else:
         from odfchain.ingest.fetch.bucket import fetch_object
 
         check_host(sent, context.bindings, *_host(url), where=name)
         result = fetch_object(url, context, name=name, secrets=secrets)
-    elif scheme:
-        raise FetchError(f"{name}: this kind of URL is not supported ({_SUPPORTED})")
-    else:
-        raise FetchError(f"{name}: not a URL", hint="for a file write file:///absolute/path")
     if result is UP_TO_DATE:
         return UP_TO_DATE
     return replace(result, event_time=_event_time(step, result, time))
+
+
+def _scheme(url: str, name: str) -> str:
+    """What kind of URL it is, of those that are fetched from."""
+    if not url.isprintable():
+        raise FetchError(f"{name}: the URL has control characters")
+    match = _SCHEME.match(url)
+    scheme = match[1].lower() if match else ""
+    if not scheme:
+        raise FetchError(f"{name}: not a URL", hint="for a file write file:///absolute/path")
+    if scheme not in ("file", "http", "https", "ftp", *OBJECT_STORES):
+        raise FetchError(f"{name}: this kind of URL is not supported ({_SUPPORTED})")
+    return scheme
+
+
+def check_url(url: str) -> None:
+    """Something may be behind a URL without templates, as far as its form says.
+
+    Raises:
+        FetchError: it is none, or of a kind that is not fetched from.
+    """
+    name = public_name(url)
+    scheme = _scheme(url, name)
+    if scheme == "file":
+        _file_path(url, name)
+    elif scheme in ("http", "https"):
+        parse_target(url, name=name)
 
 
 def _time_from_path(step: FetchStepUrl, url: str, secrets: frozenset[str], name: str) -> Timestamp | None:

@@ -49,7 +49,23 @@ def from_path(pattern: str, timestamp_format: str | None, text: str) -> Timestam
         ) from None
 
 
+def check_pattern(pattern: str) -> None:
+    """A text can be looked through by this pattern.
+
+    Raises:
+        FetchError: it is no regular expression.
+    """
+    _match(pattern, "")
+
+
 def _find(pattern: str, text: str) -> str:
+    match = _match(pattern, text)
+    if match is None:
+        raise FetchError(f"event time pattern {one_line(pattern)!r} does not match {one_line(text)!r}")
+    return match.get("g1", match["g0"])
+
+
+def _match(pattern: str, text: str) -> dict[str, str] | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -63,9 +79,7 @@ def _find(pattern: str, text: str) -> str:
     except (pa.ArrowException, UnicodeError, ValueError) as error:
         reason = one_line(str(error).removeprefix("Invalid regular expression: "))
         raise FetchError(f"{what} is not a regular expression: {reason}") from error
-    if match is None:
-        raise FetchError(f"{what} does not match {one_line(text)!r}")
-    found: str = match.get("g1", match["g0"])
+    found: dict[str, str] | None = match
     return found
 
 
