@@ -204,7 +204,7 @@ def _stage(
     )
     event_time = fetched.event_time or options.ingest.event_time or system_time
     write = write_options(options.ingest, rule, system_time, event_time, staging)
-    write = dataclasses.replace(write, new_source_state=fetched.state)
+    write = dataclasses.replace(write, new_source_state=fetched.state, advances=fetched.advances)
     prepared = FileInput(path, fetched.name, source.read, source.preprocess)
     try:
         written: Written | InputOutcome = stage_input(

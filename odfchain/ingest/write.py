@@ -7,6 +7,7 @@ facts in `fixtures/conformance/writer_cases.json`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -90,6 +91,8 @@ def write_input(
         source = empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
     if source is None:
         return recorded_write(state, None, (), None, options, input_rows=0)
+    if source.schema.field(state.vocabulary.event_time_column) is not None:
+        options = dataclasses.replace(options, advances=False)
     data, target, notes = _settle_schema(state, source, options.system_columns)
     ran = _run(session, state, source, data, target, options, malformed)
     facts, input_rows = ran.facts, ran.input_rows

@@ -103,6 +103,8 @@ class WriteOptions:
     new_source_state: SourceState | None = None
     new_watermark: Timestamp | None = None
     """Overrides the computed watermark."""
+    advances: bool = False
+    """The watermark follows `event_time`, unless the input's rows have event times of their own."""
     allow_empty: bool = False
     max_retract_ratio: float = 1.0
     late_edits: LateEdits = LateEdits.IGNORE
