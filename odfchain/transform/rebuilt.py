@@ -77,7 +77,10 @@ class _SliceRows:
         nothing = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, PAIR))
         rows = [nothing, *(found for item in slices for found in hashed_rows(item))]
         offsets, operations, hashes = (np.concatenate(parts) for parts in zip(*rows, strict=True))
-        return cls(hashes, Walk.of(offsets, takes_back(operations), hashes).kept)
+        # what is in force is made what the query says, to the bit
+        exact = [found for item in slices for *_, found in hashed_rows(item, exact=True)]
+        told = np.concatenate([nothing[2], *exact])
+        return cls(told, Walk.of(offsets, takes_back(operations), hashes).kept)
 
     def last(self, keys: Numbers, wanted: Numbers) -> Numbers:
         """Which rows are the last so many of their kind in force."""
