@@ -51,7 +51,7 @@ class EngineRules:
     @property
     def takes_back_equals(self) -> bool:
         """Whether a row of an input takes back one that is equal, as in states: -0.0 is 0.0, NaN is NaN."""
-        return self.number >= 3  # noqa: PLR2004
+        return self.number >= 3
 
     @property
     def reads_grouping_sets(self) -> bool:

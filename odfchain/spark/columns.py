@@ -46,7 +46,7 @@ def any_of(conditions: Iterable[Column]) -> Column:
 
 
 def comparable(value: Column, kind: DataType) -> Column:
-    """A value that Spark compares as it is: its maps, which have no order, as entries in order, at any depth."""
+    """A value as Spark can compare it: maps, which have no order, are entries in order, at any depth."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as t
 

@@ -299,9 +299,7 @@ def marks(dataset: Dataset) -> list[tuple[bool, str | None]]:
 
 
 @pytest.mark.parametrize("merge", [SNAPSHOT, LEDGER, "{kind: UpsertStream, primaryKey: [city]}"])
-def test_a_file_without_news_advances_the_watermark(
-    workspace: Workspace, tmp_path: Path, merge: str
-) -> None:
+def test_a_file_without_news_advances_the_watermark(workspace: Workspace, tmp_path: Path, merge: str) -> None:
     """Specification "FetchStep::FilesGlob": every file is processed individually and advances the watermark."""
     dataset = polled(workspace, f"kind: FilesGlob, path: '{tmp_path}/*.csv', {DATED}", merge=merge)
     for day in (1, 3, 5):
