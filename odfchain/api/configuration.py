@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from odfchain.api.known_errors import OwnErrors
 from odfchain.errors import UsageError
 from odfchain.repo.dataset_config import DatasetConfig, change_config, config_path, read_config
 from odfchain.repo.dataset_files import DatasetFiles
@@ -23,7 +24,7 @@ _VARIABLES = "ingest.variables"
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(OwnErrors):
     """The settings in a file of a workspace's folder, which is read anew at each call.
 
     Comments in the file stay, and what is not valid changes nothing. Every method that changes returns the
@@ -95,7 +96,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetConfiguration:
+class DatasetConfiguration(OwnErrors):
     """What is set for one dataset in place of what the workspace says, of `snapshots` only.
 
     Methods and errors are those of `Configuration`.

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import BadInputError, IngestError, OdfchainError
-from odfchain.model.enums import TAKES_BACK
 from odfchain.spark.session import SparkEngine
 from tests.kit.support import limit_slices, manifest, unchanged
 
@@ -33,7 +32,7 @@ MERGES = {
 }
 TIMES = [None, None, "2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z", "1969-12-31T23:59:59.999Z"]
 FLOATS = [None, "NaN", "-0.0", "0.0", "1.5"]
-EXAMPLES = {"ci": 6, "local": 20, "soak": 200, "deep": 2_000}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
+EXAMPLES = {"ci": 2, "local": 20, "soak": 200, "deep": 2_000}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
 OPTIONS: dict[str, Any] = {"allow_retract": True, "allow_empty": True}
 
 
@@ -60,6 +59,79 @@ def releases(draw: random.Random, *, operations: bool, times: bool) -> Iterator[
                 rows.append(row | {"op": 3, "v": draw.choice(FLOATS)})
         said += [row for row in rows if row.get("op", 0) in (0, 3)]
         yield rows
+
+
+def stream(workspace: Workspace, *, times: bool) -> Dataset:
+    columns = ["op INT", "k DOUBLE", "v DOUBLE", *(["event_time TIMESTAMP"] if times else [])]
+    (dataset,) = workspace.add(manifest(CHANGELOG, json.dumps(columns), kind="NdJson"))
+    return dataset
+
+
+def ingest(dataset: Dataset, folder: Path, *rows: tuple[Any, ...], at: str) -> None:
+    """Rows are (operation, key, value, event time)."""
+    path = folder / "in.ndjson"
+    named = [dict(zip(("op", "k", "v", "event_time"), row, strict=False)) for row in rows]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in named))
+    dataset.ingest([path], system_time=at)
+
+
+def recorded(dataset: Dataset) -> list[tuple[Any, ...]]:
+    rows = dataset.scan(["op", "k", "v", "event_time"]).to_arrow().to_pylist()
+    return [(row["op"], row["k"], row["v"], str(row["event_time"])[:10]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("row", "place"),
+    [
+        pytest.param((1, 2.0, 1.0, "2020-01-01T00:00:00Z"), 2, id="a key that was never there"),
+        pytest.param((1, 1.0, 9.0, "2020-01-01T00:00:00Z"), 2, id="another value"),
+        pytest.param((1, 1.0, 1.0, "2020-01-02T00:00:00Z"), 2, id="another event time"),
+        pytest.param((1, 1.0, 9.0), 2, id="another value, of no event time"),
+        pytest.param((2, 1.0, 9.0), 2, id="a correction of another value"),
+    ],
+)
+def test_what_was_never_there_is_not_taken_back(
+    workspace: Workspace, tmp_path: Path, row: tuple[Any, ...], place: int
+) -> None:
+    dataset = stream(workspace, times=True)
+    ingest(dataset, tmp_path, (0, 1.0, 1.0, "2020-01-01T00:00:00Z"), at="2030-01-01T00:00:00Z")
+    after = [(3, row[1], 2.0)] if row[0] == 2 else []
+    with unchanged(dataset.path), pytest.raises(BadInputError) as caught:
+        ingest(dataset, tmp_path, (0, 0.5, 0.5), row, *after, at="2030-01-02T00:00:00Z")
+    said = "takes back (-R, 1, or -C, 2) values that no row in force has"
+    assert str(caught.value) == f"{tmp_path}/in.ndjson: row {place}: {said}"
+    assert "the event time that were recorded" in str(caught.value.hint)
+    assert dataset.verify().ok
+
+
+def test_nothing_is_taken_back_twice(workspace: Workspace, tmp_path: Path) -> None:
+    dataset = stream(workspace, times=False)
+    ingest(dataset, tmp_path, (0, 1.0, 1.0), (1, 1.0, 1.0), at="2030-01-01T00:00:00Z")
+    for rows in ([(1, 1.0, 1.0)], [(0, 1.0, 1.0), (1, 1.0, 1.0), (1, 1.0, 1.0)]):
+        with unchanged(dataset.path), pytest.raises(BadInputError, match=f"row {len(rows)}: takes back"):
+            ingest(dataset, tmp_path, *rows, at="2030-01-02T00:00:00Z")
+    assert dataset.verify().ok
+
+
+@pytest.mark.parametrize("times", [True, False])
+def test_what_takes_back_without_an_event_time_means_that_of_the_row(
+    workspace: Workspace, tmp_path: Path, times: bool
+) -> None:
+    """Whether it was recorded before or comes in the same input; what is added has the time of the source."""
+    dataset = stream(workspace, times=times)
+    ingest(dataset, tmp_path, (0, 1.0, 1.0), (0, 2.0, -0.0), (0, 3.0, 3.0), at="2030-01-01T00:00:00Z")
+    rows = [(1, 1.0, 1.0), (0, 1.0, 2.0), (2, 2.0, 0.0), (3, 2.0, 4.0), (1, 2.0, 4.0), (0, 3.0, 5.0)]
+    ingest(dataset, tmp_path, *rows, at="2030-01-02T00:00:00Z")
+    ingest(dataset, tmp_path, (1, 1.0, 2.0), (2, 3.0, 3.0), (3, 3.0, "NaN"), at="2030-01-03T00:00:00Z")
+    first, second, third = ("2030-01-01", "2030-01-02", "2030-01-03")
+    expected = [
+        (0, 1.0, 1.0, first), (0, 2.0, 0.0, first), (0, 3.0, 3.0, first),
+        (1, 1.0, 1.0, first), (0, 1.0, 2.0, second), (2, 2.0, 0.0, first), (3, 2.0, 4.0, second),
+        (1, 2.0, 4.0, second), (0, 3.0, 5.0, second),
+        (1, 1.0, 2.0, second), (2, 3.0, 3.0, first), (3, 3.0, math.nan, third),
+    ]  # fmt: skip
+    assert repr(recorded(dataset)).replace("-0.0", "0.0") == repr(expected)
+    assert dataset.verify().ok
 
 
 @pytest.mark.parametrize("kind", MERGES)
