@@ -163,3 +163,23 @@ def test_what_is_recorded_is_verified(
     report = dataset.verify()
     assert report.ok, (report.faults, MERGES[kind])
     shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("kind", ["ledger", "snapshot", "upsert"])
+def test_a_value_that_is_written_otherwise_is_no_news(
+    workspace: Workspace, tmp_path: Path, kind: str
+) -> None:
+    """Keys and values of floats, at any depth: there is one zero and one NaN (RFC-009)."""
+    columns = ["k DOUBLE", "s FLOAT", "v STRUCT<x: DOUBLE, y: ARRAY<FLOAT>>"]
+    merge = MERGES[kind].replace("[k]", "[k, s]")
+    (dataset,) = workspace.add(manifest(merge, json.dumps(columns), kind="NdJson"))
+    path = tmp_path / "in.ndjson"
+    for zero, blocks in (("0.0", 2), ("-0.0", 0), ("0.0", 0)):
+        rows = [
+            {"k": k, "s": s, "v": {"x": zero, "y": [zero, "NaN"]}}
+            for k in (zero, "NaN")
+            for s in (zero, "NaN")
+        ]
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        assert dataset.ingest([path]).blocks == blocks
+    assert dataset.verify().ok

@@ -6,6 +6,7 @@ import itertools
 import random
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odfchain.audit.states import _difference
 from odfchain.branch.by_key_on_spark import _ranges
 from odfchain.branch.row_diff import net_of
 from odfchain.branch.wanted_keys import WantedKeys, key_schema, newest_of
@@ -25,6 +27,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.profile import large_states
 from odfchain.progress import SILENT
 from odfchain.repo.corrections import taken_back_in_vain
+from odfchain.repo.recorded import StateCheckpoint
 from odfchain.slices.newest_rows import newest_rows
 from odfchain.slices.rows_in_force import SliceFile, in_force, state
 from odfchain.slices.state_by_time import state_at
@@ -226,6 +229,23 @@ def test_a_hash_may_be_exact() -> None:
     batch = as_table(rows).drop_columns(["offset"]).to_batches()[0]
     assert len(set(hash_rows(batch, ()).tolist())) == 3
     assert len(set(hash_rows(batch, (), exact=True).tolist())) == 5
+
+
+def test_a_state_checkpoint_has_its_rows_to_the_bit(tmp_path: Path) -> None:
+    """Check 13: a zero that is written otherwise is another row than the recorded one."""
+    rows: list[Row] = [(0, -0.0, 1.5, [0.0], None, None), (0, NAN, 1.5, [-0.0], None, None)]
+    (item,) = slices_of(tmp_path, rows, 0)
+    job = SimpleNamespace(slice=SimpleNamespace(offset_interval=item.interval))
+    readable: Any = SimpleNamespace(job=job, expected=SimpleNamespace(vocabulary=NAMES), file=item)
+    for place, number in ((1, 0.0), (3, [-0.0]), (1, OTHER)):
+        stored = list(rows)
+        which = 1 if number is OTHER else 0
+        stored[which] = (*rows[which][:place], number, *rows[which][place + 1 :])
+        for name, found in (("same", rows), ("other", stored)):
+            pq.write_table(as_table(found), tmp_path / name)
+        same, other = (StateCheckpoint(tmp_path / name, ("d",), 1, 2) for name in ("same", "other"))
+        assert _difference(same, [readable]) is None
+        assert "as it is recorded" in (_difference(other, [readable]) or "")
 
 
 # --- those on Spark ------------------------------------------------------------------------------------------
