@@ -74,8 +74,8 @@ def table(seed: int, count: int) -> list[Row]:
     """Rows of which some go back to one before, with other zeros."""
     draw, rows = random.Random(seed), list[Row]()
     for _ in range(count):
-        few = draw.randrange(1, len(VALUES) + 1)
-        values = [drawn(draw, field.type) if i < few else None for i, field in enumerate(VALUES)]
+        chosen = draw.sample(VALUES.names, draw.randrange(1, 4))
+        values = [drawn(draw, field.type) if field.name in chosen else None for field in VALUES]
         if rows and draw.random() < 0.5:
             values = [turned(draw, value) for value in draw.choice(rows)[1:]]
         rows.append((draw.randrange(4), *values))
@@ -189,10 +189,10 @@ def test_by_a_key(
     force = newest_of(wanted, slices, key) == 1
     whole_keys = [offset for offset in expected if numbers[offset] >= 0]
     assert sorted(offset for number, offset in last.items() if force[number]) == whole_keys
-    # equal keys are sent to one task, whatever it makes of them
-    ranges = _ranges(whole.select(list(key)), whole.select(list(key)).take(pa.array([0, count // 2])))
-    of_key = {(key_of(row, key), int(number)) for row, number in zip(rows, ranges, strict=True)}
-    assert len(of_key) == len({key_of(row, key) for row in rows})
+    if "m" not in key:  # equal keys are sent to one task, whatever it makes of them; maps have no order
+        ranges = _ranges(whole.select(list(key)), whole.select(list(key)).take(pa.array([0, count // 2])))
+        of_key = {(key_of(row, key), int(number)) for row, number in zip(rows, ranges, strict=True)}
+        assert len(of_key) == len({key_of(row, key) for row in rows})
     # at an event time, -C without its +C only deletes an entry, and the changes of an interval begin with +A
     rows = [(row[0] % 2, *row[1:]) for row in rows]
     slices = slices_of(tmp_path_factory.mktemp("state"), rows, min(cut, count))
