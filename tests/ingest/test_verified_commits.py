@@ -134,7 +134,9 @@ def test_what_takes_back_without_an_event_time_means_that_of_the_row(
     assert dataset.verify().ok
 
 
-@pytest.mark.parametrize("kind", MERGES)
+@pytest.mark.parametrize(
+    "kind", [k if k in ("snapshot", "changelog") else pytest.param(k, marks=pytest.mark.soak) for k in MERGES]
+)
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 1 << 32))
 def test_what_is_recorded_is_verified(
