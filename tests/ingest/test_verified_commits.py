@@ -32,7 +32,7 @@ MERGES = {
 }
 TIMES = [None, None, "2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z", "1969-12-31T23:59:59.999Z"]
 FLOATS = [None, "NaN", "-0.0", "0.0", "1.5"]
-EXAMPLES = {"ci": 2, "local": 20, "soak": 200, "deep": 2_000}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
+EXAMPLES = {"ci": 2, "local": 20, "soak": 40, "deep": 400}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
 OPTIONS: dict[str, Any] = {"allow_retract": True, "allow_empty": True}
 
 

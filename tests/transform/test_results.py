@@ -120,9 +120,9 @@ def test_a_row_takes_back_an_equal_one_that_is_written_otherwise(
     (numbers,) = workspace.add(manifest("{kind: ChangelogStream, primaryKey: [k]}", schema, name="numbers"))
     version = engine_version().replace(f"odfchain_{RULES}", f"odfchain_{rules}")
     engine, inputs = f"spark, version: {version}", "[{datasetRef: numbers}]"
-    rank = "SELECT event_time, k, rank() OVER (ORDER BY v) AS place FROM numbers"
+    rank = "SELECT event_time, k, f, rank() OVER (ORDER BY v) AS place FROM numbers"
     day = "window(event_time, '1 day')"
-    count = f"SELECT {day}.start AS event_time, count(*) AS place FROM numbers GROUP BY {day}"
+    count = f"SELECT {day}.start AS event_time, count(*) AS place, min(f) AS f FROM numbers GROUP BY {day}"
     ranking, counting = (
         workspace.add(derivative(query, name=name, inputs=inputs, engine=engine), check=False)[0]
         for name, query in (("ranking", rank), ("counting", count))
