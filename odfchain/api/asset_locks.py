@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from odfchain.api.known_errors import OwnErrors
 from odfchain.errors import AssetError, LockNotFoundError, UsageError
 from odfchain.progress import SILENT, Progress
 from odfchain.text import one_line
@@ -53,7 +54,7 @@ class SlicesLockKeywords(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class AssetLock:
+class AssetLock(OwnErrors):
     """Where assets are, and what they were: a table with one row for each asset."""
 
     table: pa.Table

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from odfchain.api.known_errors import OwnErrors
 from odfchain.codec.blocks import block_hash, decode_block, encode_block, open_manifest
 from odfchain.codec.yaml_manifest import block_document, read_block
 from odfchain.ids.multihash import Multihash
 
 
 @dataclass(frozen=True, slots=True)
-class BlockFile:
+class BlockFile(OwnErrors):
     """A block: its document, the hash of its bytes, and of the bytes that encode the document."""
 
     document: dict[str, Any]

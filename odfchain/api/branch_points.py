@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from odfchain.api.known_errors import OwnErrors
 from odfchain.api.options import Time, as_time
 from odfchain.errors import UsageError
 from odfchain.ids.multihash import Multihash
@@ -30,7 +31,7 @@ AnyPoint = Multihash | int | Timestamp | dt.date | str
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetAt:
+class DatasetAt(OwnErrors):
     """A dataset as of one point of its history. What is committed later does not change it.
 
     Of a branch by name the point is its newest block at each call.

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from odfchain.api.known_errors import OwnErrors
 from odfchain.api.options import Time, as_time
 from odfchain.progress import SILENT, Progress
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from odfchain.transfer.branch_pulling import FetchedSources
 
 
-class Branching:
+class Branching(OwnErrors):
     """Branches of a dataset, and what lies between them (RFC-035, RFC-036)."""
 
     _workspace: Workspace

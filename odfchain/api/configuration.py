@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from odfchain.api.known_errors import OwnErrors
 from odfchain.errors import UsageError
 from odfchain.net.template import public_name
 from odfchain.repo.dataset_config import DatasetConfig, change_config, config_path, read_config
@@ -35,7 +36,7 @@ _VARIABLES = "ingest.variables"
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(OwnErrors):
     """The settings in a file of a folder, a workspace's or the user's, which is read anew at each call.
 
     Comments in the file stay, and what is not valid changes nothing. Every method that changes returns the
@@ -119,7 +120,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetConfiguration:
+class DatasetConfiguration(OwnErrors):
     """What is set for one dataset in place of what the workspace says, of `snapshots` only.
 
     Methods and errors are those of `Configuration`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from odfchain.api.known_errors import OwnErrors
 from odfchain.repo.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from odfchain.trust.proof_store import EvidenceStore
 
 
-class Elsewhere:
+class Elsewhere(OwnErrors):
     """Repositories, and datasets elsewhere."""
 
     _files: WorkspaceFiles

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from odfchain.api.known_errors import OwnErrors
 from odfchain.repo.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from odfchain.serve.access_tokens import AccessToken, NewToken
 
 
-class GivenTokens:
+class GivenTokens(OwnErrors):
     """Tokens for a server that publishes this workspace, and asks readers or writers who they are."""
 
     _files: WorkspaceFiles

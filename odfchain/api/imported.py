@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odfchain.api.known_errors import OwnErrors
 from odfchain.errors import NameCollisionError, UsageError
 from odfchain.progress import Progress
 from odfchain.store import fsio
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class Imported(OwnErrors):
     """What an import made, of what was inferred."""
 
     dataset: Dataset

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from odfchain.api.dataset import Dataset
+from odfchain.api.known_errors import OwnErrors, with_own_errors
 from odfchain.errors import PointNotFoundError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class OpenedDataset:
+class OpenedDataset(OwnErrors):
     """A dataset elsewhere as of one block: its chain was walked and checked, its slices come when needed.
 
     What was brought is gone with this object, and with what was made of it, unless it has a cache.
@@ -131,6 +132,7 @@ class OpenedDataset:
         return _keeping(Dataset(workspace, self._files), self._private)
 
 
+@with_own_errors
 def open_dataset(
     url: str,
     dataset: str | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from odfchain.api.known_errors import with_own_errors
 from odfchain.api.options import ProofKeywords, as_time, refuse_unknown
 from odfchain.errors import UsageError
 
@@ -82,6 +83,7 @@ def described(answer: Answer) -> str:
     return written(parts)
 
 
+@with_own_errors
 def verify_proof(
     proof: str | os.PathLike[str] | Answer, workspace: Workspace, *, seconds: float | None = None
 ) -> ProofVerdict:

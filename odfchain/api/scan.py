@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from odfchain.api.known_errors import OwnErrors
 from odfchain.api.options import Time, as_time
 from odfchain.errors import UsageError
 from odfchain.ids.multihash import Multihash
@@ -33,7 +34,7 @@ _PREVIEW_ROWS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Scan(ArrowRows):
+class Scan(ArrowRows, OwnErrors):
     """The records of a dataset up to one block (or those in force then), as recorded, in order of offset.
 
     Nothing is read before one of the `to_…` methods is called; then only the slices up to that block are.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from odfchain.api.known_errors import OwnErrors, with_own_errors
 from odfchain.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(OwnErrors):
     """What the rows in force look like at a block; anybody who has them computes the same bytes."""
 
     document: Mapping[str, Any]
@@ -80,7 +81,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(OwnErrors):
     """Which files a dataset consists of at a block, and what is in them; anybody makes the same bytes."""
 
     document: Mapping[str, Any]
@@ -189,6 +190,7 @@ def _bytes_of(path: str | Path, most: int) -> bytes:
     return found
 
 
+@with_own_errors
 def compare_profiles(before: Profile, after: Profile, policy: str | Path | None = None) -> Drift:
     """How far two profiles are apart, by the limits of a policy file; no data are read.
 
@@ -207,7 +209,7 @@ def compare_profiles(before: Profile, after: Profile, policy: str | Path | None 
     return compared(before.document, after.document, chosen)
 
 
-class Snapshots:
+class Snapshots(OwnErrors):
     """What describes a dataset at its newest block, or at a point (`Dataset.at`)."""
 
     _workspace: Workspace

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING
 
+from odfchain.api.known_errors import OwnErrors
 from odfchain.api.options import Block
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from odfchain.upkeep.soft import SoftPlan
 
 
-class Upkeep:
+class Upkeep(OwnErrors):
     """Resets, garbage, repairs and compactions of a dataset."""
 
     _workspace: Workspace

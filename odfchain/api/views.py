@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from odfchain.api.known_errors import OwnErrors
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.errors import OdfchainError
 from odfchain.model.events import AddData, ExecuteTransform
@@ -24,7 +25,7 @@ _SHOWN = 20
 """Rows of a table that stands for something longer."""
 
 
-class Log:
+class Log(OwnErrors):
     """The blocks of a chain, newest first; read while they are walked, as often as they are."""
 
     def __init__(self, chain: MetadataChain, limit: int | None) -> None:

@@ -18,9 +18,7 @@ from odfchain.audit.slice_checks import UNREADABLE, SliceJob, SliceOutcome
 from odfchain.audit.walk import StoredChain
 from odfchain.limits import AUDIT
 from odfchain.model.enums import TAKES_BACK
-from odfchain.model.events import AddPushSource, SetPollingSource
-from odfchain.model.sources import primary_key
-from odfchain.repo.corrections import taken_back_in_vain
+from odfchain.repo.corrections import SOURCES, are_of_several_keys, taken_back_in_vain
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.slices.rows_in_force import SliceFile
 
@@ -61,10 +59,7 @@ def readable_slices(
 
 def has_several_keys(chain: StoredChain) -> bool:
     """Whether the sources of a dataset tell its records apart by different keys."""
-    kinds = AddPushSource.KIND, SetPollingSource.KIND
-    events = (stored.block.event for stored in chain.blocks.of(*kinds) if stored.sound)
-    keys = {primary_key(e.merge) for e in events if isinstance(e, AddPushSource | SetPollingSource)}
-    return len(keys) > 1
+    return are_of_several_keys(s.block.event for s in chain.blocks.of(*SOURCES) if s.sound)
 
 
 def check_corrections(

@@ -1,8 +1,8 @@
 """Check 13: a state checkpoint holds the rows that are in force up to its offset (RFC-018).
 
 The state is computed anew from the slices (`odfchain.slices.rows_in_force`). Rows are compared by offset,
-operation and hash of their values. Checkpoints of engines are bytes that only their engine understands; they
-are held against a replay, not here.
+operation and exact hash of their values: a state has its rows as they were recorded. Checkpoints of engines
+are bytes that only their engine understands; they are held against a replay, not here.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _rows(files: Sequence[SliceFile], upto: int, chosen: Numbers | None = None) 
     """The rows of some files up to an offset, or those of them at the chosen offsets."""
     pieces = [np.zeros(0, dtype=_ROW)]
     for item in files:
-        for offsets, operations, values in hashed_rows(item, upto):
+        for offsets, operations, values in hashed_rows(item, upto, exact=True):
             rows = np.zeros(len(offsets), dtype=_ROW)
             rows["offset"], rows["op"], rows["values"] = offsets, operations, values
             pieces.append(rows if chosen is None else rows[np.isin(offsets, chosen)])

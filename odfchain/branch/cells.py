@@ -6,14 +6,12 @@ A structure, a list or a map is one cell. Source: RFC-036; what keys compare by 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from odfchain.digest.row_hash import Numbers
+from odfchain.digest.row_hash import Numbers, canonical
 
 
 def same_cells(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Numbers:
@@ -40,23 +38,3 @@ def _plain(column: pa.ChunkedArray) -> pa.Array:
     if isinstance(whole, pa.ChunkedArray):  # of no chunk, or of more than fit in one
         whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
     return whole.dictionary_decode() if t.is_dictionary(whole.type) else whole
-
-
-def canonical(value: pa.Scalar) -> Any:
-    """A value that is equal to another one where the cells are; it can be hashed."""
-    if not value.is_valid:
-        return None
-    kind = value.type
-    if t.is_map(kind):
-        entries = ((canonical(entry["key"]), canonical(entry["value"])) for entry in value.values)
-        return frozenset(entries)
-    if t.is_struct(kind):
-        return tuple((name, canonical(value[name])) for name in kind.names)
-    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
-        return tuple(canonical(item) for item in value.values)
-    if t.is_floating(kind):
-        number = value.as_py()
-        return "NaN" if number != number else number + 0.0  # noqa: PLR0124 - NaN alone is not itself
-    if t.is_temporal(kind):
-        return value.value  # nanoseconds are more than the language holds
-    return value.as_py()

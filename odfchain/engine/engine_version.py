@@ -2,8 +2,8 @@
 
 A version names the rules of this engine, the Spark that computes and, where a query has them, its options:
 
-    odfchain_2-spark_4.3.0
-    odfchain_2-spark_4.3.0+allowedLateness=PT86400S
+    odfchain_3-spark_4.3.0
+    odfchain_3-spark_4.3.0+allowedLateness=PT86400S
 
 The rules' number changes when the same query over the same rows would give other rows, another order or
 another watermark. Every number that ever was is executed here, so what was recorded by earlier rules goes on
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from odfchain.model.query_options import lateness_option, split_version
 
-RULES = 2
+RULES = 3
 """The number of the rules that new transforms get."""
 
 _FORM = re.compile(r"odfchain_(\d{1,9})-spark_(\d{1,9})\.(\d{1,9})(?:\.[^\s+]+)?")
@@ -47,6 +47,11 @@ class EngineRules:
     def tells_zeros_apart(self) -> bool:
         """Whether a result -0.0 is another one than 0.0, as it is in a slice."""
         return self.number >= 2
+
+    @property
+    def takes_back_equals(self) -> bool:
+        """Whether a row of an input takes back one that is equal, as in states: -0.0 is 0.0, NaN is NaN."""
+        return self.number >= 3
 
     @property
     def reads_grouping_sets(self) -> bool:

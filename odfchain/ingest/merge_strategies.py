@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, IncompatibleSchemaError
 from odfchain.ingest.merge_input import MergeInput
-from odfchain.ingest.primary_keys import comparable, one_row_per_key, refuse_null_keys
+from odfchain.ingest.primary_keys import one_row_per_key, refuse_null_keys
 from odfchain.model import data_schema as ds
 from odfchain.model.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from odfchain.model.sources import (
@@ -37,9 +37,10 @@ from odfchain.model.sources import (
 from odfchain.repo.operations import OPERATIONS, operations_problem
 from odfchain.repo.workspace_config import DuplicateKeys
 from odfchain.slices.marker import marker
-from odfchain.spark.columns import all_of, any_of, col
+from odfchain.spark.columns import all_of, any_of, col, comparable
 from odfchain.spark.input_frames import ROW_ID
 from odfchain.spark.latest_rows import latest_rows
+from odfchain.spark.types import physical_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -239,7 +240,8 @@ def is_changed(name: str, new: MergeInput) -> Column:
     field = new.schema.field(name)
     assert field is not None  # noqa: S101 - check_strategy
     new_value, old_value = col(name), col(old_name(name))
-    differs = ~comparable(new_value, field).eqNullSafe(comparable(old_value, field))
+    kind = physical_type(field.type)
+    differs = ~comparable(new_value, kind).eqNullSafe(comparable(old_value, kind))
     if name == new.vocabulary.event_time_column:
         return new_value.isNotNull() & differs
     return differs

@@ -14,15 +14,16 @@ specification "Polling Source", "AddData" (`newSourceState`); RFC-014.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.codec.source_settings import POLLING_SOURCE
-from odfchain.errors import IngestError, NothingToCommitError, UsageError
+from odfchain.errors import IngestError, NothingToCommitError, SourceNotFoundError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.ingest.fetch.fetcher import Fetched
 from odfchain.ingest.ingesting import (
@@ -192,37 +193,65 @@ def _stage(
     options: PullOptions,
     progress: Progress,
 ) -> Written | InputOutcome:
-    before = _stamp(fetched.path)
-    path = prepare(
-        source.prepare or (),
-        fetched.path,
-        staging,
-        name=fetched.name,
-        limits=PrepareLimits(max_bytes=options.limits.max_bytes),
-        progress=progress,
-        allow_commands=options.allow_commands,
-    )
     event_time = fetched.event_time or options.ingest.event_time or system_time
     write = write_options(options.ingest, rule, system_time, event_time, staging)
-    write = dataclasses.replace(write, new_source_state=fetched.state)
-    prepared = FileInput(path, fetched.name, source.read, source.preprocess)
-    try:
-        written: Written | InputOutcome = stage_input(
-            session, WriterState.of(dataset, state, source.merge, session), prepared, write, progress
+    write = dataclasses.replace(write, new_source_state=fetched.state, advances=fetched.advances)
+    with _as_it_was(fetched):
+        path = prepare(
+            source.prepare or (),
+            fetched.path,
+            staging,
+            name=fetched.name,
+            limits=PrepareLimits(max_bytes=options.limits.max_bytes),
+            progress=progress,
+            allow_commands=options.allow_commands,
         )
-    except NothingToCommitError as nothing:
-        written = InputOutcome(fetched.name, nothing.input_rows, {}, None)
-    if _stamp(fetched.path) != before:
+        prepared = FileInput(path, fetched.name, source.read, source.preprocess)
+        writer = WriterState.of(dataset, state, source.merge, session)
+        try:
+            return stage_input(session, writer, prepared, write, progress)
+        except NothingToCommitError as nothing:
+            return InputOutcome(fetched.name, nothing.input_rows, {}, None)
+
+
+@contextlib.contextmanager
+def _as_it_was(fetched: Fetched) -> Iterator[None]:
+    """What was fetched is afterwards what it was before, or nothing of it is recorded.
+
+    Raises:
+        SourceNotFoundError: it is gone.
+        IngestError: it was written to.
+    """
+    before = _stamp(fetched.path)
+    try:
+        yield
+    except Exception as error:
+        if _stamp(fetched.path) is None:
+            raise _gone(fetched) from error
+        raise
+    after = _stamp(fetched.path)
+    if after is None:
+        raise _gone(fetched)
+    if after != before:
         raise IngestError(
             f"{fetched.name} changed while it was read; nothing was committed",
             hint="pull again when the file is complete",
         )
-    return written
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
-    """What tells whether a file was written to."""
-    status = path.stat()
+def _gone(fetched: Fetched) -> SourceNotFoundError:
+    return SourceNotFoundError(
+        f"{fetched.name} went away while it was read; nothing was committed",
+        hint="pull again when it is back",
+    )
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What tells whether a file was written to; None where there is none."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 

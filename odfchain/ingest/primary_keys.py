@@ -15,8 +15,9 @@ from odfchain.ingest.merge_input import MergeInput
 from odfchain.model import data_schema as ds
 from odfchain.repo.workspace_config import DuplicateKeys
 from odfchain.slices.marker import marker
-from odfchain.spark.columns import all_of, col
+from odfchain.spark.columns import all_of, col, comparable
 from odfchain.spark.input_frames import ROW_ID
+from odfchain.spark.types import physical_type
 from odfchain.text import cut
 
 if TYPE_CHECKING:
@@ -25,13 +26,6 @@ if TYPE_CHECKING:
 
 _COPY, _DIFFERS = "__odfchain_copy", "__odfchain_differs"
 _SHOWN_COLUMNS, _SHOWN_CHARACTERS = 6, 60
-
-
-def comparable(value: Column, field: ds.DataField) -> Column:
-    """A value as it is compared: maps have no order of their own."""
-    from pyspark.sql import functions as F
-
-    return F.array_sort(F.map_entries(value)) if isinstance(field.value_type, ds.DataTypeMap) else value
 
 
 def refuse_null_keys(frame: DataFrame, key: tuple[str, ...]) -> DataFrame:
@@ -92,7 +86,7 @@ def _numbered(new: MergeInput, key: tuple[str, ...], *, last: bool) -> DataFrame
 
     same = _same_key(key, last=last)
     numbered = new.frame.withColumn(_COPY, F.row_number().over(same))
-    others = [comparable(col(f.name), f) for f in new.schema.fields if f.name not in key]
+    others = [comparable(col(f.name), physical_type(f.type)) for f in new.schema.fields if f.name not in key]
     if not others:
         return numbered.withColumn(_DIFFERS, F.lit(False))
     upto = same.rowsBetween(Window.unboundedPreceding, Window.currentRow)

@@ -7,6 +7,7 @@ facts in `fixtures/conformance/writer_cases.json`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import GuardError, OdfchainError
+from odfchain.ingest.changelogs import has_back_without_time, refuse_in_vain, with_times_taken_back
 from odfchain.ingest.checkpoint import look_back, read_recorded
 from odfchain.ingest.future_rows import first_future_row, times_after
 from odfchain.ingest.known_keys import LARGEST_INPUT, only_relevant
@@ -33,7 +35,7 @@ from odfchain.ingest.schema_fit import settled
 from odfchain.ingest.write_events import data_slices, recorded_write
 from odfchain.ingest.writer_state import WriteOptions, WriterState, Written
 from odfchain.model import data_schema as ds
-from odfchain.model.enums import CORRECT_FROM, CORRECT_TO
+from odfchain.model.enums import CORRECT_FROM, CORRECT_TO, TAKES_BACK
 from odfchain.model.events import (
     DatasetVocabulary,
 )
@@ -81,13 +83,16 @@ def write_input(
         source = empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
     if source is None:
         return recorded_write(state, None, (), None, options, input_rows=0)
+    if source.schema.field(state.vocabulary.event_time_column) is not None:
+        options = dataclasses.replace(options, advances=False)
     data, target, notes = _settle_schema(state, source, options.system_columns)
-    ran = _run(session, state, source, data, target, options, malformed)
+    run = functools.partial(_run, session, state, source, data, target, options, malformed)
+    ran = run()
+    if isinstance(state.merge, MergeStrategyChangelogStream):
+        ran = _checked_changelog(session, state, ran, state.merge, run)
     facts, input_rows = ran.facts, ran.input_rows
     if not options.allow_future:
         _refuse_future(session, state, facts, ran.new, options)
-    if isinstance(state.merge, MergeStrategyChangelogStream):
-        _refuse_torn_corrections(session, facts, ran.new, state.merge)
     _guard(state, facts, input_rows, ran.recorded, options)
     if ran.edits and options.late_edits is LateEdits.WARN:
         notes += (f"{ran.edits:,} rows have a recorded key and other values; they were ignored",)
@@ -134,6 +139,8 @@ class _MergeRun:
     edits: int
     """Rows of the input that have a known key and other values, where they are looked for."""
     notes: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    """The columns by which the rows of a slice are ordered."""
 
 
 def _run(
@@ -144,6 +151,8 @@ def _run(
     target: ds.DataSchema,
     options: WriteOptions,
     malformed: Callable[[], OdfchainError | None] | None,
+    *,
+    back_without_time: bool = False,
 ) -> _MergeRun:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
@@ -167,9 +176,11 @@ def _run(
         # a key is compared as it will be recorded
         frame = _with_event_times(frame, data, options, vocabulary)
     new = MergeInput(frame, data, vocabulary, source.file)
-    history = _history(session, state, new, source.size, options)
+    history = _history(session, state, new, source.size, options, every=back_without_time)
     if history is not None and source.few:
         history = history.coalesce(1)
+    if back_without_time:
+        new = with_times_taken_back(new, history, _event_time(data, options, vocabulary))
     merged, edited = _merge(new, history, state.merge, options)
     try:
         facts = _write_rows(
@@ -194,7 +205,7 @@ def _run(
     if not source.known_empty:
         for times in (*finer, *([source.counted] if source.counted else [])):
             notes += notes_on_cut_times(times.counts())
-    return _MergeRun(new, facts, rows, recorded, edits, notes)
+    return _MergeRun(new, facts, rows, recorded, edits, notes, merged.order)
 
 
 def _write_rows(
@@ -284,12 +295,14 @@ def _history(
     new: MergeInput,
     size: int | None,
     options: WriteOptions,
+    *,
+    every: bool = False,
 ) -> DataFrame | None:
     """The recorded rows that count, with the columns that the strategy looks at; None when there are none.
 
-    `size` is that of the input [bytes], where it is known.
+    `size` is that of the input [bytes], where it is known. With `every` column all are looked at.
     """
-    columns = history_columns(state.merge, new.schema)
+    columns = new.schema.names if every else history_columns(state.merge, new.schema)
     if isinstance(state.merge, MergeStrategyLedger) and options.late_edits is not LateEdits.IGNORE:
         columns = list(new.schema.names)
     if columns is None or state.prev_offset is None or state.schema is None:
@@ -331,10 +344,16 @@ def _with_event_times(
     from pyspark.sql import functions as F
 
     name = vocabulary.event_time_column
-    field = data.field(name)
+    return frame.withColumn(name, F.coalesce(col(name), _event_time(data, options, vocabulary)))
+
+
+def _event_time(data: ds.DataSchema, options: WriteOptions, vocabulary: DatasetVocabulary) -> Column:
+    """The event time of rows that have none."""
+    from pyspark.sql import functions as F
+
+    field = data.field(vocabulary.event_time_column)
     assert field is not None  # noqa: S101 - with_event_time
-    fallback = F.timestamp_millis(F.lit(options.event_time.epoch_ms)).cast(physical_type(field.type))
-    return frame.withColumn(name, F.coalesce(col(name), fallback))
+    return F.timestamp_millis(F.lit(options.event_time.epoch_ms)).cast(physical_type(field.type))
 
 
 def _diagnose(
@@ -393,16 +412,25 @@ def _guard(
         )
 
 
-def _refuse_torn_corrections(
+def _checked_changelog(
     session: Callable[[], SparkSession],
-    facts: tuple[SliceFacts, ...],
-    new: MergeInput,
+    state: WriterState,
+    ran: _MergeRun,
     merge: MergeStrategyChangelogStream,
-) -> None:
-    if any(each.ops.keys() & {str(CORRECT_FROM), str(CORRECT_TO)} for each in facts):
-        torn = run_job(session(), lambda: first_torn_correction(new, merge.primary_key))
+    run: Callable[..., _MergeRun],
+) -> _MergeRun:
+    """The run again where rows that take back need its event times; nothing that `verify` would refuse."""
+    operations = {code for each in ran.facts for code in each.ops}
+    if operations & {str(CORRECT_FROM), str(CORRECT_TO)}:
+        torn = run_job(session(), lambda: first_torn_correction(ran.new, merge.primary_key))
         if torn is not None:
             raise torn
+    if not operations & set(map(str, TAKES_BACK)):
+        return ran
+    if run_job(session(), lambda: has_back_without_time(ran.new)):
+        ran = run(back_without_time=True)
+    notes = refuse_in_vain(session, state, ran.facts, ran.new, ran.order)
+    return dataclasses.replace(ran, notes=ran.notes + notes)
 
 
 def _refuse_future(

@@ -46,12 +46,18 @@ def recorded_write(
         before,
         prev_offset=last.offset_interval.end if last else before.prev_offset,
         checkpoint=back.checkpoint if back else state.checkpoint,
-        watermark=_next_watermark(state, facts, options),
+        watermark=_of_rows(state, facts, options),
         source_state=options.new_source_state or state.source_state,
         recorded=back.recorded if back else state.recorded,
     )
+    advanced = _advanced(after, options)
+    if last is None:
+        after = advanced
     if last is not None or after.watermark != state.watermark or after.source_state != state.source_state:
         events.append(_add_data(before, after, last))
+    if after != advanced:  # rows that are only taken back have older event times
+        events.append(_add_data(after, advanced, None))
+        after = advanced
     if not events:
         raise NothingToCommitError("nothing to commit", input_rows=input_rows, notes=notes)
     staged = tuple(staged_file(each, state.since) for each in facts)
@@ -69,14 +75,23 @@ def _add_data(before: WriterState, after: WriterState, new_data: DataSlice | Non
     )
 
 
-def _next_watermark(
-    state: WriterState, facts: tuple[SliceFacts, ...], options: WriteOptions
-) -> Timestamp | None:
+def _of_rows(state: WriterState, facts: tuple[SliceFacts, ...], options: WriteOptions) -> Timestamp | None:
     if options.new_watermark is not None:
         return options.new_watermark
     times = [each.max_event_time_ms for each in facts if each.max_event_time_ms is not None]
     latest = max(times, default=None)
-    return of_data(state.watermark, latest, options.watermark, options.system_time, options.latest_believed)
+    return _after_time(state, latest, options)
+
+
+def _advanced(state: WriterState, options: WriteOptions) -> WriterState:
+    """The state with the watermark that the input's own event time gives it, which no row need have."""
+    latest = options.event_time.epoch_ms if options.advances and options.new_watermark is None else None
+    return dataclasses.replace(state, watermark=_after_time(state, latest, options))
+
+
+def _after_time(state: WriterState, latest_ms: int | None, options: WriteOptions) -> Timestamp | None:
+    bound = options.latest_believed
+    return of_data(state.watermark, latest_ms, options.watermark, options.system_time, bound)
 
 
 def data_slices(facts: tuple[SliceFacts, ...], start: int) -> list[DataSlice]:

@@ -17,6 +17,7 @@ from odfchain.model.events import Checkpoint, DatasetVocabulary, MetadataEvent, 
 from odfchain.model.sources import MergeStrategy, WatermarkRule
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import StagedFile, slice_path
+from odfchain.repo.corrections import SOURCES, are_of_several_keys
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.recorded import RecordedRows
@@ -46,6 +47,8 @@ class WriterState:
     """Whether the chain defines where rows come from; without that a new column is taken for an accident."""
     odf_schema: bool = False
     """Whether the schema in force is declared in the ODF form, so that a new one is as well."""
+    has_several_keys: Callable[[], bool] = lambda: False
+    """Whether sources tell records apart by different keys; found when asked for."""
     dataset: DatasetFiles | None = field(default=None, repr=False, compare=False)
     """Where slices are that executors put into its store; None where they see the staging folder."""
     since: float = field(default_factory=time.monotonic, repr=False, compare=False)
@@ -88,6 +91,9 @@ class WriterState:
             has_source=state.polling_source is not None or bool(state.push_sources),
             odf_schema=state.odf_schema,
             recorded=functools.cache(lambda: recorded_rows(dataset, state, session)),
+            has_several_keys=lambda: are_of_several_keys(
+                block.block.event for block in state.chain.nearest_all(*SOURCES, head=state.head)
+            ),
             dataset=dataset,
         )
 
@@ -103,6 +109,8 @@ class WriteOptions:
     new_source_state: SourceState | None = None
     new_watermark: Timestamp | None = None
     """Overrides the computed watermark."""
+    advances: bool = False
+    """The watermark follows `event_time`, unless the input's rows have event times of their own."""
     allow_empty: bool = False
     max_retract_ratio: float = 1.0
     late_edits: LateEdits = LateEdits.IGNORE

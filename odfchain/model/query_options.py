@@ -1,7 +1,7 @@
 """Options of a query that a manifest spells out, and blocks carry at the end of the engine's version.
 
     manifest   engine: spark, allowedLateness: 1 day
-    block      engine: spark, version: odfchain_2-spark_4.3.0+allowedLateness=PT86400S
+    block      engine: spark, version: odfchain_3-spark_4.3.0+allowedLateness=PT86400S
 
 The specification has no field for them. In the version they are part of what is recorded, reach every engine
 that is asked, and are refused by those that do not know them (RFC-019).

@@ -17,7 +17,7 @@ from odfchain.errors import FetchError
 from odfchain.text import one_line
 
 _OPEN = "${{"
-_NAME = r"env\.[A-Za-z_][A-Za-z0-9_-]*"
+_NAME = r"env\.[A-Za-z0-9_-]+"  # as the reference implementation has it
 _LITERAL = r"""'[^']*'|"[^"]*"|-?[0-9]+(?:\.[0-9]+)?"""
 _OPERAND = re.compile(rf"{_LITERAL}|{_NAME}")
 _EXPRESSION = re.compile(rf"\$\{{\{{\s*(?:{_OPERAND.pattern})(?:\s*\|\|\s*(?:{_OPERAND.pattern}))*\s*\}}\}}")

@@ -1,19 +1,32 @@
 """What is taken back was there: a retraction, or the old half of a correction, equals a row that is in force.
 
-What is in force without a key says `odfchain.slices.rows_in_force`. Commits of what an engine brought and
-check 10 of verification use this one rule. Slices are decoded once more for it, and what is kept are hashes
-of the rows that are taken back and of the rows that look like them, so memory follows the number of
-retractions. Source: specification "Retractions and Corrections".
+What is in force without a key says `odfchain.slices.rows_in_force`. Commits of what an engine or a changelog
+brought and check 10 of verification use this one rule. Slices are decoded once more for it, and what is kept
+are hashes of the rows that are taken back and of the rows that look like them, so memory follows the number
+of retractions. Source: specification "Retractions and Corrections".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from odfchain.digest.row_hash import Numbers
+from odfchain.model.events import AddPushSource, MetadataEvent, SetPollingSource
+from odfchain.model.sources import primary_key
 from odfchain.slices.rows_in_force import SliceFile, Walk, hashed_rows, takes_back
+
+SOURCES = AddPushSource.KIND, SetPollingSource.KIND
+
+
+def are_of_several_keys(events: Iterable[MetadataEvent]) -> bool:
+    """Whether the sources that these events define tell records apart by different keys.
+
+    Then what one of them took back another may take back again.
+    """
+    keys = {primary_key(e.merge) for e in events if isinstance(e, AddPushSource | SetPollingSource)}
+    return len(keys) > 1
 
 
 def taken_back_in_vain(

@@ -3,10 +3,12 @@
 - Rows count in order of offset. An offset occurs once in a chain, so there are no ties.
 - `+A` and `+C` put a row in force, `-R` and `-C` take one out of force (`TAKES_BACK`).
 - With a primary key, the row of each key with the largest offset is in force if it puts one in force: older
-  ones are history whatever they say, and a `-C` without its `+C` leaves nothing. Parts of a key compare
-  null-safe (nulls are one key), -0.0 is 0.0, and NaN is NaN.
+  ones are history whatever they say, and a `-C` without its `+C` leaves nothing. Nulls are one key.
 - Without a key, rows are told apart by all columns but offset, operation and system time, and a missing
-  column is null. What takes a row back takes the oldest equal one in force; where there is none it has no
+  column is null.
+- In both, values compare as Spark compares them, at any depth: -0.0 is 0.0, NaN is NaN, whatever its bits,
+  and a map has no order.
+- Without a key, what takes a row back takes the oldest equal one in force; where there is none it has no
   effect, now or later. Who only reads may ask for the net instead: there it counts against equal rows that
   come later. The two differ only where verification finds a fault (check 10).
 - The state is what is in force, as it was recorded, in order of offset. So a state with its offsets and
@@ -26,10 +28,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
-from odfchain.digest.row_hash import Numbers, hash_rows
+from odfchain.digest.row_hash import Numbers, hash_rows, same_floats
 from odfchain.errors import BadInputError
 from odfchain.model.enums import TAKES_BACK
 from odfchain.model.events import DatasetVocabulary, OffsetInterval
@@ -102,11 +103,11 @@ def takes_back(operations: Numbers) -> Numbers:
 
 
 def hashed_rows(
-    item: SliceFile, upto: int | None = None, *, groups: Sequence[int] | None = None
+    item: SliceFile, upto: int | None = None, *, groups: Sequence[int] | None = None, exact: bool = False
 ) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
     """(offsets, operations, hashes of the values as `PAIR`), by batch, of all row groups or of these."""
     for batch, offsets, operations in rows_of(item, None, upto, groups=groups):
-        yield offsets, operations, hash_rows(batch, set(item.vocabulary.columns[:3]))
+        yield offsets, operations, hash_rows(batch, set(item.vocabulary.columns[:3]), exact=exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +197,7 @@ def comparable(batch: pa.RecordBatch, name: str) -> list[pa.Array]:
         hashes = hash_rows(pa.RecordBatch.from_arrays([column], [name]), ())
         return [pa.array(hashes["high"]), pa.array(hashes["low"])]
     if t.is_floating(column.type):
-        number = pc.add(column.cast(pa.float64()), 0.0)
-        column = pc.if_else(pc.is_nan(number), pa.scalar(float("nan")), number)
+        column = same_floats(column)
     return [column]
 
 

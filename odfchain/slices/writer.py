@@ -234,7 +234,11 @@ class _AnnotatingWriter(pq.ParquetWriter):  # type: ignore[misc]
     def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
         """Write the rows, as `pyarrow.parquet.ParquetWriter` does."""
         annotated = pa.schema([f.with_type(self.schema.field(f.name).type) for f in table.schema])
-        super().write_table(table.cast(annotated), row_group_size)
+        # others stay as they are: Arrow refuses items that a window leaves out
+        columns = [
+            c if c.type == f.type else c.cast(f.type) for c, f in zip(table.columns, annotated, strict=True)
+        ]
+        super().write_table(pa.table(columns, schema=annotated), row_group_size)
 
 
 def _leaf_paths(schema: pa.Schema, names: list[str]) -> list[str]:

@@ -10,6 +10,7 @@ from odfchain.limits import INPUT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+    from pyspark.sql.types import DataType
 
 
 def quoted(name: str) -> str:
@@ -42,6 +43,23 @@ def any_of(conditions: Iterable[Column]) -> Column:
     for condition in conditions:
         result = condition if result is None else result | condition
     return F.lit(False) if result is None else result
+
+
+def comparable(value: Column, kind: DataType) -> Column:
+    """A value as Spark can compare it: maps, which have no order, are entries in order, at any depth."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as t
+
+    if "map<" not in kind.simpleString():
+        return value
+    if isinstance(kind, t.ArrayType):
+        return F.transform(value, lambda item: comparable(item, kind.elementType))
+    if isinstance(kind, t.MapType):
+        entry = t.StructType().add("key", kind.keyType).add("value", kind.valueType)
+        return F.array_sort(comparable(F.map_entries(value), t.ArrayType(entry)))
+    assert isinstance(kind, t.StructType)  # noqa: S101 - nothing else holds a map
+    parts = [comparable(value[field.name], field.dataType).alias(field.name) for field in kind]
+    return F.when(value.isNotNull(), F.struct(*parts))
 
 
 RESERVED = "__odfchain_"

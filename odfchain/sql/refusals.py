@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from odfchain.errors import RefusedQueryError
@@ -26,6 +27,7 @@ from odfchain.sql.text_times import (
     has_text,
     holds,
     names_zone,
+    parts_of,
     reads_times,
     spells_date,
     times_in,
@@ -272,12 +274,16 @@ class StepChecker:
             return
         if isinstance(source, str) and isinstance(target, str) and source != "variant" and has_text(source):
             if _is_constant(child):
-                self._constant(child, expressions.classes[i + 1], function or node, node)
+                self._constant(child, function or node, node)
                 return
             if not self._replayed:
                 if (made := _constant_column(region, child)) is not None:
-                    self._constant(made, made.getClass().getName(), made, node)
+                    self._constant(made, made, node)
                 return
+        elif (parts := _written_out(child, source, target)) is not None:
+            for part in parts:
+                self._constant(part, function or node, node)
+            return
         constant = _is_constant(child) or not has_text(source)
         hint = _FORMAT_HINT if has_text(source) else "add it to a date: make_timestamp(day, time)"
         what = "may mean the present time" if constant else "may read a bare time of day as today's"
@@ -299,8 +305,8 @@ class StepChecker:
         if texts and times_in(json.loads(node.pivotColumn().dataType().json())):
             raise self.refuse(texts[0], "may mean the present time", _CLOCK_HINT)
 
-    def _constant(self, child: Any, kind: str, node: Any, around: Any) -> None:
-        value = child.value() if kind.endswith(".Literal") else ""
+    def _constant(self, child: Any, node: Any, around: Any) -> None:
+        value = child.value() if _class_name(child) == "Literal" else ""
         if value is None:
             return
         text = value if isinstance(value, str) else value.toString()
@@ -308,6 +314,24 @@ class StepChecker:
             raise self.refuse(node, "may mean the present time", _CLOCK_HINT, around)
         if self._replayed and names_zone(text):
             raise self.refuse(node, *_ZONE, around)
+
+
+def _written_out(value: Any, source: Any, target: Any) -> list[Any] | None:
+    """The texts of an array, map or struct of constants that become times; None for any other value."""
+    if not reads_times(source, target):
+        return []
+    kind, children = _class_name(value), list(items(value.children()))
+    if isinstance(source, str) or isinstance(target, str):
+        if kind == "Cast" and children[0].dataType().typeName() == "void":  # a null among texts
+            return []
+        return [value] if kind == "Literal" and source == "string" else None
+    if kind not in ("CreateArray", "CreateMap", "CreateNamedStruct"):
+        return None
+    if kind == "CreateNamedStruct":
+        children = children[1::2]
+    pairs = zip(cycle(parts_of(source)), cycle(parts_of(target)), strict=False)
+    found = [_written_out(child, *pair) for child, pair in zip(children, pairs, strict=False)]
+    return None if None in found else [text for texts in found for text in texts or ()]
 
 
 def _constant_column(region: PlanNodes, column: Any) -> Any:

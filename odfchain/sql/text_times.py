@@ -32,17 +32,17 @@ def times_in(kind: Any) -> frozenset[str]:
     """The dates and times that a type holds at any depth."""
     if isinstance(kind, str):
         return frozenset({kind.partition("(")[0]}) if _TEMPORAL.match(kind) else frozenset()
-    return frozenset().union(*(times_in(part) for part in _parts(kind)))
+    return frozenset().union(*(times_in(part) for part in parts_of(kind)))
 
 
 def has_text(kind: Any) -> bool:
     """Whether a type holds text at any depth, or values that may be text."""
-    return bool(_TEXT.match(kind)) if isinstance(kind, str) else any(has_text(p) for p in _parts(kind))
+    return bool(_TEXT.match(kind)) if isinstance(kind, str) else any(has_text(p) for p in parts_of(kind))
 
 
 def holds(kind: Any, plain: Collection[str]) -> bool:
     """Whether a type is one of these plain types, or holds one at any depth."""
-    return kind in plain if isinstance(kind, str) else any(holds(part, plain) for part in _parts(kind))
+    return kind in plain if isinstance(kind, str) else any(holds(part, plain) for part in parts_of(kind))
 
 
 def reads_times(source: Any, target: Any) -> bool:
@@ -53,7 +53,7 @@ def reads_times(source: Any, target: Any) -> bool:
     if isinstance(source, str) or isinstance(target, str):
         made = times_in(target)
         return bool(made) and (has_text(source) or ("time" in times_in(source) and made != {"time"}))
-    pairs = zip(_parts(source), _parts(target), strict=False)
+    pairs = zip(parts_of(source), parts_of(target), strict=False)
     return any(reads_times(one, other) for one, other in pairs)
 
 
@@ -76,7 +76,8 @@ def names_zone(text: str) -> bool:
     return _FIXED_ZONE.match(rest) is None
 
 
-def _parts(kind: Any) -> list[Any]:
+def parts_of(kind: Any) -> list[Any]:
+    """The types that an array, a map or a struct is made of."""
     if isinstance(kind, str):
         return []
     if kind["type"] == "array":

@@ -75,9 +75,15 @@ class _SliceRows:
         from odfchain.slices.rows_in_force import Walk, hashed_rows, takes_back
 
         nothing = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, PAIR))
-        rows = [nothing, *(found for item in slices for found in hashed_rows(item))]
-        offsets, operations, hashes = (np.concatenate(parts) for parts in zip(*rows, strict=True))
-        return cls(hashes, Walk.of(offsets, takes_back(operations), hashes).kept)
+
+        def read(*, exact: bool) -> tuple[Numbers, Walk]:
+            rows = [nothing, *(found for item in slices for found in hashed_rows(item, exact=exact))]
+            offsets, operations, hashes = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+            return hashes, Walk.of(offsets, takes_back(operations), hashes)
+
+        # what this engine takes back is as it was recorded, and so is what it makes of the output
+        hashes, walk = read(exact=True)
+        return cls(hashes, walk.kept if not walk.in_vain.any() else read(exact=False)[1].kept)
 
     def last(self, keys: Numbers, wanted: Numbers) -> Numbers:
         """Which rows are the last so many of their kind in force."""

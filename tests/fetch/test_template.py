@@ -54,11 +54,14 @@ def test_every_template_case_is_tested() -> None:
         ("${{ 'first' || env.A }}", "first"),
         ("${{ env.X || 'env.A || 1' }}", "env.A || 1"),
         ("${{ env.X\n || env.Y ||\t7 }}", "7"),
+        ("${{ env.1a }}${{ env.1 }}", "34"),
+        ("${{ env.X || env.-_9 }}", "5"),
+        ("${{ env.2b || 1 }}", "1"),
         ("$A ${B} {{ C }} $$ }}", "$A ${B} {{ C }} $$ }}"),
     ],
 )
 def test_values_and_defaults(text: str, expected: str) -> None:
-    assert expand(text, {"A": "1", "B": "2", "EMPTY": ""}) == expected
+    assert expand(text, {"A": "1", "B": "2", "EMPTY": "", "1a": "3", "1": "4", "-_9": "5"}) == expected
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,8 @@ def test_values_and_defaults(text: str, expected: str) -> None:
     ["${{", "${{ env.A", "${{ A }}", "${{ secrets.A }}", "${{ env. }}", "${{ env.A | 'x' }}",
      "${{ env.A || env.B || }}", "${{ || env.A }}", "${{ }}", "${{ env.A env.B }}", "${{ env.A || || 1 }}",
      "${{ 'a' 'b' }}", "${{ 1 2 }}", "${{ true }}", "${{ 'x\" }}", "${{ env.A && 1 }}",
-     "${{ env.A || 'x }}", "${{ env.A || x }}", "${{ env.A || 1. }}", "${{ env.1 }}", "${{ env.A }"],
+     "${{ env.A || 'x }}", "${{ env.A || x }}", "${{ env.A || 1. }}", "${{ env.1.a }}", "${{ env.ä }}",
+     "${{ env.1 a }}", "${{ 1a }}", "${{ env.A }"],
 )  # fmt: skip
 def test_what_is_no_template(text: str) -> None:
     with pytest.raises(FetchError, match="is not a template"):
@@ -103,6 +107,7 @@ def test_values_in_texts() -> None:
     assert values_in(texts, {"A": "1", "C": "", "D": "4"}) == {"1"}
     several = ["${{ env.A || env.B || 'env.D' }}"]
     assert names_in(several) == {"A", "B"}
+    assert names_in(["${{ env.1a || env.2 || 3 }}"]) == {"1a", "2"}
     assert values_in(several, {"A": "1", "B": "2", "D": "4"}) == {"1", "2"}, "whichever is taken"
 
 

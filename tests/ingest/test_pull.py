@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from odfchain.errors import (
     FetchError,
     GuardError,
     IngestError,
+    OdfchainError,
     PrepareError,
     QueryError,
     SourceNotFoundError,
@@ -395,6 +397,40 @@ def test_a_file_that_changes_while_it_is_read(workspace: Workspace, tmp_path: Pa
     assert dataset.pull().blocks == 2
     assert [row[1] for row in rows(dataset)] == ["A", "B", "C", "D"], "all of it, and once"
     assert dataset.pull().status == PullStatus.UP_TO_DATE.value
+
+
+@pytest.mark.parametrize("glob", [False, True])
+@pytest.mark.parametrize("script", ["cat; rm {0}", "rm {0}; cat; echo D,x", "rm -r {1}; cat"])
+def test_a_file_that_goes_away_while_it_is_read(
+    workspace: Workspace, tmp_path: Path, glob: bool, script: str
+) -> None:
+    """Whatever went wrong for it: the error is of our tree, says so and what to do, and nothing is recorded."""
+    path = tmp_path / "there" / "in.csv"
+    path.parent.mkdir()
+    touch(path, ABC, 1_600_000_000)
+    pipe = f"[{{kind: Pipe, command: [sh, -c, '{script.format(path, path.parent)}']}}]"
+    fetch = f"kind: FilesGlob, path: '{path.parent}/*.csv'" if glob else file_url(path)
+    dataset = polled(workspace, fetch, prepare=pipe)
+    with unchanged(dataset.path), pytest.raises(SourceNotFoundError) as caught:
+        dataset.pull()
+    assert str(caught.value) == f"{path} went away while it was read; nothing was committed"
+    assert caught.value.hint == "pull again when it is back"
+
+
+def test_what_the_system_refuses_is_an_error_of_ours(workspace: Workspace, tmp_path: Path) -> None:
+    """A workspace that is gone, in whatever is asked of it from Python."""
+    path = tmp_path / "in.csv"
+    touch(path, ABC, 1_600_000_000)
+    dataset = polled(workspace, file_url(path))
+    shutil.rmtree(workspace.path)
+    asked: list[Callable[[], object]] = [
+        lambda: list(workspace), lambda: workspace["cities"], lambda: len(workspace), workspace.gc,
+        lambda: "cities" in workspace, dataset.pull, lambda: dataset.ingest([path]), dataset.tail, dataset.sign,
+        lambda: dataset.set_watermark("2020-01-01"), lambda: workspace.sql("select 1 from cities"),
+    ]  # fmt: skip
+    for ask in asked:
+        with pytest.raises(OdfchainError):
+            ask()
 
 
 def test_what_cannot_be_pulled(workspace: Workspace, tmp_path: Path) -> None:

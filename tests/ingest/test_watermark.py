@@ -13,9 +13,11 @@ from odfchain.api import Dataset, Workspace
 from odfchain.errors import AppendError, GuardError
 from odfchain.ingest.polling import PullStatus
 from odfchain.model.duration import Duration
+from odfchain.model.events import AddData
 from odfchain.model.sources import WatermarkRule
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.watermark import latest_believed, of_data, of_system_time
+from tests.kit.polled_sources import file_url, polled, touch
 from tests.kit.support import Result, unchanged
 
 DAY = Duration(86_400_000)
@@ -280,3 +282,89 @@ def test_the_time_of_a_file_of_the_future(workspace: Workspace, tmp_path: Path) 
     )
     with pytest.raises(GuardError, match=r"1\.csv: row 1 .*that of the source, 2200"):
         dataset.pull()
+
+
+# --- files of a glob ---------------------------------------------------------------------------------------
+
+DATED = "eventTime: {kind: FromPath, pattern: '(\\d+-\\d+-\\d+)', timestampFormat: 'yyyy-MM-dd'}"
+LEDGER = "{kind: Ledger, primaryKey: [city]}"
+AB = "city,population\nA,1\nB,2\n"
+
+
+def marks(dataset: Dataset) -> list[tuple[bool, str | None]]:
+    """Of each block of data, oldest first: whether it has rows, and its watermark."""
+    events = [block.block.event for block in dataset.log()]
+    data = [event for event in reversed(events) if isinstance(event, AddData)]
+    return [(e.new_data is not None, e.new_watermark and str(e.new_watermark)[:16]) for e in data]
+
+
+@pytest.mark.parametrize("merge", [SNAPSHOT, LEDGER, "{kind: UpsertStream, primaryKey: [city]}"])
+def test_a_file_without_news_advances_the_watermark(workspace: Workspace, tmp_path: Path, merge: str) -> None:
+    """Specification "FetchStep::FilesGlob": every file is processed individually and advances the watermark."""
+    dataset = polled(workspace, f"kind: FilesGlob, path: '{tmp_path}/*.csv', {DATED}", merge=merge)
+    for day in (1, 3, 5):
+        (tmp_path / f"2020-01-0{day}.csv").write_text(AB)
+    assert dataset.pull().blocks == 4, "a schema, and a block for each file of one pull"
+    (tmp_path / "2020-01-07.csv").write_text(AB)
+    assert dataset.pull().watermark == at("2020-01-07")
+    assert marks(dataset) == [(day == 1, f"2020-01-0{day}T00:00") for day in (1, 3, 5, 7)]
+    assert dataset.summary.source_state is not None
+    assert dataset.summary.source_state.value == "2020-01-07.csv"
+    with unchanged(dataset.path):
+        assert dataset.pull().status == PullStatus.UP_TO_DATE.value
+    assert dataset.verify().ok
+
+
+def test_a_file_that_only_takes_back_advances_the_watermark(workspace: Workspace, tmp_path: Path) -> None:
+    """Its rows have the event times of what they take back, so a block without rows says it."""
+    rule = "{kind: Snapshot, primaryKey: [city]}\n      watermark: {maxDelay: 1 day}"
+    dataset = polled(workspace, f"kind: FilesGlob, path: '{tmp_path}/*.csv', {DATED}", merge=rule)
+    (tmp_path / "2020-01-02.csv").write_text(AB)
+    (tmp_path / "2020-01-05.csv").write_text(AB.replace("B,2\n", ""))
+    (tmp_path / "2020-01-09.csv").write_text(AB.replace("B,2\n", "C,2\n"))
+    dataset.pull()
+    days = [(True, 1), (True, 1), (False, 4), (True, 8)]
+    assert marks(dataset) == [(rows, f"2020-01-0{day}T00:00") for rows, day in days]
+    assert dataset.verify().ok
+
+
+def test_a_file_without_an_event_time_has_that_of_the_system(workspace: Workspace, tmp_path: Path) -> None:
+    dataset = polled(workspace, f"kind: FilesGlob, path: '{tmp_path}/*.csv'", merge=SNAPSHOT)
+    for name, time in (("1", "2090-03-01"), ("2", "2090-03-02")):
+        (tmp_path / f"{name}.csv").write_text(AB)
+        dataset.pull(system_time=at(time))
+    assert marks(dataset) == [(True, "2090-03-01T00:00"), (False, "2090-03-02T00:00")]
+    assert dataset.verify().ok
+
+
+def test_what_a_file_does_not_advance(workspace: Workspace, tmp_path: Path) -> None:
+    """Not behind what was, nor beyond the bound; and where rows have event times of their own, those count."""
+    glob = f"kind: FilesGlob, path: '{tmp_path}/*.csv', {DATED.replace('(', 'x(')}"
+    dataset = polled(workspace, glob, merge=SNAPSHOT)
+    for name in ("ax2020-01-05", "bx2020-01-02", "cx2999-01-01"):
+        (tmp_path / f"{name}.csv").write_text(AB)
+    dataset.pull(system_time=at(NOW))
+    expected = ["2020-01-05T00:00", "2020-01-05T00:00", "2090-03-11T12:00"]
+    assert [mark for _, mark in marks(dataset)] == expected
+    other = tmp_path / "own"
+    other.mkdir()
+    fetch = f"fetch: {{kind: FilesGlob, path: '{other}/*.csv', {DATED}}}\n      "
+    text = MANIFEST.format(source="SetPollingSource", fetch=fetch, merge=LEDGER, rule="", type="TIMESTAMP")
+    (own,) = workspace.add(text.replace("name: cities", "name: own"))
+    csv(other / "2020-02-01.csv", "2020-01-01T00:00:00Z,A,1")
+    csv(other / "2020-02-02.csv", "2020-01-01T00:00:00Z,A,1")
+    own.pull()
+    assert marks(own) == [(True, "2020-01-01T00:00"), (False, "2020-01-01T00:00")]
+    assert dataset.verify().ok
+    assert own.verify().ok
+
+
+def test_other_sources_advance_by_their_rows_alone(workspace: Workspace, tmp_path: Path) -> None:
+    """As `writer_cases.json` has it: of one object, that it was written again says nothing of events."""
+    path = tmp_path / "in.csv"
+    dataset = polled(workspace, file_url(path), merge=SNAPSHOT)
+    for seconds in (1_600_000_000, 1_600_100_000):
+        touch(path, AB, seconds)
+        dataset.pull()
+    assert marks(dataset) == [(True, "2020-09-13T12:26"), (False, "2020-09-13T12:26")]
+    assert dataset.verify().ok

@@ -18,7 +18,7 @@ NO_KEY: tuple[str, ...] = ()
 HISTORIES = 12
 COLUMNS = [["k", "float64"], ["s", "string"], ["n", "list"]]
 VALUES: dict[str, list[Any]] = {
-    "k": [None, 0.0, -0.0, 1.5, float("nan")],
+    "k": [None, 0.0, -0.0, 1.5, float("nan"), -float("nan")],
     "s": [None, "", "a"],
     "n": [None, [], [1], [1, None]],
 }
@@ -50,9 +50,9 @@ def system_time(block: int) -> str:
     return (MADE + dt.timedelta(hours=block + 1)).isoformat()
 
 
-def alike(values: tuple[Any, ...], *, zeros: bool) -> str:
-    """What is equal where values are: nulls and NaN are, both zeros only as parts of a key."""
-    return repr([0.0 if zeros and value == 0 and value is not None else value for value in values])
+def alike(values: tuple[Any, ...]) -> str:
+    """What is equal where values are: nulls, NaN and both zeros are (case 13)."""
+    return repr([value + 0.0 if isinstance(value, float) else value for value in values])
 
 
 def expected(rows: list[Row], key: tuple[str, ...], time: dt.datetime | None) -> list[int]:
@@ -62,8 +62,8 @@ def expected(rows: list[Row], key: tuple[str, ...], time: dt.datetime | None) ->
         kept: list[int] = []
         missing: list[str] = []
         for offset, (op, when, *values) in enumerate(rows):
-            same = alike((when, *values), zeros=False)
-            equal = [i for i in kept if alike((rows[i][1], *rows[i][2:]), zeros=False) == same]
+            same = alike((when, *values))
+            equal = [i for i in kept if alike((rows[i][1], *rows[i][2:])) == same]
             if op in ("-R", "-C"):
                 kept.remove(equal[0]) if equal else missing.append(same)
             elif same in missing:
@@ -74,7 +74,7 @@ def expected(rows: list[Row], key: tuple[str, ...], time: dt.datetime | None) ->
     parts = [names.index(name) + 2 for name in key]
     of_key: dict[str, list[int]] = {}
     for offset, row in enumerate(rows):
-        of_key.setdefault(alike(tuple(row[part] for part in parts), zeros=True), []).append(offset)
+        of_key.setdefault(alike(tuple(row[part] for part in parts)), []).append(offset)
     found = []
     for offsets in of_key.values():
         if time is None:

@@ -52,6 +52,19 @@ def test_a_slice(tmp_path: Path) -> None:
     assert table["city"].to_pylist() == ["a", "b", "c", None, "e"]
 
 
+def test_items_that_a_window_leaves_out_do_not_count(tmp_path: Path) -> None:
+    """Several slices are windows of one batch; a null among the required items of another is no matter of it."""
+    items = pa.list_(pa.field("item", pa.float64(), nullable=False))
+    rows = batch(3, l=pa.array([[1.0], [2.0, None], [3.0]], pa.list_(pa.float64())))
+    for start, there in ((0, [1.0]), (2, [3.0])):
+        facts = write_slice([rows.slice(start, 1)], spec(tmp_path, pa.field("l", items)))
+        assert facts is not None
+        assert pq.read_table(facts.path)["l"].to_pylist() == [there]
+    with pytest.raises(SliceInputError) as caught:
+        write_slice([rows.slice(1, 1)], spec(tmp_path, pa.field("l", items)))
+    assert "contains 1 null elements" in str(caught.value)
+
+
 class Remembers(SliceObserver):
     """Keeps what it is shown, and says so when something comes in another order than promised."""
 

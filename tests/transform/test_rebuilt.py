@@ -115,6 +115,13 @@ def test_the_output_is_what_the_query_says(old: list[Row], new: list[Row], cut: 
             assert not len(taken_back_in_vain([*earlier, last], [last]))
 
 
+def test_the_sign_of_a_zero_is_put_right_and_equal_rows_take_each_other_back(tmp_path: Path) -> None:
+    old = write(tmp_path, "old", [(0, "a", -0.0), (0, "b", 0.0), (1, "b", -0.0)], 0)
+    new = write(tmp_path, "new", [(0, "a", 0.0)], 3)
+    assert repr(difference(tmp_path, [old], new, 3)) == repr([(1, "a", -0.0), (0, "a", 0.0)])
+    assert difference(tmp_path, [old], old, 3) == []
+
+
 def test_columns_that_the_output_did_not_have(tmp_path: Path) -> None:
     """An older slice lacks a column: there it is null."""
     old = write(tmp_path, "old", [(0, "a", None), (0, "b", None)], 0, SCHEMA.remove(5))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from odfchain.engine.engine_version import RULES, engine_version
 from tests.kit.support import derivative, manifest
 
 if TYPE_CHECKING:
@@ -102,3 +103,37 @@ def test_a_zero_below_zero_is_taken_back_as_it_was_recorded(
         dataset.pull()
     assert net(dataset, "k", "f") == written([["b", 0.0], ["c", -0.0], ["d", float("nan")], ["e", 0.0]])
     check_replay(workspace, dataset)
+
+
+@pytest.mark.parametrize(
+    ("rules", "ranked", "counted"),
+    [
+        pytest.param(2, [["a", 1], ["b", 2], ["c", 3]], [[2]], marks=pytest.mark.soak),
+        (RULES, [["b", 1], ["c", 2]], [[1]]),
+    ],
+)
+def test_a_row_takes_back_an_equal_one_that_is_written_otherwise(
+    workspace: Workspace, tmp_path: Path, rules: int, ranked: list[list[Any]], counted: list[list[Any]]
+) -> None:
+    """As in the state of the input; what was recorded by earlier rules is replayed by them."""
+    schema = '["op INT", "event_time TIMESTAMP", "k STRING", "f DOUBLE", "v BIGINT"]'
+    (numbers,) = workspace.add(manifest("{kind: ChangelogStream, primaryKey: [k]}", schema, name="numbers"))
+    version = engine_version().replace(f"odfchain_{RULES}", f"odfchain_{rules}")
+    engine, inputs = f"spark, version: {version}", "[{datasetRef: numbers}]"
+    rank = "SELECT event_time, k, f, rank() OVER (ORDER BY v) AS place FROM numbers"
+    day = "window(event_time, '1 day')"
+    count = f"SELECT {day}.start AS event_time, count(*) AS place, min(f) AS f FROM numbers GROUP BY {day}"
+    ranking, counting = (
+        workspace.add(derivative(query, name=name, inputs=inputs, engine=engine), check=False)[0]
+        for name, query in (("ranking", rank), ("counting", count))
+    )
+    path = tmp_path / "in.csv"
+    for rows in ("0,2024-01-01,a,-0.0,1\n0,2024-01-01,b,1,2", "1,2024-01-01,a,0.0,1\n0,2024-01-05,c,1,3"):
+        path.write_text(f"op,event_time,k,f,v\n{rows}\n")
+        numbers.ingest([path])
+        ranking.pull()
+        counting.pull()
+    assert net(ranking, "k", "place") == written(ranked)
+    assert net(counting, "place") == written(counted)
+    for dataset in (ranking, counting):
+        check_replay(workspace, dataset)

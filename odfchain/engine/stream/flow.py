@@ -256,7 +256,7 @@ class Flow(ABC):
         from pyspark.sql import functions as F
 
         both = now.withColumn("back", F.lit(False)).union(was.withColumn("back", F.lit(True)))
-        new, gone = in_force(both, now.columns)
+        new, gone = in_force(both, now.columns, to_the_bit=True)
         output = op.node.output
         return RowChanges(self.catalyst.adapted(new, output), marks, self.catalyst.adapted(gone, output))
 
@@ -284,7 +284,8 @@ class Flow(ABC):
         )
         made = made_columns(op)
         unlike = {f"c{i}" for i, a in enumerate(op.node.output) if a.id in made}
-        left, unmatched = in_force(both, [c for c in columns if c not in unlike])
+        alike = [c for c in columns if c not in unlike]
+        left, unmatched = in_force(both, alike, to_the_bit=not self.rules.takes_back_equals)
         late = earlier(time, mark.kept_before, unmatched)
         self.memory.late.append((table_of(op), unmatched.where(late)))
         self.memory.unmatched.append((table_of(op), unmatched.where(~late)))

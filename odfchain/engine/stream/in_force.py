@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from odfchain.model.enums import TAKES_BACK
+from odfchain.spark.columns import comparable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -16,16 +17,23 @@ def takes_back(operation: Column) -> Column:
     return operation.isin(*TAKES_BACK)
 
 
-def in_force(rows: DataFrame, alike: Sequence[str]) -> tuple[DataFrame, DataFrame]:
+def in_force(
+    rows: DataFrame, alike: Sequence[str], *, to_the_bit: bool = False
+) -> tuple[DataFrame, DataFrame]:
     """(the rows in force, those that take back what is not there), both in the order in which they came.
 
     A row with `back` takes the oldest row out of force that came before it and has the same values in the
-    columns `alike`; where there is none it has no effect, now or later.
+    columns `alike`; where there is none it has no effect, now or later. What is compared `to_the_bit` was
+    emitted as it was recorded; else the rule is that of states (`odfchain.slices.rows_in_force`).
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    whole = Window.partitionBy(*[comparable(rows, name) for name in alike])
+    values = [
+        recorded(rows, name) if to_the_bit else comparable(F.col(name), rows.schema[name].dataType)
+        for name in alike
+    ]
+    whole = Window.partitionBy(*values)
     each = whole.orderBy("i")
     until = each.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     earlier = each.rowsBetween(Window.unboundedPreceding, -1)
@@ -41,7 +49,7 @@ def in_force(rows: DataFrame, alike: Sequence[str]) -> tuple[DataFrame, DataFram
     return numbered.where("kept").drop(*made), numbered.where("unmatched").drop(*made)
 
 
-def comparable(frame: DataFrame, name: str) -> Column:
+def recorded(frame: DataFrame, name: str) -> Column:
     """A column as something that is equal only where it is recorded alike.
 
     Maps cannot be compared, and Spark takes -0.0 and 0.0 for the same.

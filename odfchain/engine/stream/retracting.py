@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from odfchain.engine.stream.flow import Flow, StepMemory
-from odfchain.engine.stream.in_force import comparable, in_force
+from odfchain.engine.stream.in_force import in_force, recorded
 from odfchain.engine.stream.operators import ConstantRows, InputScan, Operator, Retracting, RowWise, UnionAll
 from odfchain.engine.stream.tables import TableColumns, Tables
 from odfchain.model.enums import OperationType
@@ -73,7 +73,7 @@ class RetractingFlow:
             counted = rows[0].union(rows[1]).coalesce(1)
             net = F.sum("n").alias("n")
             if self._flow.rules.tells_zeros_apart:
-                alike = [comparable(counted, name).alias(f"key-{name}") for name in columns]
+                alike = [recorded(counted, name).alias(f"key-{name}") for name in columns]
                 counted = counted.groupBy(*alike).agg(*[F.first(name).alias(name) for name in columns], net)
             else:
                 counted = counted.groupBy(*columns).agg(net)
@@ -135,7 +135,8 @@ class RetractingFlow:
             from pyspark.sql import functions as F
 
             back = catalyst.frame(rows.back).select(*columns).withColumn("back", F.lit(True))
-            everything, _ = in_force(everything.withColumn("back", F.lit(False)).union(back), columns)
+            both = everything.withColumn("back", F.lit(False)).union(back)
+            everything, _ = in_force(both, columns, to_the_bit=True)
         self._memory.after[name] = everything
         return everything
 

@@ -75,7 +75,7 @@ class Tables:
             rows = old.select(*used, "o", F.lit(False).alias("back")).union(rows).coalesce(1)
         if table in self._changing and table not in self._versions:
             alike = [column for column in used if column not in self.tables[table].made]
-            rows, unmatched = in_force(rows, alike)
+            rows, unmatched = in_force(rows, alike, to_the_bit=not self._flow.rules.takes_back_equals)
             self._memory.unmatched.append((table, unmatched))
         kept = rows.select(*used, "o").coalesce(1).sortWithinPartitions("o")
         self._memory.after[name] = kept

@@ -48,6 +48,8 @@ class Fetched:
     """Event time of rows that carry none; None means the system time of the run."""
     has_more: bool = False
     """Whether fetching again with `state` will bring more."""
+    advances: bool = False
+    """Whether the watermark follows the event time, whether or not a row that is new has it."""
 
 
 FetchResult: TypeAlias = Fetched | Literal[_UpToDate.UP_TO_DATE]

@@ -16,6 +16,8 @@ Files that come late (before the place) or change are not read again, as in the 
 would append rows twice. But they are told, when the caller knows when the state was recorded. Whoever wants
 them read orders the source `ByEventTime` with `FromMetadata`: a new or changed file is then the latest. With
 `cache: Forever` a changed file is not read again in any order; new files always are.
+
+Every file that is read advances the watermark, one without news as well (`Fetched.advances`).
 Source: specification "FetchStep::FilesGlob".
 """
 
@@ -110,6 +112,7 @@ def fetch_glob(
         state=etag_state(order.state_of(file)),
         event_time=_event_time(step.event_time, file),
         has_more=new[-1][0] > place,
+        advances=True,
     )
 
 

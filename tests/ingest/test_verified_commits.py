@@ -1,0 +1,187 @@
+"""No commit records what `verify` refuses: random inputs of every strategy are verified, or refused (RFC-052)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from odfchain.api import Dataset, Workspace
+from odfchain.errors import BadInputError, IngestError, OdfchainError
+from odfchain.spark.session import SparkEngine
+from tests.kit.support import limit_slices, manifest, unchanged
+
+CHANGELOG = "{kind: ChangelogStream, primaryKey: [k]}"
+MERGES = {
+    "append": "{kind: Append}",
+    "ledger": "{kind: Ledger, primaryKey: [k]}",
+    "snapshot": "{kind: Snapshot, primaryKey: [k]}",
+    "compared": "{kind: Snapshot, primaryKey: [k, s], compareColumns: [v]}",
+    "upsert": "{kind: UpsertStream, primaryKey: [k]}",
+    "changelog": CHANGELOG,
+    "of two columns": "{kind: ChangelogStream, primaryKey: [k, s]}",
+}
+TIMES = [None, None, "2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z", "1969-12-31T23:59:59.999Z"]
+FLOATS = [None, "NaN", "-0.0", "0.0", "1.5"]
+EXAMPLES = {"ci": 2, "local": 20, "soak": 40, "deep": 400}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
+OPTIONS: dict[str, Any] = {"allow_retract": True, "allow_empty": True}
+
+
+def drawn(draw: random.Random, *, operations: bool, times: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {"op": draw.choice([0, 0, 0, 1, 1, 2, 3, None])} if operations else {}
+    row |= {"k": draw.choice(FLOATS), "s": draw.choice([None, "", "a"]), "v": draw.choice(FLOATS)}
+    row["l"] = draw.choice([None, [], ["-0.0"], ["0.0"], ["NaN", None]])
+    return row | ({"event_time": draw.choice(TIMES)} if times else {})
+
+
+def releases(draw: random.Random, *, operations: bool, times: bool) -> Iterator[list[dict[str, Any]]]:
+    """Inputs of rows, of which many come again; a changelog mostly takes back what it has said."""
+    said: list[dict[str, Any]] = []
+    for _ in range(draw.randrange(2, 5)):
+        rows: list[dict[str, Any]] = []
+        for _ in range(draw.randrange(7)):
+            row = drawn(draw, operations=operations, times=times)
+            if said and draw.random() < 0.6:
+                row = draw.choice(said) | ({"op": draw.choice([0, 1, 1])} if operations else {})
+                if times and draw.random() < 0.3:
+                    row["event_time"] = None
+            rows.append(row)
+            if row.get("op") == 2 and draw.random() < 0.8:
+                rows.append(row | {"op": 3, "v": draw.choice(FLOATS)})
+        said += [row for row in rows if row.get("op", 0) in (0, 3)]
+        yield rows
+
+
+def stream(workspace: Workspace, *, times: bool) -> Dataset:
+    columns = ["op INT", "k DOUBLE", "v DOUBLE", *(["event_time TIMESTAMP"] if times else [])]
+    (dataset,) = workspace.add(manifest(CHANGELOG, json.dumps(columns), kind="NdJson"))
+    return dataset
+
+
+def ingest(dataset: Dataset, folder: Path, *rows: tuple[Any, ...], at: str) -> None:
+    """Rows are (operation, key, value, event time)."""
+    path = folder / "in.ndjson"
+    named = [dict(zip(("op", "k", "v", "event_time"), row, strict=False)) for row in rows]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in named))
+    dataset.ingest([path], system_time=at)
+
+
+def recorded(dataset: Dataset) -> list[tuple[Any, ...]]:
+    rows = dataset.scan(["op", "k", "v", "event_time"]).to_arrow().to_pylist()
+    return [(row["op"], row["k"], row["v"], str(row["event_time"])[:10]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("row", "place"),
+    [
+        pytest.param((1, 2.0, 1.0, "2020-01-01T00:00:00Z"), 2, id="a key that was never there"),
+        pytest.param((1, 1.0, 9.0, "2020-01-01T00:00:00Z"), 2, id="another value"),
+        pytest.param((1, 1.0, 1.0, "2020-01-02T00:00:00Z"), 2, id="another event time"),
+        pytest.param((1, 1.0, 9.0), 2, id="another value, of no event time"),
+        pytest.param((2, 1.0, 9.0), 2, id="a correction of another value"),
+    ],
+)
+def test_what_was_never_there_is_not_taken_back(
+    workspace: Workspace, tmp_path: Path, row: tuple[Any, ...], place: int
+) -> None:
+    dataset = stream(workspace, times=True)
+    ingest(dataset, tmp_path, (0, 1.0, 1.0, "2020-01-01T00:00:00Z"), at="2030-01-01T00:00:00Z")
+    after = [(3, row[1], 2.0)] if row[0] == 2 else []
+    with unchanged(dataset.path), pytest.raises(BadInputError) as caught:
+        ingest(dataset, tmp_path, (0, 0.5, 0.5), row, *after, at="2030-01-02T00:00:00Z")
+    said = "takes back (-R, 1, or -C, 2) values that no row in force has"
+    assert str(caught.value) == f"{tmp_path}/in.ndjson: row {place}: {said}"
+    assert "the event time that were recorded" in str(caught.value.hint)
+    assert dataset.verify().ok
+
+
+def test_nothing_is_taken_back_twice(workspace: Workspace, tmp_path: Path) -> None:
+    dataset = stream(workspace, times=False)
+    ingest(dataset, tmp_path, (0, 1.0, 1.0), (1, 1.0, 1.0), at="2030-01-01T00:00:00Z")
+    for rows in ([(1, 1.0, 1.0)], [(0, 1.0, 1.0), (1, 1.0, 1.0), (1, 1.0, 1.0)]):
+        with unchanged(dataset.path), pytest.raises(BadInputError, match=f"row {len(rows)}: takes back"):
+            ingest(dataset, tmp_path, *rows, at="2030-01-02T00:00:00Z")
+    assert dataset.verify().ok
+
+
+@pytest.mark.parametrize("times", [True, False])
+def test_what_takes_back_without_an_event_time_means_that_of_the_row(
+    workspace: Workspace, tmp_path: Path, times: bool
+) -> None:
+    """Whether it was recorded before or comes in the same input; what is added has the time of the source."""
+    dataset = stream(workspace, times=times)
+    ingest(dataset, tmp_path, (0, 1.0, 1.0), (0, 2.0, -0.0), (0, 3.0, 3.0), at="2030-01-01T00:00:00Z")
+    rows = [(1, 1.0, 1.0), (0, 1.0, 2.0), (2, 2.0, 0.0), (3, 2.0, 4.0), (1, 2.0, 4.0), (0, 3.0, 5.0)]
+    ingest(dataset, tmp_path, *rows, at="2030-01-02T00:00:00Z")
+    ingest(dataset, tmp_path, (1, 1.0, 2.0), (2, 3.0, 3.0), (3, 3.0, "NaN"), at="2030-01-03T00:00:00Z")
+    first, second, third = ("2030-01-01", "2030-01-02", "2030-01-03")
+    expected = [
+        (0, 1.0, 1.0, first), (0, 2.0, 0.0, first), (0, 3.0, 3.0, first),
+        (1, 1.0, 1.0, first), (0, 1.0, 2.0, second), (2, 2.0, 0.0, first), (3, 2.0, 4.0, second),
+        (1, 2.0, 4.0, second), (0, 3.0, 5.0, second),
+        (1, 1.0, 2.0, second), (2, 3.0, 3.0, first), (3, 3.0, math.nan, third),
+    ]  # fmt: skip
+    assert repr(recorded(dataset)).replace("-0.0", "0.0") == repr(expected)
+    assert dataset.verify().ok
+
+
+@pytest.mark.parametrize(
+    "kind", [k if k in ("snapshot", "changelog") else pytest.param(k, marks=pytest.mark.soak) for k in MERGES]
+)
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 1 << 32))
+def test_what_is_recorded_is_verified(
+    engine: SparkEngine, tmp_path_factory: pytest.TempPathFactory, kind: str, seed: int
+) -> None:
+    draw = random.Random(f"{kind} {seed}")
+    operations, times = kind in ("upsert", "changelog", "of two columns"), draw.random() < 0.7
+    columns = [*(["op INT"] if operations else []), "k DOUBLE", "s STRING", "v FLOAT", "l ARRAY<DOUBLE>"]
+    columns += ["event_time TIMESTAMP"] if times else []
+    folder = tmp_path_factory.mktemp("verified")
+    workspace = Workspace.init(folder / "workspace")
+    workspace._engines.spark = engine
+    if draw.random() < 0.2:
+        limit_slices(workspace, 60)
+    (dataset,) = workspace.add(manifest(MERGES[kind], json.dumps(columns), kind="NdJson"))
+    path = folder / "in.ndjson"
+    for rows in releases(draw, operations=operations, times=times):
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        before = dataset.head
+        try:
+            dataset.ingest([path], **OPTIONS)
+        except OdfchainError as error:
+            assert isinstance(error, IngestError), error
+            assert "in.ndjson" in str(error)
+            assert dataset.head == before, "nothing of it is recorded"
+    report = dataset.verify()
+    assert report.ok, (report.faults, MERGES[kind])
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("kind", ["ledger", "snapshot", "upsert"])
+def test_a_value_that_is_written_otherwise_is_no_news(
+    workspace: Workspace, tmp_path: Path, kind: str
+) -> None:
+    """Keys and values of floats, at any depth: there is one zero and one NaN (RFC-009)."""
+    columns = ["k DOUBLE", "s FLOAT", "v STRUCT<x: DOUBLE, y: ARRAY<FLOAT>>"]
+    merge = MERGES[kind].replace("[k]", "[k, s]")
+    (dataset,) = workspace.add(manifest(merge, json.dumps(columns), kind="NdJson"))
+    path = tmp_path / "in.ndjson"
+    for zero, blocks in (("0.0", 2), ("-0.0", 0), ("0.0", 0)):
+        rows = [
+            {"k": k, "s": s, "v": {"x": zero, "y": [zero, "NaN"]}}
+            for k in (zero, "NaN")
+            for s in (zero, "NaN")
+        ]
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        assert dataset.ingest([path]).blocks == blocks
+    assert dataset.verify().ok
