@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 from odfchain.codec.raw_arrow import DATE_UNIT
-from odfchain.codec.uuids import UUID_MARK, is_uuid
+from odfchain.codec.uuids import UUID_MARK, is_uuid, mapped
 from odfchain.errors import SchemaError
 from odfchain.model import data_schema as ds
 from odfchain.model.enums import TimeUnit
+from odfchain.model.recordable import stored
 
 _UNITS = {
     TimeUnit.SECOND: "s",
@@ -45,6 +46,17 @@ def to_arrow(schema: ds.DataSchema) -> Any:
     import pyarrow as pa  # noqa: PLC0415
 
     return pa.schema([_to_field(f) for f in schema.fields])
+
+
+def slice_schema(schema: ds.DataSchema) -> Any:
+    """The `pyarrow.Schema` as which the Parquet file of a slice gives these columns back."""
+    return mapped(to_arrow(schema), _as_stored)
+
+
+def _as_stored(f: Any) -> Any:
+    from pyarrow import types as t  # noqa: PLC0415
+
+    return f.with_type(to_arrow_type(stored(from_arrow_type(f.type)))) if t.is_temporal(f.type) else f
 
 
 def _to_field(f: ds.DataField) -> Any:

@@ -23,12 +23,12 @@ def is_uuid(f: Any) -> bool:
 
 def with_extensions(schema: Any) -> Any:
     """The `pyarrow.Schema` with Arrow's extension type for UUIDs, which is what Parquet annotates."""
-    return _mapped(schema, _with_extension)
+    return mapped(schema, _with_extension)
 
 
 def without_extensions(schema: Any) -> Any:
     """The `pyarrow.Schema` in which UUIDs are 16 bytes, and marked; other extensions are their storage."""
-    return _mapped(schema, _without_extension)
+    return mapped(schema, _without_extension)
 
 
 def _with_extension(f: Any) -> Any:
@@ -46,8 +46,19 @@ def _without_extension(f: Any) -> Any:
     return f.with_type(f.type.storage_type).with_metadata({**(f.metadata or {}), **mark})
 
 
-def _mapped(schema: Any, change: Callable[[Any], Any]) -> Any:
-    """A schema whose columns, members of structs and items of lists and maps are changed."""
+def as_numbers(kind: Any) -> Any:
+    """The type with numbers for times of day of 32 bits: Arrow casts those of 64 bits to numbers only."""
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import types as t  # noqa: PLC0415
+
+    def change(f: Any) -> Any:
+        return f.with_type(pa.int32()) if t.is_time32(f.type) else f
+
+    return mapped(pa.schema([("", kind)]), change).field(0).type
+
+
+def mapped(schema: Any, change: Callable[[Any], Any]) -> Any:
+    """The `pyarrow.Schema` whose columns, members of structs and items of lists and maps are changed."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import types as t  # noqa: PLC0415
 

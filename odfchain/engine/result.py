@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.chain.schema_rules import without_units
-from odfchain.codec.arrow import to_arrow
+from odfchain.codec.arrow import slice_schema
 from odfchain.engine.step_files import StepFiles
 from odfchain.engine.stream.operators import QueryKind
 from odfchain.engine.stream.retracting import OPERATION
@@ -227,7 +227,7 @@ def write_output(
     facts = write_frame(selected, None, spec, short=short, few=few, place=place)
     if facts is None:
         with target.open("xb") as sink:
-            parquet_writer(sink, to_arrow(schema), vocabulary).close()
+            parquet_writer(sink, slice_schema(schema), vocabulary).close()
         return None
     wrong = [code for code in facts.ops if int(code) > 3]
     if wrong:

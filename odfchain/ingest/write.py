@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.codec.arrow import to_arrow
+from odfchain.codec.arrow import slice_schema
 from odfchain.digest.logical import check_hashable
 from odfchain.errors import GuardError, OdfchainError
 from odfchain.ingest.checkpoint import look_back, read_recorded
@@ -46,6 +46,7 @@ from odfchain.model.enums import CORRECT_FROM, CORRECT_TO
 from odfchain.model.events import (
     DatasetVocabulary,
 )
+from odfchain.model.recordable import check_recordable
 from odfchain.model.sources import (
     MergeStrategy,
     MergeStrategyAppend,
@@ -128,13 +129,13 @@ def _settle_schema(
     check_reserved(data, state.vocabulary, source.file, operations=operations)
     data = with_event_time(data, state.schema, state.vocabulary)
     if state.schema is None:
-        target = dataset_schema(data, state.vocabulary, system_columns)
-        check_hashable(to_arrow(target))
-        return data, target, ()
+        check_recordable(data.fields)
+        return data, dataset_schema(data, state.vocabulary, system_columns), ()
     check_declared(state.schema, state.vocabulary)
     fitting = fit(state.schema, data, state.vocabulary, source.file, may_grow=state.has_source)
     target = ds.DataSchema(fields=state.schema.fields + fitting.added, extra=state.schema.extra)
-    check_hashable(to_arrow(target))
+    check_recordable(fitting.added)
+    check_hashable(slice_schema(target))
     return ds.DataSchema(fields=data.fields + fitting.filled), target, fitting.notes
 
 

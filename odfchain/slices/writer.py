@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from odfchain.codec.arrow import to_arrow
-from odfchain.codec.uuids import with_extensions
+from odfchain.codec.arrow import slice_schema
+from odfchain.codec.uuids import as_numbers, with_extensions
 from odfchain.ids.multihash import Multihash
 from odfchain.model.data_schema import DataSchema
 from odfchain.model.events import DatasetVocabulary, DataSlice, OffsetInterval
@@ -57,7 +57,9 @@ class SliceSpec:
         cls, schema: DataSchema, vocabulary: DatasetVocabulary, start: int, system_time_ms: int, folder: Path
     ) -> SliceSpec:
         """A slice with the columns of a schema and the offsets from `start` on."""
-        return cls(to_arrow(schema).serialize().to_pybytes(), vocabulary, start, system_time_ms, str(folder))
+        return cls(
+            slice_schema(schema).serialize().to_pybytes(), vocabulary, start, system_time_ms, str(folder)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,13 +378,11 @@ def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
 def _cast_values(column: pa.Array, target: pa.DataType) -> pa.Array:
     if column.type == target:
         return column
-    if pa.types.is_time32(target):
-        return column.cast(pa.int32()).cast(target)
     if pa.types.is_null(target):
         return pa.nulls(len(column))
-    options = pc.CastOptions.safe(target)
+    options = pc.CastOptions.safe(as_numbers(target))
     options.allow_time_truncate = pa.types.is_timestamp(target)  # counted; nested times are never cut
-    return column.cast(options=options)
+    return column.cast(options=options).cast(target)
 
 
 def _check_items(column: pa.Array, name: str, data_type: pa.DataType) -> None:
