@@ -203,17 +203,13 @@ def _as_parquet(data_type: ds.DataType) -> ds.DataType:
         match found:
             case ds.DataTypeOption(inner=inner):
                 return _as_parquet(inner)
-            case ds.DataTypeTimestamp() | ds.DataTypeTime():
-                return stored(found)
             case ds.DataTypeDuration():
                 return ds.DataTypeInt64()
-            case ds.DataTypeList(item_type=item, fixed_length=int()):
-                return _as_parquet(ds.DataTypeList(item_type=item))
             case ds.DataTypeMap(key_type=key, value_type=value, keys_sorted=bool()):
                 return _as_parquet(ds.DataTypeMap(key_type=key, value_type=value))
         return None
 
-    return ds.with_types(data_type, change)
+    return ds.with_types(stored(data_type), change)
 
 
 def _text(data_type: ds.DataType) -> str:

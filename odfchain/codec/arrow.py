@@ -53,10 +53,19 @@ def slice_schema(schema: ds.DataSchema) -> Any:
     return mapped(to_arrow(schema), _as_stored)
 
 
+def nullable(schema: Any) -> Any:
+    """The `pyarrow.Schema` in which everything may be null, members of structs and items of lists, too."""
+    return mapped(schema, lambda f: f.with_nullable(True))
+
+
 def _as_stored(f: Any) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
     from pyarrow import types as t  # noqa: PLC0415
 
-    return f.with_type(to_arrow_type(stored(from_arrow_type(f.type)))) if t.is_temporal(f.type) else f
+    # members and items were seen to before, and know more than their types
+    plain = t.is_date(f.type) or t.is_time(f.type) or t.is_timestamp(f.type)
+    kind = to_arrow_type(stored(from_arrow_type(f.type))) if plain else f.type
+    return f.with_type(pa.list_(kind.value_field) if t.is_fixed_size_list(kind) else kind)
 
 
 def _to_field(f: ds.DataField) -> Any:

@@ -19,8 +19,12 @@ _NO_HASH = "the specification defines no logical hash for"
 _UNREAD = "Spark does not read it from Parquet files"
 
 
-def stored(data_type: ds.DataType) -> ds.DataType:
-    """The type as which Parquet gives values back: milliseconds for seconds, and UTC for any zone."""
+def stored(data_type: ds.DataType, *, extras: bool = False) -> ds.DataType:
+    """The type as which Parquet gives values back.
+
+    It has no seconds but milliseconds, no zone but UTC, and no lists of a fixed length. Members of structs
+    keep their attributes with `extras`.
+    """
 
     def change(part: ds.DataType) -> ds.DataType | None:
         match part:
@@ -28,20 +32,20 @@ def stored(data_type: ds.DataType) -> ds.DataType:
                 return ds.DataTypeTimestamp(unit=_kept(unit), timezone="" if zone == "" else "UTC")
             case ds.DataTypeTime(unit=unit):
                 return ds.DataTypeTime(unit=_kept(unit))
+            case ds.DataTypeList(item_type=item, fixed_length=int()):
+                return ds.DataTypeList(item_type=stored(item, extras=extras))
         return None
 
-    return ds.with_types(data_type, change)
+    return ds.with_types(data_type, change, extras=extras)
 
 
 def recorded(data_type: ds.DataType) -> ds.DataType:
     """The type as which new values are recorded: as `stored`, and a time without a zone is in UTC."""
 
     def change(part: ds.DataType) -> ds.DataType | None:
-        if isinstance(part, ds.DataTypeTimestamp):
-            part = replace(part, timezone="UTC")
-        return stored(part) if isinstance(part, ds.DataTypeTimestamp | ds.DataTypeTime) else None
+        return replace(part, timezone="UTC") if isinstance(part, ds.DataTypeTimestamp) else None
 
-    return ds.with_types(data_type, change, extras=True)
+    return ds.with_types(stored(data_type, extras=True), change, extras=True)
 
 
 def _kept(unit: TimeUnit | None) -> TimeUnit:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from odfchain.codec.arrow import slice_schema
-from odfchain.codec.uuids import as_numbers, with_extensions
+from odfchain.codec.uuids import castable, with_extensions
 from odfchain.ids.multihash import Multihash
 from odfchain.model.data_schema import DataSchema
 from odfchain.model.events import DatasetVocabulary, DataSlice, OffsetInterval
@@ -236,7 +236,11 @@ class _AnnotatingWriter(pq.ParquetWriter):  # type: ignore[misc]
     def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
         """Write the rows, as `pyarrow.parquet.ParquetWriter` does."""
         annotated = pa.schema([f.with_type(self.schema.field(f.name).type) for f in table.schema])
-        super().write_table(table.cast(annotated), row_group_size)
+        columns = [
+            pa.chunked_array([_built(chunk, f.type) for chunk in column.chunks], f.type)
+            for column, f in zip(table.columns, annotated, strict=True)
+        ]
+        super().write_table(pa.Table.from_arrays(columns, schema=annotated), row_group_size)
 
 
 def _leaf_paths(schema: pa.Schema, names: list[str]) -> list[str]:
@@ -361,13 +365,14 @@ def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
     if not target.nullable and column.null_count:
         raise _missing(target.name, f"Column `{target.name}` contains {column.null_count} null values")
     try:
-        cast = _cast_values(column, target.type)
+        loose = _cast_values(column, target.type)
+        _check_items(loose, target.name, target.type)
+        cast = _built(loose, target.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         text = str(error).splitlines()[0]
         raise SliceInputError(
             marker("bad-cast", column=target.name, message=f"column `{target.name}`: {text}")
         ) from None
-    _check_items(cast, target.name, target.type)
     try:
         check_values(cast, target.name)
     except ValueError as error:
@@ -376,13 +381,34 @@ def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
 
 
 def _cast_values(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """The values as `castable` has the declared type."""
     if column.type == target:
         return column
     if pa.types.is_null(target):
         return pa.nulls(len(column))
-    options = pc.CastOptions.safe(as_numbers(target))
+    options = pc.CastOptions.safe(castable(target))
     options.allow_time_truncate = pa.types.is_timestamp(target)  # counted; nested times are never cut
-    return column.cast(options=options).cast(target)
+    return column.cast(options=options)
+
+
+def _built(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """The column in its declared type; what a struct requires may be null where the struct itself is."""
+    if column.type == target:
+        return column
+    if not pa.types.is_struct(target):
+        return column.cast(target)
+    members = [
+        _built(member if field.nullable or not member.null_count else _filled(member), field.type)
+        for member, field in zip((column.field(i) for i in range(len(target))), target, strict=True)
+    ]
+    return pa.StructArray.from_arrays(members, fields=list(target), mask=column.is_null())
+
+
+def _filled(column: pa.Array) -> pa.Array:
+    """The column with some value for each null, all of which are in structs that are null themselves."""
+    some = pa.array([None], pa.struct([("", column.type)])).field(0)
+    places = pc.if_else(column.is_valid(), np.arange(len(column)), len(column))
+    return pa.concat_arrays([column, some]).take(places)
 
 
 def _check_items(column: pa.Array, name: str, data_type: pa.DataType) -> None:

@@ -100,6 +100,6 @@ def _rows(
 
 def _as_physical(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """A column as the type that carries it through Spark."""
-    from odfchain.codec.uuids import as_numbers
+    from odfchain.codec.uuids import castable
 
-    return column if column.type == kind else column.cast(as_numbers(column.type)).cast(kind)
+    return column if column.type == kind else column.cast(castable(column.type)).cast(kind)
