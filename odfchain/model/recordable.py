@@ -15,7 +15,7 @@ from odfchain.model.ddl import type_name
 from odfchain.model.enums import TimeUnit
 from odfchain.text import one_line
 
-_NO_HASH = "the specification defines no logical hash for"
+_NO_HASH = "no logical hash is defined for type"
 _UNREAD = "Spark does not read it from Parquet files"
 
 
@@ -71,13 +71,13 @@ def check_recordable(fields: Iterable[ds.DataField]) -> None:
 def _problem(data_type: ds.DataType) -> str | None:
     match data_type:
         case ds.DataTypeMap():
-            return f"{_NO_HASH} maps"
+            return f"{_NO_HASH} map"
         case ds.DataTypeDuration():
-            return f"{_NO_HASH} durations"
+            return f"{_NO_HASH} duration"
         case ds.DataTypeList(item_type=item) if any(
             isinstance(part, ds.DataTypeStruct) for part in ds.types_within(item)
         ):
-            return f"{_NO_HASH} structs in lists"
+            return f"{_NO_HASH} struct in a list"
         case ds.DataTypeNull() | ds.DataTypeFloat16():
             return _UNREAD
         case ds.DataTypeTimestamp(unit=TimeUnit.NANOSECOND):

@@ -6,6 +6,7 @@ sends each type alone.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,9 +20,16 @@ import odfchain as odf
 from odfchain.branch.cell_text import array_of, tree_of
 from odfchain.codec.arrow import to_arrow_type
 from odfchain.codec.tree import from_tree
+from odfchain.codec.yaml_manifest import read_snapshots
+from odfchain.digest.logical import hash_table
 from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
 from odfchain.model.ddl import _NAMES, _SIMPLE, _UNSIGNED
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.session import SparkEngine
+from tests.kit.root_rows import MADE, START, add_root, records, schema_with, slice_of
 from tests.kit.support import FIXTURES, Result, derivative
 
 TYPES: list[dict[str, Any]] = json.loads((FIXTURES / "types" / "types.json").read_text("utf-8"))["types"]
@@ -113,7 +121,6 @@ def walk(
     (dataset,) = workspace.add(snapshot(cases))
     dataset.ingest([input_file(folder / "one", cases, [0, 1, None])])
     holds(dataset, 0, 1, None)
-    assert dataset.ingest([input_file(folder / "same", cases, [0, 1, None])]).up_to_date
     dataset.ingest([input_file(folder / "two", cases, [0, 0, None])])  # the first and the last are known
     ops = dataset.scan(["id", "op"]).to_arrow().to_pylist()[3:]
     assert ops == [{"id": 1, "op": 2}, {"id": 1, "op": 3}]
@@ -126,7 +133,7 @@ def walk(
     holds(dataset, 1, 0, 1)
     # a derivative, which reads all of it by Spark
     columns = ", ".join(f"c{i}" for i in range(len(cases)))
-    query = f"SELECT event_time, id, {columns} FROM types"  # noqa: S608 - our own names
+    query = f"SELECT event_time, id, {columns} FROM types"
     (made,) = workspace.add(derivative(query, inputs="[{datasetRef: types}]"))
     made.pull()
     report = made.verify(replay=True)
@@ -183,3 +190,76 @@ def test_the_table_has_every_spelling() -> None:
     assert names >= {f"{kind}({p})" for kind in ("TIMESTAMP", "TIME") for p in range(10)}
     kinds = {case["type"] if isinstance(case["type"], str) else case["type"]["kind"] for case in TYPES}
     assert kinds >= {kind.KIND for kind in ds.DataType.__args__}  # type: ignore[attr-defined]
+
+
+# --- datasets that exist -------------------------------------------------------------------------------
+
+MS, DAY = pa.timestamp("ms", "UTC"), 86_400_000
+OLDER: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "t": (pa.time32("s"), [3_723, None]),
+    "s": (pa.timestamp("s", "UTC"), [1_700_000_000, None]),
+    "n": (pa.timestamp("s"), [1_700_000_000, None]),
+    "z": (pa.timestamp("ms", "Europe/Paris"), [1_700_000_000_001, None]),
+    "d": (pa.date64(), [DAY, None]),
+    "l": (pa.list_(pa.timestamp("ms", "Europe/Paris")), [[1, None], None]),
+    "f": (pa.list_(pa.int32(), 2), [[1, 2], None]),
+}
+"""Types that Parquet gives back as others, with the numbers of two values."""
+
+
+def older(workspace: odf.Workspace, name: str, *, wrong: bool = False) -> odf.Dataset:
+    """A dataset whose slice was hashed in the declared types, as versions before this rule did."""
+    schema = schema_with(*(pa.field(column, kind) for column, (kind, _) in OLDER.items()))
+    root = add_root(workspace, name, schema)
+    rows = records(schema, 0, [0, 0], [START, START], *(values for _, values in OLDER.values()))
+    said = rows.set_column(4, schema.field("t"), pa.array([3_724, None], pa.time32("s"))) if wrong else rows
+    with root.staging() as folder:
+        path = folder / "made"
+        pq.write_table(rows, path, store_schema=False)
+        new = dataclasses.replace(slice_of(path, 0), logical_hash=hash_table(said))
+        event = ev.AddData(new_data=new, new_watermark=Timestamp.parse("2024-01-01T00:00:00Z"))
+        staged = StagedFile(path, new.physical_hash)
+        commit(root, DatasetState.read(root.chain), [event], [staged], system_time=MADE)
+    return workspace[name]
+
+
+def test_what_was_hashed_in_the_declared_types_is_true(tmp_path: Path) -> None:
+    with odf.init(tmp_path / "one") as workspace:
+        dataset = older(workspace, "older")
+        report = dataset.verify()
+        assert report.faults == []
+        (note,) = (note for note in report.notes if "logical hash" in note)
+        assert "the logical hash is that of the declared types, where Parquet keeps others" in note
+        (fault,) = older(workspace, "wrong", wrong=True).verify().faults
+        assert "LogicalHashMismatch" in str(fault)
+        kinds = {f.name: str(f.type) for f in dataset.scan().to_arrow().schema}
+        assert (kinds["t"], kinds["s"], kinds["d"]) == ("time32[ms]", "timestamp[ms, tz=UTC]", "date32[day]")
+        dataset.push((tmp_path / "peer").as_uri())
+        with odf.init(tmp_path / "two") as elsewhere:
+            elsewhere.pull((tmp_path / "peer").as_uri(), name="copy")
+            assert elsewhere["copy"].verify().faults == []
+
+
+def test_they_are_continued_and_derived_from(workspace: odf.Workspace, tmp_path: Path) -> None:
+    dataset = older(workspace, "older")
+    columns = ["t TIME(0)", "s TIMESTAMP(0)", "d DATE", "l ARRAY<TIMESTAMP>", "f ARRAY<INT>"]
+    metadata = {
+        "kind": "AddPushSource", "sourceName": "s", "merge": {"kind": "Append"},
+        "read": {"kind": "NdJson", "schema": columns},
+    }  # fmt: skip
+    content = {"name": "older", "kind": "Root", "metadata": [metadata]}
+    manifest = json.dumps({"kind": "DatasetSnapshot", "version": 1, "content": content})
+    workspace.update(*read_snapshots(manifest))
+    new = {"t": "01:02:04", "s": "2024-01-01T00:00:00Z", "d": "2024-01-01", "l": [], "f": [3, 4]}
+    (tmp_path / "new.ndjson").write_text(json.dumps(new) + "\n", "utf-8")
+    dataset.ingest([tmp_path / "new.ndjson"])
+    assert dataset.verify().faults == []
+    rows = dataset.scan(["t", "s", "f"]).to_arrow()
+    assert [tree_of(value) for value in rows["t"]] == ["01:02:03", None, "01:02:04"]
+    assert rows["f"].to_pylist() == [[1, 2], None, [3, 4]]
+    inputs = "[{datasetRef: older}]"
+    (made,) = workspace.add(derivative("SELECT event_time, t, s, d, l, f FROM older", inputs=inputs))
+    made.pull()
+    report = made.verify(replay=True)
+    assert (report.faults, [note for note in report.notes if "logical hash" in note]) == ([], [])
+    assert [tree_of(value) for value in made.scan(["t"]).to_arrow()["t"]] == ["01:02:03", None, "01:02:04"]
