@@ -22,9 +22,12 @@ from odfchain.codec.arrow import to_arrow_type
 from odfchain.codec.tree import from_tree
 from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.digest.logical import hash_table
+from odfchain.engine.result import settled_schema
+from odfchain.ingest.schema_fit import MS_UTC, normalized
 from odfchain.model import data_schema as ds
 from odfchain.model import events as ev
-from odfchain.model.ddl import _NAMES, _SIMPLE, _UNSIGNED
+from odfchain.model.ddl import _NAMES, _SIMPLE, _UNSIGNED, type_name
+from odfchain.model.enums import TimeUnit
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_state import DatasetState
@@ -184,12 +187,43 @@ def test_what_cannot_be_recorded_is_refused_when_it_is_added(tmp_path: Path) -> 
         assert list(workspace) == []
 
 
+def test_so_is_a_derivative_whose_result_cannot(workspace: odf.Workspace, tmp_path: Path) -> None:
+    (dataset,) = workspace.add(snapshot(RECORDED[:1]))
+    dataset.ingest([input_file(tmp_path / "one", RECORDED[:1], [0])])
+    query = "SELECT event_time, array(struct(id, c0)) AS m FROM types"
+    with pytest.raises(odf.OdfchainError, match="no logical hash is defined for type struct in a list"):
+        workspace.add(derivative(query, inputs="[{datasetRef: types}]"))
+    assert "derived" not in workspace
+
+
 def test_the_table_has_every_spelling() -> None:
     names = {case["type"] for case in TYPES if case["form"] == "ddl"}
     assert names >= {*_SIMPLE, *_NAMES.values(), *(f"{name} UNSIGNED" for name in _UNSIGNED)}
     assert names >= {f"{kind}({p})" for kind in ("TIMESTAMP", "TIME") for p in range(10)}
     kinds = {case["type"] if isinstance(case["type"], str) else case["type"]["kind"] for case in TYPES}
     assert kinds >= {kind.KIND for kind in ds.DataType.__args__}  # type: ignore[attr-defined]
+
+
+def test_what_inputs_have_is_recorded_as_parquet_keeps_it() -> None:
+    """At any depth; what a dataset declares stays, where it is stored alike."""
+    paris = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="Europe/Paris")
+    seconds = ds.DataTypeTime(unit=TimeUnit.SECOND)
+    given = ds.DataTypeStruct(
+        fields=(
+            ds.DataField(name="l", type=ds.DataTypeList(item_type=ds.optional(paris), fixed_length=2)),
+            ds.DataField(name="t", type=ds.optional(seconds)),
+            ds.DataField(name="u", type=ds.DataTypeBinary(fixed_length=16), extra=ds.UUID),
+        )
+    )
+    schema = ds.DataSchema(fields=(ds.DataField(name="x", type=ds.optional(given)),))
+    (found,) = normalized(schema, ev.DatasetVocabulary()).fields
+    assert type_name(found.type) == "STRUCT<l ARRAY<TIMESTAMP(3)> NOT NULL, t TIME(3), u UUID NOT NULL>"
+    kinds = [part.timezone for part in ds.types_within(found.type) if isinstance(part, ds.DataTypeTimestamp)]
+    assert kinds == ["UTC"]
+    assert normalized(schema, ev.DatasetVocabulary(), schema).fields == schema.fields
+    declared = ds.DataSchema(fields=(*[ds.DataField(name=n, type=MS_UTC) for n in "abcd"], *schema.fields))
+    now = ds.DataSchema(fields=(*declared.fields[:4], found))
+    assert settled_schema(now, declared) == declared
 
 
 # --- datasets that exist -------------------------------------------------------------------------------
@@ -262,4 +296,12 @@ def test_they_are_continued_and_derived_from(workspace: odf.Workspace, tmp_path:
     made.pull()
     report = made.verify(replay=True)
     assert (report.faults, [note for note in report.notes if "logical hash" in note]) == ([], [])
+    assert made.schema is not None
+    kinds = {
+        part.timezone
+        for f in made.schema.fields
+        for part in ds.types_within(f.type)
+        if isinstance(part, ds.DataTypeTimestamp)
+    }
+    assert kinds == {"UTC"}
     assert [tree_of(value) for value in made.scan(["t"]).to_arrow()["t"]] == ["01:02:03", None, "01:02:04"]
