@@ -92,9 +92,9 @@ def write_empty_parquet(schema: DataSchema, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from odfchain.codec.arrow import slice_schema
+    from odfchain.codec.arrow import to_arrow
 
-    arrow = slice_schema(schema)
+    arrow = to_arrow(schema)
     try:
         pq.write_table(arrow.empty_table(), path)
     except OSError as error:

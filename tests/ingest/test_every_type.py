@@ -268,6 +268,7 @@ def test_what_was_hashed_in_the_declared_types_is_true(tmp_path: Path) -> None:
         assert "LogicalHashMismatch" in str(fault)
         kinds = {f.name: str(f.type) for f in dataset.scan().to_arrow().schema}
         assert (kinds["t"], kinds["s"], kinds["d"]) == ("time32[ms]", "timestamp[ms, tz=UTC]", "date32[day]")
+        assert (kinds["n"], kinds["f"]) == ("timestamp[ms]", "list<item: int32>")
         dataset.push((tmp_path / "peer").as_uri())
         with odf.init(tmp_path / "two") as elsewhere:
             elsewhere.pull((tmp_path / "peer").as_uri(), name="copy")
