@@ -20,8 +20,8 @@ from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import OdfchainError
 from odfchain.model import data_schema as ds
 from odfchain.model.data_schema import DataSchema
-from odfchain.model.enums import TimeUnit
 from odfchain.model.events import DatasetVocabulary, SetDataSchema, SetVocab
+from odfchain.model.recordable import stored
 from odfchain.text import one_line
 
 
@@ -203,24 +203,13 @@ def _as_parquet(data_type: ds.DataType) -> ds.DataType:
         match found:
             case ds.DataTypeOption(inner=inner):
                 return _as_parquet(inner)
-            case ds.DataTypeTimestamp(unit=unit, timezone=zone):
-                # a zone is kept as "adjusted to UTC" only
-                return ds.DataTypeTimestamp(unit=_unit(unit), timezone="" if zone == "" else "UTC")
-            case ds.DataTypeTime(unit=unit):
-                return ds.DataTypeTime(unit=_unit(unit))
             case ds.DataTypeDuration():
                 return ds.DataTypeInt64()
-            case ds.DataTypeList(item_type=item, fixed_length=int()):
-                return _as_parquet(ds.DataTypeList(item_type=item))
             case ds.DataTypeMap(key_type=key, value_type=value, keys_sorted=bool()):
                 return _as_parquet(ds.DataTypeMap(key_type=key, value_type=value))
         return None
 
-    return ds.with_types(data_type, change)
-
-
-def _unit(unit: TimeUnit | None) -> TimeUnit:
-    return TimeUnit.MILLISECOND if unit in (None, TimeUnit.SECOND) else unit
+    return ds.with_types(stored(data_type), change)
 
 
 def _text(data_type: ds.DataType) -> str:

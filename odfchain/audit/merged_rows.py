@@ -25,7 +25,7 @@ from odfchain.branch.resolving import Resolution, resolve
 from odfchain.branch.row_diff import RowDiff, aligned, key_text, net_of, same_rows
 from odfchain.branch.three_way import Conflicts, ThreeWay
 from odfchain.branch.written_rows import rows_of_changes
-from odfchain.codec.arrow import to_arrow
+from odfchain.codec.arrow import slice_schema
 from odfchain.digest.logical import LogicalDigest
 from odfchain.digest.row_hash import Numbers
 from odfchain.errors import ChainError
@@ -136,7 +136,7 @@ class MergeAgain:
             return False
         start, time = written.offset_interval.start, block.block.system_time.epoch_ms
         spec = SliceSpec.of(state.schema, state.vocabulary, start, time, self.dataset.folder)
-        schema = to_arrow(state.schema)
+        schema = slice_schema(state.schema)
         renamed = dict(zip(self.view.names.columns, state.vocabulary.columns, strict=True))
         rows = rows.rename_columns([renamed.get(name, name) for name in rows.column_names])
         digest, offset = LogicalDigest(schema), start

@@ -37,7 +37,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.model.events import DataSlice
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Progress
-from odfchain.slices.hashes import hash_parquet
+from odfchain.slices.hashes import other_rule
 from odfchain.slices.reader import open_parquet
 from odfchain.store.local import LocalObjectStore
 from odfchain.text import one_line
@@ -219,13 +219,11 @@ def check_system_times(
 
 
 def _blame(path: Path, job: SliceJob, outcome: SliceOutcome, logical: Multihash) -> None:
-    other = None
+    rule, declared = None, job.expected.schema if job.expected is not None else None
     with contextlib.suppress(*UNREADABLE, MemoryError):  # it was readable a moment ago
-        other, _ = hash_parquet(path, null_rule="reference")
-    if other == job.slice.logical_hash:
-        outcome.notes.append(
-            f"{path}: the logical hash follows the reference implementation's rule for null structs"
-        )
+        rule = other_rule(path, job.slice.logical_hash, declared)
+    if rule is not None:
+        outcome.notes.append(f"{path}: the logical hash {rule}")
         return
     message = (
         f"LogicalHashMismatch: the records differ from the recorded ones: "

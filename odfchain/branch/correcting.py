@@ -21,7 +21,7 @@ from odfchain.branch.looked_up_rows import rows_of_keys
 from odfchain.branch.recording import ChangeOutcome, stage_changes
 from odfchain.branch.row_diff import RowDiff, changed, either, key_columns, key_text
 from odfchain.branch.written_rows import rows_of_changes
-from odfchain.codec.arrow import to_arrow
+from odfchain.codec.arrow import nullable, slice_schema
 from odfchain.digest.row_hash import Numbers
 from odfchain.errors import BadInputError, GuardError, NothingToCommitError, UsageError
 from odfchain.model.enums import DatasetKind
@@ -103,7 +103,7 @@ def _wanted(dataset: DatasetFiles, state: DatasetState) -> Wanted:
             hint="a merge strategy with a key, or `primaryKey` in CONSTRAINTS.yaml, gives it one",
         )
     *system, time = state.vocabulary.columns
-    columns = pa.schema([field for field in to_arrow(schema) if field.name not in system])
+    columns = pa.schema([field for field in slice_schema(schema) if field.name not in system])
     return Wanted(columns, state.primary_key, time)
 
 
@@ -123,7 +123,7 @@ def _diff(
 ) -> RowDiff:
     """From the recorded rows to the corrected ones."""
     every = [*files, *gone]
-    columns = pa.schema([field.with_nullable(True) for field in wanted.data])
+    columns = nullable(wanted.data)
     values = pa.concat_tables([fitted(each.rows, columns) for each in every])
     before, had = rows_of_keys(dataset, state, values, wanted.key, columns)
     stays = np.arange(values.num_rows) < sum(map(len, files))

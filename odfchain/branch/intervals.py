@@ -19,7 +19,7 @@ from odfchain.branch.earlier_rows import rows_in_front
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.earlier_blocks import DataEvent
 from odfchain.chain.schema_rules import canonical
-from odfchain.codec.arrow import to_arrow
+from odfchain.codec.arrow import nullable, slice_schema
 from odfchain.errors import (
     BadInputError,
     SchemaError,
@@ -141,8 +141,8 @@ class MergedColumns:
     @property
     def data(self) -> pa.Schema:
         """The columns of data, the event time among them; all may be null."""
-        schema = to_arrow(self.declared) if self.declared is not None else pa.schema([])
-        return pa.schema([f.with_nullable(True) for f in schema if f.name not in self.names.columns[:3]])
+        schema = slice_schema(self.declared) if self.declared is not None else pa.schema([])
+        return nullable(pa.schema([f for f in schema if f.name not in self.names.columns[:3]]))
 
     @property
     def rows(self) -> pa.Schema:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from odfchain.codec.arrow import to_arrow
+from odfchain.codec.arrow import slice_schema
 from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import SliceNotFoundError
 from odfchain.model import events as ev
@@ -39,7 +39,7 @@ class Rows:
     @property
     def schema(self) -> pa.Schema:
         """The declared columns."""
-        return pa.schema([]) if self.columns.schema is None else to_arrow(self.columns.schema)
+        return pa.schema([]) if self.columns.schema is None else slice_schema(self.columns.schema)
 
     def files(self) -> list[SliceFile]:
         """All slices, oldest first."""

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from odfchain.branch.row_diff import either, key_columns, key_hashes, take
+from odfchain.codec.arrow import nullable
 from odfchain.digest.row_hash import Numbers
 from odfchain.errors import BadInputError, ObjectNotFoundError, SliceNotFoundError
 from odfchain.repo.dataset_files import DatasetFiles
@@ -44,8 +45,8 @@ def rows_of_keys(
     """
     names = state.vocabulary
     keys = key_columns(asked, key)
-    nullable = pa.schema([field.with_nullable(True) for field in schema])
-    rows = pa.table([pa.nulls(len(keys), field.type) for field in nullable], schema=nullable)
+    loose = nullable(schema)
+    rows = pa.table([pa.nulls(len(keys), field.type) for field in loose], schema=loose)
     there = np.zeros(len(keys), dtype=bool)
     open_ = np.arange(len(keys))
     first = asked.column(key[0])
@@ -55,7 +56,7 @@ def rows_of_keys(
             with open_parquet(path) as file:
                 search = _Search(file, asked.take(pa.array(open_)), keys.take(pa.array(open_)), key)
                 place, back = search.newest(names.operation_type_column)
-                found = search.rows(place[(place >= 0) & ~back], nullable)
+                found = search.rows(place[(place >= 0) & ~back], loose)
         except BadInputError as error:
             raise unreadable(path, error.message) from None
         except (pa.ArrowException, ValueError, KeyError) as error:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from odfchain.branch.cell_text import json_text, tree_of
 from odfchain.branch.cells import same_cells
+from odfchain.codec.arrow import nullable
 from odfchain.digest.row_hash import Numbers, hash_rows
 from odfchain.errors import ChainError
 from odfchain.model.enums import OperationType
@@ -193,7 +194,7 @@ def key_text(rows: pa.Table, index: int = 0) -> str:
 
 def take(rows: pa.Table, at: Numbers) -> pa.Table:
     """Rows by position; nulls where that is -1."""
-    return rows.take(pa.array(at, pa.int64(), mask=at < 0)).cast(_nullable(rows.schema))
+    return rows.take(pa.array(at, pa.int64(), mask=at < 0)).cast(nullable(rows.schema))
 
 
 def either(mask: Numbers, one: pa.Table, other: pa.Table) -> pa.Table:
@@ -201,10 +202,6 @@ def either(mask: Numbers, one: pa.Table, other: pa.Table) -> pa.Table:
     count = one.num_rows
     rows = pa.concat_tables([one, other])
     return rows.take(pa.array(np.where(mask, np.arange(count), np.arange(count) + count), pa.int64()))
-
-
-def _nullable(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def _mask(values: Numbers, at: Numbers) -> Numbers:

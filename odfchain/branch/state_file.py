@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from odfchain.branch.computing import IN_PROCESS_BYTES
 from odfchain.branch.written_rows import order_of
-from odfchain.codec.arrow import to_arrow
+from odfchain.codec.arrow import slice_schema
 from odfchain.ids.multihash import Multihash
 from odfchain.model.data_schema import DataSchema
 from odfchain.model.events import Checkpoint, OffsetInterval
@@ -78,7 +78,7 @@ def _made(
 ) -> CheckpointDue:
     names = state.vocabulary
     kept = DataSchema(fields=tuple(f for f in schema.fields if f.name != names.system_time_column))
-    columns = to_arrow(kept)
+    columns = slice_schema(kept)
     intervals = [piece.offsets for piece in recorded.slices]
     if recorded.checkpoint is not None:
         intervals.insert(0, OffsetInterval(start=0, end=recorded.checkpoint.last_offset))

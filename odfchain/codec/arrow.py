@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 from odfchain.codec.raw_arrow import DATE_UNIT
-from odfchain.codec.uuids import UUID_MARK, is_uuid
+from odfchain.codec.uuids import UUID_MARK, is_uuid, mapped
 from odfchain.errors import SchemaError
 from odfchain.model import data_schema as ds
 from odfchain.model.enums import TimeUnit
+from odfchain.model.recordable import stored
 
 _UNITS = {
     TimeUnit.SECOND: "s",
@@ -45,6 +46,26 @@ def to_arrow(schema: ds.DataSchema) -> Any:
     import pyarrow as pa  # noqa: PLC0415
 
     return pa.schema([_to_field(f) for f in schema.fields])
+
+
+def slice_schema(schema: ds.DataSchema) -> Any:
+    """The `pyarrow.Schema` as which the Parquet file of a slice gives these columns back."""
+    return mapped(to_arrow(schema), _as_stored)
+
+
+def nullable(schema: Any) -> Any:
+    """The `pyarrow.Schema` in which everything may be null, members of structs and items of lists, too."""
+    return mapped(schema, lambda f: f.with_nullable(True))
+
+
+def _as_stored(f: Any) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import types as t  # noqa: PLC0415
+
+    # members and items were seen to before, and know more than their types
+    plain = t.is_date(f.type) or t.is_time(f.type) or t.is_timestamp(f.type)
+    kind = to_arrow_type(stored(from_arrow_type(f.type))) if plain else f.type
+    return f.with_type(pa.list_(kind.value_field) if t.is_fixed_size_list(kind) else kind)
 
 
 def _to_field(f: ds.DataField) -> Any:

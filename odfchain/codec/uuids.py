@@ -23,12 +23,12 @@ def is_uuid(f: Any) -> bool:
 
 def with_extensions(schema: Any) -> Any:
     """The `pyarrow.Schema` with Arrow's extension type for UUIDs, which is what Parquet annotates."""
-    return _mapped(schema, _with_extension)
+    return mapped(schema, _with_extension)
 
 
 def without_extensions(schema: Any) -> Any:
     """The `pyarrow.Schema` in which UUIDs are 16 bytes, and marked; other extensions are their storage."""
-    return _mapped(schema, _without_extension)
+    return mapped(schema, _without_extension)
 
 
 def _with_extension(f: Any) -> Any:
@@ -46,8 +46,22 @@ def _without_extension(f: Any) -> Any:
     return f.with_type(f.type.storage_type).with_metadata({**(f.metadata or {}), **mark})
 
 
-def _mapped(schema: Any, change: Callable[[Any], Any]) -> Any:
-    """A schema whose columns, members of structs and items of lists and maps are changed."""
+def castable(kind: Any) -> Any:
+    """The `pyarrow.DataType` that numbers of 64 bits can be cast to, and structs that are null themselves.
+
+    Arrow makes no time of day of 32 bits of them, and no struct whose required member is null under a null.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import types as t  # noqa: PLC0415
+
+    def change(f: Any) -> Any:
+        return pa.field(f.name, pa.int32() if t.is_time32(f.type) else f.type)
+
+    return mapped(pa.schema([("", kind)]), change).field(0).type
+
+
+def mapped(schema: Any, change: Callable[[Any], Any]) -> Any:
+    """The `pyarrow.Schema` whose columns, members of structs and items of lists and maps are changed."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import types as t  # noqa: PLC0415
 
@@ -61,7 +75,11 @@ def _mapped(schema: Any, change: Callable[[Any], Any]) -> Any:
         elif t.is_fixed_size_list(f.type):
             f = f.with_type(pa.list_(of(f.type.value_field), f.type.list_size))
         elif t.is_map(f.type):
-            kind = pa.map_(of(f.type.key_field), of(f.type.item_field), keys_sorted=f.type.keys_sorted)
+            kind = pa.map_(
+                of(f.type.key_field).with_nullable(False),
+                of(f.type.item_field),
+                keys_sorted=f.type.keys_sorted,
+            )
             f = f.with_type(kind)
         return change(f)
 

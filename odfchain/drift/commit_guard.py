@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odfchain.codec.arrow import to_arrow
+from odfchain.codec.arrow import slice_schema
 from odfchain.codec.document_bytes import canonical_bytes
 from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.drift.comparison import compare_profiles
@@ -137,7 +137,7 @@ class _Coming:
                     schema = schema_of_event(event.raw_arrow_schema, event.schema)
                 case ev.AddData(new_data=data) | ev.ExecuteTransform(new_data=data) if data is not None:
                     slices.append(ProfiledSlice(paths[data.physical_hash], data))
-        columns = pa.schema([]) if schema is None else without_system(to_arrow(schema), names)
+        columns = pa.schema([]) if schema is None else without_system(slice_schema(schema), names)
         nullable = {} if schema is None else nullable_columns(schema)
         return cls(columns, names, nullable, tuple(slices))
 

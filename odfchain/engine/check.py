@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from odfchain.chain.schema_rules import canonical
 from odfchain.codec.arrow import from_arrow
 from odfchain.digest.physical import hash_file
 from odfchain.errors import BadInputError, EngineError, SchemaError
@@ -25,6 +26,7 @@ from odfchain.model import data_schema as ds
 from odfchain.model.ddl import format_type
 from odfchain.model.enums import TimeUnit
 from odfchain.model.events import DatasetVocabulary, OffsetInterval
+from odfchain.model.recordable import stored
 from odfchain.model.timestamp import Timestamp
 from odfchain.slices.marker import find_marker
 from odfchain.slices.observers import LogicalHash, RowTotals
@@ -37,7 +39,6 @@ _UNREADABLE = "not a readable Parquet file: "
 
 _CORRECT_FROM, _CORRECT_TO = 2, 3
 _MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
-_UTC = ("UTC", "+00:00")
 
 
 def check_output(
@@ -143,7 +144,7 @@ def type_fits(declared: ds.DataType, found: ds.DataType, *, older: bool = False)
         case ds.DataTypeMap(), ds.DataTypeMap():
             keys = type_fits(a.key_type, b.key_type, older=older)
             return keys and type_fits(a.value_type, b.value_type, older=older)
-    return _as_stored(a) == _as_stored(b)
+    return a == b or stored(canonical(a)) == _as_stored(b)
 
 
 def _members_fit(declared: ds.DataTypeStruct, found: ds.DataTypeStruct, *, older: bool) -> bool:
@@ -158,21 +159,10 @@ def _members_fit(declared: ds.DataTypeStruct, found: ds.DataTypeStruct, *, older
     )
 
 
-def _as_stored(data_type: ds.DataType) -> ds.DataType:
-    """The type as which a Parquet file gives values back; there are no seconds in it."""
-    match data_type:
-        case ds.DataTypeTimestamp(unit=unit, timezone=zone):
-            kept = "UTC" if zone is None or zone in _UTC else zone
-            return ds.DataTypeTimestamp(unit=_stored_unit(unit), timezone=kept)
-        case ds.DataTypeTime(unit=unit):
-            return ds.DataTypeTime(unit=_stored_unit(unit))
-        case ds.DataTypeDuration(unit=unit):
-            return ds.DataTypeDuration(unit=unit or TimeUnit.MILLISECOND)
-    return data_type
-
-
-def _stored_unit(unit: TimeUnit | None) -> TimeUnit:
-    return TimeUnit.MILLISECOND if unit is None or unit is TimeUnit.SECOND else unit
+def _as_stored(found: ds.DataType) -> ds.DataType:
+    """As `stored`; but engines are asked for UTC, so another zone in their file makes a difference."""
+    zone = found.timezone if isinstance(found, ds.DataTypeTimestamp) else None
+    return stored(canonical(found)) if zone in (None, "", "UTC", "+00:00") else found
 
 
 # --- columns ---------------------------------------------------------------------------------------

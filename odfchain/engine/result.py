@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.chain.schema_rules import without_units
-from odfchain.codec.arrow import to_arrow
+from odfchain.codec.arrow import slice_schema
 from odfchain.engine.step_files import StepFiles
 from odfchain.engine.stream.operators import QueryKind
 from odfchain.engine.stream.retracting import OPERATION
@@ -16,6 +16,7 @@ from odfchain.errors import QueryError
 from odfchain.model import data_schema as ds
 from odfchain.model.enums import OperationType, TimeUnit
 from odfchain.model.events import DatasetVocabulary
+from odfchain.model.recordable import check_recordable, recorded
 from odfchain.slices.writer import SliceFacts, SliceSpec, parquet_writer
 from odfchain.spark.executor_files import copy_put
 from odfchain.spark.stage import write_frame
@@ -103,6 +104,7 @@ def result_fields(
         for field in schema.fields:
             known.setdefault(field.name, field)
     found = result_schema(result, ds.DataSchema(fields=tuple(known.values())))
+    check_recordable(found.fields)
     offset, op, system_time, event_time = vocabulary.columns
     time = found.field(event_time)
     assert time is not None  # noqa: S101 - check_result
@@ -137,7 +139,7 @@ def settled_schema(found: ds.DataSchema, declared: ds.DataSchema | None) -> ds.D
                 f"the result has no column `{field.name}` any more, and readers of the dataset count on it",
                 hint="select it, or make another dataset",
             )
-        if without_units(now.value_type) != without_units(field.value_type):
+        if without_units(recorded(now.value_type)) != without_units(recorded(field.value_type)):
             raise QueryError(
                 f"column `{field.name}` is {now.value_type.KIND} now and was {field.value_type.KIND}",
                 hint="cast it to what it was, or make another dataset",
@@ -227,7 +229,7 @@ def write_output(
     facts = write_frame(selected, None, spec, short=short, few=few, place=place)
     if facts is None:
         with target.open("xb") as sink:
-            parquet_writer(sink, to_arrow(schema), vocabulary).close()
+            parquet_writer(sink, slice_schema(schema), vocabulary).close()
         return None
     wrong = [code for code in facts.ops if int(code) > 3]
     if wrong:

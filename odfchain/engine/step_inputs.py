@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.codec.arrow import from_arrow, to_arrow
+from odfchain.codec.arrow import from_arrow, slice_schema
 from odfchain.engine.input_slice import row_facts
 from odfchain.engine.step_files import Cut, StepFiles
 from odfchain.engine.stream.tables import TableColumns
@@ -111,7 +111,7 @@ class StepInput:
         """The new rows, with the system columns and those at the places `wanted` (None: all)."""
         given, struct, folder = self.given, self.struct(), files.folder
         slices = tuple(map(Path, given.data_paths))
-        made_of = Cut(slices, given.offset_interval, to_arrow(self.schema), given.vocab)
+        made_of = Cut(slices, given.offset_interval, slice_schema(self.schema), given.vocab)
         path = made_of.into(folder, f"input-{len(list(folder.iterdir()))}")
         names = [f"c{index}" for index in range(len(struct.fields))]
         if path is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.codec.arrow import to_arrow
+from odfchain.codec.arrow import slice_schema
 from odfchain.ids.multihash import Multihash
 from odfchain.model import data_schema as ds
 from odfchain.model.events import Checkpoint, DatasetVocabulary
@@ -140,7 +140,7 @@ def _write(
     assert rows is not None  # noqa: S101 - the slice that made the checkpoint due
     last = recorded.slices[-1].offsets.end
     spec = StateSpec(
-        schema=to_arrow(ds.DataSchema(fields=fields)).serialize().to_pybytes(),
+        schema=slice_schema(ds.DataSchema(fields=fields)).serialize().to_pybytes(),
         vocabulary=vocabulary,
         metadata={METADATA_KEY: describe(key, last)},
         folder=str(staging),

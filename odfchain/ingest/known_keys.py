@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from odfchain.codec.arrow import to_arrow
+from odfchain.codec.arrow import slice_schema
 from odfchain.digest.row_hash import Numbers
 from odfchain.errors import BadInputError
 from odfchain.ingest.checkpoint import read_recorded
@@ -111,7 +111,7 @@ def _hash_of(fields: Sequence[ds.DataField]) -> Column:
 
 
 def _arrow_type(field: ds.DataField) -> pa.DataType:
-    return to_arrow(ds.DataSchema(fields=(field,))).field(0).type
+    return slice_schema(ds.DataSchema(fields=(field,))).field(0).type
 
 
 def _unsigned(hashes: Numbers) -> Numbers:

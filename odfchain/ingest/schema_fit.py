@@ -18,6 +18,7 @@ from odfchain.model import data_schema as ds
 from odfchain.model.ddl import type_name
 from odfchain.model.enums import TimeUnit
 from odfchain.model.events import DatasetVocabulary
+from odfchain.model.recordable import recorded
 from odfchain.repo.system_columns import SystemColumns
 
 MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
@@ -29,9 +30,9 @@ US_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")
 def normalized(
     schema: ds.DataSchema, vocabulary: DatasetVocabulary, dataset: ds.DataSchema | None = None
 ) -> ds.DataSchema:
-    """The input's schema as it is stored: top-level timestamps UTC, event time to the millisecond.
+    """The input's schema as it is stored: timestamps UTC, event time to the millisecond.
 
-    Where the dataset declares a unit, that decides; other data columns keep microseconds.
+    Where the dataset declares what is stored alike, that decides; other data columns keep microseconds.
     """
     return ds.DataSchema(fields=tuple(_normalized(f, vocabulary, dataset) for f in schema.fields))
 
@@ -39,13 +40,17 @@ def normalized(
 def _normalized(
     f: ds.DataField, vocabulary: DatasetVocabulary, dataset: ds.DataSchema | None
 ) -> ds.DataField:
-    if not isinstance(f.value_type, ds.DataTypeTimestamp):
+    stored, known = recorded(f.value_type), dataset.field(f.name) if dataset is not None else None
+    declared = known.value_type if known is not None else None
+    if isinstance(stored, ds.DataTypeTimestamp):
+        fine = stored == US_UTC and f.name != vocabulary.event_time_column
+        if declared is not None and recorded(declared) in (MS_UTC, US_UTC):
+            fine = recorded(declared) == US_UTC
+        stored = US_UTC if fine else MS_UTC
+    if declared is not None and _without_nullability(recorded(declared)) == _without_nullability(stored):
+        stored = declared
+    elif _without_nullability(stored) == _without_nullability(canonical(f.value_type)):
         return f
-    fine = f.value_type.unit is TimeUnit.MICROSECOND and f.name != vocabulary.event_time_column
-    recorded = dataset.field(f.name) if dataset is not None else None
-    if recorded is not None and canonical(recorded.value_type) in (MS_UTC, US_UTC):
-        fine = canonical(recorded.value_type) == US_UTC
-    stored = US_UTC if fine else MS_UTC
     return ds.DataField(name=f.name, type=ds.optional(stored) if f.optional else stored, extra=f.extra)
 
 

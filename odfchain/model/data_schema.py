@@ -298,21 +298,32 @@ def types_within(data_type: DataType) -> Iterator[DataType]:
                 yield from types_within(field.type)
 
 
-def with_types(data_type: DataType, change: Callable[[DataType], DataType | None]) -> DataType:
-    """What `change` makes of the type; where that is None, the type with what it makes of those within."""
+def with_types(
+    data_type: DataType, change: Callable[[DataType], DataType | None], *, extras: bool = False
+) -> DataType:
+    """What `change` makes of the type; where that is None, the type with what it makes of those within.
+
+    Members of structs lose their attributes, unless `extras` are to stay.
+    """
     made = change(data_type)
     if made is not None:
         return made
+
+    def of(inner: DataType) -> DataType:
+        return with_types(inner, change, extras=extras)
+
     match data_type:
         case DataTypeOption(inner=inner):
-            return DataTypeOption(inner=with_types(inner, change))
+            return DataTypeOption(inner=of(inner))
         case DataTypeList(item_type=item):
-            return replace(data_type, item_type=with_types(item, change))
+            return replace(data_type, item_type=of(item))
         case DataTypeMap(key_type=key, value_type=value):
-            return replace(data_type, key_type=with_types(key, change), value_type=with_types(value, change))
+            return replace(data_type, key_type=of(key), value_type=of(value))
         case DataTypeStruct(fields=fields):
             return DataTypeStruct(
-                fields=tuple(DataField(name=f.name, type=with_types(f.type, change)) for f in fields)
+                fields=tuple(
+                    DataField(name=f.name, type=of(f.type), extra=f.extra if extras else None) for f in fields
+                )
             )
     return data_type
 

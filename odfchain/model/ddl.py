@@ -3,7 +3,8 @@
 The types are those of the specification's "Schema Format" and the spellings that existing ODF manifests use;
 a colon between name and type is accepted as Spark does. Every column may be null unless it says NOT NULL.
 Timestamps are UTC: milliseconds up to `TIMESTAMP(3)`, which is what `TIMESTAMP` means, microseconds up to
-`TIMESTAMP(6)`. Finer ones are refused, because no engine here computes with them (RFC-001).
+`TIMESTAMP(6)`. Finer ones are refused, because no engine here computes with them (RFC-001). `TIME` has the
+same units, and nanoseconds as `TIME(9)`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _UNSIGNED: dict[str, ds.DataType] = {
 }
 _TOKEN = re.compile(r"""\s*(?:(`[^`]+`|"[^"]+")|([^\W\d]\w*(?:[.-]\w+)*|\d+)|([(),<>:]))""")
 _MAX_DECIMAL = 38
-_MILLISECONDS, _MICROSECONDS = 3, 6
+_MILLISECONDS, _MICROSECONDS, _NANOSECONDS = 3, 6, 9
 """Digits of a second."""
 
 
@@ -213,10 +214,10 @@ class _Parser:
         if self.accept("("):
             digits = self.number()
             self.expect(")")
-        units = {0: TimeUnit.SECOND, 3: TimeUnit.MILLISECOND, 6: TimeUnit.MICROSECOND, 9: TimeUnit.NANOSECOND}
-        if digits not in units:
-            raise SchemaError(f"TIME({digits}): precision is 0, 3, 6 or 9")
-        return ds.DataTypeTime(unit=units[digits])
+        finer = {_MICROSECONDS: TimeUnit.MICROSECOND, _NANOSECONDS: TimeUnit.NANOSECOND}
+        if digits > _MILLISECONDS and digits not in finer:
+            raise SchemaError(f"TIME({digits}): precision is 0 to 3, 6 or 9")
+        return ds.DataTypeTime(unit=finer.get(digits, TimeUnit.MILLISECOND))
 
 
 def _timestamp(name: str, digits: int) -> ds.DataType:

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 SCHEMA_FORMAT = "ArrowJson"
 
 _UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
+_INTERVALS = {
+    "month_interval": "YearMonth",
+    "day_time_interval": "DayTime",
+    "month_day_nano_interval": "MonthDayNano",
+}
+"""What Arrow's library calls them, by the names of their types in Python."""
 
 
 def arrow_json(schema: pa.Schema) -> dict[str, Any]:
@@ -48,6 +54,10 @@ def _type(kind: pa.DataType) -> Any:
         return {"FixedSizeBinary": kind.byte_width}
     if t.is_list(kind) or t.is_large_list(kind):
         return {"List" if t.is_list(kind) else "LargeList": _field(kind.value_field)}
+    if t.is_list_view(kind) or t.is_large_list_view(kind):
+        return {"ListView" if t.is_list_view(kind) else "LargeListView": _field(kind.value_field)}
+    if (interval := _INTERVALS.get(str(kind))) is not None:
+        return {"Interval": interval}
     if t.is_fixed_size_list(kind):
         return {"FixedSizeList": [_field(kind.value_field), kind.list_size]}
     if t.is_struct(kind):
@@ -75,6 +85,7 @@ def _plain_names() -> dict[pa.DataType, str]:
         "Float16": pa.float16(), "Float32": pa.float32(), "Float64": pa.float64(),
         "Utf8": pa.string(), "LargeUtf8": pa.large_string(),
         "Binary": pa.binary(), "LargeBinary": pa.large_binary(),
+        "Utf8View": pa.string_view(), "BinaryView": pa.binary_view(),
         "Date32": pa.date32(), "Date64": pa.date64(),
     }  # fmt: skip
     return {kind: name for name, kind in named.items()}

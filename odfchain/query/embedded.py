@@ -18,10 +18,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from odfchain.codec.uuids import mapped
 from odfchain.errors import EngineError, OdfchainError, QueryError
 from odfchain.limits import OWN
 from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.engine_says import engine_says
+from odfchain.query.interval_arrays import number_schema, reread
 from odfchain.query.pins import Pin, Pins
 from odfchain.query.projections import FUNCTIONS, Call, relation_of
 from odfchain.query.query_result import QueryResult, SlicesRead
@@ -395,38 +397,22 @@ def _view_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The same columns; text and bytes that the engine gives as views are plain."""
+    """The same columns; text and bytes that the engine gives as views are plain, at any depth."""
     import pyarrow as pa
 
-    return pa.schema([pa.field(c.name, plain_type(c.type), c.nullable) for c in schema])
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """A type without views, at any depth."""
-    import pyarrow as pa
-    from pyarrow import types as t
-
-    if kind == pa.string_view():
-        return pa.string()
-    if kind == pa.binary_view():
-        return pa.binary()
-    if t.is_struct(kind):
-        columns = [kind.field(i) for i in range(kind.num_fields)]
-        return pa.struct([pa.field(c.name, plain_type(c.type), c.nullable) for c in columns])
-    if t.is_large_list(kind) or t.is_list(kind):
-        item = kind.value_field
-        made = pa.large_list if t.is_large_list(kind) else pa.list_
-        return made(pa.field(item.name, plain_type(item.type), item.nullable))
-    return kind
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    found = mapped(schema, lambda f: f.with_type(plain.get(f.type, f.type)))
+    return pa.schema([pa.field(c.name, c.type, c.nullable) for c in found])
 
 
 def _plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
+    numbers, found = number_schema(schema), reread(batch, number_schema(batch.schema))
     columns = [
         column if column.type == want.type else column.cast(want.type)
-        for column, want in zip(batch.columns, schema, strict=True)
+        for column, want in zip(found.columns, numbers, strict=True)
     ]
     if not columns:
         return batch
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return reread(pa.RecordBatch.from_arrays(columns, schema=numbers), schema)

@@ -15,19 +15,23 @@ from typing import TypeAlias, TypeVar
 
 from odfchain.chain.schema_rules import canonical
 from odfchain.codec.raw_arrow import encode_raw_arrow, schema_of_event
-from odfchain.errors import ManifestError, SchemaError, child_path
+from odfchain.errors import CodecError, ManifestError, SchemaError, child_path
 from odfchain.model import data_schema as ds
 from odfchain.model import events as ev
 from odfchain.model.ddl import format_ddl, parse_ddl, type_name
-from odfchain.model.sources import ReadStep
+from odfchain.model.recordable import check_recordable, recorded
+from odfchain.model.sources import ReadStep, ReadStepParquet
 from odfchain.model.time_format import check_date_format, check_timestamp_format
 
 Source: TypeAlias = ev.AddPushSource | ev.SetPollingSource
 
 
 def carried_source(event: Source, path: str) -> Source:
-    """The source with its columns as DDL; its formats of dates and times can be read."""
-    return dataclasses.replace(event, read=_read_step(event.read, child_path(path, "read")))
+    """The source with its columns as DDL, which can be read, and recorded where no query prepares them."""
+    prepared = event.preprocess is not None
+    return dataclasses.replace(
+        event, read=_read_step(event.read, child_path(path, "read"), prepared=prepared)
+    )
 
 
 def carried_schema(event: ev.SetDataSchema, path: str) -> ev.SetDataSchema:
@@ -38,20 +42,22 @@ def carried_schema(event: ev.SetDataSchema, path: str) -> ev.SetDataSchema:
     """
     if (event.schema is None) == (event.raw_arrow_schema is None):
         raise ManifestError("give one of 'schema' and 'rawArrowSchema'", path=path)
-    if event.schema is None:
-        return event
-    where = child_path(path, "schema")
-    _check_attributes(event.schema, where)
+    given, raw = event.schema, event.raw_arrow_schema
+    where = child_path(path, "rawArrowSchema" if given is None else "schema")
     try:
-        raw = encode_raw_arrow(event.schema)
+        if given is not None:
+            _check_attributes(given, where)
+            raw = encode_raw_arrow(given)
         back = schema_of_event(raw, None)
-    except SchemaError as error:
+        check_recordable(back.fields)
+    except (SchemaError, CodecError) as error:
         raise ManifestError(error.message, path=where, hint=error.hint) from None
-    _check_fields(event.schema.fields, back.fields, where)
+    kept = tuple(dataclasses.replace(f, type=recorded(f.type)) for f in back.fields)
+    _check_fields(back.fields if given is None else given.fields, kept, where)
     return ev.SetDataSchema(raw_arrow_schema=raw)
 
 
-def _read_step(read: ReadStep, path: str) -> ReadStep:
+def _read_step(read: ReadStep, path: str, *, prepared: bool) -> ReadStep:
     for key, name, check in (
         ("dateFormat", "date_format", check_date_format),
         ("timestampFormat", "timestamp_format", check_timestamp_format),
@@ -59,14 +65,29 @@ def _read_step(read: ReadStep, path: str) -> ReadStep:
         text = getattr(read, name, None)
         if text is not None:
             _at(child_path(path, key), check, text)
+    where = child_path(path, "schema")
     if read.schema is not None and read.ddl_schema is not None:
         raise ManifestError("'schema' and 'ddlSchema' say the same thing twice", path=path)
-    if read.schema is None:
-        if read.ddl_schema is not None:
-            _at(child_path(path, "schema"), parse_ddl, read.ddl_schema)
-        return read
-    where = child_path(path, "schema")
-    return dataclasses.replace(read, ddl_schema=_as_ddl(read.schema, where), schema=None)
+    if read.schema is not None:
+        read = dataclasses.replace(read, ddl_schema=_as_ddl(read.schema, where), schema=None)
+    if read.ddl_schema is not None:
+        columns = _at(where, parse_ddl, read.ddl_schema).fields
+        if not prepared:
+            _at(where, check_recordable, columns)
+        _check_readable(read, columns, where)
+    return read
+
+
+def _check_readable(read: ReadStep, columns: tuple[ds.DataField, ...], path: str) -> None:
+    """The columns of a source can be read from files of its format."""
+    for f in columns if not isinstance(read, ReadStepParquet) else ():
+        for part in ds.types_within(f.type):
+            if isinstance(part, ds.DataTypeBinary) and part.fixed_length != 16:
+                raise ManifestError(
+                    f"column `{f.name}`: {type_name(part)} cannot be read from text",
+                    path=path,
+                    hint="declare STRING, and convert it by a preprocess query: unhex(…), unbase64(…)",
+                )
 
 
 def _as_ddl(schema: ds.DataSchema, path: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.codec.arrow import to_arrow
+from odfchain.codec.arrow import slice_schema
 from odfchain.errors import (
     BadInputError,
     ObjectCorruptedError,
@@ -132,7 +132,7 @@ def columns_of(state: DatasetState, columns: Sequence[str] | None) -> pa.Schema:
     import pyarrow as pa  # noqa: PLC0415
 
     declared = state.schema
-    schema = to_arrow(declared) if declared is not None else pa.schema([])
+    schema = slice_schema(declared) if declared is not None else pa.schema([])
     if columns is None:
         return schema
     for name in columns:

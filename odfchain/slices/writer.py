@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from odfchain.codec.arrow import to_arrow
-from odfchain.codec.uuids import with_extensions
+from odfchain.codec.arrow import slice_schema
+from odfchain.codec.uuids import castable, with_extensions
 from odfchain.ids.multihash import Multihash
 from odfchain.model.data_schema import DataSchema
 from odfchain.model.events import DatasetVocabulary, DataSlice, OffsetInterval
@@ -57,7 +57,9 @@ class SliceSpec:
         cls, schema: DataSchema, vocabulary: DatasetVocabulary, start: int, system_time_ms: int, folder: Path
     ) -> SliceSpec:
         """A slice with the columns of a schema and the offsets from `start` on."""
-        return cls(to_arrow(schema).serialize().to_pybytes(), vocabulary, start, system_time_ms, str(folder))
+        return cls(
+            slice_schema(schema).serialize().to_pybytes(), vocabulary, start, system_time_ms, str(folder)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +236,11 @@ class _AnnotatingWriter(pq.ParquetWriter):  # type: ignore[misc]
     def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
         """Write the rows, as `pyarrow.parquet.ParquetWriter` does."""
         annotated = pa.schema([f.with_type(self.schema.field(f.name).type) for f in table.schema])
-        # others stay as they are: Arrow refuses items that a window leaves out
         columns = [
-            c if c.type == f.type else c.cast(f.type) for c, f in zip(table.columns, annotated, strict=True)
+            pa.chunked_array([_built(chunk, f.type) for chunk in column.chunks], f.type)
+            for column, f in zip(table.columns, annotated, strict=True)
         ]
-        super().write_table(pa.table(columns, schema=annotated), row_group_size)
+        super().write_table(pa.Table.from_arrays(columns, schema=annotated), row_group_size)
 
 
 def _leaf_paths(schema: pa.Schema, names: list[str]) -> list[str]:
@@ -363,13 +365,14 @@ def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
     if not target.nullable and column.null_count:
         raise _missing(target.name, f"Column `{target.name}` contains {column.null_count} null values")
     try:
-        cast = _cast_values(column, target.type)
+        loose = _cast_values(column, target.type)
+        _check_items(loose, target.name, target.type)
+        cast = _built(loose, target.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         text = str(error).splitlines()[0]
         raise SliceInputError(
             marker("bad-cast", column=target.name, message=f"column `{target.name}`: {text}")
         ) from None
-    _check_items(cast, target.name, target.type)
     try:
         check_values(cast, target.name)
     except ValueError as error:
@@ -378,15 +381,34 @@ def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
 
 
 def _cast_values(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """The values as `castable` has the declared type."""
     if column.type == target:
         return column
-    if pa.types.is_time32(target):
-        return column.cast(pa.int32()).cast(target)
     if pa.types.is_null(target):
         return pa.nulls(len(column))
-    options = pc.CastOptions.safe(target)
+    options = pc.CastOptions.safe(castable(target))
     options.allow_time_truncate = pa.types.is_timestamp(target)  # counted; nested times are never cut
     return column.cast(options=options)
+
+
+def _built(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """The column in its declared type; what a struct requires may be null where the struct itself is."""
+    if column.type == target:
+        return column
+    if not pa.types.is_struct(target):
+        return column.cast(target)
+    members = [
+        _built(member if field.nullable or not member.null_count else _filled(member), field.type)
+        for member, field in zip((column.field(i) for i in range(len(target))), target, strict=True)
+    ]
+    return pa.StructArray.from_arrays(members, fields=list(target), mask=column.is_null())
+
+
+def _filled(column: pa.Array) -> pa.Array:
+    """The column with some value for each null, all of which are in structs that are null themselves."""
+    some = pa.array([None], pa.struct([("", column.type)])).field(0)
+    places = pc.if_else(column.is_valid(), np.arange(len(column)), len(column))
+    return pa.concat_arrays([column, some]).take(places)
 
 
 def _check_items(column: pa.Array, name: str, data_type: pa.DataType) -> None:

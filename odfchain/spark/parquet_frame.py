@@ -100,10 +100,6 @@ def _rows(
 
 def _as_physical(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """A column as the type that carries it through Spark."""
-    import pyarrow as pa
+    from odfchain.codec.uuids import castable
 
-    if column.type == kind:
-        return column
-    if pa.types.is_time32(column.type):
-        return column.cast(pa.int32()).cast(kind)
-    return column.cast(kind)
+    return column if column.type == kind else column.cast(castable(column.type)).cast(kind)

@@ -32,7 +32,7 @@ _UNSIGNED_MAX: dict[type[ds.DataType], int] = {
 }
 _FLOAT16_MAX = 65_504.0
 _PER_SECOND = {
-    TimeUnit.SECOND: 1,
+    TimeUnit.SECOND: 1_000,  # recorded as milliseconds
     TimeUnit.MILLISECOND: 1_000,
     TimeUnit.MICROSECOND: 1_000_000,
     TimeUnit.NANOSECOND: 1_000_000_000,

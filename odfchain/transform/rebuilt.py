@@ -34,11 +34,11 @@ def write_difference(
     import numpy as np
     import pyarrow as pa
 
-    from odfchain.codec.arrow import to_arrow
+    from odfchain.codec.arrow import slice_schema
     from odfchain.errors import EngineError
     from odfchain.slices.writer import write_slice
 
-    arrow = to_arrow(schema)
+    arrow = slice_schema(schema)
     try:
         old, new = _SliceRows.of(earlier), _SliceRows.of([] if made is None else [made])
         _, keys = np.unique(np.concatenate([old.hashes, new.hashes]), return_inverse=True)

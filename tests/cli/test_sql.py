@@ -507,3 +507,16 @@ def test_the_extra_that_is_not_installed_is_named(sql: Run, monkeypatch: pytest.
     result = sql("select 1")
     assert result.code == 7
     assert "pip install 'odfchain[sql]'" in result.err
+
+
+def test_intervals_that_python_has_no_arrays_of_are_refused(sql: Run) -> None:
+    for query in (
+        "select arrow_cast('1 month', 'Interval(YearMonth)') as x",
+        "select [arrow_cast('1 day', 'Interval(DayTime)')] as x",
+    ):
+        done = sql(query, "-o", "json")
+        assert (done.code, done.out) == (3, "")
+        assert "column 'x' is of type" in done.err
+        assert "CAST(column AS VARCHAR)" in done.err
+    assert sql("select interval '1 day' as month_interval", "-o", "csv").out == "month_interval\nP1D\n"
+    assert sql("select {month_interval: 1} as x", "-o", "ndjson").code == 0

@@ -64,10 +64,8 @@ CARRIED: list[tuple[Any, str]] = [
     (option({"kind": "Timestamp", "unit": "Millisecond", "timezone": "UTC"}), "TIMESTAMP(3)"),
     (option({"kind": "Decimal", "precision": 10, "scale": 2}), "DECIMAL(10,2)"),
     (option({"kind": "Time", "unit": "Microsecond"}), "TIME(6)"),
-    (option("binary"), "BINARY"),
-    (option({"kind": "Binary", "fixedLength": 4}), "BINARY(4)"),
+    (option({"kind": "Binary", "fixedLength": 16}), "BINARY(16)"),
     (option({"kind": "List", "itemType": "string"}), "ARRAY<STRING>"),
-    (option({"kind": "Map", "keyType": "String", "valueType": "int32"}), "MAP<STRING, INT>"),
     (
         option({"kind": "Struct", "fields": [{"name": "a", "type": "int64"}, {"name": "b", "type": option("string")}]}),
         "STRUCT<a BIGINT NOT NULL, b STRING>",

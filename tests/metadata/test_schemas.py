@@ -225,6 +225,7 @@ def test_ddl_type_table_of_the_reference() -> None:
      ("timestamp(4) with time zone", ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")),
      ("TIMESTAMP(0)", ODF_NAMES["timestamp(ms,UTC)"]), ("TIMESTAMP_NTZ(6)", ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")),
      ("UUID", ds.DataTypeBinary(fixed_length=16)), ("TIME(6)", ds.DataTypeTime(unit=TimeUnit.MICROSECOND)),
+     *((f"TIME({digits})", ds.DataTypeTime(unit=TimeUnit.MILLISECOND)) for digits in range(4)),
      ("TIMESTAMP(3)", ODF_NAMES["timestamp(ms,UTC)"]), ("timestamp with time zone", ODF_NAMES["timestamp(ms,UTC)"]),
      ("varchar(20)", ds.DataTypeString()), ("DECIMAL(38,10)", ds.DataTypeDecimal(precision=38, scale=10)),
      ("array<array<string>>", ds.DataTypeList(item_type=ds.DataTypeList(item_type=ds.DataTypeString()))),
@@ -249,7 +250,7 @@ DDL_TYPES = st.recursive(
     st.sampled_from(
         [ds.DataTypeBool(), ds.DataTypeInt8(), ds.DataTypeInt64(), ds.DataTypeUInt32(), ds.DataTypeUInt64(),
          ds.DataTypeFloat32(), ds.DataTypeDate(), ds.DataTypeString(), ds.DataTypeBinary(),
-         ODF_NAMES["timestamp(ms,UTC)"], ds.DataTypeTime(unit=TimeUnit.SECOND),
+         ODF_NAMES["timestamp(ms,UTC)"], ds.DataTypeTime(unit=TimeUnit.MILLISECOND),
          ds.DataTypeDecimal(precision=12, scale=3), ds.DataTypeBinary(fixed_length=7)]
     ),
     lambda inner: st.builds(lambda t: ds.DataTypeList(item_type=t), inner),

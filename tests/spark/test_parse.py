@@ -64,6 +64,7 @@ CASES: list[tuple[ds.DataType, dict[str, Any]]] = [
           "1577926923": BAD, "": BAD, "2020-01-01T10:00:00Zjunk": BAD, "2020-01-01T10:00:00Z\n": BAD, "\t2020-01-01": BAD}),
     (ds.DataTypeTime(unit=TimeUnit.MILLISECOND), {"10:11:12.345": 36672345, "10:11": 36660000, "00:00:00": 0, "24:00:00": BAD, "1:00:00": BAD,
                                                   "10:11:12.3456789": 36672345, "10:11\n": BAD, "": BAD, "10": BAD}),
+    (ds.DataTypeTime(unit=TimeUnit.SECOND), {"10:11:12": 36672000}),  # recorded as milliseconds
     (ds.DataTypeTime(unit=TimeUnit.MICROSECOND), {"00:00:01.000001": 1_000_001}),
     (ds.DataTypeTime(unit=TimeUnit.NANOSECOND), {"00:00:01": 1_000_000_000}),
     (ds.DataTypeBinary(fixed_length=16), {"00112233-4455-6677-8899-aabbccddeeff": bytes.fromhex("00112233445566778899aabbccddeeff"),

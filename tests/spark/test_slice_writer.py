@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odfchain.codec.arrow import to_arrow
+from odfchain.codec.uuids import UUID_MARK
 from odfchain.digest.logical import LogicalDigest
 from odfchain.digest.physical import hash_file
 from odfchain.model import data_schema as ds
@@ -26,6 +27,7 @@ from odfchain.model.events import DatasetVocabulary
 from odfchain.slices.hashes import hash_parquet
 from odfchain.slices.marker import find_marker
 from odfchain.slices.observers import SliceObserver
+from odfchain.slices.reader import open_parquet
 from odfchain.slices.writer import ObservedParquet, SliceInputError, write_slice
 from tests.kit.slice_batches import MS, NOW, SYSTEM, US, batch, spec
 from tests.kit.support import IMPORTABLE
@@ -302,3 +304,41 @@ def test_any_schema_round_trips(data: st.DataObject, tmp_path_factory: pytest.Te
     for part in table.to_batches():
         digest.update(part)
     assert str(digest.finish()) == facts.logical_hash
+
+
+NESTED = pa.struct(
+    [
+        pa.field("t", pa.time32("ms"), nullable=False),
+        pa.field("u", pa.binary(16), nullable=False, metadata=UUID_MARK),
+        pa.field("l", pa.list_(pa.field("item", pa.time32("ms"), nullable=False)), nullable=False),
+        pa.field("s", pa.struct([pa.field("d", pa.decimal128(5, 2), nullable=False)]), nullable=False),
+    ]
+)
+
+
+def test_a_struct_that_is_null_may_have_members_that_are_required(tmp_path: Path) -> None:
+    """And times of day are in structs and lists, where they come as numbers of 64 bits."""
+    carried = pa.struct(
+        [
+            ("t", pa.int64()),
+            ("u", pa.binary()),
+            ("l", pa.list_(pa.int64())),
+            ("s", pa.struct([("d", pa.decimal128(5, 2))])),
+        ]
+    )
+    value = {"t": 1, "u": bytes(16), "l": [2], "s": {"d": Decimal("1.50")}}
+    whole = pa.array([value, value, value], carried)
+    members = [whole.field(i).take(pa.array([0, None, 2])) for i in range(carried.num_fields)]
+    column = pa.StructArray.from_arrays(members, fields=list(carried), mask=pa.array([False, True, False]))
+    facts = write_slice(iter([batch(3, x=column)]), spec(tmp_path, pa.field("x", NESTED)))
+    assert facts is not None
+    assert str(hash_parquet(Path(facts.path))[0]) == facts.logical_hash
+    time = dt.time(0, 0, 0, 1000)
+    back = {**value, "t": time, "l": [dt.time(0, 0, 0, 2000)]}
+    with open_parquet(Path(facts.path)) as file:
+        (read,) = file.batches()
+    assert read.column("x").to_pylist() == [back, None, back]
+    assert read.schema.field("x").type == NESTED
+    lacking = pa.StructArray.from_arrays(members, fields=list(carried))
+    with pytest.raises(SliceInputError, match=r"Column `x\.t` contains 1 null values"):
+        write_slice(iter([batch(3, x=lacking)]), spec(tmp_path, pa.field("x", NESTED)))

@@ -36,16 +36,29 @@ TABLE_ROWS = 1_000
 _BINARY = ("arrow", "parquet")
 _BY_NAME = (*_BINARY, "csv", "json", "ndjson")
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 131_072, 64 << 20
+_NO_ARRAYS = re.compile(r"\b(month|day_time)_interval\b(?!:)")
+"""Types of which Arrow's library for Python has no arrays."""
 _QUOTED = re.compile('[",\r\n]')
 _LOOKED_AT, _UNTIL_TOLD = 0.2, 0.5
 """How often the reader is looked for, and how often native code is told that it went [s]."""
 
 
 class Counted:
-    """The batches of a result, and how many rows have come."""
+    """The batches of a result, and how many rows have come.
+
+    Raises (at construction):
+        QueryError: a column is an interval of a kind that Python has no arrays of.
+    """
 
     def __init__(self, result: QueryResult) -> None:
         self.schema: pa.Schema = result.schema
+        for column in self.schema:
+            if _NO_ARRAYS.search(str(column.type)):
+                raise QueryError(
+                    f"column {one_line(column.name)!r} is of type {one_line(str(column.type))}, which cannot "
+                    "be shown or written",
+                    hint="cast it to text: CAST(column AS VARCHAR)",
+                )
         self.rows = 0
         self._result = result
 

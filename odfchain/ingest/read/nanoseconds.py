@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odfchain.codec.uuids import mapped
 from odfchain.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -26,10 +27,10 @@ def in_microseconds(path: Path, scratch: Path) -> tuple[Path, tuple[str, ...]]:
 
     with open_parquet(path) as source:
         schema = source.schema_arrow
-        columns = [f.name for f in schema if _converted(f.type) != f.type]
+        target = schema_in_microseconds(schema)
+        columns = [f.name for f, to in zip(schema, target, strict=True) if to.type != f.type]
         if not columns:
             return path, ()
-        target = schema_in_microseconds(schema)
         copy = scratch / f"microseconds-{uuid.uuid4().hex}"
         with ParquetWriter(copy, target) as sink:
             for batch in _batches(source, target, str(path)):
@@ -39,26 +40,15 @@ def in_microseconds(path: Path, scratch: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def schema_in_microseconds(schema: pa.Schema) -> pa.Schema:
-    """The schema with microseconds for nanoseconds."""
-    import pyarrow as pa
-
-    return pa.schema([f.with_type(_converted(f.type)) for f in schema])
-
-
-def _converted(data_type: pa.DataType) -> pa.DataType:
-    """The type with microseconds for nanoseconds, at any depth."""
+    """The schema with microseconds for nanoseconds, at any depth."""
     import pyarrow as pa
     from pyarrow import types as t
 
-    if t.is_timestamp(data_type) and data_type.unit == "ns":
-        return pa.timestamp("us", data_type.tz)
-    if t.is_struct(data_type):
-        members = [data_type.field(i) for i in range(data_type.num_fields)]
-        return pa.struct([f.with_type(_converted(f.type)) for f in members])
-    if t.is_list(data_type) or t.is_large_list(data_type):
-        item = data_type.value_field
-        return pa.list_(item.with_type(_converted(item.type)))
-    return data_type
+    def change(f: pa.Field) -> pa.Field:
+        fine = t.is_timestamp(f.type) and f.type.unit == "ns"
+        return f.with_type(pa.timestamp("us", f.type.tz)) if fine else f
+
+    return mapped(schema, change)
 
 
 def _batches(source: ParquetSource, target: pa.Schema, file: str) -> Iterator[pa.RecordBatch]:
