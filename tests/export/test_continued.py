@@ -149,7 +149,7 @@ def test_a_lode_store(airports: Dataset, workspace: Workspace, tmp_path: Path) -
     assert set(found) == {str(airports.at(n).dataset.head) for n in (0, 4, 6)}
     assert found[str(airports.head)]["row_count"] == 6
     for name, document in found.items():
-        own = dict(airports.at(Multihash.parse(name)).dataset.manifest().document)
+        own = {**airports.at(Multihash.parse(name)).dataset.manifest().document, "codec": "odf-parquet"}
         own["files"] = [{**f, "path": f"datasets/{airports.id}/{f['path']}"} for f in own["files"]]
         assert document == json.loads(json.dumps(own))
         for file in document["files"]:
