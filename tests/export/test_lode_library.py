@@ -15,7 +15,7 @@ import pytest
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import DatasetsDivergedError, StoreError
 from odfchain.store import fsio
-from tests.export.test_continued import add, part
+from tests.kit.exports import add, part
 from tests.kit.support import ROOT
 
 FIXTURE: dict[str, Any] = json.loads((ROOT / "fixtures" / "snapshots" / "lode.json").read_text())
