@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kit.plain_environment import HOME
 from tests.kit.support import Result
 
 if TYPE_CHECKING:
@@ -27,9 +29,6 @@ settings.register_profile("local", max_examples=300, deadline=None)
 settings.register_profile("soak", max_examples=2_000, deadline=None)
 settings.register_profile("deep", max_examples=20_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
-
-# each command ends its own JVM: only `tests/spark/test_keeper.py` is about the one that stays
-os.environ["CI"] = "true"
 
 
 LONGEST_FIRST = (
@@ -52,11 +51,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
+def pytest_unconfigure() -> None:
+    """The folders that tests had in place of the user's are gone."""
+    shutil.rmtree(HOME, ignore_errors=True)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def class_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
     """Lets JVMs start faster once one of several test processes has made a class archive, beside its tests.
 
-    A single process that runs a few tests makes none, and uses the user's if there is one.
+    A single process that runs a few tests makes none.
     """
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is None:

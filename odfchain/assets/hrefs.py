@@ -34,10 +34,11 @@ _SIGNATURES = frozenset(
 _SIGNATURE_PREFIXES = ("x-amz-", "x-goog-")
 ACCESS_KEY = re.compile(r"AKIA[A-Z0-9]{16}")
 """The id of a key of Amazon's: not a secret by itself, and no row has one."""
+_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _DRIVE = re.compile(r"[A-Za-z]:([\\/]|$)|.*\\")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
-_ORIGIN = re.compile(r"(https?)://([a-z0-9._~-]+|[^\x00-\x7f]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?")
+_ORIGIN = re.compile(r"(https?)://([a-z0-9._~-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?")
 _SEGMENT = "[A-Za-z0-9_=-][A-Za-z0-9._=-]*"
 _PLAIN = re.compile(rf"((s3|https?)://([a-z0-9-]+(?:\.[a-z0-9-]+)*))/({_SEGMENT}(?:/{_SEGMENT})*)")
 """Hrefs as most catalogs have them, in which nothing is to be decoded, lowered, or refused."""
@@ -134,7 +135,20 @@ def _parsed(href: str, base: str | None, *, strip_query: bool, schemes: frozense
         raise InvalidIdError(
             f"no store is called {scheme[1].lower()!r}", hint=f"the schemes are {', '.join(sorted(SCHEMES))}"
         )
-    return _checked(Location.parse(text))
+    found = _checked(Location.parse(text))
+    if found.store in ("http", "https"):
+        _check_spelling(found, text)
+    return found
+
+
+def _check_spelling(location: Location, text: str) -> None:
+    """Pass if an object is asked for as its URL spells it: our requests escape neither `;` nor `+`."""
+    if "%3b" in text.lower():
+        raise InvalidIdError("an escaped semicolon: many servers cut a path at a plain one")
+    if "+" in location.key and (urlsplit(location.container or "").hostname or "").endswith(_AMAZON):
+        raise InvalidIdError(
+            "a plus sign, which Amazon's URLs have for a space", hint="name the object like s3://bucket/key"
+        )
 
 
 def _check_rest(sign: str, rest: str, *, strip_query: bool) -> None:

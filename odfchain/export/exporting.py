@@ -7,7 +7,7 @@ only, and an export that was interrupted goes on where it was. Source: RFC-045.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,15 @@ import pyarrow as pa
 
 from odfchain.errors import ChainsDifferError, InvalidIdError, NameCollisionError, SchemaError, UsageError
 from odfchain.export.export_folder import ExportFolder, Mark, check_line, continued, local_folder, parted
-from odfchain.export.lode_store import FOLDER, check_lode, export_lode, exported_blocks
+from odfchain.export.lode_store import (
+    FOLDER,
+    export_lode,
+    exported_snapshots,
+    forget_snapshots,
+    newest_snapshot,
+    point_to,
+    rename_codecs,
+)
 from odfchain.export.state_export import state_columns, write_state
 from odfchain.export.table_columns import TableFormat, check_slice, table_columns
 from odfchain.export.table_versions import TableVersion
@@ -26,7 +34,6 @@ from odfchain.repo.dataset_state import DatasetState, SliceRef
 from odfchain.repo.kept_footers import KeptFooters
 from odfchain.repo.read_slices import columns_of, verified_slice
 from odfchain.slices.footers import file_stats, quoted
-from odfchain.store import fsio
 from odfchain.text import counted, one_line
 
 if TYPE_CHECKING:
@@ -108,7 +115,7 @@ def export_dataset(
             if known is None or not options.force:
                 raise
         if known.format == LODE:
-            fsio.remove_tree(folder / "snapshots")
+            forget_snapshots(folder)
         else:
             _table(known, folder).drop()
         anew = ExportFolder(folder, mark)
@@ -127,16 +134,19 @@ def _exported(
 
 
 def _lode(dataset: DatasetFiles, state: DatasetState, place: ExportFolder, progress: Progress) -> Exported:
-    blocks, refs = exported_blocks(place.folder), state.slices()
-    check_lode(state, blocks)
-    if state.head in blocks:
-        return Exported(place.folder, state.head, state.head_block.sequence_number)
-    progress.phase(f"Exporting {dataset.alias}", len(refs))
-    place.write_mark()
-    copies = export_lode(place, dataset, state, progress)
-    names = frozenset(str(ref.slice.physical_hash) for ref in refs)
-    size, number = sum(ref.slice.size for ref in refs), state.head_block.sequence_number
-    return Exported(place.folder, state.head, number, 1, len(refs), size, copies, names=names)
+    known, refs = exported_snapshots(place.folder), state.slices()
+    newest = newest_snapshot(state, known)
+    rename_codecs(place.folder, known)
+    done = Exported(place.folder, state.head, state.head_block.sequence_number)
+    if str(state.head) not in known:
+        progress.phase(f"Exporting {dataset.alias}", len(refs))
+        place.write_mark()
+        copies = export_lode(place, dataset, state, progress)
+        names = frozenset(str(ref.slice.physical_hash) for ref in refs)
+        size = sum(ref.slice.size for ref in refs)
+        done = replace(done, versions=1, files=len(refs), size=size, copies=copies, names=names)
+    point_to(place.folder, newest)
+    return done
 
 
 def _table(mark: Mark, folder: Path) -> DeltaFolder | IcebergFolder:

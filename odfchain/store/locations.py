@@ -74,7 +74,7 @@ class Location:
             host, port = (parts.hostname or "").lower(), parts.port
         except ValueError:
             raise InvalidIdError("not a valid URL") from None
-        if parts.query or parts.fragment:
+        if set("?#") & set(text):
             raise InvalidIdError("an object has no query", hint="in a key write ? as %3F and # as %23")
         path = _decoded(parts.path)
         user, at, authority = parts.netloc.rpartition("@")
@@ -138,6 +138,10 @@ def _scheme(text: str) -> str:
 
 
 def _decoded(path: str) -> str:
+    if "%2f" in path.lower():
+        raise InvalidIdError(
+            "an escaped slash: with a plain one it is another object", hint="where / is meant, write it so"
+        )
     try:
         return unquote_to_bytes(path).decode()
     except UnicodeDecodeError:

@@ -120,10 +120,12 @@ class PeerUrl:
                 hint="the schemes are file, http, https, odf+http, odf+https, s3, s3+http, s3+https, gs, az, "
                 "ipfs and ipns",
             )
-        if parts.query or parts.fragment:
+        if set("?#") & set(text):
             raise UnsupportedPeerError(f"{shown}: the URL of a dataset has no query and no fragment")
         if not parts.netloc and scheme != "file":
             raise UnsupportedPeerError(f"{shown}: the URL names no host")
+        if scheme == "file" and "%2f" in parts.path.lower():
+            raise UnsupportedPeerError(f"{shown}: an escaped slash", hint="where / is meant, write it so")
         if scheme == "file" and parts.netloc not in ("", "localhost"):
             raise UnsupportedPeerError(
                 f"{shown}: a file URL names no other machine", hint="write it like file:///srv/datasets/name"

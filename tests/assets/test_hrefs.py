@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.assets import hrefs
+from odfchain.assets.access import Access, Stores
 from odfchain.assets.hrefs import STORES, checked_location, href_of, parse_href, public_href
+from odfchain.assets.probing import probe
 from odfchain.errors import AssetError, InvalidIdError
 from odfchain.store.locations import Location
 from odfchain.text import printable
 from tests.kit.asset_cases import Case, Hold, corrupted
+from tests.kit.servers import Reply, Server
 
 FIXTURE = json.loads(Path("fixtures/assets/hrefs.json").read_text())
 
@@ -110,3 +114,24 @@ def test_plain_hrefs_are_parsed_as_all_others(scheme: str, authority: str, path:
             parse_href(href)
         return
     assert parse_href(href) == expected
+
+
+def test_an_object_is_asked_for_as_its_href_spells_it(tmp_path: Path) -> None:
+    """But for escapes that mean nothing: servers take them for the character."""
+    stores = Stores(Access(folder=tmp_path, allow_private=True))
+    every = [chr(code) for code in range(33, 127)]
+    segments = [each for each in every if each not in "/?#%"] + [f"%{ord(each):02x}" for each in every]
+    parsed, refused = dict[str, Location](), set[str]()
+    with Server(lambda _: Reply(body=b"x")) as server:
+        for segment in [*segments, "%252F", "%253b", "%3F%23", "%20", "%C3%A9", "é", "a//b", "x/%2e%2e/b"]:
+            path = f"/a/{segment}b.tif"
+            try:
+                parsed[path] = parse_href(server.url(path))
+            except AssetError:
+                refused.add(segment)
+        for path, location in parsed.items():
+            assert probe(location, stores).facts is not None
+            for url in (server.requests[-1].target, href_of(location).removeprefix(server.url(""))):
+                assert unquote(url) == unquote(path), path
+                assert [url.count(each) for each in "/;"] == [path.count(each) for each in "/;"], path
+    assert refused == {"%2f", "%3b", "a//b", "x/%2e%2e/b"}

@@ -29,30 +29,24 @@ from odfchain.export.delta_table import DeltaFolder
 from odfchain.export.iceberg_table import IcebergFolder
 from odfchain.export.table_columns import TableFormat, cast_rows, table_columns
 from odfchain.ids.multihash import Multihash
-from tests.kit.exports import TABLES, blocks_of, delta_log, iceberg, plain, rows_of
-from tests.kit.query_datasets import make
+from tests.kit.exports import (
+    BLOCKS,
+    TABLES,
+    add,
+    blocks_of,
+    delta_log,
+    iceberg,
+    part,
+    plain,
+    rows_of,
+)
 
 FORMATS = ("lode", *TABLES)
-FIRST = [["iata", "string"], ["city", "string"]]
-GROWN = [*FIRST, ["runways", "int64"]]
-BLOCKS: list[dict[str, Any]] = [
-    {"at": "2024-01-01T00:00:00Z", "columns": FIRST},
-    {"at": "2024-01-02T00:00:00Z", "rows": [["+A", "2024-01-01", "ZRH", "Zurich"], ["+A", "2024-01-01", "BSL", None]]},
-    {"at": "2024-01-03T00:00:00Z", "event": {"kind": "SetInfo", "description": "airports", "keywords": []}},
-    {"at": "2024-01-04T00:00:00Z", "rows": [["-C", "2024-01-01", "BSL"], ["+C", "2024-01-04", "BSL", "Basel"]]},
-    {"at": "2024-01-05T00:00:00Z", "columns": GROWN},
-    {"at": "2024-01-06T00:00:00Z", "rows": [["+A", "2024-01-06", "GVA", "Geneva", 1], ["-R", "2024-01-01", "ZRH", "Zurich"]]},
-]  # fmt: skip
 
 
 @pytest.fixture
 def airports(workspace: Workspace) -> Dataset:
     return add(workspace, "org.Air-ports")
-
-
-def add(workspace: Workspace, name: str, blocks: list[dict[str, Any]] = BLOCKS) -> Dataset:
-    make(workspace, name, {"made": "2023-12-31T00:00:00Z", "blocks": blocks})
-    return workspace[name]
 
 
 def expected(dataset: Dataset, kind: str, rows: str = "records") -> list[dict[str, Any]]:
@@ -149,7 +143,7 @@ def test_a_lode_store(airports: Dataset, workspace: Workspace, tmp_path: Path) -
     assert set(found) == {str(airports.at(n).dataset.head) for n in (0, 4, 6)}
     assert found[str(airports.head)]["row_count"] == 6
     for name, document in found.items():
-        own = dict(airports.at(Multihash.parse(name)).dataset.manifest().document)
+        own = {**airports.at(Multihash.parse(name)).dataset.manifest().document, "codec": "odf-parquet"}
         own["files"] = [{**f, "path": f"datasets/{airports.id}/{f['path']}"} for f in own["files"]]
         assert document == json.loads(json.dumps(own))
         for file in document["files"]:
@@ -158,29 +152,6 @@ def test_a_lode_store(airports: Dataset, workspace: Workspace, tmp_path: Path) -
     assert len(manifests(tmp_path, other)) == 1
     with pytest.raises(UsageError, match="slices as they are"):
         airports.export("lode", tmp_path, rows="state")
-
-
-def part(dataset: Dataset) -> None:
-    """Another history from block 4 on."""
-    dataset.reset(at(dataset, 4), force=True)
-    make_more(dataset, [["+A", "2024-02-01", "LUG", "Lugano"]])
-
-
-def at(dataset: Dataset, number: int) -> Any:
-    return dataset.at(number).dataset.head
-
-
-def make_more(dataset: Dataset, rows: list[list[Any]]) -> None:
-    from odfchain.model.timestamp import Timestamp
-    from odfchain.repo.commit import commit
-    from tests.kit import query_datasets
-
-    files, state = dataset._files, dataset.summary
-    when = Timestamp.parse("2024-03-01T00:00:00Z")
-    columns = [(f.name, "string") for f in dataset.scan().to_arrow().schema][4:]
-    with files.staging() as folder:
-        event, staged = query_datasets._slice(folder, state, query_datasets._schema(columns), rows, when)
-        commit(files, state, [event], [staged], system_time=when)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -24,6 +24,7 @@ from odfchain.model.events import SourceState
 from odfchain.model.sources import EnvVar, FetchStepContainer
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Silent
+from tests.kit.plain_environment import BASIC_PROGRAMS
 from tests.kit.support import conformance
 
 CASES = {case["id"]: case for case in conformance("polling_cases")["cases"]}
@@ -136,7 +137,7 @@ class Engine:
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine(tmp_path)
-    monkeypatch.setenv("PATH", f"{engine.home}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{engine.home}:{BASIC_PROGRAMS}")
     return engine
 
 
@@ -402,9 +403,8 @@ def test_no_runtime(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "neither podman nor docker is installed" in engine.refused()
 
 
-def test_docker_is_taken_where_podman_is_not(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docker_is_taken_where_podman_is_not(engine: Engine) -> None:
     engine.program.rename(engine.home / "docker")
-    monkeypatch.setenv("PATH", f"{engine.home}:/usr/bin:/bin")
     assert engine.data(command=("echo",)) == "\n"
 
 

@@ -170,6 +170,8 @@ def test_a_file_named_in_bytes(folder: Path, tmp_path: Path) -> None:
         ("file:///x%00y", "not an absolute path"),
         ("file:///x?y", "a file has no query"),
         ("file:///x#y", "a file has no query"),
+        ("file:///x%2fy", "an escaped slash"),
+        ("file:///x%2Fy", "an escaped slash"),
         ("file://[x/y", "not a valid URL"),
         ("file:///x\ny", "the URL has control characters"),
         ("/data.csv", "not a URL"),

@@ -16,13 +16,27 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow import types as t
 
+from odfchain.api import Dataset, Workspace
 from odfchain.codec.uuids import UUID_MARK
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
+from tests.kit import query_datasets
 from tests.kit.support import ROOT
 
 FIXTURE: dict[str, Any] = json.loads(
     (ROOT / "fixtures" / "snapshots" / "exports.json").read_text(encoding="utf-8")
 )
 TABLES = ("delta", "iceberg")
+FIRST = [["iata", "string"], ["city", "string"]]
+GROWN = [*FIRST, ["runways", "int64"]]
+BLOCKS: list[dict[str, Any]] = [
+    {"at": "2024-01-01T00:00:00Z", "columns": FIRST},
+    {"at": "2024-01-02T00:00:00Z", "rows": [["+A", "2024-01-01", "ZRH", "Zurich"], ["+A", "2024-01-01", "BSL", None]]},
+    {"at": "2024-01-03T00:00:00Z", "event": {"kind": "SetInfo", "description": "airports", "keywords": []}},
+    {"at": "2024-01-04T00:00:00Z", "rows": [["-C", "2024-01-01", "BSL"], ["+C", "2024-01-04", "BSL", "Basel"]]},
+    {"at": "2024-01-05T00:00:00Z", "columns": GROWN},
+    {"at": "2024-01-06T00:00:00Z", "rows": [["+A", "2024-01-06", "GVA", "Geneva", 1], ["-R", "2024-01-01", "ZRH", "Zurich"]]},
+]  # fmt: skip
 
 
 def field_of(text: str, name: str) -> pa.Field:
@@ -119,3 +133,28 @@ def blocks_of(kind: str, folder: Path) -> list[str]:
         return [commit["odf.blockHash"] for commit in commits if "odf.blockHash" in commit]
     with iceberg(folder) as table:
         return [snapshot.summary["odf.blockHash"] for snapshot in table.snapshots()]
+
+
+def add(workspace: Workspace, name: str, blocks: list[dict[str, Any]] = BLOCKS) -> Dataset:
+    """A dataset of these blocks."""
+    query_datasets.make(workspace, name, {"made": "2023-12-31T00:00:00Z", "blocks": blocks})
+    return workspace[name]
+
+
+def part(dataset: Dataset) -> None:
+    """Another history from block 4 on."""
+    dataset.reset(at(dataset, 4), force=True)
+    make_more(dataset, [["+A", "2024-02-01", "LUG", "Lugano"]])
+
+
+def at(dataset: Dataset, number: int) -> Any:
+    return dataset.at(number).dataset.head
+
+
+def make_more(dataset: Dataset, rows: list[list[Any]]) -> None:
+    files, state = dataset._files, dataset.summary
+    when = Timestamp.parse("2024-03-01T00:00:00Z")
+    columns = [(f.name, "string") for f in dataset.scan().to_arrow().schema][4:]
+    with files.staging() as folder:
+        event, staged = query_datasets._slice(folder, state, query_datasets._schema(columns), rows, when)
+        commit(files, state, [event], [staged], system_time=when)

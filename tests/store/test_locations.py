@@ -19,6 +19,7 @@ PLACES = {
     "gs://b/a%20b.tif": ("gs", "b", None, "a b.tif"),
     "gs://b/a b.tif": ("gs", "b", None, "a b.tif"),
     "s3://b/50%25%3F%23": ("s3", "b", None, "50%?#"),
+    "https://h/a%252Fb": ("https", "https://h", None, "a%2Fb"),
     "az://cont/x/y.tif": ("az", "cont", None, "x/y.tif"),
     "abfss://cont@acct.dfs.core.windows.net/x/y.tif": (
         "az", "cont", "https://acct.blob.core.windows.net", "x/y.tif",
@@ -49,6 +50,8 @@ def test_a_text_is_taken_apart(text: str) -> None:
         "s3://bucket", "s3://b/a//b", "https://h/dir/", "https://h/%E4.tif", "oci://r/x", "ftp://h/x",
         "C:\\x.tif", "file://server/x", "//server/x", "s3://b/a%00b", " s3://b/k", "s3://b/k\n", "https:///x",
         "s3://[x/y", "http://h:99999/x", f"s3://b/{'x' * (LONGEST + 1)}", "s3+http://h:9000/", "az://a@b/x",
+        "https://h/a%2Fb", "https://h/a%2fb", "s3://b/a%2Fb", "gs://b/a%2Fb", "az://c/a%2fb", "file:///a%2Fb",
+        "a%2Fb", "s3+http://h/bucket%2Fa/k", "https://h/a/..%2Fb", "https://h/a?", "s3://b/k#",
     ],
 )  # fmt: skip
 def test_what_is_no_place_is_refused_without_being_repeated(text: str) -> None:

@@ -181,6 +181,8 @@ def _file_path(url: str, name: str) -> Path:
         )
     if rest or not url.isprintable():
         raise FetchError(f"{name}: a file has no query", hint="in a path write ? as %3F and # as %23")
+    if "%2f" in text.lower():
+        raise FetchError(f"{name}: an escaped slash", hint="where / is meant, write it so")
     raw = unquote_to_bytes(text)
     if not raw.startswith(b"/") or b"\0" in raw:
         raise FetchError(f"{name}: not an absolute path", hint="write file:///absolute/path")
