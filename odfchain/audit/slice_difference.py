@@ -81,15 +81,15 @@ def first_difference(recorded: Path, replayed: Path, *, offset_column: str) -> D
 
 
 def _columns(one: pa.Schema, other: pa.Schema) -> Difference | None:
-    for field in one:
-        if field.name not in other.names:
-            return Difference(None, field.name, _type(field), None)
-        now = other.field(other.get_field_index(field.name))
-        if not _same_type(field, now):
-            return Difference(None, field.name, _type(field), _type(now))
-    for field in other:
-        if field.name not in one.names:
-            return Difference(None, field.name, None, _type(field))
+    for was in one:
+        if was.name not in other.names:
+            return Difference(None, was.name, _type(was), None)
+        now = other.field(other.get_field_index(was.name))
+        if not _same_type(was, now):
+            return Difference(None, was.name, _type(was), _type(now))
+    for was in other:
+        if was.name not in one.names:
+            return Difference(None, was.name, None, _type(was))
     if one.names != other.names:
         return Difference(None, None, ", ".join(one.names), ", ".join(other.names))
     return None

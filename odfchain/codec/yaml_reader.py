@@ -61,8 +61,11 @@ def read_documents(
         return list(_compose(yaml.parse(text.removeprefix("\ufeff"), Loader=_LOADER), limits))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
+        problem = f"not valid YAML: {error.problem or error}"
+        if "nesting depth" in problem:  # newer libraries read ahead, and stop before the bound here is met
+            problem = f"nested deeper than {limits.manifest_depth}"
         raise ManifestError(
-            f"not valid YAML: {error.problem or error}",
+            problem,
             line=mark.line + 1 if mark else None,
             source=source,
         ) from None

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from odfchain.codec.arrow import to_arrow
+from odfchain.codec.arrow import slice_schema
 from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.digest.logical import check_hashable
 from odfchain.errors import (
@@ -113,7 +113,7 @@ def _declared(event: ev.SetDataSchema, vocabulary: ev.DatasetVocabulary, path: s
             raise SchemaError("a column has no name")
         check_columns(schema.names, "")
         try:
-            check_hashable(to_arrow(schema))
+            check_hashable(slice_schema(schema))
         except ValueError as error:  # such as a column that is null and may not be
             raise SchemaError(first_line(error)) from None
     return schema

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odfchain.chain.schema_rules import canonical
-from odfchain.codec.arrow import to_arrow
+from odfchain.codec.arrow import slice_schema
 from odfchain.digest.logical import check_hashable
 from odfchain.errors import BadInputError, IncompatibleSchemaError, SchemaError
 from odfchain.model import data_schema as ds
 from odfchain.model.ddl import type_name
 from odfchain.model.enums import TimeUnit
 from odfchain.model.events import DatasetVocabulary
-from odfchain.model.recordable import recorded
+from odfchain.model.recordable import check_recordable, recorded
 from odfchain.repo.system_columns import SystemColumns
 
 MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
@@ -230,13 +230,13 @@ def settled(
     check_reserved(data, vocabulary, file, operations=operations)
     data = with_event_time(data, dataset, vocabulary)
     if dataset is None:
-        target = dataset_schema(data, vocabulary, system_columns)
-        check_hashable(to_arrow(target))
-        return data, target, ()
+        check_recordable(data.fields)
+        return data, dataset_schema(data, vocabulary, system_columns), ()
     check_declared(dataset, vocabulary)
     fitting = fit(dataset, data, vocabulary, file, may_grow=may_grow)
     target = ds.DataSchema(fields=dataset.fields + fitting.added, extra=dataset.extra)
-    check_hashable(to_arrow(target))
+    check_recordable(fitting.added)
+    check_hashable(slice_schema(target))
     return ds.DataSchema(fields=data.fields + fitting.filled), target, fitting.notes
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from odfchain.repo.workspace_files import WorkspaceFiles
 from tests.kit.crowd import WORDS
-from tests.kit.node_process import peak_mib, served
+from tests.kit.measured_node import peak_mib, served
 from tests.kit.served_workspace import ask, make_dataset
 from tests.kit.support import ROOT
 

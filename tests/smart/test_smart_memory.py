@@ -27,7 +27,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.token_file import TokenFile
-from tests.kit.node_process import SIDES, peak_mib, served
+from tests.kit.measured_node import SIDES, peak_mib, served
 
 MOST_MIB = 200
 LETTERS = 60

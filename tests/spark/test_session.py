@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,11 +14,8 @@ from odfchain.spark.failure import explain, first_line
 from odfchain.spark.input_frames import spark_path
 from odfchain.spark.session import SparkEngine, _scratch_base
 
-if TYPE_CHECKING:
-    from odfchain.spark.session import SparkEngine as Engine
 
-
-def test_settings_that_results_depend_on(engine: Engine) -> None:
+def test_settings_that_results_depend_on(engine: SparkEngine) -> None:
     conf = engine.session.conf
     assert conf.get("spark.sql.session.timeZone") == "UTC"
     assert conf.get("spark.sql.ansi.enabled") == "true"
@@ -27,7 +23,7 @@ def test_settings_that_results_depend_on(engine: Engine) -> None:
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_names_are_case_sensitive_and_the_java_time_zone_is_utc(engine: Engine) -> None:
+def test_names_are_case_sensitive_and_the_java_time_zone_is_utc(engine: SparkEngine) -> None:
     row = engine.session.sql("SELECT 1 AS a, 2 AS A, CAST('2020-07-01 12:00' AS TIMESTAMP) AS t").first()
     assert row is not None
     assert (row["a"], row["A"]) == (1, 2)
@@ -47,7 +43,7 @@ def test_a_users_options_of_java_do_not_change_what_is_recorded(tmp_path: Path) 
 
 
 def test_nothing_in_the_current_folder(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     engine.session.range(3).createOrReplaceTempView("v")
@@ -55,7 +51,7 @@ def test_nothing_in_the_current_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_session_is_started_once(engine: Engine) -> None:
+def test_the_session_is_started_once(engine: SparkEngine) -> None:
     assert engine.session is engine.session
     assert engine.started
 
@@ -85,7 +81,7 @@ def test_temporary_files_go_where_spark_can_use_them(tmp_path: Path, name: str) 
 @pytest.mark.parametrize(
     "name", ["plain", "a b", "a[1]", "a{x,y}", "a*", "a?b", "a\\b", "a%20b", "a#b", "a:b", "ü"]
 )
-def test_paths_are_taken_literally(engine: Engine, tmp_path: Path, name: str) -> None:
+def test_paths_are_taken_literally(engine: SparkEngine, tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     folder.mkdir()
     for part in ("one", "two"):
@@ -133,7 +129,7 @@ def test_a_full_disk_on_a_worker_is_recognised() -> None:
     assert isinstance(explain(RuntimeError("OSError: [Errno 28] No space left on device")), StorageFullError)
 
 
-def test_an_error_from_the_cluster_keeps_its_meaning(engine: Engine) -> None:
+def test_an_error_from_the_cluster_keeps_its_meaning(engine: SparkEngine) -> None:
     from pyspark.sql import functions as F
 
     text = marker("null-key", message="key is null")

@@ -261,12 +261,12 @@ def read_moments(frame: DataFrame, count: int) -> list[list[TimePoint | None]]:
     from pyspark.sql import types as t
 
     parts = []
-    for index, field in enumerate(frame.schema):
+    for index, moment in enumerate(frame.schema):
         column = F.col(f"c{index}")
-        if isinstance(field.dataType, t.StructType):
+        if isinstance(moment.dataType, t.StructType):
             parts += [F.unix_micros(column["start"]), F.unix_micros(column["end"])]
         else:
-            name = "date" if isinstance(field.dataType, t.DateType) else "timestamp"
+            name = "date" if isinstance(moment.dataType, t.DateType) else "timestamp"
             parts += [as_micros(column, name), F.lit(None).cast("bigint")]
     rows = frame.select(*parts).collect()
     assert len(rows) == count  # noqa: S101 - a projection keeps its rows
