@@ -42,7 +42,7 @@ from bench_verify import bench_verify
 from bench_warm import bench_warm
 from figures import Figure, show
 
-from odfchain.digest.sha3 import openssl_sha3
+from odfchain.odf.physical_hash import openssl_sha3
 
 PARTS = {
     "codec": bench_codec,

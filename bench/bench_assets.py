@@ -26,14 +26,12 @@ from figures import Figure, tell
 from obstore.store import S3Store
 
 from odfchain import AssetLock, StoreOptions, Workspace
-from odfchain.api.lock_datasets import record_lock
-from odfchain.api.templates import manifest_template
-from odfchain.assets.access import Access, Stores
-from odfchain.assets.lock_file import LockFile
-from odfchain.assets.lock_table import SCHEMA, AssetRow, Facts, table_of, write_lock
-from odfchain.assets.probing import probes_of
-from odfchain.ids.names import DatasetAlias
-from odfchain.store.locations import Location
+from odfchain.api.asset_locks import record_lock
+from odfchain.api.definitions import manifest_template
+from odfchain.assets.lock_table import SCHEMA, AssetRow, Facts, LockFile, table_of, write_lock
+from odfchain.assets.objects import Access, Stores, probes_of
+from odfchain.odf.names import DatasetAlias
+from odfchain.storage.locations import Location
 
 ROUNDS = 5
 ITEMS, PROBES, ROWS, NIGHT = 3_000, 10_000, 1_000_000, 20_000

@@ -25,14 +25,13 @@ from figures import Figure, tell
 from recorded_rows import MADE, TIME, declare, record_slice
 
 from odfchain import Dataset, SetInfo, Timestamp, Workspace
-from odfchain.branch.block_graph import BlockGraph
-from odfchain.branch.foreign_keys import ForeignKeys
-from odfchain.branch.judged_rows import Rows
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.points import block_at
-from odfchain.store import fsio
+from odfchain.branches.branches import BlockGraph
+from odfchain.branches.foreign_keys import ForeignKeys, Rows
+from odfchain.storage import fsio
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.points import block_at
 
 ROWS, CHANGES, ROUNDS = 1_000_000, 10_000, 5
 SCHEMA = pa.schema(

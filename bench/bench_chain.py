@@ -12,14 +12,14 @@ from pathlib import Path
 
 from figures import Figure
 
-from odfchain.ids.did import DatasetId
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.metadata_block import MetadataBlock
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.odf import events as ev
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import MetadataBlock
+from odfchain.odf.identity import DatasetId
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 
 LENGTHS = (100, 1_000, 10_000)
 SAMPLE = 100

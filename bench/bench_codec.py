@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from figures import Figure, per_call
 
-from odfchain.codec.blocks import block_hash, decode_block, decode_header, encode_block
-from odfchain.digest.physical import hash_bytes
-from odfchain.model import events as ev
-from odfchain.model.metadata_block import MetadataBlock
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf import events as ev
+from odfchain.odf.block_codec import block_hash, decode_block, decode_header, encode_block
+from odfchain.odf.events import MetadataBlock
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.times import Timestamp
 
 
 def add_data_block() -> MetadataBlock:

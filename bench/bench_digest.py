@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from figures import Figure, best_rate, seconds
 
-from odfchain.digest.logical import LogicalDigest
-from odfchain.digest.physical import hash_file
+from odfchain.odf.logical_hash import LogicalDigest
+from odfchain.odf.physical_hash import hash_file
 
 SIZE = 128 << 20
 ROWS = 1_000_000

@@ -19,8 +19,8 @@ from typing import Any
 from figures import Figure, seconds, tell
 
 from odfchain import Workspace
-from odfchain.ingest.read.formats import open_input
-from odfchain.model.sources import ReadStep, ReadStepGeoJson, ReadStepJson
+from odfchain.ingest.read_formats import open_input
+from odfchain.odf.sources import ReadStep, ReadStepGeoJson, ReadStepJson
 
 ROWS = 500_000
 FEATURES = 200_000

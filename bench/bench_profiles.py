@@ -20,9 +20,9 @@ from flight_rows import flights, manifest, write_flights
 from recorded_rows import MADE, SCHEMA, declare, paths_of, record_slice
 
 from odfchain import Dataset, Workspace
-from odfchain.profile.kept_parts import parts_folder
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.profiles.cache import parts_folder
 from odfchain.slices.reader import data_batches
+from odfchain.workspace.dataset_state import DatasetState
 
 ODFCHAIN = Path(sys.executable).parent / "odfchain"
 ROWS, ADDED = 1_336_500, 13_500

@@ -26,10 +26,10 @@ from long_chain import lengthen, long_chain
 import odfchain
 from odfchain import Dataset, SetInfo, Timestamp
 from odfchain.errors import ObjectNotFoundError
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.store.interfaces import HEAD
+from odfchain.storage.local import HEAD
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 
 LENGTHS = (10, 1_000, 1_000_000)
 SAMPLE = 31

@@ -19,22 +19,20 @@ from pathlib import Path
 from figures import Figure, seconds, tell
 
 from odfchain.chain.chain import link_blocks
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import events as ev
-from odfchain.model.data_schema import DataField, DataSchema, DataTypeInt64
-from odfchain.model.enums import DatasetKind
-from odfchain.model.events import SetInfo
-from odfchain.model.metadata_block import DatasetSnapshot
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import PUBLIC_FOLDERS, DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.store.interfaces import HEAD
-from odfchain.transfer.hints import HintCache
-from odfchain.transfer.open import open_peer
+from odfchain.odf import events as ev
+from odfchain.odf.arrow_schema import encode_raw_arrow
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import DatasetSnapshot, SetInfo
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.schema import DataField, DataSchema, DataTypeInt64
+from odfchain.odf.times import Timestamp
+from odfchain.storage.local import HEAD
+from odfchain.transfer.folder_peer import HintCache
+from odfchain.transfer.open_peer import open_peer
 from odfchain.transfer.public_layout import HINT_KEY, PeerUrl
-from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.sync import SyncOutcome
+from odfchain.transfer.pulling import SyncOutcome, pull_dataset
+from odfchain.workspace.dataset_files import PUBLIC_FOLDERS, DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 
 WRK = ("wrk", "-t2", "-c64", "-d5s")
 SLICE_BYTES = 1 << 20
@@ -50,8 +48,8 @@ CLONE_TARGET = 1_000.0
 PROGRAM = """\
 import sys
 from pathlib import Path
-from odfchain.serve.server import serve
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.server import serve
+from odfchain.workspace.workspace_files import WorkspaceFiles
 serve(WorkspaceFiles.find(Path(sys.argv[1])), port=0, listening=lambda url: print(url, flush=True))
 """
 NGINX = """\

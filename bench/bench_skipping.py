@@ -15,14 +15,14 @@ from figures import Figure, tell
 from recorded_rows import MADE, history, record
 
 from odfchain import Dataset, Workspace
-from odfchain.branch.recording import stage_changes
-from odfchain.ids.multihash import Multihash
-from odfchain.manifest.manifest_of import manifest_of
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo import kept_footers
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.kept_footers import footers_path, keep_footers
+from odfchain.branches.recording import stage_changes
+from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
+from odfchain.profiles.manifests import manifest_of
 from odfchain.slices.writer import ObservedParquet
+from odfchain.workspace import read_slices
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.read_slices import footers_path, keep_footers
 
 ROWS, SLICES = 10_000_000, 100
 LINES = 100_000
@@ -69,7 +69,7 @@ def _manifests(dataset: Dataset) -> Iterator[Figure]:
 
     def cold() -> None:
         footers_path(files).unlink(missing_ok=True)
-        kept_footers._READ.clear()
+        read_slices._READ.clear()
         manifest_of(files, state)
 
     def bare() -> None:

@@ -27,7 +27,7 @@ from manifests import push_manifest
 from processes import MemoryWatch
 
 from odfchain import Workspace
-from odfchain.spark.class_archive import pyspark_folder
+from odfchain.spark.gateway import pyspark_folder
 
 KEYS = (100_000, 1_000_000, 10_000_000)
 FEW = 1_000

@@ -34,12 +34,12 @@ from figures import Entry, Figure, in_turns, seconds, show, tell
 from flight_rows import COLUMNS, EVENT_TIME, manifest, write_flights
 
 from odfchain import Dataset, Workspace
-from odfchain.model.events import ExecuteTransform
+from odfchain.odf.events import ExecuteTransform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from odfchain.api.pull_targets import PullResult
+    from odfchain.api.pulling import PullResult
 
 ROWS = 5_000_000
 YEAR_ROWS = 5_000_000

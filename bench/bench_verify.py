@@ -25,19 +25,18 @@ import pyarrow.parquet as pq
 from figures import Figure, seconds, tell
 
 from odfchain.audit.dataset_checks import verify_dataset
-from odfchain.codec.arrow import from_arrow
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.digest.physical import hash_file
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.metadata_block import DatasetSnapshot
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile, commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.slices.hashes import hash_parquet
+from odfchain.odf import events as ev
+from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import DatasetSnapshot
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.times import Timestamp
+from odfchain.slices.reader import hash_parquet
+from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.workspace_files import WorkspaceFiles
 
 SIZE = int(os.environ.get("ODFCHAIN_BENCH_MIB", "1024")) << 20
 ROWS = 1 << 20

@@ -12,20 +12,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odfchain.codec.arrow import from_arrow
-from odfchain.codec.blocks import block_hash, encode_block
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.ids.did import DatasetId
-from odfchain.ids.multibase import encode_base16
-from odfchain.ids.multicodec import Multicodec
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.metadata_block import MetadataBlock
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.odf import events as ev
+from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
+from odfchain.odf.block_codec import block_hash, encode_block
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import MetadataBlock
+from odfchain.odf.identity import DatasetId, Multicodec, Multihash, encode_base16
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 
 START = Timestamp.parse("2020-01-01T00:00:00Z")
 ROWS = 100

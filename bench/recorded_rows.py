@@ -10,14 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odfchain import AddData, Dataset, SetDataSchema, Timestamp, Workspace
-from odfchain.codec.arrow import from_arrow
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.digest.physical import hash_file
-from odfchain.model.events import DataSlice, OffsetInterval
-from odfchain.repo.commit import StagedFile, commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.slices.hashes import hash_parquet
+from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
+from odfchain.odf.events import DataSlice, OffsetInterval
+from odfchain.odf.physical_hash import hash_file
+from odfchain.slices.reader import hash_parquet
+from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 
 TIME = pa.timestamp("ms", "UTC")
 MADE = Timestamp.parse("2026-01-01T00:00:00Z")

@@ -34,8 +34,8 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 def serve(folder: str, log: str) -> None:
     """`odfchain serve --write`."""
-    from odfchain.repo.workspace_files import WorkspaceFiles  # noqa: PLC0415 - others are not to load it
-    from odfchain.serve.server import serve as published  # noqa: PLC0415
+    from odfchain.transfer.server import serve as published  # noqa: PLC0415
+    from odfchain.workspace.workspace_files import WorkspaceFiles  # noqa: PLC0415 - others are not to load it
 
     with Path(log).open("a", encoding="utf-8", buffering=1) as lines:
 
@@ -131,11 +131,11 @@ def _spent() -> Iterator[None]:
 
 def pull(url: str, folder: str) -> None:
     """A dataset in a new workspace."""
-    from odfchain.ids.names import DatasetAlias  # noqa: PLC0415 - as above
-    from odfchain.repo.workspace_files import WorkspaceFiles  # noqa: PLC0415
-    from odfchain.transfer.open import open_peer  # noqa: PLC0415
+    from odfchain.odf.names import DatasetAlias  # noqa: PLC0415 - as above
+    from odfchain.transfer.open_peer import open_peer  # noqa: PLC0415
     from odfchain.transfer.public_layout import PeerUrl  # noqa: PLC0415
     from odfchain.transfer.pulling import pull_dataset  # noqa: PLC0415
+    from odfchain.workspace.workspace_files import WorkspaceFiles  # noqa: PLC0415
 
     workspace = WorkspaceFiles.init(Path(folder))
     with _spent(), contextlib.closing(open_peer(PeerUrl.parse(url))) as peer:
@@ -144,11 +144,11 @@ def pull(url: str, folder: str) -> None:
 
 def push(folder: str, name: str, url: str, token: str) -> None:
     """A dataset of a workspace to a node."""
-    from odfchain.ids.names import DatasetAlias  # noqa: PLC0415 - as above
-    from odfchain.repo.workspace_files import WorkspaceFiles  # noqa: PLC0415
-    from odfchain.transfer.open import PeerOptions, open_writable  # noqa: PLC0415
+    from odfchain.odf.names import DatasetAlias  # noqa: PLC0415 - as above
+    from odfchain.transfer.open_peer import PeerOptions, open_writable  # noqa: PLC0415
     from odfchain.transfer.public_layout import PeerUrl  # noqa: PLC0415
     from odfchain.transfer.pushing import push_dataset  # noqa: PLC0415
+    from odfchain.workspace.workspace_files import WorkspaceFiles  # noqa: PLC0415
 
     dataset = WorkspaceFiles.find(Path(folder)).dataset(DatasetAlias.parse(name))
     with (

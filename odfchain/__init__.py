@@ -16,29 +16,30 @@ from odfchain.versions import SPEC_VERSION, __version__
 TYPE_CHECKING = False  # as `typing` has it, which takes longer to load than all of this
 if TYPE_CHECKING:
     from odfchain.api.asset_locks import AssetLock, StoreOptions
-    from odfchain.api.branch_points import DatasetAt
-    from odfchain.api.dataset import Dataset
-    from odfchain.api.imported import Imported
-    from odfchain.api.opened import OpenedDataset, open_dataset
-    from odfchain.api.proofs import verify_proof
-    from odfchain.api.pull_targets import PullResult, PullTarget
-    from odfchain.api.push_targets import PushTarget
-    from odfchain.api.scan import Scan
+    from odfchain.api.branching import DatasetAt
+    from odfchain.api.dataset import Dataset, Log
+    from odfchain.api.definitions import Imported
+    from odfchain.api.pulling import PullResult, PullTarget
+    from odfchain.api.pushing import PushTarget
+    from odfchain.api.queries import verify_proof
+    from odfchain.api.scan import OpenedDataset, Scan, open_dataset
     from odfchain.api.snapshots import Manifest, Profile, compare_profiles
-    from odfchain.api.views import Log
-    from odfchain.api.workspace import Workspace
-    from odfchain.api.workspace_at import init, open  # noqa: A004 - as `gzip.open`
+    from odfchain.api.workspace import Workspace, init, open  # noqa: A004 - as `gzip.open`
     from odfchain.assets.checking import CheckedAsset
-    from odfchain.audit.auditing import ListedAttestation, NewAttestation
-    from odfchain.audit.checks import CHECKS
-    from odfchain.audit.report import Fault, Report
-    from odfchain.branch.branches import Branch
-    from odfchain.branch.diffing import Change, Diff
-    from odfchain.branch.merge_values import MergeOutcome, MergePlan, MergeStatus
-    from odfchain.branch.recording import ChangeOutcome
-    from odfchain.branch.row_history import ChangeOrigin, RowChange
+    from odfchain.audit.blame import Blame
+    from odfchain.audit.lineage import Definition, Graph, TextTree
+    from odfchain.audit.report import CHECKS, Fault, Report
+    from odfchain.audit.verification import ListedAttestation, NewAttestation
+    from odfchain.branches.branches import Branch
+    from odfchain.branches.diff import Change, Diff
+    from odfchain.branches.merge_values import MergeOutcome, MergePlan, MergeStatus
+    from odfchain.branches.recording import ChangeOutcome
+    from odfchain.branches.row_history import ChangeOrigin, RowChange
     from odfchain.chain.chain import HashedBlock
-    from odfchain.drift.drift_values import Drift, DriftLine, NotCompared
+    from odfchain.chain.equivocation import Evidence, KeptEvidence
+    from odfchain.chain.remote_signatures import SignaturePolicy
+    from odfchain.chain.signed_lines import SnapshotKind, SnapshotLine
+    from odfchain.chain.statements import Problem
     from odfchain.errors import (
         AccessError,
         AppendError,
@@ -99,27 +100,18 @@ if TYPE_CHECKING:
         UsageError,
         WorkspaceError,
     )
-    from odfchain.export.exporting import Exported
-    from odfchain.ids.did import DatasetId
-    from odfchain.ids.multihash import Multihash
-    from odfchain.ids.names import DatasetAlias, RepoName
     from odfchain.ingest.importing import ImportPlan
     from odfchain.ingest.ingesting import IngestOutcome
-    from odfchain.lineage.graph import Graph
-    from odfchain.lineage.graph_document import TextTree
-    from odfchain.lineage.provenance import Blame
-    from odfchain.lineage.queries import Definition
-    from odfchain.manifest.published_objects import WrittenSnapshot
-    from odfchain.model.data_schema import DataSchema
-    from odfchain.model.duration import Duration
-    from odfchain.model.enums import DatasetKind, OperationType
-    from odfchain.model.events import (
+    from odfchain.odf.enums import DatasetKind, OperationType
+    from odfchain.odf.events import (
         AddData,
         AddPushSource,
+        DatasetSnapshot,
         DatasetVocabulary,
         DisablePollingSource,
         DisablePushSource,
         ExecuteTransform,
+        MetadataBlock,
         MetadataEvent,
         Seed,
         SetAttachments,
@@ -130,105 +122,89 @@ if TYPE_CHECKING:
         SetTransform,
         SetVocab,
     )
-    from odfchain.model.metadata_block import DatasetSnapshot, MetadataBlock
-    from odfchain.model.timestamp import Timestamp
+    from odfchain.odf.identity import DatasetId, Multihash
+    from odfchain.odf.names import DatasetAlias, RepoName
+    from odfchain.odf.schema import DataSchema
+    from odfchain.odf.times import Duration, Timestamp
+    from odfchain.profiles.drift import Drift, DriftLine, NotCompared
+    from odfchain.profiles.export import Exported
+    from odfchain.profiles.published import WrittenSnapshot
     from odfchain.progress import Progress, WorkDone, WorkProgress
-    from odfchain.query.answer import Answer
-    from odfchain.query.answer_verdicts import ProofVerdict
-    from odfchain.query.query_result import QueryResult
-    from odfchain.repo.dataset_state import DatasetState
-    from odfchain.repo.system_columns import SystemColumns
-    from odfchain.serve.access_tokens import AccessToken, NewToken
-    from odfchain.transfer.branch_pulling import FetchedSources
-    from odfchain.transfer.catalog import RepositoryEntry
-    from odfchain.transfer.partial import FetchOutcome
+    from odfchain.query.answers import Answer
+    from odfchain.query.proofs import ProofVerdict
+    from odfchain.query.results import QueryResult
+    from odfchain.transfer.access_tokens import AccessToken, NewToken
+    from odfchain.transfer.branch_fetch import FetchedSources
     from odfchain.transfer.public_layout import PeerUrl
     from odfchain.transfer.pushing import PushOutcome, PushPlan
-    from odfchain.transform.state_change import StateChange
-    from odfchain.trust.problems import Problem
-    from odfchain.trust.proof_store import KeptEvidence
-    from odfchain.trust.signature_policy import SignaturePolicy
-    from odfchain.trust.snapshot_lines import SnapshotKind, SnapshotLine
-    from odfchain.trust.two_histories import Evidence
-    from odfchain.upkeep.batches import BatchLimits
-    from odfchain.upkeep.downstream import Dependent, Remote
+    from odfchain.transfer.repositories import RepositoryEntry
+    from odfchain.transfer.slice_files import FetchOutcome
+    from odfchain.transform.changed_query import StateChange
+    from odfchain.upkeep.compact import BatchLimits, CompactPlan, SoftPlan
+    from odfchain.upkeep.fsck import Finding, FsckReport
     from odfchain.upkeep.garbage import Collected
-    from odfchain.upkeep.hard_compaction import CompactPlan
-    from odfchain.upkeep.repair import Finding, FsckReport
-    from odfchain.upkeep.rollback import ResetPlan
-    from odfchain.upkeep.soft import SoftPlan
+    from odfchain.upkeep.reset import Dependent, Remote, ResetPlan
+    from odfchain.workspace.config import SystemColumns
+    from odfchain.workspace.dataset_state import DatasetState
 
 _PLACES = {
     "api.asset_locks": "AssetLock StoreOptions",
-    "api.branch_points": "DatasetAt",
-    "api.dataset": "Dataset",
-    "api.imported": "Imported",
-    "api.opened": "OpenedDataset open_dataset",
-    "api.proofs": "verify_proof",
-    "api.pull_targets": "PullResult PullTarget",
-    "api.push_targets": "PushTarget",
-    "api.scan": "Scan",
+    "api.branching": "DatasetAt",
+    "api.dataset": "Dataset Log",
+    "api.definitions": "Imported",
+    "api.pulling": "PullResult PullTarget",
+    "api.pushing": "PushTarget",
+    "api.queries": "verify_proof",
+    "api.scan": "OpenedDataset Scan open_dataset",
     "api.snapshots": "Manifest Profile compare_profiles",
-    "api.views": "Log",
-    "api.workspace": "Workspace",
-    "api.workspace_at": "init open",
+    "api.workspace": "Workspace init open",
     "assets.checking": "CheckedAsset",
-    "audit.auditing": "ListedAttestation NewAttestation",
-    "audit.checks": "CHECKS",
-    "audit.report": "Fault Report",
-    "branch.branches": "Branch",
-    "branch.recording": "ChangeOutcome",
-    "branch.diffing": "Change Diff",
-    "branch.merge_values": "MergeOutcome MergePlan MergeStatus",
-    "branch.row_history": "ChangeOrigin RowChange",
+    "audit.blame": "Blame",
+    "audit.lineage": "Definition Graph TextTree",
+    "audit.report": "CHECKS Fault Report",
+    "audit.verification": "ListedAttestation NewAttestation",
+    "branches.branches": "Branch",
+    "branches.diff": "Change Diff",
+    "branches.merge_values": "MergeOutcome MergePlan MergeStatus",
+    "branches.recording": "ChangeOutcome",
+    "branches.row_history": "ChangeOrigin RowChange",
     "chain.chain": "HashedBlock",
-    "drift.drift_values": "Drift DriftLine NotCompared",
-    "export.exporting": "Exported",
-    "ids.did": "DatasetId",
-    "ids.multihash": "Multihash",
-    "ids.names": "DatasetAlias RepoName",
+    "chain.equivocation": "Evidence KeptEvidence",
+    "chain.remote_signatures": "SignaturePolicy",
+    "chain.signed_lines": "SnapshotKind SnapshotLine",
+    "chain.statements": "Problem",
     "ingest.importing": "ImportPlan",
     "ingest.ingesting": "IngestOutcome",
-    "lineage.graph": "Graph",
-    "lineage.graph_document": "TextTree",
-    "lineage.provenance": "Blame",
-    "lineage.queries": "Definition",
-    "manifest.published_objects": "WrittenSnapshot",
-    "model.data_schema": "DataSchema",
-    "model.duration": "Duration",
-    "model.enums": "DatasetKind OperationType",
-    "model.events": (
-        "AddData AddPushSource DatasetVocabulary DisablePollingSource DisablePushSource "
-        "ExecuteTransform MetadataEvent Seed SetAttachments SetDataSchema SetInfo SetLicense "
-        "SetPollingSource SetTransform SetVocab"
+    "odf.enums": "DatasetKind OperationType",
+    "odf.events": (
+        "AddData AddPushSource DatasetSnapshot DatasetVocabulary DisablePollingSource "
+        "DisablePushSource ExecuteTransform MetadataBlock MetadataEvent Seed SetAttachments "
+        "SetDataSchema SetInfo SetLicense SetPollingSource SetTransform SetVocab"
     ),
-    "model.metadata_block": "DatasetSnapshot MetadataBlock",
-    "model.timestamp": "Timestamp",
+    "odf.identity": "DatasetId Multihash",
+    "odf.names": "DatasetAlias RepoName",
+    "odf.schema": "DataSchema",
+    "odf.times": "Duration Timestamp",
+    "profiles.drift": "Drift DriftLine NotCompared",
+    "profiles.export": "Exported",
+    "profiles.published": "WrittenSnapshot",
     "progress": "Progress WorkDone WorkProgress",
-    "query.answer": "Answer",
-    "query.answer_verdicts": "ProofVerdict",
-    "query.query_result": "QueryResult",
-    "repo.dataset_state": "DatasetState",
-    "repo.system_columns": "SystemColumns",
-    "serve.access_tokens": "AccessToken NewToken",
-    "transfer.branch_pulling": "FetchedSources",
-    "transfer.catalog": "RepositoryEntry",
-    "transfer.partial": "FetchOutcome",
+    "query.answers": "Answer",
+    "query.proofs": "ProofVerdict",
+    "query.results": "QueryResult",
+    "transfer.access_tokens": "AccessToken NewToken",
+    "transfer.branch_fetch": "FetchedSources",
     "transfer.public_layout": "PeerUrl",
     "transfer.pushing": "PushOutcome PushPlan",
-    "transform.state_change": "StateChange",
-    "trust.problems": "Problem",
-    "trust.two_histories": "Evidence",
-    "trust.proof_store": "KeptEvidence",
-    "trust.signature_policy": "SignaturePolicy",
-    "trust.snapshot_lines": "SnapshotKind SnapshotLine",
-    "upkeep.batches": "BatchLimits",
-    "upkeep.downstream": "Dependent Remote",
+    "transfer.repositories": "RepositoryEntry",
+    "transfer.slice_files": "FetchOutcome",
+    "transform.changed_query": "StateChange",
+    "upkeep.compact": "BatchLimits CompactPlan SoftPlan",
+    "upkeep.fsck": "Finding FsckReport",
     "upkeep.garbage": "Collected",
-    "upkeep.hard_compaction": "CompactPlan",
-    "upkeep.repair": "Finding FsckReport",
-    "upkeep.rollback": "ResetPlan",
-    "upkeep.soft": "SoftPlan",
+    "upkeep.reset": "Dependent Remote ResetPlan",
+    "workspace.config": "SystemColumns",
+    "workspace.dataset_state": "DatasetState",
 }
 """Where the public names are: loaded on use, because the command line promises a short start."""
 

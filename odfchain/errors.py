@@ -312,7 +312,7 @@ class FuturePointError(WorkspaceError):
 class MergeConflictError(WorkspaceError):
     """Two branches changed the same values differently; nothing was committed.
 
-    `conflicts` is a table with a line for each (`odfchain.branch.resolving.lines_schema`).
+    `conflicts` is a table with a line for each (`odfchain.branches.conflict_file.lines_schema`).
     """
 
     exit_code = 5
@@ -376,7 +376,7 @@ class GuardError(IngestError):
 class ForeignKeyError(IngestError):
     """Rows would refer to records that are not there; nothing was committed.
 
-    `violations` lists them (`odfchain.branch.violations`), `excerpt` has the first of them as lines.
+    `violations` lists them (`odfchain.branches.foreign_keys`), `excerpt` has the first of them as lines.
     """
 
     def __init__(

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pyspark.sql import types as t
 
 from odfchain.errors import PointNotFoundError, SchemaError, UsageError
-from odfchain.ids.multihash import Multihash
-from odfchain.model.data_schema import DataSchema
-from odfchain.model.events import DatasetVocabulary
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.points import Point, block_at, is_referenced, parse_point, parse_time
+from odfchain.odf.events import DatasetVocabulary
+from odfchain.odf.identity import Multihash
+from odfchain.odf.schema import DataSchema
 from odfchain.spark.types import physical_struct
 from odfchain.text import one_line
 from odfchain.transfer.reading import Origin, private_folder, slice_objects
 from odfchain.transfer.slice_files import DataObject
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.points import Point, block_at, is_referenced, parse_point, parse_time
 
 _NAMES = {
     "path", "dataset", "point", "asat", "block", "projection", "verify", "requiresignature", "token",

@@ -13,11 +13,11 @@ from pyarrow import types as at
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from odfchain.codec.arrow import to_arrow
 from odfchain.errors import ObjectCorruptedError
-from odfchain.query.checked_slices import CheckedSlices
+from odfchain.odf.arrow_schema import to_arrow
+from odfchain.query.resolved_tables import CheckedSlices
 from odfchain.slices.reader import ParquetSource, open_parquet
-from odfchain.slices.rows_in_force import SliceFile, state
+from odfchain.slices.state import SliceFile, state
 from odfchain.slices.writer import ROW_GROUP_ROWS
 from odfchain.transfer.reading import private_folder
 from odfchain.transfer.slice_files import DataObject

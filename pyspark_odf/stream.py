@@ -18,12 +18,12 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from odfchain.errors import PointNotFoundError, UsageError
-from odfchain.ids.multihash import Multihash
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.points import is_referenced
+from odfchain.odf.identity import Multihash
 from odfchain.transfer.reading import slice_objects
 from odfchain.transfer.slice_files import DataObject
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.points import is_referenced
 from pyspark_odf.pinned import Chain, Pinned
 from pyspark_odf.rows import Piece, read_pieces, rows_in, tasks_of
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from odfchain.codec.json_schema import manifest_schema
-from odfchain.codec.yaml_manifest import DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT
-from odfchain.repo.dataset_config import DATASET_CONFIG
-from odfchain.repo.user_config import USER_CONFIG
-from odfchain.repo.workspace_config import WORKSPACE_CONFIG
+from odfchain.odf.manifests import DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT, manifest_schema
 from odfchain.transfer.repositories import REPOSITORY
+from odfchain.workspace.config import DATASET_CONFIG, USER_CONFIG, WORKSPACE_CONFIG
 
 KINDS = (
     DATASET_SNAPSHOT,

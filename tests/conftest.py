@@ -17,7 +17,7 @@ from tests.kit.support import Result
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from odfchain.api import Workspace
+    from odfchain.api.workspace import Workspace
     from odfchain.spark.session import SparkEngine
 
 # "ci" is what `make test` runs: reproducible. "local" explores, "soak" is what `make soak` runs; "deep" is for a long look
@@ -111,7 +111,7 @@ def staging(tmp_path: Path) -> Path:
 @pytest.fixture
 def workspace(tmp_path: Path, engine: SparkEngine) -> Workspace:
     """A new workspace that uses the session of the run."""
-    from odfchain.api import Workspace
+    from odfchain.api.workspace import Workspace
 
     workspace = Workspace.init(tmp_path / "workspace")
     workspace._engines.spark = engine

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from odfchain.api.known_errors import OwnErrors
-from odfchain.errors import AssetError, LockNotFoundError, UsageError
+from odfchain.errors import (
+    AssetError,
+    FetchError,
+    LockNotFoundError,
+    OdfchainError,
+    SchemaError,
+    SourceNotFoundError,
+    UsageError,
+)
 from odfchain.progress import SILENT, Progress
 from odfchain.text import one_line
 
@@ -16,17 +24,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odfchain.api.dataset import Dataset
+    from odfchain.api.options import MergeKeywords
     from odfchain.api.workspace import Workspace
-    from odfchain.assets.access import Stores
-    from odfchain.assets.check_page import CheckSummary
-    from odfchain.assets.checking import CheckedAsset
-    from odfchain.assets.lock_file import LockFile, SortedLock
-    from odfchain.assets.lock_table import AssetRow
-    from odfchain.assets.projecting import Projected
+    from odfchain.assets.checking import CheckedAsset, CheckSummary
+    from odfchain.assets.deriving import Projected
+    from odfchain.assets.lock_table import AssetRow, LockFile, SortedLock
+    from odfchain.assets.objects import Stores
     from odfchain.assets.relocating import Relocated
     from odfchain.assets.stac import AssetFault
-    from odfchain.store.locations import Location
-    from odfchain.transfer.partial import FetchOutcome
+    from odfchain.ingest.ingesting import IngestOutcome
+    from odfchain.storage.locations import Location
+    from odfchain.transfer.slice_files import FetchOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +107,11 @@ class AssetLock(OwnErrors):
                 the same item and key.
             FetchError, SourceNotFoundError: an object cannot be asked for, or is not there; likewise.
         """
-        from odfchain.assets.checksums import Method
         from odfchain.assets.deriving import DeriveOptions
         from odfchain.assets.deriving import derive as derived
         from odfchain.assets.hrefs import parse_place
         from odfchain.assets.lock_table import table_of
-        from odfchain.assets.stac import Selection
+        from odfchain.assets.stac import Method, Selection
 
         chosen = stores or StoreOptions()
         method = None if checksum is None else Method(checksum)
@@ -138,7 +145,7 @@ class AssetLock(OwnErrors):
             DamagedLockError: it is no readable Parquet file, has other columns than a lock, or faulty rows;
                 the message lists the first.
         """
-        from odfchain.assets.lock_file import read_lock
+        from odfchain.assets.lock_table import read_lock
 
         return cls(read_lock(_existing(path)), Path(path).parent.resolve(), _is_judged=True)
 
@@ -148,7 +155,7 @@ class AssetLock(OwnErrors):
         return list(self._each_row())
 
     def _each_row(self) -> Iterator[AssetRow]:
-        from odfchain.assets.lock_file import rows_of
+        from odfchain.assets.lock_table import rows_of
 
         return rows_of(self.table, judged=self._is_judged)
 
@@ -225,29 +232,26 @@ class AssetLock(OwnErrors):
             NameCollisionError: two rows would have the same target.
             AssetError: a key does not begin with `prefix`.
         """
-        from odfchain.assets import relocation_plan
-        from odfchain.assets.arrivals import Arrivals
+        from odfchain.assets import relocating
         from odfchain.assets.lock_table import table_of
-        from odfchain.assets.relocating import relocate
+        from odfchain.assets.relocating import Arrivals, relocate
 
         root = Path(folder).resolve()
-        layouts = relocation_plan.Layout
-        named_as = layouts(layout) if layout is not None else relocation_plan.usual_layout(self._each_row())
+        layouts = relocating.Layout
+        named_as = layouts(layout) if layout is not None else relocating.usual_layout(self._each_row())
         if prefix is not None and named_as is not layouts.SOURCE_KEY:
             raise UsageError(
                 "a prefix is for copies that are called as their sources", hint="--layout source-key"
             )
-        options = relocation_plan.RelocateOptions(
+        options = relocating.RelocateOptions(
             layout=named_as, prefix=None if prefix is None else _folder(prefix),
             overwrite=overwrite, checksum=checksum, relative_to=root, sources_in=self.folder,
         )  # fmt: skip
         target = _folder(to)
-        planned = relocation_plan.plan(self.rows, target, options)
+        planned = relocating.plan(self.rows, target, options)
         checksums = checksum or "file_checksum" in self.table.schema.names
         if dry_run:
-            return AssetLock(
-                table_of(relocation_plan.described_plan(planned, options), checksums=checksums), root
-            )
+            return AssetLock(table_of(relocating.described_plan(planned, options), checksums=checksums), root)
         chosen = stores or StoreOptions()
         named = replace(chosen, endpoints=[*chosen.endpoints, *filter(None, [target.endpoint])])
         found = relocate(
@@ -278,9 +282,9 @@ class AssetLock(OwnErrors):
             EngineError: pystac is not installed.
             StoreError: a file cannot be written.
         """
-        from odfchain.assets.access import Access
-        from odfchain.assets.projecting import ProjectOptions
-        from odfchain.assets.projecting import project as projected
+        from odfchain.assets.deriving import ProjectOptions
+        from odfchain.assets.deriving import project as projected
+        from odfchain.assets.objects import Access
 
         options = ProjectOptions(
             name=name, primary=primary, keep_version=keep_version, access=Access(folder=self.folder)
@@ -359,7 +363,7 @@ def fetch_from_locks(
 
 def trusted_endpoints(workspace: Workspace) -> list[str]:
     """The endpoints that the settings of a workspace name."""
-    from odfchain.api.configuration import Configuration
+    from odfchain.api.settings import Configuration
 
     found: list[str] = Configuration(workspace.path).get("assets.trustedEndpoints")
     return found
@@ -371,28 +375,28 @@ def lock_file(path: str | Path) -> LockFile:
     Raises:
         LockNotFoundError: there is no such file.
     """
-    from odfchain.assets.lock_file import LockFile
+    from odfchain.assets.lock_table import LockFile
 
     return LockFile(_existing(path))
 
 
 def judged_lock(lock: AssetLock) -> SortedLock:
     """A lock that is in memory, whose rows are judged."""
-    from odfchain.assets.lock_file import SortedLock
+    from odfchain.assets.lock_table import SortedLock
 
     return SortedLock(lock.table)
 
 
 def check_summary() -> CheckSummary:
     """What counts the findings of a check, and makes a page of them."""
-    from odfchain.assets.check_page import CheckSummary
+    from odfchain.assets.checking import CheckSummary
 
     return CheckSummary()
 
 
 def forget_arrivals(path: Path | None) -> None:
     """Remove what remembers the arrivals of a relocation: its lock is written."""
-    from odfchain.store import fsio
+    from odfchain.storage import fsio
 
     if path is not None:
         fsio.remove_quietly(path)
@@ -425,7 +429,7 @@ def _absolute(place: Location, stores: Stores) -> Location:
 
 def _folder(text: str) -> Location:
     from odfchain.errors import InvalidIdError
-    from odfchain.store.locations import Location
+    from odfchain.storage.locations import Location
 
     path = text if "://" in text else Path(text).resolve().as_uri()
     try:
@@ -435,9 +439,123 @@ def _folder(text: str) -> Location:
 
 
 def _stores(folder: Path, options: StoreOptions, *, ours: bool) -> Stores:
-    from odfchain.assets.access import Access, Stores
+    from odfchain.assets.objects import Access, Stores
 
     trusted = frozenset(text.rstrip("/") for text in options.endpoints)
     return Stores(
         Access(folder=folder, trusted=trusted, allow_private=options.allow_private, foreign=not ours)
+    )
+
+
+# Asset locks as datasets: the lock that a dataset is at a block, and locks recorded as what they change.
+
+
+def lock_schema(dataset: Dataset) -> pa.Schema:
+    """The schema of the lock that a dataset is, or will be: v1, or the draft with checksums.
+
+    Raises:
+        SchemaError: the dataset is no asset lock.
+    """
+    from odfchain.assets.lock_table import SCHEMA, SCHEMA_WITH_CHECKSUM
+    from odfchain.ingest.read_formats import declared_schema
+
+    schemas = [dataset.schema]
+    if dataset.schema is None:  # nothing is recorded yet
+        schemas = [declared_schema(source.read) for source in dataset.summary.push_sources.values()]
+    names = [column.name for columns in schemas if columns is not None for column in columns.fields]
+    schema = SCHEMA_WITH_CHECKSUM if "file_checksum" in names else SCHEMA
+    missing = [name for name in schema.names if name not in names]
+    if missing:
+        raise SchemaError(
+            f"{dataset.alias}: no asset lock: there is no column `{missing[0]}`",
+            hint="`odfchain new NAME --assets` makes the manifest of one",
+        )
+    return schema
+
+
+def lock_of(dataset: Dataset) -> AssetLock:
+    """The lock that a dataset is, at its newest block: the rows in force, in the order of schema v1.
+
+    Relative paths begin at the folder of the workspace.
+
+    Raises:
+        SchemaError: the dataset is no asset lock.
+    """
+    from odfchain.assets.lock_table import schema_fault
+
+    schema, folder = lock_schema(dataset), dataset._workspace.path.parent
+    if dataset.schema is None:
+        return AssetLock(schema.empty_table(), folder, dataset.has_key)
+    found = dataset.state().to_arrow().select(schema.names)
+    table = found.cast(schema).replace_schema_metadata(schema.metadata)
+    fault = schema_fault(table.schema)
+    if fault is not None:
+        raise SchemaError(f"{dataset.alias}: no asset lock: {fault}")
+    keys = [("item_id", "ascending"), ("asset_key", "ascending")]
+    return AssetLock(table.sort_by(keys), folder, dataset.has_key)
+
+
+def record_lock(
+    dataset: Dataset,
+    lock: AssetLock,
+    *,
+    probed: bool = True,
+    progress: Progress = SILENT,
+    **merging: Unpack[MergeKeywords],
+) -> IngestOutcome:
+    """What the lock says in other words than the dataset becomes a block; where nothing does, there is none.
+
+    Where every row is as it was nothing is merged, and Spark is not started. Of what was not `probed`, or
+    could not be reached, the dataset keeps what it knows.
+
+    Raises: as `Dataset.ingest_frame`, and
+        SchemaError: the dataset is no asset lock.
+    """
+    from odfchain.api.changing import ingest_frame
+
+    known = lock_of(dataset)
+    if not probed or lock.faults:
+        lock = _with_unreachable(lock if probed else with_known_facts(lock, known), known)
+    if known.table.num_rows and not any(merging.values()) and known.table.equals(lock.table):
+        return _unchanged(dataset, lock)
+    return ingest_frame(dataset, lock.table, None, merging, progress, name="the lock")
+
+
+def _unchanged(dataset: Dataset, lock: AssetLock) -> IngestOutcome:
+    from odfchain.ingest.ingesting import IngestOutcome, InputOutcome
+
+    state, nothing = dataset.summary, dict.fromkeys(("+A", "-R", "-C", "+C"), 0)
+    brought = InputOutcome("the lock", lock.table.num_rows, nothing, None)
+    return IngestOutcome((brought,), state.head, state.head, 0, state.watermark)
+
+
+def _with_unreachable(new: AssetLock, known: AssetLock) -> AssetLock:
+    """A lock with the known rows of those assets that no store could say anything of."""
+    from odfchain.assets.lock_table import table_of
+
+    def is_passing(error: OdfchainError) -> bool:
+        return isinstance(error, FetchError) and not isinstance(error, SourceNotFoundError)
+
+    kept = {(fault.item_id, fault.asset_key) for fault in new.faults if is_passing(fault.error)}
+    rows = [*new.rows, *(row for row in known.rows if row.key in kept)]
+    return replace(new, table=table_of(rows, checksums="file_checksum" in new.table.schema.names))
+
+
+def with_known_facts(new: AssetLock, known: AssetLock) -> AssetLock:
+    """A lock that nobody probed, with the facts of an earlier one where location and size are the same."""
+    from odfchain.assets.lock_table import table_of
+
+    before = {row.key: row for row in known.rows}
+
+    def kept(row: AssetRow) -> AssetRow:
+        old = before.get(row.key)
+        if old is None or old.location != row.location:
+            return row
+        size, known_size = row.facts.size_bytes, old.facts.size_bytes
+        if None not in (size, known_size) and size != known_size:
+            return row
+        return replace(row, facts=replace(old.facts, size_bytes=size if known_size is None else known_size))
+
+    return replace(
+        new, table=table_of(map(kept, new.rows), checksums="file_checksum" in new.table.schema.names)
     )

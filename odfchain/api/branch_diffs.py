@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from odfchain.api.branch_points import AnyPoint, as_point
-from odfchain.api.branch_trust import trust_of
-from odfchain.branch.block_graph import BlockGraph
-from odfchain.branch.computing import Engine
-from odfchain.branch.diffing import Diff, diff, diff_since_base
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.points import opened_at
-from odfchain.store.interfaces import HEAD
+from odfchain.api.branching import AnyPoint, as_point, trust_of
+from odfchain.branches.branches import BlockGraph
+from odfchain.branches.diff import Diff, diff, diff_since_base
+from odfchain.branches.executor import Engine
+from odfchain.storage.local import HEAD
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.points import opened_at
 
 if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
-    from odfchain.ids.multihash import Multihash
-    from odfchain.repo.dataset_files import DatasetFiles
+    from odfchain.odf.identity import Multihash
+    from odfchain.workspace.dataset_files import DatasetFiles
 
 
 def difference(workspace: Workspace, files: DatasetFiles, a: AnyPoint, b: AnyPoint | None) -> Diff:

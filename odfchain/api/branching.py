@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from odfchain.api.known_errors import OwnErrors
 from odfchain.api.options import Time, as_time
+from odfchain.errors import ObjectCorruptedError, StoreError, UsageError
+from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
+from odfchain.text import one_line
+from odfchain.workspace import points
+from odfchain.workspace.points import OnBranch, Point, parse_point
 
 if TYPE_CHECKING:
-    from odfchain.api.branch_points import AnyPoint, DatasetAt
+    import pyarrow as pa
+
     from odfchain.api.changing import Paths
-    from odfchain.api.dataset import Dataset
-    from odfchain.api.merging_branches import Resolve
+    from odfchain.api.dataset import Dataset, Log
     from odfchain.api.options import PullKeywords
-    from odfchain.api.pull_targets import PullResult
+    from odfchain.api.pulling import PullResult
+    from odfchain.api.scan import Scan
     from odfchain.api.workspace import Workspace
-    from odfchain.branch.branches import Branch
-    from odfchain.branch.diffing import Diff
-    from odfchain.branch.merge_values import MergeOutcome, MergePlan
-    from odfchain.branch.recording import ChangeOutcome
-    from odfchain.branch.row_history import RowChange
-    from odfchain.lineage.block_drawing import DrawnBlock
-    from odfchain.repo.dataset_files import DatasetFiles
-    from odfchain.transfer.branch_pulling import FetchedSources
+    from odfchain.audit.drawings import DrawnBlock
+    from odfchain.audit.report import Report
+    from odfchain.branches.branches import Branch
+    from odfchain.branches.diff import Diff
+    from odfchain.branches.merge_values import MergeMeans, MergeOutcome, MergePlan, MergeRequest
+    from odfchain.branches.recording import ChangeOutcome
+    from odfchain.branches.row_history import RowChange
+    from odfchain.transfer.branch_fetch import FetchedSources
+    from odfchain.workspace.dataset_files import DatasetFiles
+    from odfchain.workspace.merge_record import Unverified
 
 
 class Branching(OwnErrors):
@@ -48,7 +60,7 @@ class Branching(OwnErrors):
     @property
     def branch_names(self) -> list[str]:
         """The names of the branches, ordered; no chain is read."""
-        from odfchain.repo.references import branch_names
+        from odfchain.workspace.points import branch_names
 
         self._files.shared.branches(self._files.folder)
         return branch_names(self._files)
@@ -59,7 +71,7 @@ class Branching(OwnErrors):
         Raises:
             BrokenChainError, StoreError, CodecError: a chain cannot be read.
         """
-        from odfchain.branch.branches import list_branches
+        from odfchain.branches.branches import list_branches
 
         self._files.shared.branches(self._files.folder)
         return list_branches(self._files)
@@ -70,10 +82,8 @@ class Branching(OwnErrors):
         Raises:
             BranchNotFoundError: there is no such branch.
         """
-        from odfchain.api.branch_points import opened_at
-        from odfchain.repo.points import OnBranch
 
-        return opened_at(self._files, self._workspace, OnBranch(name))
+        return open_dataset_at(self._files, self._workspace, OnBranch(name))
 
     def create_branch(self, name: str, *, at: AnyPoint | None = None) -> Dataset:
         """The dataset on a new branch, durably at a point (default: its newest block); no data is copied.
@@ -85,8 +95,7 @@ class Branching(OwnErrors):
             FuturePointError: a time in the future.
             BusyError: no reference leads to the block, and something is being pulled or collected.
         """
-        from odfchain.api.branch_points import as_point, dataset_of
-        from odfchain.branch.branches import create_branch
+        from odfchain.branches.branches import create_branch
 
         self._files.shared.branches(self._files.folder)
         point = None if at is None else as_point(at)
@@ -100,10 +109,9 @@ class Branching(OwnErrors):
             InvalidIdError, BranchNotFoundError, NameCollisionError: a name is none, unknown, or taken.
             RefConflictError: another writer moved the branch; it has its old name.
         """
-        from odfchain.api.branch_points import dataset_of
-        from odfchain.branch.branches import rename_branch
-        from odfchain.repo.points import on_branch
-        from odfchain.upkeep.referrers import bring_branches, of_branch, refuse
+        from odfchain.branches.branches import rename_branch
+        from odfchain.upkeep.garbage import bring_branches, of_branch, refuse
+        from odfchain.workspace.points import on_branch
 
         workspace = self._workspace._files
         bring_branches(workspace)
@@ -120,8 +128,8 @@ class Branching(OwnErrors):
             GuardError: rows refer to what only it has (unless `break_references`); they are named.
             RefConflictError: another writer moved it; it stays.
         """
-        from odfchain.branch.branches import delete_branch
-        from odfchain.upkeep.referrers import bring_branches, check_branch_goes
+        from odfchain.branches.branches import delete_branch
+        from odfchain.upkeep.garbage import bring_branches, check_branch_goes
 
         workspace = self._workspace._files
         bring_branches(workspace)
@@ -134,7 +142,7 @@ class Branching(OwnErrors):
         Raises (when it is walked):
             BrokenChainError, StoreError, CodecError: a chain cannot be read.
         """
-        from odfchain.lineage.block_drawing import draw_blocks
+        from odfchain.audit.drawings import draw_blocks
 
         self._files.shared.branches(self._files.folder)
         return draw_blocks(self._files, limit)
@@ -159,7 +167,7 @@ class Branching(OwnErrors):
             BranchNotFoundError: there is no such branch.
             TransferError, SignatureError, RefConflictError, StorageFullError: it cannot be brought.
         """
-        from odfchain.api.pull_targets import branch_target, check_branch_options
+        from odfchain.api.pulling import branch_target, check_branch_options
 
         check_branch_options({option: option for option in options})
         target = branch_target(self._workspace, f"{self._files.alias}@{name}", source)
@@ -193,9 +201,8 @@ class Branching(OwnErrors):
             InvalidIdError, FuturePointError: it is no point, or a time in the future.
             BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
         """
-        from odfchain.api.branch_points import DatasetAt, as_point, opened_at
 
-        return DatasetAt(opened_at(self._files, self._workspace, as_point(point)))
+        return DatasetAt(open_dataset_at(self._files, self._workspace, as_point(point)))
 
     def diff(self, a: AnyPoint, b: AnyPoint | None = None) -> Diff:
         """The rows that differ, from the state at A to that at B; nothing before their fork is read.
@@ -242,7 +249,7 @@ class Branching(OwnErrors):
             RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
         from odfchain.api.changing import correct, paths
-        from odfchain.branch.correcting import Corrections
+        from odfchain.branches.corrections import Corrections
 
         asked = Corrections(
             files=paths(files),
@@ -262,7 +269,6 @@ class Branching(OwnErrors):
         With `by_row` two different rows of one key conflict, whatever cells they differ in. Conflicts are
         told, not raised; the other errors are those of `merge`.
         """
-        from odfchain.api.merging_branches import plan
 
         return plan(self, source, by_row=by_row)
 
@@ -299,7 +305,6 @@ class Branching(OwnErrors):
             RefConflictError: other writers were faster in every attempt.
             StorageFullError, EngineError: this branch is as it was.
         """
-        from odfchain.api.merging_branches import merge_branches
 
         (outcome,) = merge_branches(
             [self], source, resolve=resolve, by_row=by_row, fast_forward=fast_forward,
@@ -318,7 +323,7 @@ class Branching(OwnErrors):
             SchemaError: sources have different keys.
             SliceNotFoundError, ObjectCorruptedError: naming the slice.
         """
-        from odfchain.api.kept_states import history_of_row
+        from odfchain.api.snapshots import history_of_row
 
         return history_of_row(self._workspace, self._files, key, limit)
 
@@ -354,3 +359,297 @@ class Branching(OwnErrors):
             system_time=None if system_time is None else as_time(system_time), force=force,
             allow_drift=allow_drift, violations=violations, progress=progress,
         )  # fmt: skip
+
+
+# What `DATASET@POINT` means: for what writes a branch, for what reads any point of the history.
+
+AnyPoint = Multihash | int | Timestamp | dt.date | str
+"""A point of a history: as text `BRANCH`, `[BRANCH:]NUMBER`, `[BRANCH:]TIME` or a block hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetAt(OwnErrors):
+    """A dataset as of one point of its history. What is committed later does not change it.
+
+    Of a branch by name the point is its newest block at each call.
+    """
+
+    dataset: Dataset
+    """The dataset as if that block were its newest; it is only read."""
+
+    def scan(self, columns: Sequence[str] | None = None) -> Scan:
+        """The records up to the point, as `Dataset.scan`."""
+        return self.dataset.scan(columns)
+
+    def state(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        key: Sequence[str] | None = None,
+        event_time: Time | None = None,
+    ) -> Scan:
+        """The records in force at the point, as `Dataset.state`; `to_arrow()` and `to_spark()` read them."""
+        return self.dataset.state(columns, key=key, event_time=event_time)
+
+    def history(self, key: Mapping[str, Any], *, limit: int | None = None) -> list[RowChange]:
+        """The changes of one row up to the point, as `Dataset.history`."""
+        return self.dataset.history(key, limit=limit)
+
+    def tail(self, count: int = 10, *, skip: int = 0) -> pa.Table:
+        """The newest records at the point, as `Dataset.tail`."""
+        return self.dataset.tail(count, skip=skip)
+
+    def log(self, limit: int | None = None) -> Log:
+        """The blocks from the point to the Seed, as `Dataset.log`."""
+        return self.dataset.log(limit)
+
+
+def as_point(at: AnyPoint) -> Point:
+    """The point that a value means.
+
+    Raises:
+        InvalidIdError: a text that is no point.
+    """
+    if isinstance(at, str):
+        return parse_point(at)
+    return at if isinstance(at, Multihash | int) else as_time(at)
+
+
+def dataset_of(workspace: Workspace, files: DatasetFiles) -> Dataset:
+    """The dataset of these files."""
+    from odfchain.api.dataset import Dataset
+
+    return Dataset(workspace, files)
+
+
+def open_dataset_at(files: DatasetFiles, workspace: Workspace, point: Point) -> Dataset:
+    """The dataset on a branch, or as of a block and then only read.
+
+    Raises:
+        FuturePointError: a time in the future.
+        BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
+    """
+    return dataset_of(workspace, points.opened_at(files, point))
+
+
+def at_point(workspace: Workspace, text: str) -> Dataset:
+    """The dataset that `DATASET[@POINT]` names, for who reads.
+
+    Raises:
+        InvalidIdError: not a name, or not a point.
+        DatasetNotFoundError: there is no such dataset.
+        And as `opened_at`.
+    """
+    name, at, point = text.partition("@")
+    found = workspace[name]
+    return open_dataset_at(found._files, workspace, parse_point(point)) if at else found
+
+
+def matching_at(workspace: Workspace, text: str) -> list[Dataset]:
+    """Every dataset that `PATTERN[@POINT]` names, for who reads; errors as `at_point`."""
+    name, at, point = text.partition("@")
+    found = workspace.matching(name)
+    return [open_dataset_at(d._files, workspace, parse_point(point)) for d in found] if at else found
+
+
+def on_branch(workspace: Workspace, text: str) -> Dataset:
+    """The dataset that `DATASET[@BRANCH]` names, for who writes.
+
+    Raises:
+        UsageError: the point is no branch.
+        And as `at_point`.
+    """
+    check_branch(text)
+    return at_point(workspace, text)
+
+
+def check_branch(text: str) -> None:
+    """What is behind the `@` of a dataset that is written to is a branch, or there is none.
+
+    Raises:
+        UsageError, InvalidIdError: it is another point, or none.
+    """
+    name, at, after = text.partition("@")
+    if not at:
+        return
+    point = parse_point(after)
+    if not isinstance(point, OnBranch) or point.at is not None:
+        raise UsageError(
+            f"{one_line(text)}: what is written to is a branch, not a point of the past",
+            hint=f"`odfchain branch create {one_line(name)} NAME --at {one_line(after)}` makes one there",
+        )
+
+
+# Whom a diff or a merge believes: what was made here, and what of others was verified.
+
+Trust = Callable[["DatasetFiles", "Multihash", "Multihash"], bool]
+"""Whether the blocks after one, up to another, were made or verified here."""
+
+_FIRST, _LAST = 2, 11
+"""Of the checks of a verification: bytes, links, rules, files and rows."""
+
+
+def trust_of(workspace: Workspace) -> Trust:
+    """What is believed of the workspace's datasets; errors are those of `is_known_here`."""
+    from odfchain.workspace.merge_record import is_known_here
+
+    def trusted(dataset: DatasetFiles, after: Multihash, upto: Multihash) -> bool:
+        return is_known_here(dataset, after, upto, owner=workspace._files.has_key(dataset.id))
+
+    return trusted
+
+
+def ensure_verified(dataset: DatasetFiles, upto: Multihash, progress: Progress = SILENT) -> None:
+    """What the chain up to a block has of fetched branches is verified, and noted as such.
+
+    Where there are more rows that take others back than can be compared, and nothing else is left open, it is
+    not noted: then a merge looks up what was there before, and believes none of them.
+
+    Raises:
+        ObjectCorruptedError: it is faulty; the message has the first fault.
+        StoreError: something that has to be checked cannot be.
+        BrokenChainError, CodecError: the chains cannot be read.
+    """
+    from odfchain.workspace.merge_record import mark_verified, unverified
+
+    for part in unverified(dataset, upto):
+        if _is_sound(dataset, part, _verified(dataset, part, progress)):
+            mark_verified(dataset, part.entry, part.upto)
+
+
+def _verified(dataset: DatasetFiles, part: Unverified, progress: Progress) -> Report:
+    """The report on the blocks; on the whole chain where they take rows back that others recorded."""
+    from odfchain.audit.chain_checks import Range
+    from odfchain.audit.dataset_checks import Scope, examine
+    from odfchain.audit.report import CORRECTIONS
+    from odfchain.workspace.points import opened_at
+
+    there = opened_at(dataset, part.upto)
+    report = examine(there, Scope(span=Range(after=part.after)), progress=progress).report
+    if CORRECTIONS in report.reasons:
+        report = examine(there, progress=progress).report
+    return report
+
+
+def _is_sound(dataset: DatasetFiles, part: Unverified, report: Report) -> bool:
+    from odfchain.audit.report import CORRECTIONS
+
+    name = part.entry.branch or "a branch that is gone"
+    about = f"{dataset.alias}: {name}, which came from {part.entry.where}"
+    faults = [fault for fault in report.faults if _FIRST <= fault.check <= _LAST]
+    if faults:
+        first = faults[0]
+        block = "" if first.sequence_number is None else f"block {first.sequence_number}: "
+        raise ObjectCorruptedError(
+            f"{about}, is faulty: {block}{first.file}: {first.message}"
+            f"{f' (and {len(faults) - 1:,} more)' if len(faults) > 1 else ''}; nothing was merged",
+            hint=f"`odfchain verify {dataset.alias}@{part.entry.branch or part.upto}` lists all faults",
+        )
+    left_open = {number: text for number, text in report.reasons.items() if _FIRST <= number <= _LAST}
+    lacking = [item.message for item in report.unchecked if item.check is None or item.check <= _LAST]
+    lacking += left_open.values()
+    if lacking == [left_open.get(CORRECTIONS)]:
+        return False
+    if lacking:
+        raise StoreError(
+            f"{about}, could not be verified: {lacking[0]}; nothing was merged",
+            hint=f"bring what is missing: `odfchain fetch {dataset.alias}`",
+        )
+    return True
+
+
+# Merging branches of one dataset, or of several together.
+
+Resolve = str | Path
+"""Who decides conflicts: `ours`, `theirs`, or a file of conflicts that was filled in."""
+
+
+def plan(dataset: Branching, source: str, *, by_row: bool = False) -> MergePlan:
+    """What merging a branch into the dataset would do; see `Dataset.plan_merge`."""
+    from odfchain.branches.merge_values import MergeRequest
+    from odfchain.branches.merging import plan_merge
+
+    request = MergeRequest(target=dataset._files, source_ref=source, by_row=by_row)
+    with _means(dataset._workspace, SILENT) as means:
+        return plan_merge(request, means)
+
+
+def merge_branches(
+    datasets: Sequence[Branching],
+    source: str | MergePlan,
+    *,
+    resolve: Resolve | None = None,
+    fast_forward: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    allow_drift: bool = False,
+    violations: str | Path | None = None,
+    progress: Progress = SILENT,
+    **options: Any,
+) -> list[MergeOutcome]:
+    """Merge a branch of this name into each dataset, those first that others refer to.
+
+    All merges are computed and decided before one is committed; each commits by itself. Options and errors
+    are those of `Dataset.merge`.
+    """
+    from odfchain.api.changing import check_head_is_ours
+    from odfchain.branches.merging import merge_all
+    from odfchain.spark.job_progress import Steps, watched
+
+    workspace = datasets[0]._workspace
+    for dataset in datasets:
+        then = f"`odfchain merge {dataset._files.alias} head --into NAME`"
+        check_head_is_ours(workspace, dataset._files, "merge", then=then, force=force)
+    if resolve not in (None, "ours", "theirs") and len(datasets) > 1:
+        raise UsageError("a file decides the conflicts of one dataset; merge the datasets one by one")
+    requests = [
+        _request(dataset, source, resolve, fast_forward=fast_forward, **options) for dataset in datasets
+    ]
+    with (
+        _means(workspace, progress, violations, allow_drift=allow_drift) as means,
+        watched(progress, Steps.all_called("Merging")),
+    ):
+        return merge_all(requests, means, dry_run=dry_run, progress=progress)
+
+
+def _request(
+    dataset: Branching, source: str | MergePlan, resolve: Resolve | None, **options: Any
+) -> MergeRequest:
+    from odfchain.branches.conflict_file import resolution_of
+    from odfchain.branches.merge_values import MergePlan, MergeRequest
+
+    decided = resolution_of(resolve)
+    if isinstance(source, MergePlan):
+        if (source.dataset, source.into) != (str(dataset._files.alias), dataset.ref):
+            raise UsageError(f"the plan is of {source.dataset}@{source.into}, not of {dataset.label}")
+        options["by_row"] = options.get("by_row") or source.by_row
+        return MergeRequest(
+            target=dataset._files, source_ref=source.source_ref, source=source.source, resolve=decided,
+            **options,
+        )  # fmt: skip
+    return MergeRequest(target=dataset._files, source_ref=source, resolve=decided, **options)
+
+
+@contextlib.contextmanager
+def _means(
+    workspace: Workspace,
+    progress: Progress,
+    violations: str | Path | None = None,
+    *,
+    allow_drift: bool = False,
+) -> Iterator[MergeMeans]:
+    """What merges need; rows that break foreign keys are written to `violations`."""
+    from odfchain.api.branch_diffs import engine_of
+    from odfchain.api.changing import drift_check, foreign_keys, latest_of
+    from odfchain.branches.merge_values import MergeMeans
+
+    with foreign_keys(workspace, progress, violations, merging=True) as check:
+        yield MergeMeans(
+            engine=engine_of(workspace),
+            trusted=trust_of(workspace),
+            verified=lambda dataset, block: ensure_verified(dataset, block, progress),
+            check=check,
+            guard=drift_check(workspace, progress, allow_drift=allow_drift),
+            bound=latest_of(workspace),
+            retries=workspace.ingest_config.retries,
+        )

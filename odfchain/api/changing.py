@@ -2,26 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from odfchain.api.commit_checks import commit_checks, drift_check
-from odfchain.api.foreign_key_checks import foreign_keys
-from odfchain.errors import UsageError
+from odfchain.api.options import ingest_options
+from odfchain.errors import ForeignKeyError, UsageError
 from odfchain.progress import Progress
-from odfchain.store.interfaces import HEAD
+from odfchain.storage.local import HEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pyspark.sql import SparkSession
 
-    from odfchain.api.branch_points import AnyPoint
-    from odfchain.api.merging_branches import Resolve
+    from odfchain.api.branching import AnyPoint, Resolve
+    from odfchain.api.dataset import Dataset
     from odfchain.api.workspace import Workspace
-    from odfchain.branch.correcting import Corrections
-    from odfchain.branch.recording import ChangeOutcome
-    from odfchain.model.timestamp import Timestamp
-    from odfchain.repo.dataset_files import DatasetFiles
+    from odfchain.branches.corrections import Corrections
+    from odfchain.branches.foreign_keys import ForeignKeys
+    from odfchain.branches.recording import ChangeOutcome
+    from odfchain.ingest.ingesting import IngestOptions, IngestOutcome
+    from odfchain.odf.times import Timestamp
+    from odfchain.profiles.drift_guard import PolicyFile
+    from odfchain.workspace.commit import AfterCommit, CommitCheck
+    from odfchain.workspace.dataset_files import DatasetFiles
+
+
+# The check of foreign keys for one run, and the file that lists what breaks them.
+
+
+@contextlib.contextmanager
+def foreign_keys(
+    workspace: Workspace, progress: Progress, violations: str | Path | None = None, **how: Any
+) -> Iterator[ForeignKeys]:
+    """The check for what is committed in the block; what it finds is then written to `violations`.
+
+    `how` is as in `ForeignKeys.of`.
+
+    Raises:
+        UsageError: the file has another ending than `.csv` and `.ndjson`.
+        StoreError: it cannot be written.
+    """
+    from odfchain.branches.foreign_keys import ForeignKeys, check_ending, write_violations
+
+    path = None if violations is None else Path(violations)
+    if path is not None:
+        check_ending(path)
+    check = ForeignKeys.of(workspace._files, progress.note, **how)
+    try:
+        yield check
+    except ForeignKeyError:
+        if path is not None:
+            write_violations(check.found, path)
+        raise
+    if path is not None:
+        write_violations(check.found, path)
+
+
+# What is checked of everything that commits rows, whichever method it comes through.
+
+
+@contextlib.contextmanager
+def commit_checks(
+    workspace: Workspace, progress: Progress, violations: str | Path | None, *, allow_drift: bool
+) -> Iterator[CommitCheck]:
+    """The check for what is committed in the block: of foreign keys (as `foreign_keys`), and of drift."""
+    from odfchain.workspace.commit import both
+
+    with foreign_keys(workspace, progress, violations) as keys:
+        yield both(keys, drift_check(workspace, progress, allow_drift=allow_drift))
+
+
+def drift_check(workspace: Workspace, progress: Progress, *, allow_drift: bool) -> CommitCheck:
+    """The check that the settings ask for: it refuses drift, and has the new profile written.
+
+    Raises (when it is called):
+        GuardError: the rows are further from what was there than the policy allows.
+        UsageError, ManifestError: the policy is not there, or is none.
+    """
+
+    def check(dataset: DatasetFiles, state: Any, events: Sequence[Any], staged: Any) -> AfterCommit | None:
+        from odfchain.workspace.config import ProfileWhen, snapshots_of
+
+        if all(getattr(event, "new_data", None) is None for event in events):
+            return None
+        wanted = snapshots_of(dataset, workspace._files.config.snapshots)
+        writes = wanted.profile is ProfileWhen.COMMIT
+        guard = None if allow_drift or not wanted.guard else read_policy_file(workspace.path, wanted.guard)
+        if guard is None and not writes:
+            return None
+        from odfchain.profiles.drift_guard import CommitProfiles
+
+        return CommitProfiles(guard, writes, progress)(dataset, state, events, staged)
+
+    return check
+
+
+def read_policy_file(root: Path, guard: str) -> PolicyFile:
+    """The policy that settings name; `root` is their folder.
+
+    Raises:
+        UsageError: there is no such file.
+        ManifestError: it is no policy.
+    """
+    from odfchain.limits import LIMITS
+    from odfchain.profiles.drift import read_policy
+    from odfchain.profiles.drift_guard import PolicyFile
+    from odfchain.storage import fsio
+    from odfchain.workspace.config import policy_path
+
+    path = policy_path(root, guard)
+    text = fsio.read_start(path, LIMITS.manifest_bytes + 1)
+    if text is None:
+        raise UsageError(
+            f"snapshots.guard: {path}: there is no such file", hint="make it, or set another one"
+        )
+    return PolicyFile(path, read_policy(text, source=str(path)))
+
 
 Paths = str | Path | Iterable[str | Path]
 """One file or several."""
@@ -45,7 +144,7 @@ def check_head_is_ours(
             branch (`then`).
         ManifestError, StoreError: what is remembered of the dataset cannot be read.
     """
-    from odfchain.transfer.aliases import is_copy
+    from odfchain.transfer.sharing import is_copy
 
     if force or files.ref != HEAD or not is_copy(workspace._files, files):
         return
@@ -57,7 +156,7 @@ def check_head_is_ours(
 
 def latest_of(workspace: Workspace, *, allow_future: bool = False) -> Callable[[Timestamp], Timestamp | None]:
     """The latest event time that is believed, by the system time of a commit; None is no bound."""
-    from odfchain.repo.watermark import latest_believed
+    from odfchain.workspace.dataset_state import latest_believed
 
     config = workspace._files.config.ingest
     if allow_future or config.allow_future:
@@ -71,7 +170,7 @@ def _repeated(workspace: Workspace, attempt: Callable[[], T], progress: Progress
     Raises:
         RefConflictError: another writer was faster each time.
     """
-    from odfchain.repo.commit import on_the_newest_head
+    from odfchain.workspace.commit import on_the_newest_head
 
     return on_the_newest_head(attempt, workspace._files.config.ingest.retries, progress)
 
@@ -88,7 +187,7 @@ def correct(
     progress: Progress,
 ) -> ChangeOutcome:
     """What `Dataset.correct` does; errors as there."""
-    from odfchain.branch.correcting import correct as correct_rows
+    from odfchain.branches.corrections import correct as correct_rows
 
     check_head_is_ours(workspace, files, "correct", force=force)
     bound = latest_of(workspace, allow_future=allow_future)
@@ -113,14 +212,12 @@ def revert(
 ) -> ChangeOutcome:
     """What `Dataset.revert` does; errors as there."""
     from odfchain.api.branch_diffs import engine_of
-    from odfchain.api.branch_points import as_point
-    from odfchain.api.branch_trust import trust_of
-    from odfchain.branch.conflict_file import resolution_of
-    from odfchain.branch.reverting import RevertMeans, RevertRequest
-    from odfchain.branch.reverting import revert as revert_block
-    from odfchain.repo.points import named_block
-    from odfchain.spark.tally import Steps
-    from odfchain.spark.watching import watched
+    from odfchain.api.branching import as_point, trust_of
+    from odfchain.branches.conflict_file import resolution_of
+    from odfchain.branches.corrections import RevertMeans, RevertRequest
+    from odfchain.branches.corrections import revert as revert_block
+    from odfchain.spark.job_progress import Steps, watched
+    from odfchain.workspace.points import named_block
 
     check_head_is_ours(workspace, files, "revert", force=force)
     block = named_block(files, as_point(block))
@@ -139,3 +236,88 @@ def revert(
             guard=drift_check(workspace, progress, allow_drift=allow_drift),
         )
         return _repeated(workspace, lambda: revert_block(files, request, means), progress)
+
+
+# Bringing rows into a root dataset: files, a stream of bytes, or a frame.
+
+
+def ingest(dataset: Dataset, files: Any, options: Mapping[str, Any], progress: Progress) -> IngestOutcome:
+    """What `Dataset.ingest` does; errors as there."""
+    chosen = _options(dataset, options)
+    start = functools.partial(dataset._workspace._engines.session, progress)
+    run = functools.partial(_ingest_files, dataset, start, chosen, options, progress)
+    if not hasattr(files, "read"):
+        several: Any = (files,) if isinstance(files, str | Path) else files
+        return run([Path(file).resolve() for file in several])
+    from odfchain.ingest.read_csv import spool
+
+    with dataset._files.staging() as folder:
+        path = folder / "stdin"
+        progress.phase("Reading standard input")
+        spool(files, path)
+        return run([path.resolve()])
+
+
+def _ingest_files(
+    dataset: Dataset,
+    start: Callable[[], SparkSession],
+    options: IngestOptions,
+    given: Mapping[str, Any],
+    progress: Progress,
+    paths: list[Path],
+) -> IngestOutcome:
+    from odfchain.ingest.ingesting import ingest_files
+
+    allowed = given.get("allow_drift", False)
+    with commit_checks(dataset._workspace, progress, given.get("violations"), allow_drift=allowed) as check:
+        return ingest_files(dataset._files, start, paths, options, progress, check=check)
+
+
+def ingest_frame(
+    dataset: Dataset,
+    frame: Any,
+    batch: tuple[str, int] | None,
+    options: Mapping[str, Any],
+    progress: Progress,
+    *,
+    name: str = "the frame",
+) -> IngestOutcome:
+    """What `Dataset.ingest_frame` does; errors as there. `name` is what messages call it."""
+    from odfchain.ingest.ingesting import Batch, already_ingested, write_frame_file
+
+    chosen = dataclasses.replace(
+        _options(dataset, options),
+        input_format="parquet",
+        input_name=name,
+        batch=None if batch is None else Batch(*batch),
+    )
+    if (outcome := already_ingested(dataset._files, dataset.summary, chosen)) is not None:
+        return outcome  # nothing of it is computed again
+    with dataset._files.staging() as folder:
+        progress.phase(f"Writing {name}")
+        path = write_frame_file(frame, folder)
+        start = _session_for(dataset, frame, progress)
+        return _ingest_files(dataset, start, chosen, options, progress, [path.resolve()])
+
+
+def _session_for(dataset: Dataset, frame: Any, progress: Progress) -> Callable[[], SparkSession]:
+    """The workspace's session, or one beside the frame's: there is one Spark in a process."""
+    from odfchain.ingest.ingesting import is_of_spark
+    from odfchain.spark.plans import is_local
+    from odfchain.spark.session import session_beside
+
+    engines = dataset._workspace._engines
+    started = engines.spark is not None and engines.spark.started
+    if is_of_spark(frame) and not started:
+        given = frame.sparkSession
+
+        def beside() -> SparkSession:
+            return session_beside(given, engines.executor_files(local=is_local(given)))
+
+        return functools.cache(beside)
+    return functools.partial(engines.session, progress)
+
+
+def _options(dataset: Dataset, options: Mapping[str, Any]) -> IngestOptions:
+    config = dataset._workspace._files.config
+    return ingest_options(options, config, dataset._system_columns(config))

@@ -5,12 +5,17 @@ Heavy libraries (Spark, pyarrow) are loaded by the methods that need them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 from odfchain.api.branching import Branching
+from odfchain.api.known_errors import OwnErrors
 from odfchain.api.options import (
+    Block,
     CheckKeywords,
     FrameKeywords,
     IngestKeywords,
@@ -20,42 +25,289 @@ from odfchain.api.options import (
     as_time,
     refuse_unknown,
 )
-from odfchain.api.publishing import Publishing
-from odfchain.api.upkeep_of_dataset import Upkeep
-from odfchain.ids.did import DatasetId
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.model.data_schema import DataSchema
-from odfchain.model.enums import DatasetKind
+from odfchain.api.pushing import Publishing
+from odfchain.chain.chain import HashedBlock, MetadataChain
+from odfchain.errors import OdfchainError
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import AddData, ExecuteTransform, MetadataBlock
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.schema import DataSchema
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.text import one_line
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from odfchain.api.asset_locks import AssetLock, SlicesLockKeywords, StoreOptions
-    from odfchain.api.branch_points import AnyPoint
-    from odfchain.api.pull_targets import PullResult
+    from odfchain.api.branching import AnyPoint
+    from odfchain.api.pulling import PullResult
     from odfchain.api.scan import At, Scan
-    from odfchain.api.views import Log
     from odfchain.api.workspace import Workspace
-    from odfchain.audit.auditing import ListedAttestation, NewAttestation
+    from odfchain.audit.blame import Blame
+    from odfchain.audit.lineage import Definition, Graph
     from odfchain.audit.report import Report
+    from odfchain.audit.verification import ListedAttestation, NewAttestation
+    from odfchain.chain.signed_heads import HeadSignature
+    from odfchain.chain.statements import SignedHead
     from odfchain.ingest.ingesting import IngestOutcome
-    from odfchain.lineage.graph import Graph
-    from odfchain.lineage.provenance import Blame
-    from odfchain.lineage.queries import Definition
-    from odfchain.model.events import DisablePollingSource, DisablePushSource
-    from odfchain.model.sources import WatermarkRule
-    from odfchain.repo.system_columns import SystemColumns
-    from odfchain.repo.workspace_config import WorkspaceConfig
-    from odfchain.transfer.partial import FetchOutcome
+    from odfchain.odf.events import DisablePollingSource, DisablePushSource
+    from odfchain.odf.sources import WatermarkRule
     from odfchain.transfer.pushing import PushOptions, PushOutcome, PushPlan
-    from odfchain.transfer.slice_counts import LocalSlices
-    from odfchain.trust.signed_head import HeadSignature
-    from odfchain.trust.signed_statements import SignedHead
+    from odfchain.transfer.slice_files import FetchOutcome, LocalSlices
+    from odfchain.upkeep.compact import BatchLimits, CompactPlan, SoftPlan
+    from odfchain.upkeep.fsck import FsckReport
+    from odfchain.upkeep.garbage import Collected
+    from odfchain.upkeep.reset import ResetPlan
+    from odfchain.workspace.config import SystemColumns, WorkspaceConfig
+
+
+# What datasets, logs and lists of them look like, as a line and as HTML.
+#
+# Names and values come from publishers: in what is shown none of them acts (`odfchain.text`), and HTML is
+# escaped.
+
+_SHOWN = 20
+"""Rows of a table that stands for something longer."""
+
+
+class Log(OwnErrors):
+    """The blocks of a chain, newest first; read while they are walked, as often as they are."""
+
+    def __init__(self, chain: MetadataChain, limit: int | None) -> None:
+        self._chain = chain
+        self._limit = limit
+
+    def __iter__(self) -> Iterator[HashedBlock]:
+        return itertools.islice(self._chain.walk(), self._limit)
+
+    def __repr__(self) -> str:
+        lines = [f"#{row[0]} {row[1]} {row[2]} {row[3]}" for row in self._rows()]
+        return "\n".join(lines) or "<Log: no blocks>"
+
+    def _repr_html_(self) -> str:
+        return table_html(("block", "time", "event", "records", "hash"), self._rows())
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        found = list(itertools.islice(self, _SHOWN + 1))
+        rows = [
+            (str(b.sequence_number), str(b.system_time), b.event.KIND, _records(b), str(name))
+            for name, b in found[:_SHOWN]
+        ]
+        return [*rows, *[("…", "", "", "", "")] * (len(found) > _SHOWN)]
+
+
+def _records(block: MetadataBlock) -> str:
+    event = block.event
+    data = event.new_data if isinstance(event, AddData | ExecuteTransform) else None
+    return f"{data.offset_interval.count:,} records" if data else ""
+
+
+def table_html(titles: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
+    """A table; every text in it is shown as it is, and none acts."""
+    head = "".join(f"<th>{_shown(title)}</th>" for title in titles)
+    body = "".join("<tr>" + "".join(f"<td>{_shown(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    top = f"<caption>{_shown(caption)}</caption>" if caption else ""
+    return f"<table>{top}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _shown(value: object) -> str:
+    return escape(one_line(str(value)))
+
+
+def describe_dataset(dataset: Dataset) -> str:
+    """A dataset in one line; never an error."""
+    try:
+        state = dataset.summary
+    except OdfchainError as error:
+        return f"<Dataset {dataset.alias}: damaged: {one_line(str(error))}>"
+    kind = state.seed.dataset_kind.value.lower()
+    found = [kind, f"{state.record_count:,} records", f"{state.head_block.sequence_number + 1:,} blocks"]
+    found += [f"watermark {state.watermark}"] if state.watermark else []
+    return f"<Dataset {dataset.alias}: {', '.join(found)}>"
+
+
+def dataset_html(dataset: Dataset) -> str:
+    """A dataset as a table of what it is, and one of its columns; never an error."""
+    try:
+        state = dataset.summary
+        facts = [
+            ("id", dataset.id),
+            ("kind", state.seed.dataset_kind.value),
+            ("records", f"{state.record_count:,}"),
+            ("blocks", f"{state.head_block.sequence_number + 1:,}"),
+            ("updated", state.head_block.system_time),
+            ("watermark", state.watermark or ""),
+            ("head", state.head),
+        ]
+        fields = state.schema.fields if state.schema else ()
+    except OdfchainError as error:
+        return table_html(("what", "value"), [("damaged", error)], str(dataset.alias))
+    from odfchain.odf.schema import type_name
+
+    columns = table_html(("column", "type"), [(field.name, type_name(field.type)) for field in fields])
+    return table_html(("what", "value"), facts, str(dataset.alias)) + columns
+
+
+def datasets_html(datasets: Iterable[Dataset]) -> str:
+    """Datasets as the rows of a table; one that is damaged says so."""
+    rows = []
+    for dataset in datasets:
+        try:
+            state = dataset.summary
+            kind, updated = state.seed.dataset_kind.value, str(state.head_block.system_time)
+            rows.append((str(dataset.alias), kind, f"{state.record_count:,}", updated))
+        except OdfchainError as error:
+            rows.append((str(dataset.alias), "damaged", "", str(error)))
+    return table_html(("dataset", "kind", "records", "updated"), rows)
+
+
+# What keeps a dataset in order: the methods of `Dataset` that are about its files.
+
+
+class Upkeep(OwnErrors):
+    """Resets, garbage, repairs and compactions of a dataset."""
+
+    _workspace: Workspace
+    _files: DatasetFiles
+
+    def plan_reset(self, block: Block) -> ResetPlan:
+        """What `reset` to a block (its hash or number) would mean; nothing is changed.
+
+        In a workspace with a store the hash of the head there may be given, whatever was seen here: then
+        `reset` follows it (`Workspace.last_seen`).
+        """
+        from odfchain.upkeep.reset import plan_reset
+
+        target = str(block) if isinstance(block, int) else block
+        return plan_reset(self._workspace._files, self._files, target)
+
+    def reset(
+        self, to: Block | ResetPlan, *, force: bool = False, break_references: bool = False
+    ) -> str | None:
+        """The head is at a block, or where a plan says; returns the reference that keeps the old one.
+
+        Raises:
+            UnsavedBlocksError: blocks that would be dropped are perhaps nowhere else (unless `force`).
+            GuardError: rows name changes that would be dropped (unless `break_references`).
+            RefConflictError, BusyError: another process is at work on the dataset.
+            UsageError, InvalidIdError, ObjectNotFoundError: there is no such block.
+        """
+        from odfchain.upkeep.reset import reset
+
+        plan = self.plan_reset(to) if isinstance(to, Multihash | int | str) else to
+        files = self._workspace._files
+        return reset(files, self._files, plan, force=force, break_references=break_references)
+
+    def gc(
+        self,
+        *,
+        grace: float = 86_400,
+        drop_refs: bool = False,
+        dry_run: bool = False,
+        break_references: bool = False,
+    ) -> Collected:
+        """What the dataset does not need is gone, as far as it was not used for `grace` [s].
+
+        `drop_refs` gives up heads that were overwritten, reset or compacted before that. Changes that rows of
+        this workspace name stay, and these are named; with `break_references` they go, too.
+
+        Raises:
+            UsageError, BusyError: the grace period is too short, or something is being pulled in.
+            BrokenChainError, SliceNotFoundError, ObjectCorruptedError: it cannot be said what is needed;
+                nothing was removed.
+        """
+        from odfchain.upkeep.garbage import GcOptions, collect
+
+        options = GcOptions(
+            grace=grace, drop_refs=drop_refs, dry_run=dry_run, break_references=break_references
+        )
+        return collect(self._files, options, workspace=self._workspace._files)
+
+    def fsck(
+        self,
+        source: str | None = None,
+        *,
+        head: Multihash | None = None,
+        dry_run: bool = False,
+        token: str | None = None,
+        progress: Progress = SILENT,
+    ) -> FsckReport:
+        """What is damaged or missing is in the report, and repaired where there is a good copy.
+
+        `source` is a URL or `repo/name` of any copy (default: the store that the dataset is in, if any); it
+        need not be trusted. `head` is what a lost head is to be, when the caller knows it.
+
+        Raises:
+            UsageError, BusyError: the head cannot be this dataset's, or something is being pulled in.
+            InvalidIdError, WorkspaceError, TransferError: `source` cannot be used.
+            StorageFullError, StoreError: a good copy cannot be stored.
+        """
+        from odfchain.upkeep.fsck import FsckOptions, fsck
+
+        options = FsckOptions(dry_run=dry_run, head=head)
+        source = source or self._files.shared.place(self._files.folder)
+        opened = nullcontext() if source is None else closing(self._workspace._sharing.open(source, token))
+        with opened as peer:
+            return fsck(self._workspace._files, self._files, peer, options, progress)
+
+    def plan_compact(self, *, limits: BatchLimits | None = None, metadata_only: bool = False) -> CompactPlan:
+        """What `compact` would do, and who breaks by it; nothing is changed.
+
+        `limits` say how large a merged slice may become; `metadata_only` gives up all data.
+        """
+        from odfchain.upkeep.compact import BatchLimits, CompactOptions, plan_compact
+
+        chosen = CompactOptions(limits=limits or BatchLimits(), metadata_only=metadata_only)
+        return plan_compact(self._workspace._files, self._files, chosen)
+
+    def compact(
+        self,
+        plan: CompactPlan | None = None,
+        *,
+        force: bool = False,
+        break_references: bool = False,
+        progress: Progress = SILENT,
+    ) -> Multihash:
+        """Small slices are merged and the blocks that had them replaced; returns the new head.
+
+        Whoever has read the old blocks must start over; `plan_compact` says who that is.
+
+        Raises:
+            GuardError: rows name changes that would be replaced (unless `break_references`).
+            UnsavedBlocksError, RefConflictError, BusyError: the dataset is as it was.
+        """
+        from odfchain.upkeep.compact import compact
+
+        chosen = plan or self.plan_compact()
+        return compact(
+            self._workspace._files, self._files, chosen, force=force, break_references=break_references,
+            progress=progress,
+        )  # fmt: skip
+
+    def plan_soft_compact(self, name: str | DatasetAlias, limits: BatchLimits | None = None) -> SoftPlan:
+        """What `soft_compact` would make; nothing is changed."""
+        from odfchain.upkeep.compact import plan_soft
+
+        alias = DatasetAlias.parse(name) if isinstance(name, str) else name
+        return plan_soft(self._workspace._files, self._files, alias, limits)
+
+    def soft_compact(self, to: str | SoftPlan, *, progress: Progress = SILENT) -> Dataset:
+        """A new root dataset with the records of this one in few slices; nobody breaks.
+
+        Raises:
+            InvalidIdError, NameCollisionError, UsageError, StoreError: it cannot be made.
+        """
+        from odfchain.upkeep.compact import soft_compact
+
+        plan = self.plan_soft_compact(to) if isinstance(to, str) else to
+        made = soft_compact(self._workspace._files, self._files, plan, progress)
+
+        return Dataset(self._workspace, made)
+
 
 Files = str | Path | Iterable[str | Path] | BinaryIO
 """Paths, one or several, or a binary stream."""
@@ -118,7 +370,7 @@ class Dataset(Branching, Publishing, Upkeep):
     @property
     def watermark_rules(self) -> Mapping[str, WatermarkRule]:
         """How the watermark of each source moves, by its name; kept beside the dataset, not in its chain."""
-        from odfchain.repo.dataset_config import read_config
+        from odfchain.workspace.config import read_config
 
         return read_config(self._files).watermarks
 
@@ -129,14 +381,12 @@ class Dataset(Branching, Publishing, Upkeep):
         return hash((self.path, self.ref))
 
     def __repr__(self) -> str:
-        from odfchain.api import views
 
-        return views.describe_dataset(self)
+        return describe_dataset(self)
 
     def _repr_html_(self) -> str:
-        from odfchain.api import views
 
-        return views.dataset_html(self)
+        return dataset_html(self)
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -146,7 +396,6 @@ class Dataset(Branching, Publishing, Upkeep):
         Raises (when it is walked):
             ObjectCorruptedError, ObjectNotFoundError, DecodeError, BrokenChainError: naming the file.
         """
-        from odfchain.api.views import Log
 
         return Log(self._files.chain, limit)
 
@@ -207,7 +456,7 @@ class Dataset(Branching, Publishing, Upkeep):
 
         `at` is as in `scan`, and so are the errors; SliceNotFoundError, ObjectCorruptedError name a slice.
         """
-        from odfchain.api.opened import arrow_dataset_of
+        from odfchain.api.scan import arrow_dataset_of
 
         return arrow_dataset_of(self, at)
 
@@ -217,7 +466,7 @@ class Dataset(Branching, Publishing, Upkeep):
         Raises:
             ObjectCorruptedError, ObjectNotFoundError: naming the slice.
         """
-        from odfchain.repo.read_slices import read_tail
+        from odfchain.workspace.read_slices import read_tail
 
         return read_tail(self._files, self.summary, count, skip=skip)
 
@@ -234,7 +483,7 @@ class Dataset(Branching, Publishing, Upkeep):
             UsageError, BadInputError, IncompatibleSchemaError, GuardError, RefConflictError,
             StorageFullError, EngineError: the dataset is as it was.
         """
-        from odfchain.api.bringing import ingest
+        from odfchain.api.changing import ingest
 
         refuse_unknown(options, IngestKeywords)
         return ingest(self, files, options, progress)
@@ -250,7 +499,7 @@ class Dataset(Branching, Publishing, Upkeep):
         """Ingest a Spark DataFrame of this process, or what streams Arrow, as `ingest` does a file.
 
         A `batch` is (name of a stream, number that grows) and comes in once. Errors as `ingest`."""
-        from odfchain.api.bringing import ingest_frame
+        from odfchain.api.changing import ingest_frame
 
         refuse_unknown(options, FrameKeywords)
         return ingest_frame(self, frame, batch, options, progress)
@@ -267,7 +516,7 @@ class Dataset(Branching, Publishing, Upkeep):
             GuardError, TransformError, DatasetNotFoundError (an input), TransferError, SignatureError,
             RefConflictError, StorageFullError, EngineError: all is as the last transaction left it.
         """
-        from odfchain.api.pull_targets import check_alone, target_of
+        from odfchain.api.pulling import check_alone, target_of
 
         target = target_of(self)
         check_alone(target, None, options)
@@ -298,13 +547,13 @@ class Dataset(Branching, Publishing, Upkeep):
         Raises:
             UsageError: the dataset is derivative, no source of this name is in force, or there are several.
         """
-        from odfchain.ingest.disabling import disable_source
+        from odfchain.ingest.polling import disable_source
 
         time = None if system_time is None else as_time(system_time)
         return disable_source(self._files, name, system_time=time)
 
     def _system_columns(self, config: WorkspaceConfig) -> SystemColumns:
-        from odfchain.repo.dataset_config import read_config
+        from odfchain.workspace.config import read_config
 
         return read_config(self._files).system_columns or config.datasets.system_columns
 
@@ -416,7 +665,7 @@ class Dataset(Branching, Publishing, Upkeep):
             SchemaError: it is no asset lock.
             PointNotFoundError: there is no such point.
         """
-        from odfchain.api.lock_datasets import lock_of
+        from odfchain.api.asset_locks import lock_of
 
         return lock_of(self if at is None else self.at(at).dataset)
 
@@ -433,13 +682,13 @@ class Dataset(Branching, Publishing, Upkeep):
 
     def local_slices(self) -> LocalSlices | None:
         """How many slices of a partial copy are here; None for a dataset that is meant to be whole."""
-        from odfchain.transfer.slice_counts import local_slices
+        from odfchain.transfer.slice_files import local_slices
 
         return local_slices(self._files)
 
     def aliases(self, kind: str) -> tuple[str, ...]:
         """Where the dataset is pulled from (`pull`) or pushed to (`push`); what was used last comes first."""
-        from odfchain.transfer import aliases as known
+        from odfchain.transfer import sharing as known
 
         return known.aliases(self._files, known.AliasKind(kind))
 
@@ -449,14 +698,14 @@ class Dataset(Branching, Publishing, Upkeep):
         Raises:
             InvalidIdError, UnsupportedPeerError, WorkspaceError: it is no place, or of no known repository.
         """
-        from odfchain.transfer.aliases import AliasKind, add_alias
+        from odfchain.transfer.sharing import AliasKind, add_alias
 
         self._workspace._sharing.url_of(text)
         return add_alias(self._files, AliasKind(kind), text)
 
     def delete_alias(self, kind: str, text: str | None = None) -> tuple[str, ...]:
         """Forget a place, or all of this kind; what was is returned."""
-        from odfchain.transfer.aliases import AliasKind, delete_alias
+        from odfchain.transfer.sharing import AliasKind, delete_alias
 
         return delete_alias(self._files, AliasKind(kind), text)
 
@@ -479,7 +728,7 @@ class Dataset(Branching, Publishing, Upkeep):
             WorkspaceError: the private key is not here, or others may read it.
             RefConflictError: another writer has moved the head; the next run signs that one.
         """
-        from odfchain.trust.signer import sign_head
+        from odfchain.chain.signing import sign_head
 
         signed = sign_head(self._workspace._files, self._files)
         self._files.shared.signed(self._files.folder, self._files.ref)
@@ -487,7 +736,7 @@ class Dataset(Branching, Publishing, Upkeep):
 
     def signature(self) -> HeadSignature:
         """What the signature of the head is worth."""
-        from odfchain.trust.head_signature import head_signature
+        from odfchain.chain.signing import head_signature
 
         return head_signature(self._files)
 
@@ -509,8 +758,7 @@ class Dataset(Branching, Publishing, Upkeep):
             InvalidIdError, WorkspaceError: the key file is no key, or others may read it.
             SignatureError, StoreError: the statement cannot be kept.
         """
-        from odfchain.audit.auditing import attest
-        from odfchain.audit.verification import VerifyOptions
+        from odfchain.audit.verification import VerifyOptions, attest
 
         workspace = self._workspace
         made = attest(
@@ -522,7 +770,7 @@ class Dataset(Branching, Publishing, Upkeep):
 
     def attestations(self) -> list[ListedAttestation]:
         """Each line of the dataset's attestations, valid or not."""
-        from odfchain.audit.auditing import attestations
+        from odfchain.audit.verification import attestations
 
         return attestations(self._workspace._files, self._files)
 
@@ -533,7 +781,7 @@ class Dataset(Branching, Publishing, Upkeep):
             SignatureError, UsageError: it is not valid, or its block is not in the chain.
             StoreError: there is no room for it, or it cannot be written.
         """
-        from odfchain.audit.auditing import add_statement
+        from odfchain.audit.verification import add_statement
 
         add_statement(self._workspace._files, self._files, text)
         self._files.shared.stated(self._files.folder)
@@ -542,7 +790,7 @@ class Dataset(Branching, Publishing, Upkeep):
 
     def lineage(self, *, downstream: bool = False) -> Graph:
         """What the dataset comes from, or what comes from it; gaps and damage are in the graph."""
-        from odfchain.lineage.graph import lineage_of
+        from odfchain.audit.lineage import lineage_of
 
         return lineage_of(self._workspace._files, [self._files], downstream=downstream)
 
@@ -552,7 +800,7 @@ class Dataset(Branching, Publishing, Upkeep):
         Raises:
             DatasetNotFoundError: it has had none.
         """
-        from odfchain.lineage.queries import definitions_of
+        from odfchain.audit.lineage import definitions_of
 
         return definitions_of(self._workspace._files, self._files)
 
@@ -562,6 +810,6 @@ class Dataset(Branching, Publishing, Upkeep):
         Raises:
             UsageError: there are no such records, or too many.
         """
-        from odfchain.lineage.provenance import blame_records
+        from odfchain.audit.blame import blame_records
 
         return blame_records(self._workspace._files, self._files, first, last, recursive=recursive)

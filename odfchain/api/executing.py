@@ -13,21 +13,19 @@ from typing import TYPE_CHECKING
 
 from odfchain.errors import ManifestError
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from odfchain.api.workspace import Workspace
-    from odfchain.engine.inprocess import SparkTransformEngine
-    from odfchain.engine.interface import TransformEngine
-    from odfchain.model.sources import Transform
-    from odfchain.repo.workspace_config import TransformConfig
+    from odfchain.odf.sources import Transform
     from odfchain.spark.executor_files import ExecutorFiles
-    from odfchain.spark.given_session import GivenSession
-    from odfchain.spark.plan_session import PlanEngine
-    from odfchain.spark.session import SparkEngine
+    from odfchain.spark.session import GivenSession, PlanEngine, SparkEngine
+    from odfchain.transform.engine_interface import TransformEngine
+    from odfchain.transform.spark_engine import SparkTransformEngine
+    from odfchain.workspace.config import TransformConfig
 
 
 class Engines:
@@ -50,7 +48,7 @@ class Engines:
         Raises:
             UsageError: what is recorded there would depend on where it runs (`check_given`).
         """
-        from odfchain.spark.given_session import check_given
+        from odfchain.spark.session import check_given
 
         check_given(session)
         self._given = session
@@ -62,20 +60,20 @@ class Engines:
             JavaNotFoundError, EngineError: Spark does not start.
             ManifestError: the settings are malformed.
         """
-        from odfchain.spark.session_kind import is_remote
+        from odfchain.spark.plans import is_remote
 
         if self.spark is None or not self.spark.started:
             progress.phase("Starting Spark")
         session = self._engine_of_settings().session
         if is_remote(session):
-            from odfchain.spark.plan_session import give_judge
+            from odfchain.spark.session import give_judge
 
             give_judge(session, lambda: self._judge().session)
         return session
 
     def _judge(self) -> PlanEngine:
         """A JVM of this machine that judges the queries of a session of Spark Connect."""
-        from odfchain.spark.plan_session import PlanEngine
+        from odfchain.spark.session import PlanEngine
 
         with self._making:
             if self._judging is None:
@@ -100,9 +98,8 @@ class Engines:
             self._engine_of_settings().begin()
 
     def _engine_of_settings(self) -> SparkEngine | GivenSession:
-        from odfchain.spark.given_session import GivenSession
-        from odfchain.spark.session import SparkEngine
-        from odfchain.spark.session_kind import is_local
+        from odfchain.spark.plans import is_local
+        from odfchain.spark.session import GivenSession, SparkEngine
 
         with self._making:
             if self.spark is None and self._given is not None:
@@ -127,7 +124,7 @@ class Engines:
         Raises:
             ManifestError: the settings are malformed, or name a store that is not there.
         """
-        from odfchain.repo.workspace_config import SparkFiles
+        from odfchain.workspace.config import SparkFiles
 
         chosen, files = self._files.config.spark.files, self._files.shared.executor_files()
         if chosen is SparkFiles.STORE and files is None:
@@ -140,7 +137,7 @@ class Engines:
 
     def _idle_seconds(self) -> float:
         """How long the session stays; not where queries of untrusted publishers would run in it."""
-        from odfchain.repo.workspace_config import IsolationPolicy
+        from odfchain.workspace.config import IsolationPolicy
 
         config = self._files.config
         never = config.transform.isolation is IsolationPolicy.NEVER
@@ -152,7 +149,7 @@ class Engines:
 
     def transforms(self, progress: Progress = SILENT) -> SparkTransformEngine:
         """The one engine of this process that executes transforms."""
-        from odfchain.engine.inprocess import SparkTransformEngine
+        from odfchain.transform.spark_engine import SparkTransformEngine
 
         if self._transforms is None:
             if self.spark is None or not self.spark.started:
@@ -183,8 +180,8 @@ class Engines:
 
         Queries of datasets that were not created here run in a sandbox, as the settings say (RFC-020).
         """
-        from odfchain.repo.dependencies import inputs_of
         from odfchain.transform.engines import is_isolated, sandboxed_engines
+        from odfchain.workspace.workspace_files import inputs_of
 
         config = self._config(timeout)
         if not is_isolated(config, own=self._files.has_key(dataset.id)):
@@ -199,7 +196,7 @@ class Engines:
         """Spark here, or the engine whose address the settings give."""
         if (remote := self.remote(transform, timeout)) is not None:
             return remote
-        from odfchain.engine.limited import LimitedEngine
+        from odfchain.transform.spark_engine import LimitedEngine
 
         engine = self.transforms()
         seconds = timeout or self._files.config.transform.timeout_seconds

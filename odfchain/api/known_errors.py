@@ -25,7 +25,7 @@ def known_error(error: Exception) -> OdfchainError | None:
         gone = isinstance(error, FileNotFoundError)
         hint = "it was there a moment ago; run the command again" if gone else None
         return StoreError(f"{os.fsdecode(error.filename)}: {error.strerror}", hint=hint)
-    from odfchain.spark.failure import explain, is_of_spark
+    from odfchain.spark.jobs import explain, is_of_spark
 
     return explain(error) if is_of_spark(error) else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odfchain.api.in_store import connect
+from odfchain.api.workspace import connect
 from odfchain.query.local_process import serve
 
 if __name__ == "__main__":

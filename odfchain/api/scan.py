@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from odfchain.api.known_errors import OwnErrors
+from odfchain.api.dataset import Dataset
+from odfchain.api.known_errors import OwnErrors, with_own_errors
 from odfchain.api.options import Time, as_time
-from odfchain.errors import UsageError
-from odfchain.ids.multihash import Multihash
-from odfchain.model.timestamp import Timestamp
-from odfchain.query.arrow_rows import ArrowRows
-from odfchain.repo.dataset_state import DatasetState, SliceRef
-from odfchain.repo.points import block_at
-from odfchain.repo.read_slices import columns_of, read_all, read_tail
+from odfchain.api.workspace import Workspace
+from odfchain.errors import PointNotFoundError, UsageError
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.schema import type_name
+from odfchain.odf.times import Timestamp
+from odfchain.progress import SILENT, Progress
+from odfchain.query.resolved_tables import Pin, Pins
+from odfchain.query.results import ArrowRows
 from odfchain.text import one_line
+from odfchain.workspace.dataset_state import DatasetState, SliceRef
+from odfchain.workspace.points import block_at, is_referenced
+from odfchain.workspace.read_slices import columns_of, read_all, read_tail
+from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from odfchain.api.dataset import Dataset
-    from odfchain.manifest.where import Where
-    from odfchain.query.query_result import SlicesRead
-    from odfchain.repo.dataset_files import DatasetFiles
+    from odfchain.odf.schema import DataSchema
+    from odfchain.query.resolved_tables import CheckedSlices
+    from odfchain.query.results import QueryResult, SlicesRead
+    from odfchain.slices.conditions import Where
+    from odfchain.transfer.reading import Origin
+    from odfchain.workspace.dataset_files import DatasetFiles
+
 
 At = Multihash | int | Time | None
 """A moment of a dataset: a block by its hash or sequence number, a system time, or None for now."""
@@ -60,13 +73,13 @@ class Scan(ArrowRows, OwnErrors):
         Raises:
             SliceNotFoundError, ObjectCorruptedError: nothing is known of a slice, and it cannot be read.
         """
-        from odfchain.query.query_result import SlicesRead
+        from odfchain.query.results import SlicesRead
 
         everything = self.summary.slices()
         return SlicesRead(len(self._needed(everything)), len(everything))
 
     def _needed(self, everything: list[SliceRef], *, signed_nan: bool = True) -> list[SliceRef]:
-        from odfchain.repo.needed_slices import needed_slices
+        from odfchain.workspace.needed_slices import needed_slices
 
         if self.where is None:
             return everything
@@ -83,7 +96,7 @@ class Scan(ArrowRows, OwnErrors):
             return self._filtered(self.where)
         if self.key is None:
             return read_all(files, self.summary, self.columns)
-        from odfchain.api.kept_states import state_of
+        from odfchain.api.snapshots import state_of
 
         return state_of(self)
 
@@ -113,11 +126,9 @@ class Scan(ArrowRows, OwnErrors):
 
     def on_spark(self, session: SparkSession, *, plain_offset: bool = False) -> DataFrame:
         """As `to_spark`, in a session of the caller's; with `plain_offset` offsets are `bigint`."""
-        from odfchain.query.checked_slices import CheckedSlices
-        from odfchain.query.pins import Pin
-        from odfchain.query.relations import Relation, StateOf
-        from odfchain.query.spark_tables import matching_on_spark, rows_on_spark, with_plain_offset
-        from odfchain.spark.columns import col
+        from odfchain.query.on_spark import matching_on_spark, rows_on_spark, with_plain_offset
+        from odfchain.query.resolved_tables import CheckedSlices, Relation, StateOf
+        from odfchain.spark.types import col
 
         pin = Pin(str(self.dataset.alias), self.dataset._files, self.summary)
         relation = Relation(pin, None if self.key is None else StateOf(self.event_time, self.key))
@@ -136,7 +147,7 @@ class Scan(ArrowRows, OwnErrors):
         return f"<state{then} of {self._described()}, by {', '.join(self.key) or 'all values'}>"
 
     def _repr_html_(self) -> str:
-        from odfchain.api.views import table_html
+        from odfchain.api.dataset import table_html
 
         if self.key is not None or self.where is not None:
             table = self.to_arrow()
@@ -164,7 +175,7 @@ def scan(dataset: Dataset, columns: Sequence[str] | None, at: At, where: str | N
     columns_of(summary, chosen)  # says which one is missing
     if where is None:
         return Scan(dataset, chosen, summary)
-    from odfchain.manifest.where import parse_where
+    from odfchain.slices.conditions import parse_where
 
     return Scan(dataset, chosen, summary, where=parse_where(where, columns_of(summary, None)))
 
@@ -204,3 +215,323 @@ def head_at(dataset: DatasetFiles, at: At) -> Multihash | None:
     if isinstance(at, str) and not at[:1].isdecimal():
         at = Multihash.parse(at)
     return block_at(dataset, at if isinstance(at, Multihash | int) else as_time(at))
+
+
+# Datasets that are read where they are, without a workspace.
+
+T = TypeVar("T")
+
+
+class OpenedDataset(OwnErrors):
+    """A dataset elsewhere as of one block: its chain was walked and checked, its slices come when needed.
+
+    What was brought is gone with this object, and with what was made of it, unless it has a cache.
+    """
+
+    def __init__(
+        self,
+        origin: Origin,
+        files: DatasetFiles,
+        head: Multihash | None,
+        private: _PrivateFolder,
+        verify: bool,
+    ) -> None:
+        self._origin, self._private, self._verify = origin, private, verify
+        self._files = files
+        self._state = DatasetState.read(files.chain, head)
+
+    @property
+    def id(self) -> DatasetId:
+        """The unique identity, `did:odf:…`."""
+        return self._state.seed.dataset_id
+
+    @property
+    def block_hash(self) -> Multihash:
+        """The block whose records these are."""
+        return self._state.head
+
+    @property
+    def summary(self) -> DatasetState:
+        """What the chain says as of the block: schema, sources, offsets, watermark."""
+        return self._state
+
+    @property
+    def schema(self) -> DataSchema | None:
+        """The declared schema, system columns included; None before the first data."""
+        return self._state.schema
+
+    def dataset(self, *, progress: Progress = SILENT) -> Any:
+        """All records as a `pyarrow.dataset.Dataset`, with the declared schema; slices are brought now.
+
+        Raises:
+            TransferError: they cannot be brought.
+            SliceNotFoundError, ObjectCorruptedError: a slice of a folder is missing or damaged.
+        """
+        self._bring(progress)
+        found = dataset_as_of(self._files, self._state, verify=self._verify)
+        return _keeping(found, self._private)
+
+    def scan(self, columns: Sequence[str] | None = None, *, progress: Progress = SILENT) -> Scan:
+        """The records, as `Dataset.scan`; slices are brought now. Errors as `dataset`, and `Dataset.scan`."""
+        return self._local(progress).scan(columns, at=self.block_hash)
+
+    def state(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        key: Sequence[str] | None = None,
+        progress: Progress = SILENT,
+    ) -> Scan:
+        """The records in force, as `Dataset.state`; errors as there, and as `dataset`."""
+        return self._local(progress).state(columns, at=self.block_hash, key=key)
+
+    def to_arrow(self) -> pa.Table:
+        """All records with the declared types; held in memory. Errors as `dataset`."""
+        return self.scan().to_arrow()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """As `to_arrow`, with columns of Arrow types."""
+        return self.scan().to_pandas()
+
+    def close(self) -> None:
+        """What was brought is gone; what was made of it cannot be read any more."""
+        self._private.remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        block = self._state.head_block
+        return (
+            f"<{self._files.alias}: {self._state.record_count:,} records up to block "
+            f"{block.sequence_number} ({block.system_time})>"
+        )
+
+    def _bring(self, progress: Progress) -> None:
+        from odfchain.transfer.reading import slice_objects
+
+        self._origin.bring(self._files, slice_objects(self._state), verify=self._verify, progress=progress)
+
+    def _local(self, progress: Progress) -> Dataset:
+
+        self._bring(progress)
+        workspace = Workspace(WorkspaceFiles.init(self._private.path, exists_ok=True))
+        return _keeping(Dataset(workspace, self._files), self._private)
+
+
+@with_own_errors
+def open_dataset(
+    url: str,
+    dataset: str | None = None,
+    *,
+    at: At = None,
+    verify: bool = True,
+    token: str | None = None,
+    cache_dir: str | Path | None = None,
+    require_signature: bool = False,
+) -> OpenedDataset:
+    """A dataset to be read without a workspace: every block checked now, every slice hashed when it is read.
+
+    `url` is of a folder, server or bucket (`file http https s3 gs az`), or a path: of a dataset's folder, or
+    of a workspace that has `dataset`. `at` is as in `Dataset.scan`. With `cache_dir` slices that were brought
+    stay there, by name; `verify=False` believes those, and the slices of a folder, without hashing them.
+
+    Raises:
+        UsageError, UnsupportedPeerError, NotAWorkspaceError, DatasetNotFoundError: nothing is there.
+        InvalidIdError, ObjectNotFoundError, PointNotFoundError: `at` is no block of it, and no time.
+        SignatureError: the head is not signed by the owner.
+        TransferError, ChainError: it cannot be had, or not believed.
+    """
+    from odfchain.transfer.reading import Origin
+
+    cache = None if cache_dir is None else str(Path(cache_dir).expanduser().absolute())
+    origin = Origin.of(str(url), dataset, token=token, cache=cache)
+    private = _PrivateFolder()
+    try:
+        files = origin.chain(private.path, require_signature=require_signature)
+        return OpenedDataset(origin, files, _part_of_chain(files, head_at(files, at)), private, verify)
+    except BaseException:
+        private.remove()
+        raise
+
+
+def _part_of_chain(files: DatasetFiles, block: Multihash | None) -> Multihash:
+    newest = DatasetState.read(files.chain).head
+    if block is not None and not is_referenced(files, block, head=newest):
+        raise PointNotFoundError(f"{files.alias}: block {block} is no part of its chain")
+    return block or newest
+
+
+def arrow_dataset_of(dataset: Dataset, at: At) -> Any:
+    """The records of a workspace's dataset up to a moment; what `Dataset.dataset` gives, and its errors."""
+    from odfchain.api.queries import checked_slices
+
+    files = dataset._files
+    state = DatasetState.read(files.chain, head_at(files, at))
+    return dataset_as_of(files, state, checked=checked_slices(dataset._workspace))
+
+
+def dataset_as_of(
+    files: DatasetFiles, state: DatasetState, *, verify: bool = True, checked: CheckedSlices | None = None
+) -> Any:
+    """The records up to a block as a `pyarrow.dataset.Dataset`, over slices that are here.
+
+    Raises:
+        SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the file.
+    """
+    from odfchain.query.resolved_tables import CheckedSlices
+    from odfchain.query.results import arrow_dataset
+
+    checked = checked or CheckedSlices()
+    names = [ref.slice.physical_hash for ref in state.slices()]
+    paths = [checked.path(files, name, verify=verify) for name in names]
+    checked.keep()
+    return arrow_dataset(paths, columns_of(state, None))
+
+
+class _PrivateFolder:
+    """A temporary folder that is gone when nobody refers to this object any more."""
+
+    def __init__(self) -> None:
+        from odfchain.transfer.reading import private_folder
+
+        opened = contextlib.ExitStack()
+        self.path = opened.enter_context(private_folder())
+        self._gone = weakref.finalize(self, opened.close)
+
+    def remove(self) -> None:
+        """Now."""
+        self._gone()
+
+
+def _keeping(made: T, private: _PrivateFolder) -> T:
+    """What was made of files in the folder keeps it, as long as it is there itself."""
+    weakref.finalize(made, id, private).atexit = False
+    return made
+
+
+# Datasets as DataFrames of a Spark session that is not the workspace's.
+
+_ROOT = ".odfchain"
+_kept: weakref.WeakKeyDictionary[SparkSession, list[Scan]] = weakref.WeakKeyDictionary()
+"""What was opened elsewhere: its slices are brought here for as long as the session may read them."""
+
+
+def native_frame(
+    session: SparkSession, source: Any, *, state: bool, at: At, columns: Sequence[str] | None
+) -> DataFrame:
+    """What `odfchain.spark.read` gives; errors as there."""
+    opened = _found(source, at)
+    if isinstance(opened, Dataset):
+        found = scan(opened, columns, at)
+    else:
+        if at is not None and opened is source:
+            raise UsageError("an opened dataset is one block already", hint="give `at` to open_dataset")
+        found = opened.scan(columns)
+        _kept.setdefault(session, []).append(found)
+    if state:
+        found = dataclasses.replace(found, key=found.summary.primary_key)
+    return found.on_spark(session, plain_offset=True)
+
+
+def _found(source: Any, at: At) -> Dataset | OpenedDataset:
+    """The dataset that is meant: itself, a workspace's by its path, or one that is read where it is."""
+
+    if isinstance(source, Dataset | OpenedDataset):
+        return source
+    if not isinstance(source, str | Path):
+        raise UsageError(
+            f"a {type(source).__name__} is no dataset, and no path of one",
+            hint="give a dataset, a URL, or a path such as folder/of/the/workspace/NAME",
+        )
+    if "://" not in str(source):
+        path = Path(source).absolute()
+        for folder in path.parents:
+            # what is within the folder of a workspace is a path of files, not of names
+            if (folder / _ROOT).is_dir() and not path.exists():
+                return Workspace.open(folder)[path.relative_to(folder).as_posix()]
+    return open_dataset(str(source), at=at)
+
+
+# What `DATASET@POINT` names for commands: the block, its slices, and its rows as they are exported.
+
+
+@dataclass(frozen=True, slots=True)
+class SliceFile:
+    """A slice of a dataset: what its block says of it, and whether the file is here."""
+
+    block: int
+    start: int
+    end: int
+    records: int
+    size: int
+    logical_hash: str
+    physical_hash: str
+    path: Path
+    here: bool
+
+    def to_document(self) -> dict[str, Any]:
+        """The slice as JSON has it."""
+        return {
+            "block": self.block,
+            "offsetInterval": {"start": self.start, "end": self.end},
+            "records": self.records,
+            "size": self.size,
+            "logicalHash": self.logical_hash,
+            "physicalHash": self.physical_hash,
+            "path": str(self.path),
+            "here": self.here,
+        }
+
+
+def pinned(workspace: Workspace, text: str) -> Pin:
+    """The dataset and block that a text names; unlike in SQL, names ignore case.
+
+    Raises:
+        InvalidIdError, QueryError: not a name, not a point, or a time in the future.
+        DatasetNotFoundError, PointNotFoundError: the dataset, or the block, is not here.
+    """
+    name, at, point = text.partition("@")
+    return Pins(workspace._files).pin(f"{workspace[name].alias}{at}{point}")
+
+
+def columns_at(workspace: Workspace, text: str) -> list[tuple[str, str]]:
+    """Name and type of each column at a point; none before the first data. Errors as `pinned`."""
+    schema = pinned(workspace, text).state.schema
+    return [(each.name, type_name(each.type, each.extra)) for each in schema.fields] if schema else []
+
+
+def slices_of(workspace: Workspace, text: str) -> list[SliceFile]:
+    """The slices that a dataset has at a point, oldest first; errors as `pinned`."""
+    pin = pinned(workspace, text)
+    found = []
+    for ref in pin.state.slices():
+        part, interval = ref.slice, ref.slice.offset_interval
+        found.append(
+            SliceFile(
+                ref.sequence_number, interval.start, interval.end, interval.count, part.size,
+                str(part.logical_hash), str(part.physical_hash),
+                pin.dataset.data.path(part.physical_hash).resolve(),
+                pin.dataset.data.contains(part.physical_hash),
+            )
+        )  # fmt: skip
+    return found
+
+
+def exported(workspace: Workspace, text: str, *, state: bool = False) -> QueryResult:
+    """The records at a point, or those in force, in order of offset; nothing is read before it is asked for.
+
+    Raises:
+        As `pinned`, and as `Workspace.sql`.
+    """
+    from odfchain.api.queries import embedded
+
+    pin = pinned(workspace, text)
+    # slices are read one after the other: rows come as they were recorded, and nothing has to be sorted
+    engine = embedded(workspace, partitions=1)
+    pins = Pins(workspace._files, given={pin.name: (pin.id, pin.block_hash)})
+    table = f"state('{pin.name}')" if state else f'"{pin.name}"'  # no name and no point has a quote
+    return engine.run(f"select * from {table}", pins)  # noqa: S608 - as is said above

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.api.known_errors import OwnErrors, with_own_errors
+from odfchain.api.queries import checked_slices
+from odfchain.errors import PointNotFoundError
 from odfchain.progress import SILENT, Progress
+from odfchain.query.resolved_tables import Pin, Relation, StateOf
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.read_slices import read_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from odfchain.api.dataset import Dataset
+    from odfchain.api.options import Time
+    from odfchain.api.scan import Scan
     from odfchain.api.workspace import Workspace
-    from odfchain.drift.drift_values import Drift
-    from odfchain.export.exporting import Exported
-    from odfchain.ids.multihash import Multihash
-    from odfchain.repo.dataset_files import DatasetFiles
+    from odfchain.branches.row_history import RowChange
+    from odfchain.odf.identity import Multihash
+    from odfchain.profiles.drift import Drift
+    from odfchain.profiles.export import Exported
     from odfchain.slices.footers import FileStats
+    from odfchain.workspace.dataset_files import DatasetFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,7 @@ class Profile(OwnErrors):
             UsageError: there is no such file.
             CodecError, UnsupportedVersionError: it is no profile, or of another format.
         """
-        from odfchain.profile.profile_reader import MOST_BYTES, read_profile
+        from odfchain.profiles.reader import MOST_BYTES, read_profile
 
         return cls(read_profile(_bytes_of(path, MOST_BYTES)))
 
@@ -55,20 +65,20 @@ class Profile(OwnErrors):
     @property
     def content(self) -> bytes:
         """The one text of the profile: canonical JSON (RFC 8785)."""
-        from odfchain.codec.document_bytes import canonical_bytes
+        from odfchain.odf.canonical_json import canonical_bytes
 
         return canonical_bytes(self.document)
 
     @property
     def hash(self) -> Multihash:
         """The SHA3-256 of that text."""
-        from odfchain.digest.physical import hash_bytes
+        from odfchain.odf.physical_hash import hash_bytes
 
         return hash_bytes(self.content)
 
     def to_html(self) -> str:
         """The profile as one page that asks for nothing and runs nothing, with pictures of the columns."""
-        from odfchain.profile.profile_page import profile_page
+        from odfchain.profiles.page import profile_page
 
         return profile_page(self.document)
 
@@ -109,14 +119,14 @@ class Manifest(OwnErrors):
         Raises:
             CodecError: it is larger than manifests may be.
         """
-        from odfchain.manifest.snapshot_manifest import manifest_bytes
+        from odfchain.profiles.manifests import manifest_bytes
 
         return manifest_bytes(self.document)
 
     @property
     def hash(self) -> Multihash:
         """The SHA3-256 of that text."""
-        from odfchain.digest.physical import hash_bytes
+        from odfchain.odf.physical_hash import hash_bytes
 
         return hash_bytes(self.content)
 
@@ -136,7 +146,7 @@ class Manifest(OwnErrors):
         Raises:
             QueryError: it is no condition, or names a column that there is not; says where.
         """
-        from odfchain.manifest.where import parse_where
+        from odfchain.slices.conditions import parse_where
         from odfchain.slices.skipping import may_match
 
         condition = parse_where(where, self._schema).condition
@@ -146,7 +156,7 @@ class Manifest(OwnErrors):
 
     def understands(self, where: str) -> bool:
         """Whether any of a condition can leave a file out; errors as `prune`."""
-        from odfchain.manifest.where import parse_where
+        from odfchain.slices.conditions import parse_where
 
         return parse_where(where, self._schema).understood
 
@@ -182,7 +192,7 @@ def _needing_slices() -> Iterator[None]:
 def _bytes_of(path: str | Path, most: int) -> bytes:
     """The content of a file; one byte more than it may have says that it is too large."""
     from odfchain.errors import UsageError
-    from odfchain.store import fsio
+    from odfchain.storage import fsio
 
     found = fsio.read_start(Path(path), most + 1)
     if found is None:
@@ -198,12 +208,12 @@ def compare_profiles(before: Profile, after: Profile, policy: str | Path | None 
         ManifestError: the policy is none; with the path.
         UsageError: there is no such file.
     """
-    from odfchain.drift.comparison import compare_profiles as compared
+    from odfchain.profiles.drift import compare_profiles as compared
 
     chosen = None
     if policy is not None:
-        from odfchain.drift.policy import read_policy
         from odfchain.limits import LIMITS
+        from odfchain.profiles.drift import read_policy
 
         chosen = read_policy(_bytes_of(policy, LIMITS.manifest_bytes), source=str(policy))
     return compared(before.document, after.document, chosen)
@@ -239,9 +249,8 @@ class Snapshots(OwnErrors):
             PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
         from odfchain.api.branch_diffs import engine_of
-        from odfchain.profile.kept_profiles import keep_profile
-        from odfchain.profile.of_dataset import ProfileOptions, profile_of
-        from odfchain.repo.dataset_state import DatasetState
+        from odfchain.profiles.cache import keep_profile
+        from odfchain.profiles.compute import ProfileOptions, profile_of
 
         options = ProfileOptions(
             stage=stage, description=description, tags=tags or {}, hidden=tuple(hide),
@@ -262,8 +271,7 @@ class Snapshots(OwnErrors):
         Raises:
             StoreError: what is here cannot be read.
         """
-        from odfchain.profile.known_profile import known_profile
-        from odfchain.repo.dataset_state import DatasetState
+        from odfchain.profiles.cache import known_profile
 
         found = known_profile(self._files, DatasetState.read(self._files.chain))
         return None if found is None else Profile(found)
@@ -277,9 +285,8 @@ class Snapshots(OwnErrors):
             PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
         from odfchain.errors import PartialCopyError
-        from odfchain.manifest.owner_stats import manifest_by_owner
-        from odfchain.repo.dataset_state import DatasetState
-        from odfchain.repo.read_slices import columns_of
+        from odfchain.profiles.owner_statistics import manifest_by_owner
+        from odfchain.workspace.read_slices import columns_of
 
         try:
             return self._made_manifest()
@@ -292,9 +299,8 @@ class Snapshots(OwnErrors):
 
     def _made_manifest(self) -> Manifest:
         """The manifest, made from the slices that are here; errors as `manifest`."""
-        from odfchain.manifest.manifest_of import described
-        from odfchain.repo.dataset_state import DatasetState
-        from odfchain.repo.read_slices import columns_of
+        from odfchain.profiles.manifests import described
+        from odfchain.workspace.read_slices import columns_of
 
         state = DatasetState.read(self._files.chain)
         with _needing_slices():
@@ -323,11 +329,145 @@ class Snapshots(OwnErrors):
             EngineError: the format's library is not installed.
             PartialCopyError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
         """
-        from odfchain.export.exporting import ExportOptions, export_dataset
-        from odfchain.repo.dataset_state import DatasetState
+        from odfchain.profiles.export import ExportOptions, export_dataset
 
         options = ExportOptions(rows, catalog, force)
         with _needing_slices():
             return export_dataset(
                 self._files, DatasetState.read(self._files.chain), format, str(to), options, progress
             )
+
+
+# Which profiles `diff --profile` compares: files, datasets at points, or the last two data blocks of one.
+
+
+def is_profile_file(text: str) -> bool:
+    """Whether a text is a path and no `DATASET@POINT`: it ends in `.json`, or begins with `.` or `/`."""
+    return text.endswith(".json") or text[:1] in {".", "/"} or bool(Path(text).drive)
+
+
+def drift_between(
+    a: str,
+    b: str | None,
+    workspace: Callable[[], Workspace],
+    *,
+    policy: str | Path | None = None,
+    compute: bool = True,
+    progress: Progress = SILENT,
+) -> Drift:
+    """How far two profiles are apart: of files, of `DATASET@POINT`; of the last two data blocks of one.
+
+    The workspace is opened where a dataset is named. A profile that was kept, or that the owner published, is
+    taken as it is; others are computed, which reads slices.
+
+    Raises:
+        PointNotFoundError: nothing may be computed and there is no profile; or there are no two data blocks.
+        And as `Profile.read`, `at_point`, `Dataset.profile`, `compare_profiles`.
+    """
+    notes: list[str] = []
+    opened: list[Workspace] = []
+
+    def shared() -> Workspace:
+        if not opened:
+            opened.append(workspace())
+        return opened[0]
+
+    def of_dataset(dataset: Dataset) -> Profile:
+        return _profile_of(dataset, notes, compute=compute, progress=progress)
+
+    if b is None:
+        before, after = (of_dataset(dataset) for dataset in _last_two(shared(), a))
+    else:
+        before, after = (
+            Profile.read(text) if is_profile_file(text) else of_dataset(_at_point(shared(), text))
+            for text in (a, b)
+        )
+    found = compare_profiles(before, after, policy)
+    return dataclasses.replace(found, notes=(*found.notes, *notes))
+
+
+def _at_point(workspace: Workspace, text: str) -> Dataset:
+    from odfchain.api.branching import at_point  # files need no chain
+
+    return at_point(workspace, text)
+
+
+def _last_two(workspace: Workspace, text: str) -> list[Dataset]:
+    """The dataset as of its last two blocks that brought data."""
+    from itertools import islice
+
+    from odfchain.api.branching import at_point, open_dataset_at
+
+    dataset = at_point(workspace, text)
+    newest = [ref.block_hash for ref in islice(dataset.summary.slices_newest_first(), 2)]
+    if len(newest) < 2:
+        raise PointNotFoundError(
+            f"{text} has no two blocks with data to compare",
+            hint="name two: `odfchain diff --profile A B`, each DATASET@POINT or the file of a profile",
+        )
+    return [open_dataset_at(dataset._files, workspace, block) for block in reversed(newest)]
+
+
+def _profile_of(dataset: Dataset, notes: list[str], *, compute: bool, progress: Progress) -> Profile:
+    from odfchain.profiles.cache import kept_profile, owners_profile
+
+    files, summary = dataset._files, dataset.summary
+    kept = kept_profile(files, summary.head)
+    if kept is not None:
+        return Profile(kept)
+    block = f"block {summary.head_block.sequence_number:,}"
+    published = owners_profile(files, summary.head)
+    if published is not None:
+        notes.append(f"{dataset.alias}, {block}: the profile is the one that its owner published")
+        return Profile(published)
+    if not compute:
+        raise PointNotFoundError(
+            f"{dataset.alias}: no profile of {block} is here",
+            hint="leave --no-compute out, and it is computed",
+        )
+    return dataset.profile(progress=progress)
+
+
+# States and histories of a dataset, from what was computed and hashed before where that is here.
+
+
+def state_of(scan: Scan) -> pa.Table:
+    """The rows in force that a scan asks for, in order of offset; errors as `Scan.to_arrow`."""
+    if scan.summary.schema is None:  # before the first data no row is in force, whatever the key
+        return read_all(scan.dataset._files, scan.summary, scan.columns)
+    checked = checked_slices(scan.dataset._workspace)
+    relation = Relation(_pin(scan), StateOf(scan.event_time, scan.key))
+    found = relation.state(checked, scan.columns)
+    checked.keep()
+    return found
+
+
+def shown_state(workspace: Workspace, text: str, *, event_time: Time | None = None) -> Scan:
+    """The rows in force of `DATASET[@POINT]`; without a key, those that were not taken back.
+
+    Raises:
+        InvalidIdError, FuturePointError: not a name, not a point, or a time in the future.
+        DatasetNotFoundError, BranchNotFoundError, PointNotFoundError: it is not here.
+        SchemaError: sources have different keys.
+    """
+    from odfchain.api.branching import at_point
+
+    dataset = at_point(workspace, text)
+    return dataset.state(key=dataset.summary.primary_key, event_time=event_time)
+
+
+def history_of_row(
+    workspace: Workspace, dataset: DatasetFiles, key: Mapping[str, Any], limit: int | None
+) -> list[RowChange]:
+    """The changes of one row, newest first; errors as `Dataset.history`."""
+    from odfchain.branches.row_history import history_of
+
+    checked = checked_slices(workspace)
+    state = DatasetState.read(dataset.chain)
+    found = history_of(dataset, state, key, limit=limit, locate=checked.located(dataset))
+    checked.keep()
+    return found
+
+
+def _pin(scan: Scan) -> Pin:
+    return Pin(scan.dataset.label, scan.dataset._files, scan.summary)

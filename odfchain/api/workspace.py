@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from odfchain.api.dataset import Dataset
-from odfchain.api.elsewhere import Elsewhere
 from odfchain.api.executing import Engines
-from odfchain.api.given_tokens import GivenTokens
-from odfchain.api.in_store import connect, made
 from odfchain.api.options import (
     MergeKeywords,
     ProofKeywords,
@@ -22,32 +19,68 @@ from odfchain.api.options import (
     as_time,
     refuse_unknown,
 )
+from odfchain.api.settings import Elsewhere, GivenTokens
 from odfchain.errors import DatasetNotFoundError, InvalidIdError
-from odfchain.ids.did import DatasetId
-from odfchain.ids.names import DatasetAlias
-from odfchain.model.metadata_block import DatasetSnapshot
+from odfchain.odf.events import DatasetSnapshot
+from odfchain.odf.identity import DatasetId
+from odfchain.odf.names import DatasetAlias
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.workspace.workspace_files import FOLDER, WorkspaceFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from odfchain.api.imported import Imported
-    from odfchain.api.pull_targets import PullResult, PullTarget
-    from odfchain.api.push_targets import PushTarget
+    from odfchain.api.definitions import Imported
+    from odfchain.api.pulling import PullResult, PullTarget
+    from odfchain.api.pushing import PushTarget
+    from odfchain.audit.lineage import Graph
     from odfchain.audit.report import Report
     from odfchain.ingest.importing import ImportPlan
-    from odfchain.lineage.graph import Graph
-    from odfchain.model.events import MetadataEvent
-    from odfchain.query.answer import Answer
-    from odfchain.query.checked_slices import CheckedSlices
-    from odfchain.query.query_result import QueryResult
-    from odfchain.repo.system_columns import SystemColumns
-    from odfchain.repo.workspace_config import IngestConfig
-    from odfchain.transform.state_change import StateChange
+    from odfchain.odf.events import MetadataEvent
+    from odfchain.query.answers import Answer
+    from odfchain.query.resolved_tables import CheckedSlices
+    from odfchain.query.results import QueryResult
+    from odfchain.transform.changed_query import StateChange
     from odfchain.transform.validate import Checker
+    from odfchain.upkeep.fsck import FsckReport
     from odfchain.upkeep.garbage import Collected
-    from odfchain.upkeep.repair import FsckReport
+    from odfchain.workspace.config import IngestConfig, SystemColumns
+    from odfchain.workspace.shared_store import SharedStore
+
+
+# Workspaces whose datasets are in an object store: making them, and reaching the store later.
+
+
+def connect(root: Path, url: str) -> SharedStore:
+    """As `odfchain.transfer.object_workspace.connect`, which is slow to load; errors as there."""
+    from odfchain.transfer import object_workspace
+
+    return object_workspace.connect(root, url)
+
+
+def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
+    """A workspace folder; the `store` is a workspace from now on, if it was none.
+
+    Raises:
+        As `Workspace.init`.
+    """
+    if store is None:
+        return WorkspaceFiles.init(parent, exists_ok=exists_ok, connect=connect)
+    from odfchain.transfer.object_peer import place_of
+    from odfchain.transfer.object_workspace import make_workspace_at
+    from odfchain.transfer.open_peer import NamedStores
+    from odfchain.transfer.repositories import parse_peer_url
+
+    url = parse_peer_url(store)
+    place_of(url)
+    if not (parent / FOLDER).is_dir():
+        make_workspace_at(url)
+
+    def named(root: Path, text: str) -> SharedStore:  # it is the one that was given, or there was an error
+        NamedStores.of_user().add(url)
+        return connect(root, text)
+
+    return WorkspaceFiles.init(parent, exists_ok=exists_ok, store=url.text, connect=named)
 
 
 class Workspace(Elsewhere, GivenTokens):
@@ -118,7 +151,8 @@ class Workspace(Elsewhere, GivenTokens):
         Raises:
             TransferError: the address cannot be listened on.
         """
-        from odfchain.serve import HOST, PORT, server
+        from odfchain.transfer import server
+        from odfchain.transfer.publishing import HOST, PORT
 
         refuse_unknown(options, ServeKeywords)
         chosen: Any = {"host": HOST, "port": PORT} | {n: v for n, v in options.items() if v is not None}
@@ -175,7 +209,7 @@ class Workspace(Elsewhere, GivenTokens):
         return f"<Workspace {self.path.parent}: {count}{': ' if names else ''}{shown}>"
 
     def _repr_html_(self) -> str:
-        from odfchain.api.views import datasets_html
+        from odfchain.api.dataset import datasets_html
 
         return datasets_html(self)
 
@@ -208,7 +242,7 @@ class Workspace(Elsewhere, GivenTokens):
             TransferError, SignatureError, ChainError: what is there cannot be taken; all is as it was.
             And all errors of `Dataset.pull`.
         """
-        from odfchain.api.pull_targets import check_alone, pull
+        from odfchain.api.pulling import check_alone, pull
 
         refuse_unknown(options, PullKeywords)
         if isinstance(ref, str):
@@ -228,7 +262,7 @@ class Workspace(Elsewhere, GivenTokens):
             InvalidIdError, DatasetNotFoundError, UnsupportedPeerError: a name means nothing here.
             WorkspaceError: a dataset comes from itself.
         """
-        from odfchain.api.pull_targets import targets_of
+        from odfchain.api.pulling import targets_of
 
         return targets_of(self, names, recursive=recursive)
 
@@ -246,7 +280,7 @@ class Workspace(Elsewhere, GivenTokens):
             UsageError: two datasets would go to one place, or `to` is a dataset for several.
             WorkspaceError: no repository has this name, or a dataset comes from itself.
         """
-        from odfchain.api.push_targets import targets_of
+        from odfchain.api.pushing import targets_of
 
         return targets_of(self, names, to, recursive=recursive)
 
@@ -289,8 +323,7 @@ class Workspace(Elsewhere, GivenTokens):
             UsageError: a replay or inputs are asked for, or the range is not one of the chain.
             InvalidIdError, WorkspaceError, TransferError: the dataset cannot be read.
         """
-        from odfchain.audit.auditing import verify_remote
-        from odfchain.audit.verification import VerifyOptions
+        from odfchain.audit.verification import VerifyOptions, verify_remote
 
         refuse_unknown(checks, VerifyKeywords)
         return verify_remote(self._files, source, VerifyOptions(**checks), token=token, progress=progress)
@@ -304,7 +337,7 @@ class Workspace(Elsewhere, GivenTokens):
             InvalidIdError: not a reference.
             DatasetNotFoundError: a dataset that was asked about is not here.
         """
-        from odfchain.lineage.graph import lineage_of
+        from odfchain.audit.lineage import lineage_of
 
         files = self._current()
         named = [d for ref in refs for d in files.matching(ref)]
@@ -340,7 +373,7 @@ class Workspace(Elsewhere, GivenTokens):
         Raises:
             BusyError, StorageFullError, StoreError: as `Dataset.fsck`.
         """
-        from odfchain.upkeep.repair import unopenable
+        from odfchain.upkeep.fsck import unopenable
 
         found = [dataset.fsck(dry_run=dry_run, progress=progress) for dataset in self]
         return found + unopenable(self._files)
@@ -367,7 +400,8 @@ class Workspace(Elsewhere, GivenTokens):
             NameCollisionError: a name is taken.
             QueryError, SchemaError, TransformError, EngineError: as `check`.
         """
-        from odfchain.api.manifests import check_free, in_creation_order, read_given
+        from odfchain.api.definitions import check_free, read_given
+        from odfchain.workspace.creation import in_creation_order
 
         given = read_given(manifest)
         given.say(progress.note)
@@ -396,15 +430,15 @@ class Workspace(Elsewhere, GivenTokens):
             QueryError, SchemaError, TransformError: a query cannot be executed, or its result not recorded.
             JavaNotFoundError, EngineError: there is no Spark to check them with.
         """
-        from odfchain.ingest.definitions import check_usable
-        from odfchain.transform.update import check_definition
+        from odfchain.ingest.schema_fit import check_usable
+        from odfchain.transform.validate import check_definition
 
         found = self._with_local_inputs(snapshot)
         checker = self._checker(progress) if queries else None
         check_definition(self._files, found, among, checker, progress, check_usable)
 
     def _with_local_inputs(self, snapshot: DatasetSnapshot) -> DatasetSnapshot:
-        from odfchain.transfer.remote_inputs import names_places, with_local_inputs
+        from odfchain.transfer.reading import names_places, with_local_inputs
 
         if not names_places(snapshot):
             return snapshot
@@ -439,9 +473,9 @@ class Workspace(Elsewhere, GivenTokens):
             GuardError: the constraints in force would be dropped.
             RefConflictError: another writer was faster.
         """
-        from odfchain.api.pull_targets import PullTarget, Way
-        from odfchain.ingest.definitions import check_usable
-        from odfchain.transform.update import update_dataset
+        from odfchain.api.pulling import PullTarget, Way
+        from odfchain.ingest.schema_fit import check_usable
+        from odfchain.transform.validate import update_dataset
 
         dataset = self[alias or snapshot.name]
         own = PullTarget(str(dataset.alias), Way.INPUTS, dataset)  # also where it is a copy
@@ -474,8 +508,8 @@ class Workspace(Elsewhere, GivenTokens):
             ManifestError, AppendError: the snapshot breaks a rule.
             QueryError, SchemaError, TransformError, JavaNotFoundError, EngineError: as `check`.
         """
-        from odfchain.ingest.definitions import check_usable
-        from odfchain.transform.definition import with_versions
+        from odfchain.ingest.schema_fit import check_usable
+        from odfchain.transform.catch_up import with_versions
 
         if check:
             self.check(snapshot, progress=progress)
@@ -515,7 +549,7 @@ class Workspace(Elsewhere, GivenTokens):
             BadInputError, SchemaError: no columns can be made of the file.
             And all errors of `Dataset.ingest`.
         """
-        from odfchain.api.imported import import_file
+        from odfchain.api.definitions import import_file
 
         refuse_unknown(options, MergeKeywords)
         keys = (key,) if isinstance(key, str) else tuple(key)
@@ -540,7 +574,7 @@ class Workspace(Elsewhere, GivenTokens):
             DatasetNotFoundError: there is no such dataset.
             GuardError: others have foreign keys to one, or are made of it (unless `force`); all of them stay.
         """
-        from odfchain.upkeep.referrers import check_datasets_go
+        from odfchain.upkeep.garbage import check_datasets_go
 
         files = self._current()
         doomed = [files.damaged_or_not(ref) for ref in refs]
@@ -559,16 +593,16 @@ class Workspace(Elsewhere, GivenTokens):
             QueryError: the query is wrong.
             DatasetNotFoundError, PointNotFoundError, SliceNotFoundError, ObjectCorruptedError, EngineError.
         """
-        from odfchain.api.questions import ask
+        from odfchain.api.queries import ask
 
         self._current()
         return ask(self, query, options)
 
     def prove(self, query: str, **options: Unpack[ProofKeywords]) -> Answer:
         """The answer to a query with a signature, for anybody to check; errors as `sql`, and the key's."""
-        from odfchain.api import proofs
+        from odfchain.api import queries
 
-        return proofs.prove(self, query, options)
+        return queries.prove(self, query, options)
 
     # --- Spark -------------------------------------------------------------------------------------
 
@@ -589,10 +623,30 @@ class Workspace(Elsewhere, GivenTokens):
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        from odfchain.spark.failure import explain, is_of_spark
+        from odfchain.spark.jobs import explain, is_of_spark
 
         try:
             if isinstance(error, Exception) and is_of_spark(error):
                 raise explain(error) from error  # what it says is lost with the session
         finally:
             self.close()
+
+
+# The workspace of a folder: opened, or made.
+
+
+def open(  # noqa: A001 - as `gzip.open`: it is meant to be qualified
+    path: str | Path = ".", *, spark: SparkSession | None = None
+) -> Workspace:
+    """The workspace of a folder or of the nearest folder above it; with `spark`, as `Workspace.open`.
+
+    Raises:
+        NotAWorkspaceError: there is none.
+        UsageError: the session of Spark cannot be taken.
+    """
+    return Workspace.open(path, spark=spark)
+
+
+def init(path: str | Path = ".", *, exists_ok: bool = False, store: str | None = None) -> Workspace:
+    """Make a workspace in a folder, perhaps with its datasets in a store; errors as `Workspace.init`."""
+    return Workspace.init(path, exists_ok=exists_ok, store=store)

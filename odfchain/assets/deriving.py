@@ -6,23 +6,56 @@ run come together; they are left out of the rows. Source: RFC-047.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
-from odfchain.assets.access import Stores
-from odfchain.assets.checksums import Method, with_checksums
-from odfchain.assets.lock_rules import text_fault
-from odfchain.assets.lock_table import AssetRow, Facts
-from odfchain.assets.probing import JOBS, probe_all
-from odfchain.assets.stac import AssetFault, NamedAsset, Selection, StacReader
-from odfchain.collector import no_search_for_circles
-from odfchain.errors import AssetError, FetchError, SourceNotFoundError
+from odfchain.assets.hrefs import (
+    REFS,
+    STORAGE_SCHEMES,
+    href_of,
+    named_scheme,
+    parse_href,
+    placed,
+    relative_to_lock,
+)
+from odfchain.assets.lock_table import AssetRow, Facts, text_fault
+from odfchain.assets.objects import JOBS, Access, Stores, probe_all
+from odfchain.assets.stac import (
+    ALTERNATE,
+    FILE,
+    JSON,
+    LINES,
+    STORAGE,
+    AssetFault,
+    Method,
+    NamedAsset,
+    NoDocumentError,
+    Selection,
+    StacReader,
+    brought_up,
+    bytes_of,
+    declare,
+    documents_of,
+    features_of,
+    files_like_documents,
+    kind_of,
+    parsed,
+    with_checksums,
+)
+from odfchain.errors import AssetError, FetchError, NameCollisionError, SourceNotFoundError, UsageError
 from odfchain.limits import ASSETS
 from odfchain.progress import SILENT, Progress
-from odfchain.store.locations import Location
+from odfchain.startup import no_search_for_circles
+from odfchain.storage import fsio
+from odfchain.storage.locations import Location
 from odfchain.text import counted, one_line
 
 
@@ -189,3 +222,270 @@ def beside(location: Location, folder: Path | None) -> Location:
         if path.is_relative_to(folder)
         else location
     )
+
+
+# STAC with the locations and facts of a lock: an alternate of each asset, or its href itself.
+#
+# Items and assets are matched by both ids. Documents keep their folders below the new one; what has no row
+# stays as it is. A `file:checksum` that the lock does not know is removed, because it is a claim about
+# bytes
+# that may be others. Nothing is written unless every document is in order. Source: RFC-047; the extensions
+# alternate-assets 1.2, file 2.1 and storage 2.0.
+
+ORIGINAL = "original"
+"""The alternate that an asset's own href becomes."""
+Rows = Mapping[tuple[str, str], AssetRow]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectOptions:
+    """How locations are written into Items."""
+
+    name: str = "locked"
+    """Of the alternate."""
+    primary: bool = False
+    """Whether they become the assets' own hrefs."""
+    keep_version: bool = False
+    """Whether documents of STAC 1.0 stay at 1.0, and their extensions as they are."""
+    access: Access
+    """Where relative keys begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """What was written."""
+
+    documents: int
+    assets: int
+
+
+def project(source: str, rows: Rows, out: Path, options: ProjectOptions) -> Projected:
+    """Write the documents of a file or folder below `out`, with the locations of these rows.
+
+    Raises:
+        UsageError: there is no such source, or `out` is in it.
+        AssetError: documents are not STAC; the message lists all, and nothing is written.
+        NameCollisionError: files are there already; likewise.
+        StoreError: one cannot be written.
+        EngineError: pystac is not installed.
+    """
+    root, assets = Path(source).resolve(), 0
+    if not root.exists():
+        raise UsageError(f"{source}: there is no such file")
+    if out.resolve().is_relative_to(root):
+        raise UsageError(f"{out}: in the folder that is read", hint="choose another folder with --out")
+    targets = {
+        path: out / (path.relative_to(root) if root.is_dir() else path.name) for path in _documents(root)
+    }
+    documents = _checked(targets, rows, options)
+    for path in documents:
+        data, count = _projected(path, rows, targets[path].parent, options, set())
+        fsio.make_folder(targets[path].parent)
+        if not fsio.create_file(targets[path], data):
+            raise _taken([targets[path]])
+        assets += count
+    return Projected(len(documents), assets)
+
+
+def projected_item(
+    item: Mapping[str, Any], rows: Rows, folder: Path, options: ProjectOptions
+) -> tuple[dict[str, Any], int]:
+    """(an Item that lies in `folder` with the locations of these rows, how many of its assets have one)."""
+    found = brought_up(item, keep_version=options.keep_version)
+    _check_item(found)
+    written = {key: row for key in found["assets"] if (row := rows.get((found["id"], key))) is not None}
+    if any(relative_to_lock(row.location) for row in written.values()):
+        _move(found)
+    used = set[str]()
+    for key, row in written.items():
+        used |= _write(found, found["assets"][key], row, folder, options)
+    for name in (ALTERNATE, FILE, STORAGE):
+        if name in used:
+            declare(found, name)
+    return found, len(written)
+
+
+def _move(item: dict[str, Any]) -> None:
+    """Make an Item lie where it is written: what was relative to its `self` link is absolute then.
+
+    Readers resolve hrefs against that link, and the file that a lock names beside itself is not there.
+    """
+    links = item["links"] if isinstance(item.get("links"), list) else []
+    own = [each for each in links if isinstance(each, dict) and each.get("rel") == "self"]
+    hrefs = [each.get("href") for each in own]
+    base = next((href for href in hrefs if isinstance(href, str) and "://" in href), None)
+    if base is None:
+        return
+    known = any(isinstance(each, dict) and each.get("rel") == "canonical" for each in links)
+    item["links"] = [
+        {**each, "rel": "canonical"} if each in own else each
+        for each in links
+        if each not in own or not known
+    ]
+    for asset in item["assets"].values():
+        for place in (asset, *asset.get("alternate", {}).values()):
+            href = place.get("href")
+            if isinstance(href, str) and "://" not in href:
+                with contextlib.suppress(AssetError):  # what no lock could name stays
+                    place["href"] = href_of(parse_href(href, base))
+
+
+def _checked(targets: Mapping[Path, Path], rows: Rows, options: ProjectOptions) -> list[Path]:
+    """The files that are documents; the others have to be those of assets."""
+    faults, files = dict[Path, AssetError](), set[str]()
+    for path, target in targets.items():
+        try:
+            _projected(path, rows, target.parent, options, files)
+        except AssetError as error:
+            faults[path] = error
+    bad = [
+        error
+        for path, error in faults.items()
+        if not isinstance(error, NoDocumentError) or str(path) not in files
+    ]
+    if len(bad) == 1:
+        raise bad[0]
+    if bad:
+        raise AssetError(f"{len(bad):,} documents are not STAC: {'; '.join(map(str, bad))}")
+    documents = [path for path in targets if path not in faults]
+    taken = [targets[path] for path in documents if targets[path].exists()]
+    if taken:
+        raise _taken(taken)
+    return documents
+
+
+def _taken(targets: Sequence[Path]) -> NameCollisionError:
+    more = f" and {len(targets) - 1:,} more" if targets[1:] else ""
+    return NameCollisionError(f"{targets[0]}{more}: there already", hint="choose an empty folder with --out")
+
+
+def _documents(root: Path) -> Iterator[Path]:
+    if root.is_file():
+        yield root
+        return
+    for path in sorted(root.rglob("*")):
+        if path.suffix.lower() in JSON and path.is_file():
+            yield path
+
+
+def _projected(
+    path: Path, rows: Rows, folder: Path, options: ProjectOptions, files: set[str]
+) -> tuple[bytes, int]:
+    """(the bytes of a document, how many assets have their locations); the message has the path.
+
+    `files` is given the paths of assets that by their names could be documents.
+    """
+
+    def item(document: Any) -> tuple[dict[str, Any], int]:
+        files.update(files_like_documents(document, str(path)))
+        return projected_item(document, rows, folder, options)
+
+    def one(document: Any) -> tuple[dict[str, Any], int]:
+        kind = kind_of(document, str(path))
+        if kind == "Feature":
+            return item(document)
+        if kind == "FeatureCollection":
+            found = [item(each) for each in features_of(document, str(path))]
+            return {**document, "features": [item for item, _ in found]}, sum(count for _, count in found)
+        return brought_up(document, keep_version=options.keep_version), 0
+
+    data = bytes_of(path)
+    in_lines = path.suffix.lower() in LINES
+    try:
+        found = [one(each) for each in (documents_of if in_lines else _alone)(data, str(path))]
+        shown = [
+            json.dumps(each, ensure_ascii=False, indent=None if in_lines else 2, allow_nan=False) + "\n"
+            for each, _ in found
+        ]
+        return "".join(shown).encode(), sum(count for _, count in found)
+    except AssetError as error:
+        message = error.message if str(path) in error.message else f"{path}: {error.message}"
+        raise type(error)(message, hint=error.hint) from None
+    except ValueError:
+        raise AssetError(f"{path}: a number that is not finite, or a text that is not Unicode") from None
+
+
+def _alone(data: bytes, name: str) -> Iterator[Any]:
+    yield parsed(data, name)
+
+
+def _check_item(item: Mapping[str, Any]) -> None:
+    """Pass if an Item is one in all that is written to."""
+    assets, properties = item.get("assets"), item.get("properties")
+    if (
+        not isinstance(item.get("id"), str)
+        or not isinstance(assets, dict)
+        or not isinstance(properties, dict)
+    ):
+        raise NoDocumentError("an Item without an id, without properties or without assets")
+    label = one_line(item["id"])
+    if not isinstance(properties.get(STORAGE_SCHEMES, {}), dict):
+        raise AssetError(f"{label}: its {STORAGE_SCHEMES} are no map")
+    for key, asset in assets.items():
+        if not isinstance(asset, dict) or not isinstance(asset.get("href"), str):
+            raise AssetError(f"{label} {one_line(key)}: there is no href")
+        others = asset.get("alternate", {})
+        if not isinstance(others, dict) or not all(isinstance(each, dict) for each in others.values()):
+            raise AssetError(f"{label} {one_line(key)}: its alternates are no map")
+
+
+def _write(
+    item: dict[str, Any], asset: dict[str, Any], row: AssetRow, folder: Path, options: ProjectOptions
+) -> set[str]:
+    """Write what a row says of an asset; the extensions that it takes."""
+    href = _href(row, folder, options.access)
+    if not options.primary:
+        place = asset.setdefault("alternate", {}).setdefault(options.name, {})
+        if not _is_there(item, place, row, href):
+            _without_place(place)
+            _put(item, place, row, href)
+    elif not _is_there(item, asset, row, href):
+        original = {"href": asset["href"], **_without_place(asset)}
+        asset.setdefault("alternate", {}).setdefault(ORIGINAL, original)
+        _put(item, asset, row, href)
+    for claiming in (asset, *asset.get("alternate", {}).values()):
+        claiming.pop("file:checksum", None)
+    if row.facts.file_checksum is not None:
+        asset["file:checksum"] = row.facts.file_checksum
+    if row.facts.size_bytes is not None:
+        asset["file:size"] = row.facts.size_bytes
+    uses = {
+        ALTERNATE: "alternate" in asset,
+        FILE: bool({"file:size", "file:checksum"} & asset.keys()),
+        STORAGE: row.location.endpoint is not None,
+    }
+    return {name for name, used in uses.items() if used}
+
+
+def _is_there(item: Mapping[str, Any], place: Mapping[str, Any], row: AssetRow, href: str) -> bool:
+    """Whether a document says already that an asset is where its row says: the href, and its endpoint."""
+    if place.get("href") != href:
+        return False
+    if row.location.store not in ("s3", "az"):
+        return True
+    try:
+        return (
+            placed(parse_href(href), item["properties"].get(STORAGE_SCHEMES), place.get(REFS)) == row.location
+        )
+    except AssetError:
+        return False
+
+
+def _without_place(place: dict[str, Any]) -> dict[str, Any]:
+    """What an asset says of the place of its href, taken out of it."""
+    names = [n for n in place if n.startswith("storage:") or n in ("auth:refs", "alternate:name")]
+    return {name: place.pop(name) for name in names}
+
+
+def _put(item: dict[str, Any], place: dict[str, Any], row: AssetRow, href: str) -> None:
+    place["href"] = href
+    if row.location.endpoint is not None:
+        place[REFS] = [named_scheme(row.location, item["properties"].setdefault(STORAGE_SCHEMES, {}))]
+
+
+def _href(row: AssetRow, folder: Path, access: Access) -> str:
+    """The href as it is right in a document in `folder`."""
+    if not relative_to_lock(row.location):
+        return href_of(row.location)
+    relative = os.path.relpath(access.folder / row.location.key, folder.resolve())
+    return quote(relative if relative.startswith("../") else f"./{relative}", "/-._~")

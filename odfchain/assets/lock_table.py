@@ -6,19 +6,27 @@ included. Source: RFC-047; asset-lock ADR-003.
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from odfchain.assets.hrefs import ACCESS_KEY
-from odfchain.errors import AssetError
-from odfchain.store import fsio
-from odfchain.store.locations import Location
+from odfchain.assets.hrefs import ACCESS_KEY, checked_location
+from odfchain.errors import AssetError, BadInputError, DamagedLockError, OversizedInputError
+from odfchain.limits import ASSETS
+from odfchain.odf.row_hash import Numbers, hash_rows
+from odfchain.slices.reader import ParquetSource, open_parquet
+from odfchain.storage import fsio
+from odfchain.storage.locations import Location
+from odfchain.text import counted, one_line
 
 KEY = ("item_id", "asset_key")
 KIND, VERSION = b"stacpkg:schema-kind", b"stacpkg:schema-version"
@@ -121,3 +129,376 @@ def write_lock(table: pa.Table, path: Path) -> None:
 def schema_like(schema: pa.Schema) -> pa.Schema:
     """Which of the two schemas of a lock some columns are to be: with checksums or without."""
     return SCHEMA_WITH_CHECKSUM if "file_checksum" in schema.names else SCHEMA
+
+
+# What a row of an asset lock may be: one rule for a row, and expressions that judge most rows at once.
+#
+# The expressions let rows through that are surely in order; the rule judges the rest. Source: RFC-047.
+
+PIECE = 4_096
+"""Rows that become values at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFault:
+    """What is wrong with a row of a lock."""
+
+    number: int
+    """Of the row, from 0."""
+    item_id: str | None
+    asset_key: str | None
+    message: str
+
+    def __str__(self) -> str:
+        label = f"{one_line(str(self.item_id))} {one_line(str(self.asset_key))}"
+        return f"row {self.number:,} ({label}): {self.message}"
+
+    def to_document(self) -> dict[str, Any]:
+        """As JSON has it, with the members that a check of objects has."""
+        return {
+            "item_id": self.item_id,
+            "asset_key": self.asset_key,
+            "row": self.number,
+            "valid": False,
+            "errors": [self.message],
+            "status": "faulty",
+        }
+
+
+def schema_fault(schema: pa.Schema) -> str | None:
+    """What is wrong with the columns of a table that is to be a lock; None: nothing."""
+    wanted = schema_like(schema)
+    for name in wanted.names:
+        if name not in schema.names:
+            return f"there is no column `{name}`"
+    for name in schema.names:
+        if name not in wanted.names:
+            return f"column `{name}` is none of a lock's"
+    for ours, theirs in zip(wanted, schema, strict=True):
+        if ours.name != theirs.name:
+            return f"column `{theirs.name}` stands where `{ours.name}` belongs"
+        if ours.type != theirs.type:
+            return f"column `{ours.name}` has type {theirs.type} instead of {ours.type}"
+    return None
+
+
+def row_fault(row: Mapping[str, object]) -> str | None:
+    """What is wrong with a row; None: nothing."""
+    for name in KEY:
+        if not row[name]:
+            return f"`{name}` is empty"
+    for name in TEXTS:
+        value = row.get(name)
+        message = text_fault(name, value) if isinstance(value, str) else None
+        if message is not None:
+            return message
+    if row["store_type"] is None or row["key"] is None:
+        return "it says of no store, or no key, where it is"
+    size, time = row["size_bytes"], row["last_modified"]
+    if isinstance(size, int) and size < 0:
+        return f"size_bytes is {size}"
+    if time is not None and instant(str(time)) is None:
+        return "`last_modified` is no time"
+    try:
+        _location(row)
+    except AssetError as error:
+        return error.message
+    return None
+
+
+def text_fault(name: str, text: str) -> str | None:
+    """What is wrong with a text of a row; None: nothing."""
+    if len(text.encode(errors="surrogatepass")) > ASSETS.text_bytes:
+        return f"`{name}` is longer than {ASSETS.text_bytes:,} bytes"
+    if not text.isprintable():
+        return f"`{name}` has control characters"
+    if ACCESS_KEY.search(text):
+        return f"an access key stands in `{name}`"
+    return None
+
+
+def instant(text: str) -> dt.datetime | None:
+    """The instant that `last_modified` names; None: it is none. A time without a zone is in UTC."""
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
+
+
+def row_faults(batch: pa.RecordBatch, first: int) -> Iterator[RowFault]:
+    """What the rule says of those rows that the quick judgement lets not through."""
+    doubtful = np.flatnonzero(~surely_in_order(batch))
+    for start in range(0, len(doubtful), PIECE):
+        numbers = doubtful[start : start + PIECE]
+        for index, row in zip(numbers, batch.take(numbers).to_pylist(), strict=True):
+            message = row_fault(row)
+            if message is not None:
+                yield RowFault(first + int(index), row["item_id"], row["asset_key"], message)
+
+
+_BUCKETS, _WEB = pa.array(["s3", "gs", "az"]), pa.array(["http", "https"])
+_PLAIN_KEY = r"^/?[^/]*[^/.][^/]*(/[^/]*[^/.][^/]*)*$"
+_PLAIN_ORIGIN = r"^https?://[a-z0-9-]+(\.[a-z0-9-]+)*$"
+_PLAIN_TIME = r"^[0-9]{4}-(0[1-9]|1[0-2])-([01][0-9]|2[0-8])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\+00:00$"
+"""Each of them accepts less than the rule does: what it does not know is judged by the rule."""
+
+
+def surely_in_order(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Per row: True only where `row_fault` has nothing to say; computed for the whole batch at once."""
+    store, key = batch.column("store_type"), batch.column("key")
+    container, endpoint = batch.column("store_container"), batch.column("store_endpoint_url")
+    is_file = pc.equal(store, "file")
+    in_bucket = pc.and_(pc.is_in(store, _BUCKETS), _matches(container, r"^[A-Za-z0-9._-]+$"))
+    on_web = pc.and_(pc.is_in(store, _WEB), _matches(container, _PLAIN_ORIGIN))
+    same_scheme = pc.equal(pc.starts_with(container, "https:"), pc.equal(store, "https"))
+    contained = pc.if_else(is_file, pc.is_null(container), pc.or_(in_bucket, pc.and_(on_web, same_scheme)))
+    checks = [
+        contained,
+        pc.is_null(endpoint),
+        _plain_keys(key),
+        pc.less_equal(pc.binary_length(key), ASSETS.key_bytes),
+        pc.or_(is_file, pc.invert(pc.starts_with(key, "/"))),
+        pc.or_kleene(pc.is_null(batch.column("size_bytes")), pc.greater_equal(batch.column("size_bytes"), 0)),
+        pc.fill_null(pc.match_substring_regex(batch.column("last_modified"), _PLAIN_TIME), True),
+    ]
+    for name in TEXTS:
+        if name in batch.schema.names:
+            column = batch.column(name)
+            checks.append(pc.fill_null(pc.ascii_is_printable(column), True))
+            checks.append(pc.fill_null(pc.less_equal(pc.binary_length(column), ASSETS.key_bytes), True))
+            if b"AKIA" in _bytes_of(column):  # that is found sooner than in which row
+                checks.append(pc.fill_null(pc.invert(pc.match_substring(column, "AKIA")), True))
+    checks.extend(pc.greater(pc.binary_length(batch.column(name)), 0) for name in KEY)
+    found = np.ones(batch.num_rows, bool)
+    for check in checks:
+        found &= pc.fill_null(check, False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _matches(column: pa.StringArray, pattern: str) -> pa.Array:
+    """Whether texts of which there are few match a pattern."""
+    encoded = column.dictionary_encode()
+    return pc.match_substring_regex(encoded.dictionary, pattern).take(encoded.indices)
+
+
+def _plain_keys(column: pa.StringArray) -> pa.Array:
+    """Whether keys have no segment that is empty or begins with a dot; where some have, by the pattern."""
+    together = _bytes_of(column)
+    if b"//" in together or b"/." in together:
+        return pc.match_substring_regex(column, _PLAIN_KEY)
+    ends = pc.or_(pc.ends_with(column, "/"), pc.starts_with(column, "."))
+    return pc.and_not(pc.greater(pc.binary_length(column), 0), ends)
+
+
+def _bytes_of(column: pa.StringArray) -> bytes:
+    """The texts of a column, one after the other."""
+    _, offsets, texts = column.buffers()
+    if texts is None:
+        return b""
+    first, last = np.frombuffer(offsets, np.int32)[[column.offset, column.offset + len(column)]]
+    return bytes(texts.slice(first, last - first))
+
+
+def _location(row: Mapping[str, object]) -> Location:
+    parts = (row[name] for name in ("store_type", "store_container", "store_endpoint_url", "key"))
+    store, container, endpoint, key = (None if part is None else str(part) for part in parts)
+    return checked_location(store or "", container, endpoint, key or "")
+
+
+# Locks as they are read: once, a batch in memory at a time, every row judged.
+#
+# That no pair stands twice is seen from neighbours where rows are sorted, so nothing of them is kept; of
+# others, which no command of ours writes, 8 bytes a row. Source: RFC-047.
+
+_READ = 16_384
+"""Rows that are read at a time [count]: more are judged no faster."""
+_BUFFER = 1 << 16
+"""Bytes of a column that are read at a time: a row group of somebody else's may be as large as its file."""
+
+
+class LockFile:
+    """A lock file as it is read: once, a batch in memory at a time, and every row is judged."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._order = _Order()
+        self.schema = SCHEMA
+        """Once it was opened, its columns."""
+
+    @property
+    def rows(self) -> int:
+        """Those that have been read."""
+        return self._order.rows
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether the rows that have been read come in the order of a lock."""
+        return self._order.is_sorted
+
+    def faults(self) -> Iterator[RowFault]:
+        """What is wrong with its rows; nothing: it is in order. Errors as `batches`."""
+        for _, faults in self.batches():
+            yield from faults
+        yield from self.repeated()
+
+    def batches(self) -> Iterator[tuple[pa.RecordBatch, list[RowFault]]]:
+        """Batches, each with what is wrong with its rows; `repeated` says what is seen of all rows only."""
+        with self._open() as file:
+            for batch in file.batches(most_rows=_READ):
+                yield batch, self._order.faults_in(batch)
+
+    def repeated(self) -> Iterator[RowFault]:
+        """A fault for each row whose item and asset stand in an earlier one that is not its neighbour.
+
+        Sorted rows have none. Of others a hash is kept, and of those that may be repeated one that nobody
+        can forge (some 100 bytes each).
+        """
+        if self.is_sorted:
+            return
+        hashes = np.concatenate([found["high"] for found, _ in self._hashed()])
+        hashes.sort()
+        several = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+        del hashes
+        seen, number, last = set[bytes](), 0, b""
+        for found, batch in self._hashed() if len(several) else ():
+            for index in map(int, np.flatnonzero(np.isin(found["high"], several))):
+                pair, before = found[index].tobytes(), found[index - 1].tobytes() if index else last
+                if pair in seen and pair != before:
+                    yield _twice(batch, index, number)
+                seen.add(pair)
+            number, last = number + batch.num_rows, found[-1].tobytes()
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[ParquetSource]:
+        try:
+            with open_parquet(self._path, pre_buffer=False, buffer_size=_BUFFER) as file:
+                self.schema = file.schema_arrow
+                message = schema_fault(self.schema)
+                if message is not None:
+                    raise DamagedLockError(f"{self._path}: not an asset lock: {message}")
+                if file.metadata.num_rows > ASSETS.rows:
+                    raise AssetError(f"{self._path}: more than {ASSETS.rows:,} rows")
+                yield file
+        except OversizedInputError:
+            raise
+        except BadInputError as error:
+            raise DamagedLockError(
+                f"{self._path}: {error.message}", hint="get the lock again, or derive it anew"
+            ) from None
+
+    def _hashed(self) -> Iterator[tuple[Numbers, pa.RecordBatch]]:
+        with self._open() as file:
+            for batch in file.batches(list(KEY), most_rows=_READ):
+                yield hash_rows(batch, ()), batch
+
+
+class SortedLock:
+    """A table in the order of a lock, whose rows are judged."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self.rows = table.num_rows
+
+    def faults(self) -> Iterator[RowFault]:
+        """What is wrong with its rows; nothing: it is in order."""
+        order = _Order()
+        for batch in self._table.to_batches(max_chunksize=_READ):
+            yield from order.faults_in(batch)
+
+
+class _Order:
+    """Judges rows as they come; of those that went by it keeps the last."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.is_sorted = True
+        self._last: dict[str, pa.Array] = {}
+
+    def faults_in(self, batch: pa.RecordBatch) -> list[RowFault]:
+        """What is wrong with the rows of the next batch, which is not empty."""
+        faults = [*row_faults(batch, self.rows), *self._neighbours(batch)]
+        self.rows += batch.num_rows
+        return sorted(faults, key=lambda fault: fault.number)
+
+    def _neighbours(self, batch: pa.RecordBatch) -> Iterator[RowFault]:
+        """A fault for each row that names what the one before it names; sees whether rows are sorted."""
+        rises, same = list[Numbers](), list[Numbers]()
+        for name in KEY:
+            column = batch.column(name)
+            before = pa.concat_arrays([self._last.get(name, column[:1]), column[:-1]])
+            for found, compare in ((rises, pc.less), (same, pc.equal)):
+                found.append(pc.fill_null(compare(before, column), False).to_numpy(zero_copy_only=False))
+        twice = same[0] & same[1]
+        self.is_sorted = self.is_sorted and bool((rises[0] | (same[0] & rises[1]) | twice).all())
+        if not self._last:  # the first row was compared with itself
+            twice[0] = False
+        # a copy: a window would keep the whole batch in memory
+        self._last = {name: batch.column(name).take([batch.num_rows - 1]) for name in KEY}
+        for index in map(int, np.flatnonzero(twice)):
+            yield _twice(batch, index, self.rows)
+
+
+def read_lock(path: Path) -> pa.Table:
+    """The rows of a lock file, read and judged once, and sorted.
+
+    Raises: as `LockFile.batches`, and
+        DamagedLockError: rows are faulty; the message lists the first of them.
+    """
+    file, kept, shown, number = LockFile(path), list[pa.RecordBatch](), list[RowFault](), 0
+    for batch, faults in file.batches():
+        kept.append(batch)
+        number += len(faults)
+        shown += faults[: _SHOWN - len(shown)]
+        if number:
+            kept.clear()
+    for fault in file.repeated():
+        number += 1
+        shown += [fault] if len(shown) < _SHOWN else []
+    if number:
+        said = "; ".join(map(str, shown))
+        more = f"; and {number - len(shown):,} more" if number > len(shown) else ""
+        raise DamagedLockError(
+            f"{path}: {number:,} of {counted(file.rows, 'row')} faulty: {said}{more}",
+            hint="`odfchain assets check LOCK --offline` lists all of them",
+        )
+    columns = pa.Table.from_batches(kept, file.schema).columns
+    table = pa.Table.from_arrays(columns, schema=schema_like(file.schema))
+    return table if file.is_sorted else table.sort_by([(name, "ascending") for name in KEY])
+
+
+_SHOWN = 20
+
+
+def _twice(batch: pa.RecordBatch, index: int, first: int) -> RowFault:
+    item, asset = (batch.column(name)[index].as_py() for name in KEY)
+    return RowFault(first + index, item, asset, "named twice")
+
+
+def rows_of(table: pa.RecordBatch | pa.Table, *, judged: bool = False) -> Iterator[AssetRow]:
+    """The rows as values, a few thousand of them in memory at a time.
+
+    Raises:
+        DamagedLockError: a row is faulty, unless all were `judged` before.
+    """
+    number = 0
+    for batch in _pieces(table):
+        if not judged:
+            for fault in row_faults(batch, number):
+                raise DamagedLockError(str(fault))
+        names = SCHEMA_WITH_CHECKSUM.names
+        columns = [
+            batch.column(name).to_pylist() if name in batch.schema.names else [None] * batch.num_rows
+            for name in names
+        ]
+        for item, asset, store, container, endpoint, key, size, checksum, etag, time in zip(
+            *columns, strict=True
+        ):
+            location = Location(store, container, endpoint, key)
+            yield AssetRow(item, asset, location, Facts(size, etag, time, checksum))
+        number += batch.num_rows
+
+
+def _pieces(table: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
+    whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+    yield from whole.to_batches(max_chunksize=PIECE)

@@ -1,23 +1,156 @@
-"""Objects of stores, read and written: small ones whole, large ones in pieces that are counted and hashed."""
+"""What may be asked of the stores that a lock names: a lock of somebody else's is a list of his requests.
+
+Credentials of the environment go to the provider's own endpoints and to those that the user named, and to no
+other: with an endpoint out of a row a request would carry the user's key id and session token to a host that
+only the row has named. Private addresses are refused unless the user allows them. Source: RFC-047.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import hashlib
+import os
 import queue
+import re
+import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from odfchain.assets.access import Stores
 from odfchain.assets.hrefs import href_of, public_href
-from odfchain.errors import AssetError, FetchError, OdfchainError, SourceNotFoundError
-from odfchain.store import fsio
-from odfchain.store.buckets import store_message
-from odfchain.store.locations import Location
+from odfchain.assets.lock_table import Facts
+from odfchain.errors import AccessError, AssetError, FetchError, OdfchainError, SourceNotFoundError
+from odfchain.limits import FetchLimits
+from odfchain.progress import SILENT, Progress
+from odfchain.storage import fsio
+from odfchain.storage.http_rules import TransientError
+from odfchain.storage.locations import Location, open_store, store_message
+from odfchain.storage.public_proxy import Pass, new_pass
+from odfchain.storage.urls import is_public, proxy_for, resolve
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
-    from obstore import GetOptions
+    from obstore import GetOptions, ObjectMeta
+    from obstore.store import ObjectStore
+
+
+_Name = tuple[str, str | None, str | None, bool]
+"""Kind of store, container, endpoint, and whether for whole objects."""
+_SECONDS = 30.0
+"""Longest time for a request that is not of a whole object [s]."""
+_RETRIES = 3
+_OF_AZURE = ("core.windows.net", "fabric.microsoft.com")
+HINT = "if that is intended, allow it with --allow-private or name it with --endpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What the user allows."""
+
+    folder: Path
+    """Where relative keys begin: the folder of the lock."""
+    trusted: frozenset[str] = frozenset()
+    """Endpoints (and origins) that the user named: signed for, private or not."""
+    allow_private: bool = False
+    foreign: bool = False
+    """Whether somebody else made the lock: files must be relative then."""
+    limits: FetchLimits = field(default_factory=lambda: FetchLimits(retries=_RETRIES))
+
+
+class Stores:
+    """Opens the store of each location once, and only where that is allowed."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._open: dict[_Name, ObjectStore] = {}
+        self._passes: dict[_Name, Pass] = {}
+        self._opening = threading.Lock()
+
+    def store_of(self, location: Location, *, whole: bool = False) -> ObjectStore:
+        """The store of an object that is no file; for `whole` objects a request may take as long as it takes.
+
+        Where a lock alone names the host, every connection is to a public address: that of a redirect, too.
+        """
+        name = (location.store, location.container, location.endpoint, whole)
+        with self._opening:
+            if name not in self._open:
+                self._open[name] = self._opened(location, name)
+            return self._open[name]
+
+    def _opened(self, location: Location, name: _Name) -> ObjectStore:
+        limits, through = self.access.limits, None
+        if self._is_guarded(location):
+            through = self._passes[name] = new_pass()
+        return open_store(
+            location, limits, limits.deadline if name[3] else _SECONDS,
+            signed=self.is_signed(location), through=None if through is None else through.url,
+        )  # fmt: skip
+
+    def message_of(self, location: Location, message: str) -> str:
+        """What to say of a failure: where its store leads to a private address, that."""
+        for whole in (False, True):
+            found = self._passes.get((location.store, location.container, location.endpoint, whole))
+            if found is not None and found.refused:
+                return f"leads to {one_line(found.refused[-1])}, which is at a private address: {HINT}"
+        return message
+
+    def is_signed(self, location: Location) -> bool:
+        """Whether requests to a location's store carry credentials of the environment."""
+        if location.endpoint is None or location.endpoint.rstrip("/") in self.access.trusted:
+            return True
+        account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+        own = {f"https://{account}.blob.{suffix}" for suffix in _OF_AZURE}
+        return location.store == "az" and bool(account) and location.endpoint.rstrip("/") in own
+
+    def file_of(self, location: Location) -> Path:
+        """The file of a `file` location.
+
+        Raises:
+            AssetError: absolute in a lock that somebody else made, or a link leads out of the lock's folder.
+        """
+        path = Path(location.key)
+        if path.is_absolute():
+            if self.access.foreign:
+                raise AssetError(
+                    f"{location.key}: an absolute path in a lock that was not made here",
+                    hint="read it, and allow it with --trust-files",
+                )
+            return path
+        folder = self.access.folder.resolve()
+        found = folder / path
+        if found.resolve() != found:
+            raise AssetError(f"{location.key}: a link, or through one", hint="put the file itself there")
+        return found
+
+    def _is_guarded(self, location: Location) -> bool:
+        """Whether connections are held to public addresses.
+
+        Raises: as `store_of`.
+        """
+        named = location.endpoint or (location.container if location.store in ("http", "https") else None)
+        if named is None or self.access.allow_private or named.rstrip("/") in self.access.trusted:
+            return False
+        if location.endpoint is not None and self.is_signed(location):
+            return False
+        parts = urlsplit(named)
+        host, port = parts.hostname or "", parts.port or {"http": 80, "https": 443}[parts.scheme]
+        if proxy_for(parts.scheme, host, port) is not None:
+            return False
+        try:
+            addresses = resolve(host, port, name=named)
+        except TransientError as error:
+            raise FetchError(f"{named}: {error.reason}") from error
+        if not all(is_public(address) for address in addresses):
+            raise AccessError(f"{named}: at a private address", hint=HINT)
+        return True
+
+
+# Objects of stores, read and written: small ones whole, large ones in pieces that are counted and hashed.
 
 PIECE = 8 << 20
 """Bytes that are in memory at a time."""
@@ -174,3 +307,122 @@ def remove(target: Location, targets: Stores) -> None:
 
     with contextlib.suppress(OdfchainError), translated(target, targets):
         obstore.delete(targets.store_of(target), target.key)
+
+
+# What the stores say of objects now: size, entity tag, time of the last modification.
+#
+# Of a file only its size is said: what a file system calls an entity tag is kept by no copy. A store that
+# answers HEAD with a refusal is asked again for the first byte; what it does not say stays unknown, and the
+# library's 1970 is what it says where there is no time.
+#
+# Each request is a thread's: threads of the library that call back into Python, as its coroutines need, now
+# and
+# then end a process that is about to end by an abort; and threads ask twice as fast. Source: RFC-047.
+
+JOBS = 16
+WINDOW = 4_096
+"""Objects that are asked for in one go."""
+_NOT_REACHED = re.compile(r"HttpError \{\s*kind: (?:Connect|Timeout)\b")
+"""How the library describes a server that did not answer at all: asked in another way it will not, either."""
+_NO_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What came of asking for one object."""
+
+    facts: Facts | None = None
+    missing: bool = False
+    """The store says that there is no such object."""
+    problem: str = ""
+    """Why nothing is known."""
+
+
+def probe_all(
+    locations: Sequence[Location], stores: Stores, *, jobs: int = JOBS, progress: Progress = SILENT
+) -> Iterator[Probe]:
+    """What is known of each location, in order; `jobs` requests run at a time, and nothing is raised."""
+    progress.phase("Asking for facts", len(locations))
+    for start in range(0, len(locations), WINDOW):
+        window = locations[start : start + WINDOW]
+        found = probes_of(window, stores, jobs)
+        progress.advance(len(window))
+        yield from found
+
+
+def probes_of(locations: Sequence[Location], stores: Stores, jobs: int) -> list[Probe]:
+    """What is known of each location; all of them are in memory."""
+    found = [Probe()] * len(locations)
+    waiting, stopped = iter(range(len(locations))), threading.Event()
+
+    def work() -> None:
+        for number in waiting:
+            if stopped.is_set():
+                return
+            found[number] = probe(locations[number], stores)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for worker in [pool.submit(work) for _ in range(min(jobs, len(locations)))]:
+                worker.result()
+        finally:  # Ctrl-C: nothing more is asked for
+            stopped.set()
+    return found
+
+
+def probe(location: Location, stores: Stores) -> Probe:
+    """What is known of an object."""
+    try:
+        if location.store == "file":
+            return _file(location, stores)
+        store = stores.store_of(location)
+    except OdfchainError as error:
+        return Probe(problem=str(error))
+    found = _object(store, location.key)
+    return replace(found, problem=stores.message_of(location, found.problem)) if found.problem else found
+
+
+def facts_of(meta: ObjectMeta) -> Facts:
+    """What a store's description of an object says."""
+    time = meta["last_modified"]
+    shown = None if time == _NO_TIME else time.astimezone(dt.UTC).isoformat()
+    return Facts(meta["size"], meta["e_tag"], shown)
+
+
+def _file(location: Location, stores: Stores) -> Probe:
+    try:
+        found = stores.file_of(location).lstat()
+    except FileNotFoundError:
+        return Probe(missing=True, problem="no such file")
+    except OSError as error:
+        return Probe(problem=error.strerror or "it cannot be read")
+    if not stat.S_ISREG(found.st_mode):
+        return Probe(problem="not an ordinary file")
+    return Probe(Facts(found.st_size))
+
+
+def _object(store: ObjectStore, key: str) -> Probe:
+    import obstore  # noqa: PLC0415 - a heavy library
+    from obstore.exceptions import BaseError  # noqa: PLC0415
+
+    def asked(**options: Any) -> ObjectMeta:
+        return obstore.get(store, key, **options).meta
+
+    ways: tuple[Callable[[], ObjectMeta], ...] = (
+        lambda: obstore.head(store, key),
+        lambda: asked(options={"range": (0, 1)}),
+        asked,  # of an empty object there is no first byte
+    )
+    refusals = list[Exception]()
+    for way in ways:
+        try:
+            return Probe(facts_of(way()))
+        except (FileNotFoundError, BaseError, ValueError) as error:
+            refusals.append(error)
+        if isinstance(refusals[-1], FileNotFoundError) and len(refusals) > 1:
+            return Probe(missing=True, problem="no such object")
+        if _NOT_REACHED.search(str(refusals[-1])):
+            break
+    if any("content-length" in str(error).lower() for error in refusals):
+        return Probe(Facts())  # it is there, and its store does not say how long it is
+    return Probe(problem=store_message(refusals[-1]))

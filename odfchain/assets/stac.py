@@ -8,35 +8,147 @@ Source: STAC 1.0 and 1.1, the storage extension 2.0; RFC-047.
 
 from __future__ import annotations
 
+import copy
+import json
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from odfchain.assets.access import Stores
-from odfchain.assets.hrefs import ACCESS_KEY, parse_href, parse_place, place_of, public_href
-from odfchain.assets.lock_table import KIND
-from odfchain.assets.objects import read_small
-from odfchain.assets.stac_documents import (
-    JSON,
-    LINES,
-    TABLES,
-    NoDocumentError,
-    bytes_of,
-    checked_size,
-    documents_of,
-    features_of,
-    files_like_documents,
-    kind_of,
-    parsed,
+from odfchain.assets.hrefs import (
+    ACCESS_KEY,
+    REFS,
+    STORAGE_SCHEMES,
+    parse_href,
+    parse_place,
+    place_of,
+    placed,
+    public_href,
 )
-from odfchain.assets.storage_schemes import REFS, SCHEMES, placed
-from odfchain.errors import AssetError, OdfchainError, UsageError
+from odfchain.assets.lock_table import KIND, AssetRow
+from odfchain.assets.objects import Stores, checksum_of, read_small
+from odfchain.errors import AssetError, EngineError, OdfchainError, UsageError
 from odfchain.limits import ASSETS
+from odfchain.progress import SILENT, Progress
 from odfchain.slices.reader import open_parquet
-from odfchain.store.locations import Location
+from odfchain.storage import fsio
+from odfchain.storage.locations import Location
 from odfchain.text import one_line
+
+# Documents of STAC as JSON: read within bounds, and told apart.
+#
+# In a folder of documents lie files of assets, too, and some of those are JSON or Parquet. What is no
+# document
+# is told by an error of its own, so that who reads a folder can see whether an Item names it.
+# Source: STAC 1.0 and 1.1; RFC-047.
+
+LINES = (".ndjson", ".jsonl", ".ndgeojson", ".geojsonl")
+"""Files with a document on each line."""
+JSON = (".json", ".geojson", *LINES)
+TABLES = (".parquet", ".geoparquet")
+
+
+class NoDocumentError(AssetError):
+    """A file is no document of STAC."""
+
+
+def bytes_of(path: Path) -> bytes:
+    """The bytes of a document.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    data = fsio.read_start(path, ASSETS.document_bytes + 1)
+    if data is None:
+        raise UsageError(f"{path}: there is no such file")
+    return checked_size(data, str(path))
+
+
+def checked_size(data: bytes, name: str) -> bytes:
+    """The bytes of a document, as they are.
+
+    Raises:
+        NoDocumentError: more than a document may have.
+    """
+    if len(data) > ASSETS.document_bytes:
+        raise NoDocumentError(f"{name}: more than {ASSETS.document_bytes:,} bytes")
+    return data
+
+
+def documents_of(data: bytes, name: str) -> Iterator[Any]:
+    """The documents of a text with one on each line, or with a single one on several lines."""
+    lines = data.splitlines()
+    if len(lines) != 1 and (not lines or not lines[0].rstrip().endswith(b"}")):  # one document, indented
+        yield parsed(data, name)
+        return
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield parsed(line, f"{name}, line {number}")
+
+
+def parsed(data: bytes, name: str) -> Any:
+    """What a JSON text says; NaN and its kin are none.
+
+    Raises:
+        NoDocumentError: it is not JSON.
+    """
+    try:
+        return json.loads(data, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise NoDocumentError(f"{public_href(name)}: not JSON") from None
+
+
+def kind_of(document: Any, name: str | None) -> str:
+    """`Feature`, `FeatureCollection`, `Catalog` or `Collection`; catalogs before STAC 1.0 did not say so.
+
+    Raises:
+        NoDocumentError: not a document of STAC.
+    """
+    if isinstance(document, dict):
+        old = "Catalog" if "stac_version" in document and isinstance(document.get("links"), list) else None
+        kind = document.get("type", old)
+        if kind in ("Feature", "Catalog", "Collection"):
+            return str(kind)
+        if kind == "FeatureCollection" and isinstance(document.get("features"), list):
+            return "FeatureCollection"
+    raise NoDocumentError(
+        f"{public_href(name or 'a document')}: not an Item, an ItemCollection or a catalog of STAC"
+    )
+
+
+def features_of(document: Mapping[str, Any], name: str | None) -> Iterator[Any]:
+    """The Items of an ItemCollection.
+
+    Raises:
+        NoDocumentError: one of its features is none.
+    """
+    for feature in document["features"]:
+        if kind_of(feature, name) != "Feature":
+            raise NoDocumentError(f"{public_href(name or 'a document')}: one of its features is not an Item")
+        yield feature
+
+
+def files_like_documents(item: Mapping[str, Any], base: str | None) -> Iterator[str]:
+    """The paths of an Item's assets that lie in files which by their names could be documents."""
+    assets = item.get("assets")
+    for asset in assets.values() if isinstance(assets, dict) else ():
+        href = asset.get("href") if isinstance(asset, dict) else None
+        if isinstance(href, str) and href.lower().endswith((*JSON, *TABLES)):
+            try:
+                location = parse_href(href, base)
+            except AssetError:
+                continue
+            if location.store == "file":
+                yield location.key
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(text)
+
 
 METADATA = "metadata"
 """The key of an asset that describes others; left out unless it is asked for."""
@@ -201,7 +313,7 @@ class StacReader:
         collection, properties = item.get("collection"), item.get("properties")
         collection = collection if isinstance(collection, str) else None
         # the columns of STAC GeoParquet are the properties themselves
-        schemes = (properties if isinstance(properties, dict) else item).get(SCHEMES)
+        schemes = (properties if isinstance(properties, dict) else item).get(STORAGE_SCHEMES)
         for key, asset in assets.items():
             if self.selection.wants(name, key):
                 try:
@@ -222,7 +334,7 @@ class StacReader:
         return placed(location, schemes, chosen.get(REFS)), size
 
     def _parquet(self, path: Path) -> Iterator[NamedAsset]:
-        wanted = ("type", "id", "collection", "links", "assets", SCHEMES)
+        wanted = ("type", "id", "collection", "links", "assets", STORAGE_SCHEMES)
         with open_parquet(path) as file:
             names = file.schema_arrow.names
             if "id" not in names or "assets" not in names:
@@ -295,3 +407,167 @@ def _allowed(location: Location, place: str | None) -> Location:
     if location.store == "file" and place is not None and "://" in place and not place.startswith("file:"):
         raise AssetError(f"{public_href(place)}: names a file of this machine, and came from a server")
     return location
+
+
+# Versions of STAC and of its extensions: documents are brought up to date, and name the extensions they
+# use.
+#
+# pystac brings them up to date, all but the fields of extensions that it cannot; those stay, and so does
+# the
+# version that knows them, because the newest one refuses them. Source: RFC-047; alternate-assets 1.2, file
+# 2.1,
+# storage 2.0.
+
+_EXTENSION = "https://stac-extensions.github.io/{}/schema.json"
+ALTERNATE, FILE, STORAGE = "alternate-assets", "file", "storage"
+_VERSIONS = {ALTERNATE: "v1.2.0", FILE: "v2.1.0", STORAGE: "v2.0.0"}
+_KNOWN = {
+    FILE: {
+        "file:byte_order",
+        "file:checksum",
+        "file:header_size",
+        "file:size",
+        "file:values",
+        "file:local_path",
+    },
+    STORAGE: {STORAGE_SCHEMES, REFS},
+}
+"""All that the newest versions know; their schemas refuse what else begins like that."""
+_KEPT = re.compile(r"1\.[01]\.[0-9]+")
+_ABSENT = ("bbox", "collection")
+"""What is left out where it is not known; null stands there in documents that were columns once."""
+
+
+def brought_up(document: Mapping[str, Any], *, keep_version: bool) -> dict[str, Any]:
+    """A document in the newest version of STAC and of its extensions; a copy of it where versions are kept.
+
+    Kept are 1.0 and 1.1; older ones are brought up to date all the same.
+
+    Raises:
+        AssetError: it is not STAC.
+    """
+    extensions = document.get("stac_extensions") or []
+    if not isinstance(extensions, list) or not all(isinstance(each, str) for each in extensions):
+        raise AssetError(f"{one_line(str(document.get('id')))}: its stac_extensions are no list of URLs")
+    version = str(document.get("stac_version"))
+    parts = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", version)
+    if parts is not None and (int(parts[1]), int(parts[2])) > (1, 1):
+        raise AssetError(f"{one_line(str(document.get('id')))}: STAC {one_line(version)} is newer than 1.1")
+    if keep_version and _KEPT.fullmatch(version):
+        return copy.deepcopy(dict(document))
+    found = _migrated(document)
+    stuck = [
+        each
+        for each in extensions
+        for name in _KNOWN
+        if each not in found["stac_extensions"] and f"/{name}/" in each and _is_older(found, name)
+    ]
+    if stuck:  # what pystac cannot bring up to date stays what it was, and says so
+        others = [each for each in extensions if each not in stuck]
+        found = _migrated({**document, "stac_extensions": others})
+        found["stac_extensions"] += stuck
+    return found
+
+
+def _migrated(document: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        import pystac  # noqa: PLC0415 - an optional library
+        from pystac.serialization import identify_stac_object, migrate_to_latest  # noqa: PLC0415
+    except ImportError:
+        raise EngineError(
+            "projecting needs pystac, which is not installed", hint="pip install 'odfchain[assets]'"
+        ) from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it says of fields that it leaves is judged above
+            found = migrate_to_latest(dict(document), identify_stac_object(dict(document)))
+    except (pystac.STACError, pystac.STACTypeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise NoDocumentError(
+            f"{one_line(str(document.get('id', 'no id')))}: not STAC: {one_line(str(error))}"
+        ) from None
+    known = {name: value for name, value in found.items() if value is not None or name not in _ABSENT}
+    return {"links": [], **known}
+
+
+def declare(item: dict[str, Any], name: str) -> None:
+    """Say that an Item uses an extension, unless it does or has what the newest version refuses.
+
+    Older versions of `file` know size and checksum, too, and those of `alternate-assets` their map.
+    """
+    declared = item.get("stac_extensions") or []
+    newest = _EXTENSION.format(f"{name}/{_VERSIONS[name]}")
+    older = any(f"/{name}/v" in str(each) for each in declared) and name != STORAGE
+    if newest not in declared and not older and not _is_older(item, name):
+        item["stac_extensions"] = [*declared, newest]
+
+
+def _is_older(document: Mapping[str, Any], name: str) -> bool:
+    """Whether a document has fields of an extension that its newest version does not know."""
+    known = _KNOWN.get(name)
+    if known is None:
+        return False
+    links, assets = document.get("links"), document.get("assets")
+    parts = [document.get("properties"), *(links if isinstance(links, list) else ())]
+    parts += assets.values() if isinstance(assets, dict) else ()
+    used = {key for part in parts if isinstance(part, dict) for key in part if key.startswith(f"{name}:")}
+    return not used <= known
+
+
+# Checksums of objects, by the draft of ADR-004: an optional column, off unless it is asked for.
+#
+# A checksum is a multihash in lower-case hex. What a store reports is an observation; STAC's own
+# `file:checksum` is a claim and is never taken over. Source: RFC-047.
+
+MD5, SHA2_256, SHA3_256 = "d50110", "1220", "1620"
+"""What multihashes of these kinds begin with, in hex."""
+_ALGORITHMS = {MD5: "md5", SHA2_256: "sha256", SHA3_256: "sha3_256"}
+_MD5_TAG = re.compile(r'"([0-9A-Fa-f]{32})"')
+
+
+class Method(Enum):
+    """Where a checksum comes from."""
+
+    METADATA = "metadata"
+    """From what the store says of an object: nothing yet, obstore does not hand it out."""
+    USE_ETAG = "use-etag"
+    """From an entity tag that is an MD5."""
+    CALCULATE_IF_NEEDED = "calculate-if-needed"
+    """Of the bytes, where the entity tag is no MD5."""
+    CALCULATE_ALWAYS = "calculate-always"
+
+
+def of_etag(etag: str | None) -> str | None:
+    """The checksum that an entity tag is: a strong one of 32 hex digits."""
+    found = _MD5_TAG.fullmatch(etag or "")
+    return MD5 + found[1].lower() if found else None
+
+
+def algorithm_of(checksum: str) -> str | None:
+    """The name that `hashlib` has for a checksum's algorithm; None: not one of ours."""
+    return next((name for start, name in _ALGORITHMS.items() if checksum.startswith(start)), None)
+
+
+def with_checksums(
+    rows: Iterable[AssetRow],
+    stores: Stores,
+    method: Method,
+    faults: list[AssetFault],
+    progress: Progress = SILENT,
+) -> list[AssetRow]:
+    """These rows with checksums; one whose bytes cannot be read is left out and is a fault."""
+    chosen, found = list(rows), list[AssetRow]()
+    progress.phase("Reading objects", len(chosen))
+    for row in chosen:
+        checksum = None
+        if method in (Method.USE_ETAG, Method.CALCULATE_IF_NEEDED):
+            checksum = of_etag(row.facts.etag)
+        try:
+            if method is Method.CALCULATE_ALWAYS or (
+                method is Method.CALCULATE_IF_NEEDED and checksum is None
+            ):
+                checksum = SHA2_256 + checksum_of(row.location, stores, "sha256", etag=row.facts.strong_etag)
+            found.append(replace(row, facts=replace(row.facts, file_checksum=checksum)))
+        except OdfchainError as error:
+            faults.append(AssetFault(row.item_id, row.asset_key, error))
+        progress.advance()
+    return found

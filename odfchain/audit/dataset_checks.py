@@ -33,12 +33,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odfchain.audit.checks import CHECKS, FOREIGN_KEYS, MERGES, PROFILES, REPLAY, STATISTICS
-from odfchain.audit.heads import attested, check_signature, leave_out_signature
-from odfchain.audit.index_note import note_index
-from odfchain.audit.input_claims import Find, InputChains, check_inputs
-from odfchain.audit.report import Fault, Report
-from odfchain.audit.walk import (
+from odfchain.audit.chain_checks import (
     EVERYTHING,
     Range,
     StoredChain,
@@ -46,16 +41,20 @@ from odfchain.audit.walk import (
     count_slices,
     describe_blocks,
     hash_at,
+    note_index,
     read_chain,
     resolve_range,
 )
+from odfchain.audit.head_check import attested, check_signature, leave_out_signature
+from odfchain.audit.input_claims import Find, InputChains, check_inputs
+from odfchain.audit.report import CHECKS, FOREIGN_KEYS, MERGES, PROFILES, REPLAY, STATISTICS, Fault, Report
+from odfchain.chain.signed_lines import SnapshotKind
+from odfchain.chain.statements import Attestation
 from odfchain.errors import InvalidIdError
-from odfchain.ids.did import DatasetId
-from odfchain.model.enums import DatasetKind
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import DatasetId
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.trust.signed_statements import Attestation
-from odfchain.trust.snapshot_lines import SnapshotKind
+from odfchain.workspace.dataset_files import DatasetFiles
 
 __all__ = ["CHECKS", "Fault", "Report", "verify_dataset"]
 
@@ -153,16 +152,24 @@ def _check_data(
     progress: Progress,
 ) -> None:
     # Loaded here: reading slices needs Arrow, and following the chain does not.
-    from odfchain.audit.correction_check import check_corrections, has_several_keys, readable_slices  # noqa: PLC0415
-    from odfchain.audit.foreign_key_check import check_foreign_keys  # noqa: PLC0415
-    from odfchain.audit.manifest_check import check_manifests  # noqa: PLC0415
-    from odfchain.audit.merge_check import check_merges  # noqa: PLC0415
-    from odfchain.audit.object_files import check_objects  # noqa: PLC0415
-    from odfchain.audit.signed_snapshots import signed_lines  # noqa: PLC0415
-    from odfchain.audit.slice_checks import check_system_times  # noqa: PLC0415
-    from odfchain.audit.slice_pass import read_slices  # noqa: PLC0415
-    from odfchain.audit.states import check_states  # noqa: PLC0415
-    from odfchain.audit.watermarks import check_watermarks  # noqa: PLC0415
+    from odfchain.audit.merge_check import check_merges
+    from odfchain.audit.slice_checks import (
+        check_objects,
+        check_system_times,
+        read_slices,
+    )
+    from odfchain.audit.snapshot_checks import (
+        check_manifests,
+        signed_lines,
+    )
+    from odfchain.audit.state_checks import (
+        check_corrections,
+        check_foreign_keys,
+        check_states,
+        check_watermarks,
+        has_several_keys,
+        readable_slices,
+    )
 
     jobs = check_objects(dataset, chain, after, upto, report)
     outcomes = read_slices(dataset, jobs, scope.jobs, report, progress)
@@ -182,7 +189,7 @@ def _check_data(
     check_manifests(dataset, chain, [s for s in lines if s.kind is SnapshotKind.MANIFEST], hashed, report)
     profiles = [line for line in lines if line.kind is SnapshotKind.PROFILE]
     if profiles and scope.profiles:
-        from odfchain.audit.profile_check import check_profiles  # noqa: PLC0415
+        from odfchain.audit.snapshot_checks import check_profiles
 
         check_profiles(dataset, chain, profiles, report, progress)
     elif profiles:

@@ -9,32 +9,499 @@ either way. A record counts where it first appears: other tools may carry it on.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from odfchain.audit.checks import MERGES
-from odfchain.audit.input_claims import Find
-from odfchain.audit.merged_rows import MergeAgain
-from odfchain.audit.report import Report
-from odfchain.audit.side_chains import MergedSources
-from odfchain.audit.slice_checks import UNREADABLE, SliceOutcome
-from odfchain.audit.walk import StoredChain
-from odfchain.audit.watermarks import Outcomes
-from odfchain.branch.block_graph import BlockGraph
-from odfchain.branch.foreign_keys import ForeignKeys
-from odfchain.branch.judged_rows import Rows
-from odfchain.branch.merge_bases import MergeInput
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from odfchain.audit.chain_checks import StoredChain, check_rules, count_slices, read_chain
+from odfchain.audit.input_claims import Find, shown
+from odfchain.audit.report import CORRECTIONS, MERGES, Report
+from odfchain.audit.slice_checks import (
+    UNREADABLE,
+    SliceOutcome,
+    check_objects,
+    check_system_times,
+    read_slices,
+)
+from odfchain.audit.state_checks import (
+    Outcomes,
+    ReadableSlice,
+    check_corrections,
+    has_several_keys,
+    readable_slices,
+)
+from odfchain.branches.branches import BlockGraph
+from odfchain.branches.conflict_file import Resolution, resolve
+from odfchain.branches.foreign_keys import ForeignKeys, Rows
+from odfchain.branches.intervals import Interval, MergedColumns, parquet_bytes, read_rows
+from odfchain.branches.merge_bases import MergeInput, merge_tables
+from odfchain.branches.merging import Sides, appended_rows
+from odfchain.branches.row_diff import (
+    RowDiff,
+    aligned,
+    key_columns,
+    key_text,
+    net_of,
+    rows_of_changes,
+    same_cells,
+    same_rows,
+)
+from odfchain.branches.three_way import Conflicts, ThreeWay
 from odfchain.chain.chain import HashedBlock
-from odfchain.chain.earlier_blocks import DataEvent
-from odfchain.chain.index import MERGE
-from odfchain.errors import IngestError, ObjectNotFoundError, OdfchainError, SchemaError, UsageError
-from odfchain.ids.multihash import Multihash
+from odfchain.chain.index import MERGE, DataEvent
+from odfchain.errors import (
+    ChainError,
+    IngestError,
+    ObjectNotFoundError,
+    OdfchainError,
+    SchemaError,
+    UsageError,
+)
 from odfchain.limits import AUDIT
-from odfchain.model.events import AddData
+from odfchain.odf.arrow_schema import slice_schema
+from odfchain.odf.events import AddData
+from odfchain.odf.identity import Multihash
+from odfchain.odf.logical_hash import LogicalDigest
+from odfchain.odf.row_hash import Numbers
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.merge_record import MergeMode, MergeRecord, RecordedMerge, first_records
-from odfchain.text import one_line
+from odfchain.slices.bounds import BATCH_ROWS
+from odfchain.slices.state import takes_back
+from odfchain.slices.writer import SliceInputError, SliceSpec, finish_batch
+from odfchain.text import counted, one_line
+from odfchain.workspace import merge_record
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import Granularity, MergeMode, MergeRecord, RecordedMerge, first_records
+from odfchain.workspace.points import opened_at
+
+# The rows of a merge block against the same merge computed again.
+#
+# What merges by itself, and what was decided for one side, has exactly one outcome: its logical hash says
+# whether the slice is it, and only where it is not are rows compared. What was decided one by one is in the
+# slice: every other key is as it merges, and for each conflict it is said which side's value was taken, or
+# that
+# somebody wrote another. So no file of decisions has to travel with the chain.
+
+_SHOWN = 100
+"""Conflicts that are listed one by one."""
+
+
+@dataclass(slots=True)
+class MergedRows:
+    """What is wrong with the rows of a merge block, and what is to be known of them."""
+
+    faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeAgain:
+    """A recorded merge, and what it was made from, as the chains say."""
+
+    dataset: DatasetFiles
+    merge: RecordedMerge
+    sides: Sides
+    intervals: Sequence[Interval]
+
+    @classmethod
+    def of(
+        cls, dataset: DatasetFiles, merge: RecordedMerge, graph: BlockGraph, asked: MergeInput
+    ) -> MergeAgain:
+        """The merge that a block records, whose sources were verified."""
+        sides = Sides.of(graph, asked.target, asked.source, asked)
+        return cls(dataset, merge, sides, sides.intervals(lambda *_: True))
+
+    @property
+    def bytes(self) -> int:
+        """How much Parquet is read."""
+        return parquet_bytes(self.intervals)
+
+    @property
+    def view(self) -> MergedColumns:
+        """The columns after it."""
+        return self.sides.columns
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The primary key; nothing where rows have none."""
+        return self.sides.key
+
+    def compare(self) -> MergedRows:
+        """What the slice of the block has against what it should have."""
+        found = MergedRows()
+        if not self.key:
+            self._compare_with(appended_rows(self.sides.asked, self.intervals, self.view), found)
+            return found
+        tables = [read_rows(interval, self.view, self.key) for interval in self.intervals]
+        record, event_time = self.merge.record, self.view.names.event_time_column
+        by_row = record.granularity is Granularity.ROW
+        tables = tables or [self.view.rows.empty_table()]
+        again = merge_tables(tables, self.sides.asked, self.key, event_time, by_row=by_row)
+        if again.conflicts.count != record.conflicts:
+            found.faults.append(
+                f"it records {counted(record.conflicts, 'decided conflict')}, and the merge has "
+                f"{again.conflicts.count:,}"
+            )
+        match record.resolution:
+            case merge_record.Resolution.NONE:
+                self._compare_changes(again.changes, found)
+            case merge_record.Resolution.ROWS:
+                self._compare_decided(again, found)
+            case side:
+                changes = resolve(again, Resolution.of_side(side.value)).changes
+                self._compare_changes(changes, found)
+        return found
+
+    # --- what has one outcome ----------------------------------------------------------------------------
+
+    def _compare_changes(self, changes: RowDiff, found: MergedRows) -> None:
+        if not self._is_written(rows_of_changes(changes, self.view.names)):
+            found.faults += self._differences(changes, found)
+
+    def _compare_with(self, rows: pa.Table, found: MergedRows) -> None:
+        if self._is_written(rows):
+            return
+        written = self._written()
+        if not _equal(written, rows):
+            found.faults.append(
+                f"its {counted(written.num_rows, 'row')} are not the {rows.num_rows:,} that the source added "
+                f"since the base, in their order: {_first_row(written, rows)}"
+            )
+
+    def _is_written(self, rows: pa.Table) -> bool:
+        """Whether these are the rows of the block, by the logical hash that it records."""
+        block = self.merge.block
+        event = block.block.event
+        written = event.new_data if isinstance(event, AddData) else None
+        if written is None or not rows.num_rows:
+            return written is None and not rows.num_rows
+        state = DatasetState.read(self.dataset.chain, block.hash)
+        if state.schema is None:
+            return False
+        start, time = written.offset_interval.start, block.block.system_time.epoch_ms
+        spec = SliceSpec.of(state.schema, state.vocabulary, start, time, self.dataset.folder)
+        schema = slice_schema(state.schema)
+        renamed = dict(zip(self.view.names.columns, state.vocabulary.columns, strict=True))
+        rows = rows.rename_columns([renamed.get(name, name) for name in rows.column_names])
+        digest, offset = LogicalDigest(schema), start
+        try:
+            for batch in rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
+                digest.update(finish_batch(batch, schema, spec, offset))
+                offset += batch.num_rows
+        except (SliceInputError, KeyError):  # columns that the block's schema lacks
+            return False
+        return digest.finish() == written.logical_hash
+
+    def _written(self) -> pa.Table:
+        """The rows of the block: operation, then the data."""
+        rows = read_rows(Interval(self.dataset, self.sides.target.head, self.merge.block.hash), self.view)
+        return rows.select(range(1, rows.num_columns))
+
+    def _net(self, found: MergedRows) -> RowDiff | None:
+        """What the rows of the block do to each key."""
+        rows = self._written()
+        data = rows.select(range(1, rows.num_columns))
+        try:
+            net = net_of(rows.column(0).to_numpy(), data, self.key)
+        except ChainError as error:
+            found.faults.append(error.message)
+            return None
+        if not _equal(rows, rows_of_changes(net, self.view.names)):
+            found.faults.append(
+                "its rows are not one change of each key, in the order of keys and then of operations"
+            )
+        return net
+
+    def _differences(
+        self, expected: RowDiff, found: MergedRows, but: Conflicts | None = None
+    ) -> Iterator[str]:
+        """What is wrong with the changes of keys, all but those of conflicts."""
+        net = self._net(found)
+        if net is None:
+            return
+        if but is not None:
+            net = net.only(~_is_in(net, _unchanged(but)))
+        _, at, at_expected = aligned(net, expected)
+        extra, lacking = at[at_expected < 0], at_expected[at < 0]
+        both = (at >= 0) & (at_expected >= 0)
+        mine, other = net.only(at[both]), expected.only(at_expected[both])
+        wrong = (mine.has != other.has) | (mine.had != other.had)
+        for one, two in ((mine.before, other.before), (mine.after, other.after)):
+            wrong |= ~same_rows(one, two, one.column_names)
+        more_rows, fewer_rows = net.only(extra), expected.only(lacking)
+        for recorded, computed, message in (
+            (more_rows, _unmoved(more_rows), "is changed, which the merge does not change"),
+            (_unmoved(fewer_rows), fewer_rows, "is not changed as the merge changes it: it has no rows"),
+            (mine.only(wrong), other.only(wrong), "is not what the merge makes of it"),
+        ):
+            if count := len(recorded):
+                more = f" ({count:,} such keys)" if count > 1 else ""
+                named = recorded if recorded.has[0] or recorded.had[0] else computed
+                found_at = _first_cell(recorded, computed)
+                yield f"{key_text(named.rows_of_keys())} {message}{more}: {found_at}"
+
+    # --- what was decided one by one ---------------------------------------------------------------------
+
+    def _compare_decided(self, again: ThreeWay, found: MergedRows) -> None:
+        conflicts = again.conflicts
+        found.faults += self._differences(again.changes, found, conflicts)
+        net = self._net(MergedRows())
+        if net is None or not len(conflicts):
+            return
+        result = _decided(net, conflicts)
+        keys = conflicts.rows_of_keys()
+        taken: list[str] = []
+        for row in range(len(conflicts)):
+            name = key_text(keys, row)
+            for column, what in self._taken(conflicts, result, row):
+                if column is None:
+                    found.faults.append(f"{name} {what}")
+                else:
+                    taken.append(f"{name}{column and f', {one_line(column, 60)}'}: {what}")
+        where = f"block {self.merge.block.block.sequence_number}, conflict decided: "
+        found.notes += [where + text for text in taken[:_SHOWN]]
+        if len(taken) > _SHOWN:
+            found.notes.append(f"{where}and {len(taken) - _SHOWN:,} more")
+
+    def _taken(self, conflicts: Conflicts, result: RowDiff, row: int) -> Iterator[tuple[str | None, str]]:
+        """(column in conflict, what was taken of it); no column: what is wrong with the row."""
+        sides = (("ours", conflicts.ours), ("theirs", conflicts.theirs), ("base", conflicts.base))
+        cells = [name for name, mask in conflicts.cells.items() if mask[row]]
+        one = slice(row, row + 1)
+        if not result.has[row]:
+            absent = [name for name, side in sides[:2] if not side.there[row]]
+            yield "", absent[0] if absent and not cells else "deleted"
+            return
+        for column in cells:
+            value = result.after.column(column)[one]
+            names = [
+                name
+                for name, side in sides
+                if side.there[row] and same_cells(value, side.rows.column(column)[one])[0]
+            ]
+            yield column, names[0] if names else f"edited by hand: {one_line(str(value[0]), 60)}"
+        data = [name for name in result.schema.names if name not in self.key]
+        if not cells:
+            after = result.after.slice(row, 1)
+            names = [
+                name
+                for name, side in sides
+                if side.there[row] and same_rows(after, side.rows.slice(row, 1), data)[0]
+            ]
+            yield "", names[0] if names else "edited by hand"
+            return
+        for column in data:
+            if column not in cells:
+                found = _cell(column, result.after.column(column)[one], conflicts.merged.column(column)[one])
+                if found is not None:
+                    name = one_line(column, 60)
+                    yield None, f"is not as it merges in {name}, which is in no conflict: {found}"
+
+
+def _unmoved(diff: RowDiff) -> RowDiff:
+    """The same keys, each left as it was."""
+    return RowDiff(diff.key, diff.before, diff.had, diff.before, diff.had, diff.keys)
+
+
+def _first_cell(recorded: RowDiff, computed: RowDiff) -> str:
+    """The first cell in which the first of two changes of the same keys differ."""
+    for when, one, two, is_there in (
+        ("after", recorded.after, computed.after, (recorded.has[0], computed.has[0])),
+        ("before", recorded.before, computed.before, (recorded.had[0], computed.had[0])),
+    ):
+        if is_there[0] != is_there[1]:
+            return f"{when} it, {_both(*('a row' if there else 'no row' for there in is_there))}"
+        for name in one.column_names:
+            if found := _cell(name, one.column(name)[:1], two.column(name)[:1]):
+                return found if when == "after" else f"{when} it, {found}"
+    raise AssertionError("changes that are compared differ")  # pragma: no cover
+
+
+def _cell(column: str, recorded: pa.ChunkedArray, computed: pa.ChunkedArray) -> str | None:
+    """Column and values where one cell is not the other."""
+    if same_cells(recorded, computed)[0]:
+        return None
+    return f"column `{one_line(column, 60)}`, {_both(shown(recorded[0]), shown(computed[0]))}"
+
+
+def _both(recorded: str, computed: str) -> str:
+    return f"recorded {recorded}, computed {computed}"
+
+
+def _equal(rows: pa.Table, others: pa.Table) -> bool:
+    """Whether these are the same operations and data in the same order."""
+    if rows.num_rows != others.num_rows:
+        return False
+    data = rows.column_names[1:]
+    same = rows.column(0).to_numpy() == others.column(0).to_numpy()
+    return bool((same & same_rows(rows, others, data)).all())
+
+
+def _first_row(written: pa.Table, rows: pa.Table) -> str:
+    """The first row, and the first cell of it, in which two tables differ."""
+    both = min(written.num_rows, rows.num_rows)
+    one, two = written.slice(0, both), rows.slice(0, both)
+    differs = ~same_rows(one, two, one.column_names)
+    row = int(differs.argmax()) if differs.any() else both
+    where = f"row {row + 1:,} of the block"
+    if row == both:
+        return f"{where}, {_both(*('a row' if row < t.num_rows else 'no row' for t in (written, rows)))}"
+    one, two = one.slice(row, 1), two.slice(row, 1)
+    cells = (_cell(name, one.column(name), two.column(name)) for name in one.column_names)
+    return f"{where}, {next(filter(None, cells))}"
+
+
+def _is_in(diff: RowDiff, other: RowDiff) -> Numbers:
+    """Which keys of a diff another one has, too."""
+    _, at, at_other = aligned(diff, other)
+    found = np.zeros(len(diff), dtype=bool)
+    found[at[(at >= 0) & (at_other >= 0)]] = True
+    return found
+
+
+def _unchanged(conflicts: Conflicts) -> RowDiff:
+    """The keys of conflicts with our rows."""
+    rows, there = conflicts.ours.rows, conflicts.ours.there
+    return RowDiff(conflicts.key, rows, there, rows, there, conflicts.keys)
+
+
+def _decided(net: RowDiff, conflicts: Conflicts) -> RowDiff:
+    """The rows that the keys of the conflicts have after the block, in the order of the conflicts."""
+    ours = _unchanged(conflicts)
+    _, at_net, at_ours = aligned(net, ours)
+    both = (at_net >= 0) & (at_ours >= 0)
+    place = np.full(len(ours), -1)
+    place[at_ours[both]] = at_net[both]
+    whole = RowDiff.joined([ours, net])
+    return whole.only(np.where(place < 0, np.arange(len(ours)), len(ours) + place))
+
+
+# The blocks that merges took changes from, verified as the dataset's own are (checks 2 to 11).
+#
+# They lie on other chains of the same dataset: of branches, or of branches that are gone. A fault in them
+# is a
+# fault of the merge, because what it was computed from cannot be relied on.
+
+
+@dataclass(frozen=True, slots=True)
+class _SideChain:
+    dataset: DatasetFiles
+    chain: StoredChain
+    places: dict[Multihash, int]
+    report: Report
+    """What reading it found."""
+    parting: int
+    """Its newest block that is on the dataset's own chain."""
+    checked: dict[tuple[int, int], Report] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class MergedSources:
+    """The side chains of a dataset, each read once, and what was found of their blocks."""
+
+    dataset: DatasetFiles
+    own: frozenset[Multihash]
+    """The blocks of the chain that is verified itself."""
+    jobs: int
+    progress: Progress = SILENT
+    _chains: list[_SideChain] = field(default_factory=list)
+
+    def verify(self, after: Multihash, upto: Multihash) -> Report:
+        """What is found of the blocks after one, up to another, but for the dataset's own."""
+        if upto in self.own:
+            return self._report()
+        side = next((item for item in self._chains if upto in item.places), None)
+        if side is None:
+            side = self._read(upto)
+            self._chains.append(side)
+        if side.report.faults:
+            return side.report
+        ends = max(side.places.get(after, -1), side.parting), side.places[upto]
+        if ends not in side.checked:
+            side.checked[ends] = self._checked(side, *ends)
+        return side.checked[ends]
+
+    def _report(self) -> Report:
+        return Report("unknown", str(self.dataset.alias), None)
+
+    def _read(self, head: Multihash) -> _SideChain:
+        report = self._report()
+        opened = opened_at(self.dataset, head)
+        chain = read_chain(opened, report, SILENT)
+        places = {row.name: row.number for row in chain.blocks.rows()}
+        parting = max((number for name, number in places.items() if name in self.own), default=-1)
+        return _SideChain(opened, chain, places, report, parting)
+
+    def _checked(self, side: _SideChain, after: int, upto: int) -> Report:
+        report = self._report()
+        check_rules(side.dataset, side.chain, after, upto, report)
+        jobs = check_objects(side.dataset, side.chain, after, upto, report)
+        outcomes = read_slices(side.dataset, jobs, self.jobs, report, self.progress)
+        report.faults += check_system_times(side.dataset.data, jobs, outcomes)
+        readable = readable_slices(side.dataset, jobs, outcomes)
+        if report.faults or not any(item.takes_back for item in readable):
+            return report
+        if not self._keyed(side, after, readable, report):
+            slices = [*self._earlier(side, after), *readable]
+            expected = count_slices(side.chain, upto)
+            complete = side.chain.follows and len(slices) == expected
+            in_force = not has_several_keys(side.chain)
+            check_corrections(slices, report, complete=complete, in_force=in_force)
+        return report
+
+    def _keyed(self, side: _SideChain, after: int, slices: Sequence[ReadableSlice], report: Report) -> bool:
+        """Check 10 by the primary key, of which only the touched values are looked up; False without one."""
+        names = {number: name for name, number in side.places.items()}
+        state = DatasetState.read(side.dataset.chain, names[slices[-1].job.number])
+        if after < 0 or has_several_keys(side.chain) or not side.chain.follows or not state.primary_key:
+            return False
+        interval = Interval(side.dataset, names[after], state.head, believed=False)
+        rows = read_rows(interval, MergedColumns.of(state), state.primary_key)
+        report.count(CORRECTIONS)
+        wrong = taken_back_in_vain_by_key(rows, state.primary_key)
+        for item in slices:
+            span = item.job.slice.offset_interval
+            mine = wrong[(wrong >= span.start) & (wrong <= span.end)]
+            if len(mine):
+                message = f"row at offset {int(mine[0]):,} takes back values that no row in force has"
+                report.fault(CORRECTIONS, item.path, message, item.job.number)
+        return True
+
+    def _earlier(self, side: _SideChain, upto: int) -> list[ReadableSlice]:
+        """The slices that may have what is taken back; they are looked into, and are not what is judged."""
+        jobs = check_objects(side.dataset, side.chain, -1, upto, self._report())
+        store = side.dataset.data
+        return [
+            ReadableSlice(job, job.expected, Path(store.locate(job.slice.physical_hash)), (0, 0, 0, 0))
+            for job in jobs
+            if job.expected is not None
+        ]
+
+
+def taken_back_in_vain_by_key(rows: pa.Table, key: Sequence[str]) -> Numbers:
+    """The offsets of rows that take back what their key does not have.
+
+    `rows` (`odfchain.branches.intervals.read_rows`) have a row in front for each key, which says what it had.
+    """
+    keys = key_columns(rows, key)
+    place = pa.array(np.arange(rows.num_rows))
+    by = [(name, "ascending") for name in [*keys.column_names, "place"]]
+    order = pc.sort_indices(keys.append_column("place", place), by)
+    rows, keys = rows.take(order), keys.take(order)
+    operations = rows.column(1).to_numpy()
+    follows = same_rows(keys.slice(1), keys.slice(0, len(operations) - 1), keys.column_names)
+    first = np.concatenate([[True], ~follows])[: len(operations)]
+    # the row in front takes back what is there, so that whoever reads on finds it; else it adds nothing
+    present = np.where(first, takes_back(operations), ~takes_back(operations))
+    data = rows.column_names[2:]
+    same = same_rows(rows.slice(1), rows.slice(0, len(operations) - 1), data)
+    sound = np.concatenate([[True], present[:-1] & same])[: len(operations)]
+    wrong: Numbers = rows.column(0).to_numpy()[takes_back(operations) & ~first & ~sound]
+    return np.sort(wrong)
 
 
 def check_merges(

@@ -22,15 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.audit.checks import BLOCKS, CHECKPOINTS, HEAD, INPUTS, LINKS, OF_ENGINES, REPLAY
+from odfchain.audit.chain_checks import hash_at
 from odfchain.audit.dataset_checks import Verified
-from odfchain.audit.input_claims import Find
-from odfchain.audit.report import Replay, Report
-from odfchain.audit.slice_difference import first_difference
-from odfchain.audit.upstream import missing_input
-from odfchain.audit.walk import hash_at
+from odfchain.audit.input_claims import Find, first_difference, missing_input
+from odfchain.audit.report import BLOCKS, CHECKPOINTS, HEAD, INPUTS, LINKS, OF_ENGINES, REPLAY, Replay, Report
 from odfchain.chain.chain import HashedBlock
-from odfchain.engine.engine_version import rules_of
 from odfchain.errors import (
     DatasetNotFoundError,
     DivergedInputError,
@@ -41,26 +37,26 @@ from odfchain.errors import (
     StorageFullError,
     TransformError,
 )
-from odfchain.ids.did import DatasetId
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.refs import RemoteDatasetId
-from odfchain.model.enums import DatasetKind
-from odfchain.model.events import ExecuteTransform, OffsetInterval
-from odfchain.model.rebuild import unmarked
-from odfchain.model.sources import Transform
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import ExecuteTransform, OffsetInterval
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import RemoteDatasetId
+from odfchain.odf.sources import Transform
+from odfchain.odf.times import Timestamp
+from odfchain.odf.transform_options import unmarked
 from odfchain.progress import SILENT, Progress, SideBySide
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.workspace_config import TransformConfig
-from odfchain.slices.hashes import hash_parquet
+from odfchain.slices.reader import hash_parquet
+from odfchain.transform.engine_interface import rules_of
 from odfchain.transform.engines import address_of
-from odfchain.transform.execute import Engines, ExecutedStep, execute_step
+from odfchain.transform.execute import Engines, ExecutedStep, JobThreads, execute_step
 from odfchain.transform.planner import RecordedStep, plan_recorded
-from odfchain.transform.several_steps import JobThreads
+from odfchain.workspace.config import TransformConfig
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 
 if TYPE_CHECKING:
-    from odfchain.engine.interface import TransformEngine
+    from odfchain.transform.engine_interface import TransformEngine
+
 
 _CHAIN_CHECKS = frozenset({HEAD, BLOCKS, LINKS})
 

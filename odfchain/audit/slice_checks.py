@@ -9,38 +9,243 @@ ones, the records decide: the same records written anew are a note, others are a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import types as t
 
-from odfchain.audit.checks import (
+from odfchain.audit.chain_checks import StoredBlock, StoredChain
+from odfchain.audit.report import (
     CORRECTIONS,
     LOGICAL,
+    OF_ROWS,
     OFFSETS,
     PHYSICAL,
     PRESENT,
     SCHEMA,
     STATISTICS,
     SYSTEM,
+    Fault,
+    Report,
 )
-from odfchain.audit.expected_schema import ExpectedSchema, SliceFinding, check_columns
-from odfchain.audit.footer_check import FooterCheck
-from odfchain.audit.report import Fault
-from odfchain.audit.row_checks import RowChecks
-from odfchain.digest.logical import LogicalDigest
-from odfchain.digest.physical import hash_file
-from odfchain.errors import OdfchainError, OversizedInputError
-from odfchain.ids.multihash import Multihash
-from odfchain.model.events import DataSlice
-from odfchain.model.timestamp import Timestamp
+from odfchain.audit.row_checks import ExpectedSchema, RowChecks, SchemaInForce, SliceFinding, check_columns
+from odfchain.chain.index import DATA_EVENTS
+from odfchain.errors import OdfchainError, OversizedInputError, StoreError
+from odfchain.odf.events import AddData, Checkpoint, DataSlice, ExecuteTransform, SetDataSchema, SetVocab
+from odfchain.odf.identity import Multihash
+from odfchain.odf.logical_hash import LogicalDigest
+from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
-from odfchain.slices.hashes import other_rule
-from odfchain.slices.reader import open_parquet
-from odfchain.store.local import LocalObjectStore
-from odfchain.text import one_line
+from odfchain.slices.footers import bounds_of, leaves, nanoseconds_per_unit, shown
+from odfchain.slices.reader import open_parquet, other_rule
+from odfchain.storage.local import LocalObjectStore
+from odfchain.text import counted, one_line
+from odfchain.transfer.slice_files import is_partial
+from odfchain.workspace.dataset_files import DatasetFiles
+
+# Check 19, whether what the footer of a slice reports is true of its rows: engines skip rows by it.
+#
+# Every row group is looked at by itself, because it is skipped by itself. Bounds hold where no value is
+# beyond
+# them: writers may cut texts, and need not report anything. Counts of nulls are exact. NaN is within no
+# bounds,
+# and what stands in lists and maps is reported by element and skipped by nobody. Source: RFC-043.
+
+_FEW = 64
+"""So many values are compared by Python sooner than Arrow is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A column as footers have it, and how its bounds and its values are compared."""
+
+    name: str
+    kind: pa.DataType
+    bounds: Callable[[pq.Statistics, pa.DataType], tuple[Any, Any]]
+    view: pa.DataType | None
+    """The type of numbers that values of this type are compared by."""
+
+
+class _Claim:
+    """What a row group reports of a column, and what its rows have had so far."""
+
+    __slots__ = ("bounded", "found", "found_nulls", "high", "leaf", "low", "nulls")
+
+    def __init__(self, leaf: _Leaf, stats: pq.Statistics) -> None:
+        self.leaf = leaf
+        self.nulls: int | None = stats.null_count if stats.has_null_count else None
+        bounds: tuple[Any, Any] = leaf.bounds(stats, leaf.kind) if stats.has_min_max else (None, None)
+        self.low, self.high = bounds
+        self.bounded = None not in bounds
+        self.found_nulls = 0
+        self.found: tuple[Any, Any] | None = None
+
+    def update(self, column: pa.Array) -> None:
+        """Look at the next values."""
+        nulls = column.null_count
+        self.found_nulls += nulls
+        if not self.bounded or nulls == len(column):
+            return
+        try:
+            low, high = _range_of(column if self.leaf.view is None else column.view(self.leaf.view))
+        except pa.ArrowNotImplementedError:  # values that have no order here
+            self.bounded = False
+            return
+        if low is not None and low == low:  # noqa: PLR0124 - not NaN
+            known = (low, high) if self.found is None else self.found
+            self.found = (min(low, known[0]), max(high, known[1]))
+
+    def lies(self) -> Iterator[tuple[str, str]]:
+        """(what about, message) of what is not true."""
+        if self.nulls is not None and self.nulls != self.found_nulls:
+            said, found = counted(self.nulls, "null"), counted(self.found_nulls, "null")
+            yield "nulls", self._message(said, found)
+        if self.found is not None:
+            low, high = map(_bytes, self.found) if isinstance(self.found[0], str) else self.found
+            if low < self.low or high > self.high:
+                yield "bounds", self._message(self._shown(self.low, self.high), self._shown(low, high))
+
+    def _message(self, said: str, found: str) -> str:
+        return f"column `{one_line(self.leaf.name)}`: the footer says {said}, the rows have {found}"
+
+    def _shown(self, low: Any, high: Any) -> str:
+        return f"{_text(low, self.leaf.kind)} … {_text(high, self.leaf.kind)}"
+
+
+class FooterCheck:
+    """Fed the batches of one slice in order; then `finish` says what the footer claims wrongly."""
+
+    def __init__(self, footer: pq.FileMetaData, schema: pa.Schema) -> None:
+        self._footer = footer
+        self._leaves, self._flat = _plan(schema)
+        self._findings: dict[tuple[str, str], SliceFinding] = {}
+        self._groups = footer.num_row_groups
+        self._group = -1
+        self._left = 0
+        self._claims: list[tuple[int, _Claim]] = []
+        self._next_group()
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        """Look at the next rows."""
+        position = 0
+        while position < batch.num_rows and self._group < self._groups:
+            count = min(self._left, batch.num_rows - position)
+            part = batch if count == batch.num_rows else batch.slice(position, count)
+            columns = part.columns if self._flat else list(_leaf_arrays(part))
+            for index, claim in self._claims:
+                claim.update(columns[index])
+            position += count
+            self._left -= count
+            if not self._left:
+                self._next_group()
+
+    def finish(self) -> list[SliceFinding]:
+        """There are no more rows: one finding for each column, the first row group where it shows."""
+        return list(self._findings.values())
+
+    def _next_group(self) -> None:
+        """Judge what was claimed of the rows so far, and begin with the next rows that there are."""
+        while not self._left:
+            for _, claim in self._claims:
+                for what, message in claim.lies():
+                    where = f" (row group {self._group + 1} of {self._groups})" if self._groups > 1 else ""
+                    finding = SliceFinding(STATISTICS, message + where)
+                    self._findings.setdefault((what, claim.leaf.name), finding)
+            self._group, self._claims = self._group + 1, []
+            if self._group >= self._groups:
+                return
+            group = self._footer.row_group(self._group)
+            self._left = group.num_rows
+            for index, leaf in enumerate(self._leaves):
+                stats = group.column(index).statistics if leaf is not None else None
+                if leaf is not None and stats is not None:
+                    self._claims.append((index, _Claim(leaf, stats)))
+
+
+@lru_cache(maxsize=32)
+def _plan(schema: pa.Schema) -> tuple[tuple[_Leaf | None, ...], bool]:
+    """(the leaves in the order of the file, None for what is repeated; whether they are the columns)."""
+    found = [None if repeated else _leaf(name, kind) for name, kind, repeated in leaves(schema)]
+    nested = any(t.is_nested(field.type) or t.is_dictionary(field.type) for field in schema)
+    return tuple(found), not nested
+
+
+def _leaf(name: str, kind: pa.DataType) -> _Leaf:
+    if t.is_string(kind) or t.is_large_string(kind):
+        return _Leaf(name, kind, _bytes_of, None)
+    if t.is_date32(kind) or t.is_time32(kind):
+        return _Leaf(name, kind, _raw_of, pa.int32())
+    if t.is_timestamp(kind) or t.is_time64(kind):
+        return _Leaf(name, kind, _raw_of, pa.int64())
+    if t.is_signed_integer(kind):
+        return _Leaf(name, kind, _raw_of, None)
+    return _Leaf(name, kind, bounds_of, None)
+
+
+def _raw_of(stats: pq.Statistics, _: pa.DataType) -> tuple[Any, Any]:
+    low, high = stats.min_raw, stats.max_raw
+    return (low, high) if isinstance(low, int) and isinstance(high, int) else (None, None)
+
+
+def _bytes_of(stats: pq.Statistics, _: pa.DataType) -> tuple[Any, Any]:
+    """Texts are compared by their bytes, also where a writer has cut them within a character."""
+    low, high = stats.min_raw, stats.max_raw
+    return (low, high) if isinstance(low, bytes) and isinstance(high, bytes) else (None, None)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode()
+
+
+def _range_of(column: pa.Array) -> tuple[Any, Any]:
+    """As Arrow finds it, but where Python or numpy is faster: a few values, and many floats."""
+    if len(column) <= _FEW:
+        values = [value for value in column.to_pylist() if value is not None and value == value]  # noqa: PLR0124
+        return (min(values), max(values)) if values else (None, None)
+    if t.is_float64(column.type) and not column.null_count:
+        numbers = column.to_numpy()
+        low, high = float(numbers.min()), float(numbers.max())
+        if low == low:  # noqa: PLR0124 - with NaN, Arrow leaves it out
+            return low, high
+    found = pc.min_max(column)
+    return found["min"].as_py(), found["max"].as_py()
+
+
+def _leaf_arrays(batch: pa.RecordBatch) -> Iterator[pa.Array | None]:
+    """The columns in the order of `leaves`; None for what is repeated."""
+
+    def walk(column: pa.Array) -> Iterator[pa.Array | None]:
+        if t.is_struct(column.type):
+            for member in column.flatten():
+                yield from walk(member)
+        elif t.is_dictionary(column.type):
+            yield column.dictionary_decode()
+        elif t.is_nested(column.type):
+            yield from (None for _ in leaves(pa.schema([("c", column.type)])))
+        else:
+            yield column
+
+    for column in batch.columns:
+        yield from walk(column)
+
+
+def _text(value: Any, kind: pa.DataType) -> str:
+    if isinstance(value, bytes) and (t.is_string(kind) or t.is_large_string(kind)):
+        return repr(one_line(value.decode(errors="backslashreplace"), 60))
+    if t.is_timestamp(kind) or t.is_time(kind):
+        value *= nanoseconds_per_unit(kind)
+    told = shown(value, kind)
+    return one_line(str(value if told is None else told), 60)
+
 
 UNREADABLE = (OdfchainError, pa.ArrowException, OSError, ValueError, OverflowError)
 """What reading an untrusted Parquet file can raise; `UnicodeDecodeError` is a `ValueError`."""
@@ -234,3 +439,177 @@ def _blame(path: Path, job: SliceJob, outcome: SliceOutcome, logical: Multihash)
 
 def _fault(path: Path, job: SliceJob, finding: SliceFinding) -> Fault:
     return Fault(finding.check, str(path), finding.message, job.number)
+
+
+# Reading slices for a verification: several side by side, each decoded once for all checks.
+
+
+def read_slices(
+    dataset: DatasetFiles, jobs: Sequence[SliceJob], threads: int, report: Report, progress: Progress
+) -> dict[int, SliceOutcome]:
+    """What each slice brought, by the number of its block; all of it is in the report."""
+    if not jobs:
+        return {}
+    progress.phase(f"Hashing slices of {dataset.alias}", sum(job.slice.size for job in jobs))
+    threads = max(1, threads)
+    with ExitStack() as pools:
+        leaves: Executor | None = None
+        if threads > 1 and len(jobs) < threads:
+            leaves = pools.enter_context(ThreadPoolExecutor(threads - len(jobs)))  # each job has one already
+
+        def check(index: int) -> SliceOutcome:
+            return check_slice(dataset.data, jobs[index], progress, leaves)
+
+        # the largest first, so that none of the threads is left with one when the others are done
+        order = sorted(range(len(jobs)), key=lambda index: -jobs[index].slice.size)
+        results: Iterable[SliceOutcome]
+        if threads == 1 or len(jobs) == 1:
+            results = map(check, order)
+        else:
+            results = pools.enter_context(ThreadPoolExecutor(min(threads, len(jobs)))).map(check, order)
+        outcomes = dict(zip(order, results, strict=True))
+    for index, job in enumerate(jobs):
+        _report_slice(job, outcomes[index], report)
+    return {job.number: outcomes[index] for index, job in enumerate(jobs)}
+
+
+def _report_slice(job: SliceJob, outcome: SliceOutcome, report: Report) -> None:
+    report.slices += 1
+    report.records += job.slice.offset_interval.count
+    report.data_bytes += job.slice.size
+    report.faults += outcome.faults
+    report.notes += (note for note in outcome.notes if note not in report.notes)
+    for check in outcome.done:
+        report.count(check)
+    if outcome.unchecked is not None:
+        report.leave_out(outcome.unchecked, job.number, check=LOGICAL, also=OF_ROWS)
+    elif LOGICAL not in outcome.done:
+        report.skip(OF_ROWS, "a slice is damaged, so its rows were not looked at")
+
+
+# Checks 5 and 6 of the files that blocks name: they are there, with their sizes; checkpoints are hashed.
+#
+# Slices and checkpoints that are missing from a partial copy are no fault: the report says that they were
+# not
+# checked.
+
+_NOT_HERE = "the {} is not in this partial copy; `odfchain fetch {}` brings it"
+
+
+def check_objects(
+    dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, report: Report
+) -> list[SliceJob]:
+    """Presence, sizes, and bytes of checkpoints; returns the slices whose bytes are worth hashing."""
+    slices: list[SliceJob] = []
+    partial = is_partial(dataset)
+    in_force = SchemaInForce(believed=chain.complete)
+    beginning = chain.complete
+    for stored in chain.blocks.of(*DATA_EVENTS, SetDataSchema.KIND, SetVocab.KIND):
+        in_force.add(stored)
+        event = stored.block.event
+        inside = after < stored.number <= upto and stored.sound
+        begins = beginning and isinstance(event, AddData | ExecuteTransform)
+        beginning = beginning and stored.sound and not begins
+        if not inside or not isinstance(event, AddData | ExecuteTransform):
+            continue
+        if begins and event.prev_offset is not None:
+            # no append rule says so of the first one, because there is none before it to compare with
+            message = f"prevOffset is {event.prev_offset}, and there are no records before this block"
+            report.fault(OFFSETS, dataset.folder / "blocks" / str(stored.name), message, stored.number)
+        if event.new_data is not None:
+            expected = in_force.expected
+            job = SliceJob(
+                stored.number,
+                stored.block.system_time,
+                event.new_data,
+                isinstance(event, ExecuteTransform),
+                expected,
+            )
+            if in_force.problem is not None:
+                message = f"the declared schema cannot be read: {one_line(in_force.problem)}"
+                report.leave_out(message, stored.number, check=SCHEMA)
+            if expected is None:
+                report.skip(OF_ROWS[2:], "the chain before it is damaged, so the form of rows is not known")
+            if _check_slice_file(dataset, job, report, partial=partial):
+                slices.append(job)
+        if event.new_checkpoint is not None:
+            _check_checkpoint(dataset, stored, event.new_checkpoint, report, partial=partial)
+    return slices
+
+
+def _check_slice_file(dataset: DatasetFiles, job: SliceJob, report: Report, *, partial: bool) -> bool:
+    """Whether the slice's bytes are worth hashing."""
+    store, name = dataset.data, job.slice.physical_hash
+    if partial and _is_missing(store, name):
+        message = _NOT_HERE.format("slice", dataset.alias)
+        report.leave_out(message, job.number, check=PRESENT, also=(PHYSICAL, *OF_ROWS))
+        return False
+    report.count(PRESENT)
+    if _check_size(store, name, job.slice.size, "slice", job.number, report, any_size=job.derivative):
+        return True
+    report.slices += 1
+    report.skip((PHYSICAL, *OF_ROWS), "a slice is missing or has another size")
+    return False
+
+
+def _check_checkpoint(
+    dataset: DatasetFiles, stored: StoredBlock, checkpoint: Checkpoint, report: Report, *, partial: bool
+) -> None:
+    # A checkpoint that did not change is named again; its bytes were hashed at the block that made it.
+    store, name = dataset.checkpoints, checkpoint.physical_hash
+    if partial and _is_missing(store, name):
+        message = _NOT_HERE.format("checkpoint", dataset.alias)
+        report.leave_out(message, stored.number, check=PRESENT, also=(PHYSICAL,))
+        return
+    report.count(PRESENT)
+    if not _check_size(store, name, checkpoint.size, "checkpoint", stored.number, report):
+        return
+    report.count(PHYSICAL)
+    try:
+        store.verified_path(name)
+    except OdfchainError as error:
+        place = store.locate(name)
+        reason = error.message.removeprefix(f"{place}: ")
+        message = f"PhysicalHashMismatch: the checkpoint is damaged: {reason}"
+        report.fault(PHYSICAL, place, message, stored.number)
+
+
+def _is_missing(store: LocalObjectStore, name: Multihash) -> bool:
+    """Whether there is nothing of this name; what cannot be looked at is not missing."""
+    try:
+        return not store.contains(name)
+    except StoreError:
+        return False
+
+
+def _check_size(
+    store: LocalObjectStore,
+    name: Multihash,
+    size: int,
+    what: str,
+    number: int,
+    report: Report,
+    *,
+    any_size: bool = False,
+) -> bool:
+    try:
+        actual = store.size(name)
+    except OdfchainError as error:
+        place = _locate(store, name)
+        message = f"the {what} is missing: {error.message.removeprefix(f'{place}: ')}"
+        report.fault(PRESENT, place, message, number)
+        return False
+    if not store.contains(name):
+        report.fault(PRESENT, store.locate(name), f"the {what} is not an ordinary file", number)
+        return False
+    if actual == size or any_size:
+        return True
+    report.fault(PRESENT, store.locate(name), other_size(what, actual, size), number)
+    return False
+
+
+def _locate(store: LocalObjectStore, name: Multihash) -> str:
+    try:
+        return store.locate(name)
+    except StoreError:
+        return str(name)

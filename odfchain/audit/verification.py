@@ -3,27 +3,65 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from odfchain.audit.checks import REPLAY
+from odfchain.audit.chain_checks import EVERYTHING, BlockName, Range
 from odfchain.audit.dataset_checks import Scope, Verified, examine
-from odfchain.audit.heads import vouched_for
-from odfchain.audit.report import Report
-from odfchain.audit.upstream import Upstream, inputs_tree, upstream_at_hand
-from odfchain.audit.walk import EVERYTHING, BlockName, Range
-from odfchain.errors import DatasetNotFoundError, StoreError, UsageError
-from odfchain.ids.did import DatasetId
-from odfchain.model.enums import DatasetKind
-from odfchain.model.sources import Transform
+from odfchain.audit.head_check import is_trusted, vouched_for
+from odfchain.audit.input_claims import Upstream, inputs_tree, upstream_at_hand
+from odfchain.audit.report import CHECKS, FAULTY, PHYSICAL, PRESENT, REPLAY, Fault, Report
+from odfchain.chain.remote_signatures import SignaturePolicy, read_offer
+from odfchain.chain.signed_lines import AttestationLine, SnapshotKind, add_attestation, read_attestations
+from odfchain.chain.signing import SignedFile
+from odfchain.chain.statements import (
+    Attestation,
+    Did,
+    EngineUsed,
+    Verdict,
+    parse_did,
+    read_key_file,
+    sign_attestation,
+)
+from odfchain.errors import (
+    BrokenChainError,
+    CodecError,
+    CorruptedPeerError,
+    DatasetNotFoundError,
+    OdfchainError,
+    StorageFullError,
+    StoreError,
+    TransferError,
+    UsageError,
+)
+from odfchain.limits import LIMITS
+from odfchain.odf.block_codec import decode_block
+from odfchain.odf.canonical_json import report_digest
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import DatasetId, DidKey, Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.sources import Transform
+from odfchain.odf.times import Timestamp
+from odfchain.profiles.published import published
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.storage import fsio
+from odfchain.text import one_line
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind
+from odfchain.transfer.sharing import Sharing
+from odfchain.transfer.slice_files import DataObject, objects_of
+from odfchain.versions import __version__
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
-    from odfchain.engine.interface import TransformEngine
+    from odfchain.transform.engine_interface import TransformEngine
+
 
 Engines = Callable[[Transform], "TransformEngine"]
 """Finds the engine that executes a transform."""
@@ -197,3 +235,359 @@ def _replay(
     if spared is not None and report.kind is not DatasetKind.ROOT:
         report.notes.append(spared)
         report.skip([REPLAY], spared)
+
+
+# Verifying a dataset elsewhere, without making it a dataset here.
+#
+# A private folder is filled with whatever the peer gives, and verified as it is. What the peer does not
+# give,
+# or gives wrong, does not stop the rest; the peer's own words are in the fault, and every fault names the
+# object at the peer. Nothing of it stays.
+
+_STATEMENTS = {
+    SignedFile.AUDITS: "the attestations of auditors",
+    SignedFile.SNAPSHOTS: "the signed lines about snapshots",
+}
+
+
+@dataclass(slots=True)
+class RemoteCopy:
+    """What could be had of a dataset, and what the peer said of the rest, by the key of the object."""
+
+    dataset: DatasetFiles
+    where: str
+    wrong: dict[str, str] = field(default_factory=dict)
+    """Objects that are not there or not what they should be."""
+    unreached: dict[str, str] = field(default_factory=dict)
+    """Objects that could not be asked for: that proves nothing."""
+    unsigned: str | None = None
+    """Why it is not known whether the head is signed."""
+    notes: list[str] = field(default_factory=list)
+
+    def relate(self, report: Report) -> None:
+        """Let a report of the copy speak of the peer: places are keys there, reasons are the peer's words."""
+        faults: list[Fault] = []
+        for fault in report.faults:
+            key = self._key(fault.file)
+            if key in self.unreached:
+                report.leave_out(self.unreached[key], fault.sequence_number, check=fault.check)
+                continue
+            message = self.wrong.get(key, self._text(fault.message))
+            check = PHYSICAL if fault.check == PRESENT and "hashes to" in message else fault.check
+            faults.append(replace(fault, file=f"{self.where}{key}", message=message, check=check))
+        report.faults = faults
+        report.notes = [self._text(note) for note in report.notes] + self.notes
+
+    def _key(self, file: str) -> str:
+        path = Path(file)
+        folder = self.dataset.folder
+        return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
+
+    def _text(self, text: str) -> str:
+        return text.replace(f"{self.dataset.folder}/", self.where)
+
+
+@contextmanager
+def remote_copy(
+    peer: Peer,
+    alias: DatasetAlias,
+    base: Path,
+    progress: Progress,
+    *,
+    parallel: int = 10,
+    require_signature: bool = False,
+    profiles: bool = False,
+) -> Iterator[RemoteCopy]:
+    """A copy of whatever a peer gives of a dataset, in a private folder that is gone afterwards.
+
+    Published documents are no part of it, but for `profiles`, whose words are needed to compute them again.
+    With `require_signature` a missing signature is asked for twice: its owner may just be publishing.
+    """
+    fsio.make_folder(base)
+    with fsio.private_folder(base) as private:
+        folder = private / "dataset"
+        DatasetFiles.create_folders(folder, alias)
+        copy = RemoteCopy(DatasetFiles.open(folder), peer.where)
+        head = _receive_head(peer, copy, folder, SignaturePolicy(require=require_signature))
+        objects = _receive_chain(peer, copy, folder, head, progress)
+        total = sum(item.size for item in objects)
+        _check_space(folder, total, peer.where)
+        progress.phase(f"Receiving {len(objects):,} objects", total)
+        with ThreadPoolExecutor(parallel, thread_name_prefix="objects") as pool:
+            for _ in pool.map(lambda item: _receive(peer, copy, item.key, item.size, progress), objects):
+                pass
+        if profiles:
+            _receive_profiles(peer, copy, progress)
+        yield copy
+
+
+def _receive_head(peer: Peer, copy: RemoteCopy, folder: Path, policy: SignaturePolicy) -> Multihash | None:
+    """The head, its signature, and what auditors say; None where there is no head to go on from."""
+    try:
+        offer = read_offer(peer, policy)
+    except CorruptedPeerError as error:
+        copy.wrong[HEAD_KEY] = error.message
+        return None
+    if offer is None:
+        return None
+    fsio.create_file(folder / HEAD_KEY, str(offer.head).encode("ascii"))
+    if offer.unread is not None:
+        copy.unsigned = f"the signature of the head cannot be read: {offer.unread}"
+    if offer.content is not None:
+        fsio.create_file(folder / SignedFile.HEAD.value, offer.content)
+    for file, what in _STATEMENTS.items():
+        try:
+            content = peer.signed(file)
+        except TransferError as error:
+            copy.notes.append(f"{what} cannot be read: {one_line(error.message, 800)}")
+            continue
+        if content is not None:
+            target = folder / file.value
+            fsio.make_folder(target.parent)
+            fsio.create_file(target, content)
+    return offer.head
+
+
+def _receive_profiles(peer: Peer, copy: RemoteCopy, progress: Progress) -> None:
+    try:
+        lines = published(copy.dataset, SnapshotKind.PROFILE)
+    except OdfchainError:
+        return  # the chain, or the file of lines: verification says so
+    sizes = {line.object: line.size for line in lines}
+    folder = copy.dataset.folder
+    _check_space(folder, sum(sizes.values()), peer.where)
+    fsio.make_folder(folder / ObjectKind.PROFILE.value)
+    for name, size in sizes.items():
+        _receive(peer, copy, ObjectKey(ObjectKind.PROFILE, name), size, progress)
+
+
+def _receive_chain(
+    peer: Peer, copy: RemoteCopy, folder: Path, head: Multihash | None, progress: Progress
+) -> list[DataObject]:
+    """The blocks; returns the objects that they name, each once."""
+    progress.phase("Receiving blocks")
+    objects: dict[tuple[ObjectKey, int], DataObject] = {}
+    current: Multihash | None = head
+    for _ in range(LIMITS.chain_blocks):
+        if current is None:
+            break
+        key = ObjectKey(ObjectKind.BLOCK, current)
+        try:
+            data = peer.block(current)
+        except CorruptedPeerError as error:
+            copy.wrong[str(key)] = error.message
+            break
+        except TransferError as error:
+            copy.unreached[str(key)] = error.message
+            break
+        fsio.create_file(folder / str(key), data)
+        progress.advance()
+        try:
+            block = decode_block(data)
+        except CodecError:
+            break  # verification says so
+        for item in objects_of(block):
+            objects.setdefault((item.key, item.size), item)
+        current = block.prev_block_hash
+    return list(objects.values())
+
+
+def _check_space(folder: Path, total: int, where: str) -> None:
+    """Sizes are a peer's words: what cannot fit is refused before any of it fills the disk."""
+    with fsio.storage_errors(folder):
+        free = shutil.disk_usage(folder).free
+    if total > free:
+        raise StorageFullError(
+            f"{folder}: {total:,} bytes of objects of {where} do not fit into the {free:,} that are free",
+            hint="make room, or pull a part of it (--last, --metadata-only) and verify that",
+        )
+
+
+def _receive(peer: Peer, copy: RemoteCopy, key: ObjectKey, size: int, progress: Progress) -> None:
+    target = copy.dataset.folder / str(key)
+    try:
+        peer.fetch(key, size, target, progress)
+    except CorruptedPeerError as error:
+        copy.wrong[str(key)] = error.message
+    except TransferError as error:
+        copy.unreached[str(key)] = error.message
+
+
+# Auditing as a user asks for it: datasets here and elsewhere, and verdicts that are signed and kept.
+
+
+@dataclass(frozen=True, slots=True)
+class NewAttestation:
+    """What was attested: the report, the document that the statement sums up, and the signed line."""
+
+    report: Report
+    document: dict[str, Any]
+    attestation: Attestation
+    text: str
+
+    def __repr__(self) -> str:
+        return f"<{self.report.alias} attested as {self.report.verdict} by {self.attestation.auditor}>"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAttestation:
+    """One line of a dataset's attestations; `in_chain` if its block is in the dataset's chain."""
+
+    line: AttestationLine
+    in_chain: bool
+    trusted: bool
+
+    def __repr__(self) -> str:
+        item = self.line.statement
+        if item is None:
+            return f"<no attestation: {self.line.message}>"
+        return f"<{item.verdict} at block {item.sequence_number:,} by {item.auditor}>"
+
+
+def verify_remote(
+    workspace: WorkspaceFiles,
+    source: str,
+    options: VerifyOptions | None = None,
+    *,
+    token: str | None = None,
+    progress: Progress = SILENT,
+) -> Report:
+    """The report of a dataset elsewhere, which does not become one of this workspace.
+
+    Its transactions are not computed again. `source` is a URL or `repo/name`.
+
+    Raises:
+        UsageError: a replay or inputs are asked for, or the range is not one of the chain.
+    """
+    options = options or VerifyOptions()
+    if options.replay or options.recursive:
+        raise UsageError(
+            "what is elsewhere is verified without a replay and without its inputs",
+            hint="pull the datasets, then verify them here",
+        )
+    sharing = Sharing(workspace)
+    url = sharing.place_of(source, token)
+    alias = DatasetAlias.parse(str(url.name()))
+    with (
+        closing(sharing.open(str(url.text), token)) as peer,
+        remote_copy(
+            peer,
+            alias,
+            workspace.run_folder / "verify",
+            progress,
+            parallel=sharing.config.parallel,
+            require_signature=options.require_signature,
+            profiles=options.profiles,
+        ) as copy,
+    ):
+        scope = Scope(
+            span=options.span,
+            jobs=options.jobs,
+            require_signature=options.require_signature,
+            profiles=options.profiles,
+            signature_unread=copy.unsigned,
+            trusted=trusted_auditors(workspace, options),
+        )
+        report = examine(copy.dataset, scope, finder(workspace), progress).report
+        report.inputs = inputs_tree(workspace, copy.dataset)
+        copy.relate(report)
+        return report
+
+
+def attest(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    engines: EnginesFor,
+    key_file: Path,
+    options: VerifyOptions | None = None,
+    *,
+    faulty: bool = False,
+    progress: Progress = SILENT,
+    now: Timestamp | None = None,
+) -> NewAttestation:
+    """Verify a dataset and sign the outcome with an auditor's key; the statement is kept beside it.
+
+    What is faulty is attested only with `faulty`: a signed accusation is not to be made by accident.
+
+    Raises:
+        UsageError: the dataset is faulty, or only a part of its chain was asked for.
+        BrokenChainError: there is no head that could be attested.
+    """
+    options = options or VerifyOptions()
+    if options.ranged:
+        raise UsageError("an attestation is about the whole chain up to the head, not about a range")
+    key = read_key_file(key_file)
+    (report,) = [
+        found
+        for found in verify_datasets(workspace, [dataset], engines, options, progress)
+        if found.alias == dataset.label
+    ]
+    if report.verdict == FAULTY and not faulty:
+        raise UsageError(
+            f"{dataset.alias}: {len(report.faults):,} faults were found; nothing was signed",
+            hint="`odfchain verify` lists them; --faulty signs that the dataset is faulty",
+        )
+    if report.head is None or report.sequence_number is None or report.kind is None:
+        raise BrokenChainError(f"{dataset.alias}: the chain cannot be followed, so no head can be attested")
+    document = report.to_document()
+    done = tuple(n for n in CHECKS if report.state(n) in {"passed", "failed", "notApplicable"})
+    attestation = Attestation(
+        auditor=DidKey(key.dataset_id.public_key),
+        dataset_id=DatasetId.parse(report.dataset_id),
+        head=Multihash.parse(report.head),
+        sequence_number=report.sequence_number,
+        time=now or report.time,
+        verdict=Verdict(report.verdict),
+        report=report_digest(document),
+        checks=done,
+        not_checked=tuple(n for n in CHECKS if n not in done),
+        engines=tuple(EngineUsed(e["name"], e["version"]) for e in document["engines"]),
+        tool=f"odfchain {__version__}",
+    )
+    text = sign_attestation(key, attestation)
+    add_attestation(dataset.folder, attestation.dataset_id, text, trusted=_trusted(workspace))
+    return NewAttestation(report, document, attestation, text)
+
+
+def attestations(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[ListedAttestation]:
+    """Each line of a dataset's attestations, valid or not."""
+    trusted = workspace.config.audit.trusted_auditors
+    names = {block.hash: block.block.sequence_number for block in dataset.chain.walk()}
+    return [
+        ListedAttestation(
+            line,
+            in_chain=item is not None and names.get(item.head) == item.sequence_number,
+            trusted=item is not None and is_trusted(item.auditor, trusted),
+        )
+        for line in read_attestations(dataset.folder, dataset.id)
+        for item in (line.statement,)
+    ]
+
+
+def add_statement(workspace: WorkspaceFiles, dataset: DatasetFiles, text: str) -> None:
+    """Keep an attestation that someone handed over, if it is valid and of a block of this dataset.
+
+    Raises:
+        UsageError: its block is not in the chain.
+    """
+    from odfchain.chain.statements import read_attestation  # noqa: PLC0415 - only here
+
+    line = text.strip()
+    item = read_attestation(line.encode())
+    if item.dataset_id == dataset.id and not _in_chain(dataset, item):
+        raise UsageError(
+            f"{dataset.alias}: block {item.sequence_number} ({item.head}) is not in its chain",
+            hint="pull first: the attestation may be of a later block",
+        )
+    add_attestation(dataset.folder, dataset.id, line, trusted=_trusted(workspace))
+
+
+def _trusted(workspace: WorkspaceFiles) -> list[Did]:
+    return [parse_did(text) for text in workspace.config.audit.trusted_auditors]
+
+
+def _in_chain(dataset: DatasetFiles, item: Attestation) -> bool:
+    return any(
+        found.hash == item.head and found.block.sequence_number == item.sequence_number
+        for found in dataset.chain.walk()
+    )

@@ -12,25 +12,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, overload
 
-from odfchain.chain.earlier_blocks import (
+from odfchain.chain.index import (
+    MERGE,
+    ChainIndex,
     History,
+    Link,
     PendingHistory,
+    Scratch,
     WalkedHistory,
     is_odf_schema,
+    is_one_of,
+    link_kind,
     sources_in_force,
 )
-from odfchain.chain.index import MERGE, ChainIndex, Link, Scratch, is_one_of, link_kind
 from odfchain.chain.rules import check_alone, check_append
-from odfchain.codec.blocks import MANIFEST_VERSION, block_hash, decode_block, decode_header, encode_block
-from odfchain.codec.tree import to_tree
 from odfchain.errors import AppendError, BrokenChainError, ChainError, ObjectNotFoundError
-from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
-from odfchain.model import events as ev
-from odfchain.model.events import MetadataEvent
-from odfchain.model.metadata_block import BlockHeader, MetadataBlock
-from odfchain.model.timestamp import Timestamp
-from odfchain.store.interfaces import HEAD, ObjectStore, RefStore
+from odfchain.odf import events as ev
+from odfchain.odf.block_codec import MANIFEST_VERSION, block_hash, decode_block, decode_header, encode_block
+from odfchain.odf.events import BlockHeader, MetadataBlock, MetadataEvent
+from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import to_tree
+from odfchain.storage.local import HEAD, ObjectStore, RefStore
 
 _CACHE_BLOCKS = 256
 

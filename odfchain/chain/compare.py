@@ -13,10 +13,10 @@ from operator import eq
 from typing import NamedTuple, Protocol, overload
 
 from odfchain.chain.chain import MetadataChain
-from odfchain.codec.blocks import decode_header
 from odfchain.errors import BrokenChainError, OdfchainError
-from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
+from odfchain.odf.block_codec import decode_header
+from odfchain.odf.identity import Multihash
 
 _DIGEST_BYTES = 32
 

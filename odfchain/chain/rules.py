@@ -20,12 +20,403 @@ Earlier blocks are asked for through `History`, which answers from an index, so 
 
 from __future__ import annotations
 
-from odfchain.chain import kind_rules, schema_rules, transform_rules
-from odfchain.chain.earlier_blocks import DATA_EVENTS, DataEvent, History
-from odfchain.errors import AppendError
-from odfchain.model import events as ev
-from odfchain.model.metadata_block import MetadataBlock
-from odfchain.model.sources import FetchStepEthereumLogs
+from dataclasses import replace
+
+from odfchain.chain.index import DATA_EVENTS, DataEvent, History, is_odf_schema
+from odfchain.errors import AppendError, CodecError
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import DATE_UNIT, schema_of_event
+from odfchain.odf.enums import DatasetKind, TimeUnit
+from odfchain.odf.events import MetadataBlock
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import RemoteDatasetId
+from odfchain.odf.schema import type_name
+from odfchain.odf.sources import FetchStepEthereumLogs, Transform
+
+# Append rules of the kind of dataset: which events belong in a root, and which in a derivative dataset.
+#
+# A root has its records from its sources, a derivative from its transform, and from nowhere else: what is
+# added
+# beside the query would never be replayed. One table serves append, pull, verification and the reading of
+# manifests. Source: specification "Root Dataset", "Derivative Dataset", "Metadata Events".
+
+_ONLY_IN: dict[str, DatasetKind] = {
+    ev.AddData.KIND: DatasetKind.ROOT,
+    ev.SetPollingSource.KIND: DatasetKind.ROOT,
+    ev.DisablePollingSource.KIND: DatasetKind.ROOT,
+    ev.AddPushSource.KIND: DatasetKind.ROOT,
+    ev.DisablePushSource.KIND: DatasetKind.ROOT,
+    ev.SetTransform.KIND: DatasetKind.DERIVATIVE,
+    ev.ExecuteTransform.KIND: DatasetKind.DERIVATIVE,
+}
+"""Events that are not listed belong in datasets of either kind."""
+
+
+def belongs_in(event: ev.MetadataEvent) -> DatasetKind | None:
+    """The only kind of dataset that may have such an event; None when both may."""
+    return _ONLY_IN.get(event.KIND)
+
+
+def check_kind(event: ev.MetadataEvent, history: History) -> None:
+    """The event belongs in a dataset of the kind that the Seed says.
+
+    Raises:
+        AppendError: InvalidEvent.
+    """
+    wanted = belongs_in(event)
+    if wanted is None:
+        return
+    seed = history.nearest("Seed")
+    if seed is None or not isinstance(seed.event, ev.Seed) or seed.event.dataset_kind is wanted:
+        return
+    raise AppendError(
+        "InvalidEvent",
+        "event-of-dataset-kind",
+        f"{event.KIND} is no event of a {seed.event.dataset_kind.value.lower()} dataset: "
+        f"it belongs in {wanted.value.lower()} datasets only",
+    )
+
+
+# Append rules of transforms: normalised form, resolved inputs, and how executions continue each other.
+#
+# Source: specification "SetTransform", "ExecuteTransform", "ExecuteTransformInput".
+
+
+def check_normalized(transform: Transform | None, where: str) -> None:
+    """A stored transform has `queries`, the last without and all others with an alias.
+
+    Raises:
+        AppendError: InvalidEvent.
+    """
+    if transform is None:
+        return
+    if transform.query is not None:
+        raise AppendError(
+            "InvalidEvent", "transform-no-short-query", f"{where}: 'query' must be rewritten into 'queries'"
+        )
+    if not transform.queries:
+        raise AppendError("InvalidEvent", "transform-has-queries", f"{where}: there is no query")
+    if transform.queries[-1].alias is not None:
+        raise AppendError(
+            "InvalidEvent",
+            "transform-last-unaliased",
+            f"{where}: the last query is the output and has no alias, not {transform.queries[-1].alias!r}",
+        )
+    for index, query in enumerate(transform.queries[:-1]):
+        if query.alias is None:
+            raise AppendError(
+                "InvalidEvent",
+                "transform-others-aliased",
+                f"{where}: query {index} before the last has no alias",
+            )
+
+
+def check_set_transform(event: ev.SetTransform) -> None:
+    """Inputs exist, are distinct ids, and have aliases; the transform is normalised.
+
+    Raises:
+        AppendError: InvalidEvent.
+    """
+    if not event.inputs:
+        raise AppendError("InvalidEvent", "set-transform-has-inputs", "a transform needs at least one input")
+    ids = [ref.id if isinstance(ref := i.dataset_ref, RemoteDatasetId) else None for i in event.inputs]
+    if len(set(ids)) != len(ids):
+        raise AppendError("InvalidEvent", "set-transform-unique-inputs", "an input dataset is listed twice")
+    for item in event.inputs:
+        ref = item.dataset_ref
+        if not isinstance(ref, RemoteDatasetId) or ref.repo is not None or item.alias is None:
+            raise AppendError(
+                "InvalidEvent",
+                "set-transform-resolved",
+                f"input {str(ref)!r} must be given by id and have an alias",
+            )
+    check_normalized(event.transform, "transform")
+
+
+def check_execute_transform(event: ev.ExecuteTransform, history: History) -> None:
+    """An execution has a transform before it and continues the previous execution.
+
+    Raises:
+        AppendError: InvalidEvent or NoOpEvent.
+    """
+    transform = history.nearest("SetTransform")
+    last = history.nearest("ExecuteTransform")
+    earlier = last.event if last is not None else None
+    assert earlier is None or isinstance(earlier, ev.ExecuteTransform)  # noqa: S101 - asked for this kind
+    _check_input_order(event, transform.event if transform else None, earlier)
+    if earlier is not None:
+        for new, old in zip(event.query_inputs, earlier.query_inputs, strict=False):
+            _check_input(new, old)
+    last_checkpoint = earlier.new_checkpoint.physical_hash if earlier and earlier.new_checkpoint else None
+    if event.prev_checkpoint != last_checkpoint:
+        raise AppendError(
+            "InvalidEvent",
+            "execute-transform-checkpoint-continues",
+            f"prevCheckpoint is {event.prev_checkpoint}, the chain's last checkpoint {last_checkpoint}",
+        )
+    if event.new_data is None and not _advances(event, earlier):
+        raise AppendError(
+            "NoOpEvent",
+            "execute-transform-advances",
+            "ExecuteTransform changes neither data, checkpoint nor watermark, and takes in no new input",
+        )
+
+
+def _advances(event: ev.ExecuteTransform, earlier: ev.ExecuteTransform | None) -> bool:
+    new_checkpoint: Multihash | None = event.new_checkpoint.physical_hash if event.new_checkpoint else None
+    return (
+        new_checkpoint != event.prev_checkpoint
+        or event.new_watermark != (earlier.new_watermark if earlier else None)
+        or any(i.new_block_hash is not None for i in event.query_inputs)
+    )
+
+
+def _check_input_order(
+    event: ev.ExecuteTransform,
+    transform: ev.MetadataEvent | None,
+    earlier: ev.ExecuteTransform | None,
+) -> None:
+    actual = [i.dataset_id for i in event.query_inputs]
+    if isinstance(transform, ev.SetTransform):
+        expected = [r.id for i in transform.inputs if isinstance(r := i.dataset_ref, RemoteDatasetId)]
+    elif earlier is not None:
+        expected = [i.dataset_id for i in earlier.query_inputs]
+    else:
+        raise AppendError(
+            "InvalidEvent", "execute-transform-needs-transform", "there is no SetTransform before this event"
+        )
+    if actual != expected:
+        raise AppendError(
+            "InvalidEvent",
+            "execute-transform-inputs-order",
+            "queryInputs do not name the transform's inputs in their order",
+        )
+
+
+def _check_input(new: ev.ExecuteTransformInput, old: ev.ExecuteTransformInput) -> None:
+    where = f"input {new.dataset_id}"
+    if new.new_block_hash is not None and new.new_block_hash == new.prev_block_hash:
+        raise AppendError(
+            "InvalidEvent", "input-block-interval", f"{where}: newBlockHash equals prevBlockHash"
+        )
+    if new.new_offset is not None and new.new_offset == new.prev_offset:
+        raise AppendError("InvalidEvent", "input-offset-interval", f"{where}: newOffset equals prevOffset")
+    if new.prev_block_hash != old.last_block_hash:
+        raise AppendError(
+            "InvalidEvent",
+            "input-prev-block-continues",
+            f"{where}: prevBlockHash is {new.prev_block_hash}, the last block taken in {old.last_block_hash}",
+        )
+    if new.prev_offset != old.last_offset:
+        raise AppendError(
+            "InvalidEvent",
+            "input-prev-offset-continues",
+            f"{where}: prevOffset is {new.prev_offset}, the last record taken in {old.last_offset}",
+        )
+    if new.new_offset is not None and new.new_block_hash is None:
+        raise AppendError(
+            "InvalidEvent", "input-offset-needs-block", f"{where}: new records without new blocks"
+        )
+
+
+# Append rules of data schemas: only additions of optional columns keep old readers working.
+#
+# Both forms of `SetDataSchema`, raw Arrow (0.34.1) and ODF (0.37), are turned into one schema type and
+# follow
+# one rule. The first ODF schema of a chain may change optionality, because writers of raw schemas often did
+# not
+# know it. Source: specification "Schema Evolution"; RFC-015.
+
+_HINT = (
+    "a schema only gains columns that may be null (those that runs have added belong in a manifest's schema, "
+    "too); make another dataset for anything else"
+)
+
+
+def check_set_data_schema(event: ev.SetDataSchema, history: History) -> None:
+    """A schema that replaces another names no column twice, is new and is compatible with it.
+
+    The first one is accepted as it is, even if it cannot be read here (0.34.1 takes any Arrow type); one that
+    cannot be read is never replaced.
+
+    Raises:
+        AppendError: NoOpEvent or InvalidEvent.
+    """
+    block = history.nearest("SetDataSchema")
+    try:
+        new = schema_of_event(event.raw_arrow_schema, event.schema)
+    except CodecError as error:
+        if block is None:
+            return
+        raise AppendError("InvalidEvent", "schema-readable", f"the schema cannot be read: {error}") from None
+    old = _schema_in_force(history)
+    if block is None or old is None:
+        return
+    twice = _named_twice(new.fields)
+    if twice is not None:
+        raise AppendError("InvalidEvent", "schema-names-unique", f"column {twice!r} is declared twice")
+    # a raw schema again is accepted: it changes nothing, and old chains have it
+    if is_odf_schema(event) and is_odf_schema(block.event) and old == new:
+        raise AppendError("NoOpEvent", "schema-not-identical", "the schema is already like this")
+    first_odf = event.schema is not None and not history.has_odf_schema()
+    problem = incompatibility(old, new, ignore_optionality=first_odf)
+    if problem is not None:
+        raise AppendError("InvalidEvent", "schema-compatible", problem, hint=_HINT)
+
+
+def incompatibility(
+    old: ds.DataSchema, new: ds.DataSchema, *, ignore_optionality: bool = False
+) -> str | None:
+    """Why `new` cannot replace `old`, or None; the order of columns and attributes do not matter."""
+    return _fields_change(old.fields, new.fields, "", ignore_optionality=ignore_optionality)
+
+
+def check_set_vocab(event: ev.SetVocab, history: History) -> None:
+    """The system columns have four different names, and those keep what is recorded readable.
+
+    Raises:
+        AppendError: InvalidEvent.
+    """
+    vocabulary = ev.DatasetVocabulary.from_event(event)
+    if len(set(vocabulary.columns)) < len(vocabulary.columns):
+        twice = next(name for name in vocabulary.columns if vocabulary.columns.count(name) > 1)
+        raise AppendError(
+            "InvalidEvent", "vocab-names-unique", f"two system columns would be called {twice!r}"
+        )
+    if vocabulary == _vocabulary(history):
+        return
+    data = history.nearest(*DATA_EVENTS)
+    if data is not None and isinstance(data.event, DataEvent) and data.event.last_offset is not None:
+        raise AppendError(
+            "InvalidEvent",
+            "vocab-before-data",
+            "the system columns cannot get other names: records have those in force",
+            hint="make another dataset",
+        )
+    schema = _schema_in_force(history)
+    missing = [name for name in vocabulary.columns if schema is not None and schema.field(name) is None]
+    if missing:
+        raise AppendError(
+            "InvalidEvent",
+            "vocab-before-data",
+            f"the declared schema has no column {missing[0]!r}, which the vocabulary names",
+            hint="name the system columns before the schema is declared",
+        )
+
+
+def _vocabulary(history: History) -> ev.DatasetVocabulary:
+    block = history.nearest("SetVocab")
+    event = block.event if block is not None else None
+    return ev.DatasetVocabulary.from_event(event if isinstance(event, ev.SetVocab) else None)
+
+
+def _schema_in_force(history: History) -> ds.DataSchema | None:
+    block = history.nearest("SetDataSchema")
+    if block is None:
+        return None
+    assert isinstance(block.event, ev.SetDataSchema)  # noqa: S101 - asked for this kind
+    try:
+        return schema_of_event(block.event.raw_arrow_schema, block.event.schema)
+    except CodecError as error:
+        raise AppendError(
+            "InvalidEvent", "schema-compatible", f"the schema in force cannot be read: {error}"
+        ) from None
+
+
+def _named_twice(fields: tuple[ds.DataField, ...]) -> str | None:
+    seen: set[str] = set()
+    for f in fields:
+        if f.name in seen:
+            return f.name
+        seen.add(f.name)
+        inner = f.value_type
+        if isinstance(inner, ds.DataTypeStruct) and (twice := _named_twice(inner.fields)) is not None:
+            return f"{f.name}.{twice}"
+    return None
+
+
+def _fields_change(
+    old: tuple[ds.DataField, ...], new: tuple[ds.DataField, ...], where: str, *, ignore_optionality: bool
+) -> str | None:
+    new_by_name = {f.name: f for f in new}
+    for f in old:
+        path = f"{where}{f.name}"
+        match = new_by_name.pop(f.name, None)
+        if match is None:
+            return f"column {path!r} was removed or renamed"
+        problem = _type_change(f.type, match.type, path, ignore_optionality=ignore_optionality)
+        if problem is not None:
+            return problem
+        if _date_unit(f) != _date_unit(match):
+            return f"column {path!r} changed its type: its days are counted in another unit"
+    for f in new_by_name.values():
+        if not f.optional:
+            return f"new column {where + f.name!r} must be optional"
+    return None
+
+
+def _date_unit(f: ds.DataField) -> object:
+    """The one attribute that is part of a type: Arrow tells dates in milliseconds from dates in days."""
+    is_date = isinstance(f.value_type, ds.DataTypeDate)
+    return f.extra.entries.get(DATE_UNIT) if is_date and f.extra is not None else None
+
+
+def _type_change(old: ds.DataType, new: ds.DataType, path: str, *, ignore_optionality: bool) -> str | None:
+    old_optional, new_optional = isinstance(old, ds.DataTypeOption), isinstance(new, ds.DataTypeOption)
+    if old_optional != new_optional and not ignore_optionality:
+        was, now = ("optional", "required") if old_optional else ("required", "optional")
+        return f"column {path!r} was {was} and would be {now}"
+    a = old.inner if isinstance(old, ds.DataTypeOption) else old
+    b = new.inner if isinstance(new, ds.DataTypeOption) else new
+    match a, b:
+        case ds.DataTypeStruct(), ds.DataTypeStruct():
+            return _fields_change(a.fields, b.fields, f"{path}.", ignore_optionality=ignore_optionality)
+        case ds.DataTypeList(), ds.DataTypeList() if a.fixed_length == b.fixed_length:
+            return _type_change(a.item_type, b.item_type, f"{path}[]", ignore_optionality=ignore_optionality)
+        case ds.DataTypeMap(), ds.DataTypeMap() if bool(a.keys_sorted) == bool(b.keys_sorted):
+            parts = ((a.key_type, b.key_type, "key"), (a.value_type, b.value_type, "value"))
+            problems = (
+                _type_change(x, y, f"{path}.{part}", ignore_optionality=ignore_optionality)
+                for x, y, part in parts
+            )
+            return next((problem for problem in problems if problem is not None), None)
+    if canonical(a) != canonical(b):
+        was, now = type_name(a), type_name(b)
+        return f"column {path!r} changed its type" + (f" from {was} to {now}" if was != now else "")
+    return None
+
+
+def canonical(data_type: ds.DataType) -> ds.DataType:
+    """The type with its defaults written out, so that equal meanings compare equal."""
+
+    def change(part: ds.DataType) -> ds.DataType | None:
+        match part:
+            case ds.DataTypeTimestamp(unit=unit, timezone=zone):
+                zone = "UTC" if zone is None else zone
+                return ds.DataTypeTimestamp(unit=unit or TimeUnit.MILLISECOND, timezone=zone)
+            case ds.DataTypeTime(unit=None) | ds.DataTypeDuration(unit=None):
+                return replace(part, unit=TimeUnit.MILLISECOND)
+            case ds.DataTypeMap(keys_sorted=None):
+                return canonical(replace(part, keys_sorted=False))
+        return None
+
+    return ds.with_types(data_type, change)
+
+
+def without_units(data_type: ds.DataType) -> ds.DataType:
+    """The type with all timestamps in milliseconds, for telling whether two types differ in more."""
+
+    def change(part: ds.DataType) -> ds.DataType | None:
+        match part:
+            case ds.DataTypeTimestamp(timezone=zone):
+                zone = "UTC" if zone is None else zone
+                return ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone=zone)
+            case ds.DataTypeMap():
+                return part
+        return None
+
+    return ds.with_types(data_type, change)
 
 
 def check_append(block: MetadataBlock, history: History | None) -> None:
@@ -36,7 +427,7 @@ def check_append(block: MetadataBlock, history: History | None) -> None:
     previous = history.previous()
     _sequence(block, previous)
     _system_time(block, previous)
-    kind_rules.check_kind(block.event, history)
+    check_kind(block.event, history)
     match block.event:
         case ev.AddData() | ev.ExecuteTransform() as event:
             _watermark(event, history)
@@ -45,7 +436,7 @@ def check_append(block: MetadataBlock, history: History | None) -> None:
             if isinstance(event, ev.AddData):
                 _add_data(event, history)
             else:
-                transform_rules.check_execute_transform(event, history)
+                check_execute_transform(event, history)
         case ev.SetPollingSource():
             _polling_source(history)
         case ev.AddPushSource() as event:
@@ -53,9 +444,9 @@ def check_append(block: MetadataBlock, history: History | None) -> None:
         case ev.DisablePollingSource() | ev.DisablePushSource() as event:
             _disable(event, history)
         case ev.SetDataSchema() as event:
-            schema_rules.check_set_data_schema(event, history)
+            check_set_data_schema(event, history)
         case ev.SetVocab() as event:
-            schema_rules.check_set_vocab(event, history)
+            check_set_vocab(event, history)
 
 
 # --- the block alone -------------------------------------------------------------------------------
@@ -90,11 +481,11 @@ def check_alone(block: MetadataBlock) -> None:
             _data_event_alone(event)
         case ev.AddPushSource():
             _one_schema(event, "push-one-schema")
-            transform_rules.check_normalized(event.preprocess, "preprocess")
+            check_normalized(event.preprocess, "preprocess")
         case ev.SetPollingSource():
             _polling_source_alone(event)
         case ev.SetTransform():
-            transform_rules.check_set_transform(event)
+            check_set_transform(event)
 
 
 def _data_event_alone(event: DataEvent) -> None:
@@ -127,7 +518,7 @@ def _one_schema(event: ev.AddPushSource | ev.SetPollingSource, rule: str) -> Non
 
 
 def _polling_source_alone(event: ev.SetPollingSource) -> None:
-    transform_rules.check_normalized(event.preprocess, "preprocess")
+    check_normalized(event.preprocess, "preprocess")
     fetch = event.fetch
     if isinstance(fetch, FetchStepEthereumLogs) and fetch.chain_id is None and fetch.node_url is None:
         raise AppendError("InvalidEvent", "polling-eth-chain", "EthereumLogs needs a chainId or a nodeUrl")

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from odfchain.cli.support.context import open_workspace, options, say
-from odfchain.cli.support.output import format_option, print_records
-from odfchain.cli.support.parameters import DATASET_AT, given, merge_options
-from odfchain.cli.support.progress_bar import TerminalProgress
-from odfchain.cli.support.screen import echo, echo_lines, echo_page
+from odfchain.cli.context import open_workspace, options, say
+from odfchain.cli.output import format_option, print_records
+from odfchain.cli.parameters import DATASET_AT, given, merge_options
+from odfchain.cli.progress_bar import TerminalProgress
+from odfchain.cli.screen import echo, echo_lines, echo_page
 from odfchain.errors import UsageError
 from odfchain.text import counted
 
 if TYPE_CHECKING:
     from odfchain import CheckedAsset
     from odfchain.api.asset_locks import AssetLock, StoreOptions
+
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _OPERATIONS = ("+A", "-R", "-C", "+C")
@@ -121,7 +122,7 @@ def derive_command(
             "--slices records all slices of a dataset: what is chosen of SOURCE does not go with it"
         )
     from odfchain.api.asset_locks import AssetLock, slices_lock
-    from odfchain.api.branch_points import at_point
+    from odfchain.api.branching import at_point
 
     with TerminalProgress(quiet=options().quiet) as progress:
         if slices is not None:
@@ -348,8 +349,8 @@ def _check_target(
             hint="write a part to a file with -o",
         )
     if into is not None:
-        from odfchain.api.branch_points import on_branch
-        from odfchain.api.lock_datasets import lock_schema
+        from odfchain.api.asset_locks import lock_schema
+        from odfchain.api.branching import on_branch
 
         schema = lock_schema(on_branch(open_workspace(), into))
         if checksum and "file_checksum" not in schema.names:
@@ -388,8 +389,8 @@ def _is_file(text: str) -> bool:
 
 
 def _of_dataset(text: str) -> AssetLock:
-    from odfchain.api.branch_points import at_point
-    from odfchain.api.lock_datasets import lock_of
+    from odfchain.api.asset_locks import lock_of
+    from odfchain.api.branching import at_point
     from odfchain.errors import LockNotFoundError, NotAWorkspaceError
 
     try:
@@ -443,8 +444,8 @@ def _put(
         lock.write(output)
         say(f"wrote {output}: {lock.table.num_rows:,} rows")
         return
-    from odfchain.api.branch_points import on_branch
-    from odfchain.api.lock_datasets import record_lock
+    from odfchain.api.asset_locks import record_lock
+    from odfchain.api.branching import on_branch
 
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         dataset = on_branch(workspace, into or "")

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.api.engine_service import DEFAULT_PORT, engine_service
-from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
-from odfchain.cli.support.output import format_option
-from odfchain.cli.support.progress_bar import TerminalProgress
-from odfchain.cli.support.screen import echo, echo_json
+from odfchain.api.engines import engine_service
+from odfchain.cli.context import open_workspace, options, say, silence_libraries
+from odfchain.cli.output import format_option
+from odfchain.cli.progress_bar import TerminalProgress
+from odfchain.cli.screen import echo, echo_document, echo_json
 from odfchain.errors import NotAWorkspaceError, UsageError
+from odfchain.transform.engine_client import DEFAULT_PORT
 
 if TYPE_CHECKING:
     from odfchain import Workspace
-    from odfchain.api.engine_service import EngineServer
+    from odfchain.transform.engine_service import EngineServer
+
 
 _HEAP_MIB = 2_048
 
@@ -38,7 +41,7 @@ def engine_status(output: str) -> None:
     environment use it. It ends when no command was there for as long as `engine.idle` says (10 minutes), and
     is never started where the environment variable CI is set.
     """
-    from odfchain.api.kept_session import status
+    from odfchain.spark.session_client import status
 
     found = status()
     if output == "json":
@@ -53,7 +56,7 @@ def engine_status(output: str) -> None:
 @engine_command.command("stop")
 def engine_stop() -> None:
     """End the Spark session that stays; commands that use it finish first."""
-    from odfchain.api.kept_session import stop
+    from odfchain.spark.session_client import stop
 
     ended = stop()
     if ended is None:
@@ -65,7 +68,7 @@ def engine_stop() -> None:
 @engine_command.command("log")
 def engine_log() -> None:
     """Print the log of the Spark session that stays, and why earlier ones were ended or replaced."""
-    from odfchain.api.kept_session import log_file
+    from odfchain.spark.session_client import log_file
 
     with contextlib.suppress(FileNotFoundError), log_file().open(encoding="utf-8", errors="replace") as log:
         for line in log:
@@ -124,7 +127,7 @@ def engine_warm_up() -> None:
     ODFCHAIN_CLASS_ARCHIVE names). After another Java or Spark was installed it is to be made again; until
     then the old one is left alone. Deleting it does no harm.
     """
-    from odfchain.api.warm_up import make_class_archive
+    from odfchain.api.engines import make_class_archive
 
     if not options().debug:
         silence_libraries()
@@ -171,3 +174,47 @@ def _workspace() -> Workspace | None:
         if options().workspace:
             raise
         return None
+
+
+# `odfchain completions`: a completion script for a shell.
+
+
+@click.command("completions")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completions_command(shell: str) -> None:
+    """Print a completion script.
+
+    For bash: eval "$(odfchain completions bash)" in ~/.bashrc.
+    """
+    from click.shell_completion import ShellComplete, get_completion_class
+
+    from odfchain.cli.main import cli
+
+    cls = get_completion_class(shell)
+    assert cls is not None  # noqa: S101 - one of click's own
+    echo_document(ShellComplete.source(cls(cli, {}, "odfchain", "_ODFCHAIN_COMPLETE")))
+
+
+# `odfchain version`: the versions of odfchain and its parts.
+
+
+@click.command("version")
+@format_option("table", "json")
+def version_command(output: str) -> None:
+    """Print the versions of odfchain and of what it stands on."""
+    from importlib.metadata import version
+
+    import odfchain
+
+    found: dict[str, Any] = {
+        "odfchain": odfchain.__version__,
+        "specification": odfchain.SPEC_VERSION,
+        "python": platform.python_version(),
+        "pyspark": version("pyspark"),
+        "pyarrow": version("pyarrow"),
+    }
+    if output == "json":
+        echo_json(found)
+    else:
+        for name, value in found.items():
+            echo(f"{name:14}{value}")

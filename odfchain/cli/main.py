@@ -1,4 +1,4 @@
-"""The command `odfchain`: global options, errors and exit codes. Commands live in the modules beside.
+"""The command `odfchain`: global options, errors and exit codes. Commands are in the other modules.
 
 Data goes to standard output, everything else to standard error. Exit codes (RFC-008): 0 done or nothing to
 do, 1 internal error, 2 the command was not understood, 3 bad input or manifest, 4 not found, 5 conflict with
@@ -12,17 +12,15 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from keyword import iskeyword
 from typing import Any
 
 import click
 
 from odfchain.api.known_errors import known_error
-from odfchain.cli.support.context import Globals
-from odfchain.cli.support.faults import report_error
-from odfchain.cli.support.screen import echo
+from odfchain.cli.context import Globals, report_error
+from odfchain.cli.screen import echo
 from odfchain.errors import was_interrupted
-from odfchain.imports import put_off_pandas
+from odfchain.startup import put_off_pandas
 from odfchain.text import first_line
 
 INTERRUPTED = 130
@@ -103,9 +101,25 @@ SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_
 _ALIASES = {"ls": "list", "mv": "rename", "rm": "delete"}
 
 
+_MODULES = {
+    "start": "init import new add help",
+    "bring": "pull ingest fetch source",
+    "assets": "assets",
+    "look": "list tail state history log",
+    "describe": "profile manifest inspect blame block digest",
+    "query": "sql export",
+    "change": "branch correct diff merge revert",
+    "share": "serve push token search repo login logout",
+    "check": "verify attest attestations proof sign key evidence",
+    "keep": "config rename delete reset compact gc fsck",
+    "engine": "engine completions version",
+}
+"""Which commands a file has."""
+
+
 def module_of(command: str) -> str:
-    """The file of a command is named like it; a word of Python gets an underscore."""
-    return f"{command}_" if iskeyword(command) else command
+    """The file of a command."""
+    return next(module for module, commands in _MODULES.items() if command in commands.split())
 
 
 class LazyGroup(click.Group):

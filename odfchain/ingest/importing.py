@@ -6,30 +6,513 @@ Nothing is read or written here: what the file holds was inferred before (`infer
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import difflib
+import math
 import re
+import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 
-from odfchain.codec.yaml_manifest import read_snapshots, snapshot_document
-from odfchain.codec.yaml_writer import dump_yaml
-from odfchain.errors import BadInputError, InvalidIdError, UsageError
-from odfchain.ids.names import DatasetAlias
-from odfchain.ingest.read.formats import extension_of
-from odfchain.ingest.read.inferred_file import InferredFile
+from odfchain.errors import BadInputError, InvalidIdError, SchemaError, UsageError
+from odfchain.ingest.read_csv import CsvDialect, CsvRecords, first_misfit, header_of, scan_text
+from odfchain.ingest.read_formats import dialect_of, extension_of, read_step_for, record_source
 from odfchain.limits import LIMITS
-from odfchain.model import data_schema as ds
-from odfchain.model.enums import DatasetKind, TimeUnit
-from odfchain.model.events import AddPushSource, DatasetVocabulary, MetadataEvent, SetVocab
-from odfchain.model.metadata_block import DatasetSnapshot
-from odfchain.model.sources import (
+from odfchain.odf import schema as ds
+from odfchain.odf.enums import DatasetKind, TimeUnit
+from odfchain.odf.events import AddPushSource, DatasetSnapshot, DatasetVocabulary, MetadataEvent, SetVocab
+from odfchain.odf.manifests import read_snapshots, snapshot_document
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.schema import format_ddl, format_type, type_name
+from odfchain.odf.sources import (
     MergeStrategyAppend,
     MergeStrategyLedger,
     MergeStrategySnapshot,
+    ReadStep,
+    ReadStepCsv,
+    ReadStepNdGeoJson,
+    ReadStepNdJson,
+    ReadStepParquet,
 )
+from odfchain.odf.yaml import dump_yaml
+from odfchain.spark.json_values import Number, Record, RecordError, Value, column_text
+from odfchain.spark.types import RESERVED, check_count
 from odfchain.text import printable
+
+# What type the values of a column have in common: rules over texts and JSON values, without an engine.
+#
+# A type is inferred only where every value of the column can be read as it, strictly (RFC-010), and still
+# means
+# what was written: `007`, `+41`, numbers of more digits than a type keeps, and mixtures stay text. Why a
+# column
+# stays text is said where at least half of its values are something else.
+
+EXACT_DIGITS = 15
+"""Decimal digits that a DOUBLE always keeps."""
+
+_SHOWN_VALUES = 24
+_BIGINT = range(-(2**63), 2**63)
+_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
+_NUMBER = re.compile(r"-?((?:0|[1-9][0-9]*)(?:\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
+_PADDED = re.compile(r"[+-]?0[0-9]+(?:\.[0-9]*)?")
+_SIGNED = re.compile(r"\+[0-9]+(?:\.[0-9]*)?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2})"
+    r"(?:(:[0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])?)?"
+)
+_BEGINNINGS = frozenset("0123456789+-.tTfF")
+"""What a text begins with that may be anything but text."""
+
+
+class ValueKind(Enum):
+    """What one value looks like; its value is how messages call several of them."""
+
+    TEXT = "text"
+    BOOLEAN = "true or false"
+    WHOLE = "whole numbers"
+    LONG = f"whole numbers of more than {EXACT_DIGITS} digits"
+    FRACTION = "numbers with a fraction"
+    DATE = "dates"
+    LOCAL = "times without a zone"
+    LOCAL_FINE = "times without a zone in microseconds"
+    ZONED = "times with a zone"
+    ZONED_FINE = "times with a zone in microseconds"
+    LIST = "lists"
+    PADDED = "numbers with leading zeros"
+    SIGNED = "numbers with a plus sign"
+    HUGE = "numbers with more digits or a larger exponent than a number keeps"
+    TOO_FINE = "times finer than a microsecond"
+    NESTED = "objects, or lists that hold null, lists or objects"
+
+
+_LOCAL = frozenset({ValueKind.LOCAL, ValueKind.LOCAL_FINE})
+_ZONED = frozenset({ValueKind.ZONED, ValueKind.ZONED_FINE})
+_TYPES: tuple[tuple[frozenset[ValueKind], ds.DataType], ...] = (
+    (frozenset({ValueKind.BOOLEAN}), ds.DataTypeBool()),
+    (frozenset({ValueKind.WHOLE, ValueKind.LONG}), ds.DataTypeInt64()),
+    (frozenset({ValueKind.WHOLE, ValueKind.FRACTION}), ds.DataTypeFloat64()),
+    (frozenset({ValueKind.DATE}), ds.DataTypeDate()),
+    (frozenset({ValueKind.LOCAL}), ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")),
+    (frozenset({ValueKind.ZONED}), ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")),
+    (_LOCAL, ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")),
+    (_ZONED, ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")),
+)
+"""Types, and the kinds that values of them may have; the first that has all is the column's."""
+
+
+def kind_of(text: str) -> ValueKind:
+    """What a text of a CSV file looks like."""
+    if text[:1] not in _BEGINNINGS:
+        return ValueKind.TEXT
+    if text[0] in "tTfF":
+        return ValueKind.BOOLEAN if text.lower() in ("true", "false") else ValueKind.TEXT
+    return _kind_of_number(text, bare_exponent=False) or _kind_of_time(text)
+
+
+def kind_of_json(value: Value) -> ValueKind:
+    """What a JSON value that is not null looks like; a text is never a number or a boolean."""
+    if isinstance(value, bool):
+        return ValueKind.BOOLEAN
+    if isinstance(value, Number):
+        return _kind_of_number(value, bare_exponent=True) or ValueKind.HUGE
+    if isinstance(value, str):
+        return _kind_of_time(value)
+    flat = isinstance(value, list) and not any(
+        item is None or isinstance(item, list | dict) for item in value
+    )
+    return ValueKind.LIST if flat else ValueKind.NESTED
+
+
+def _kind_of_number(text: str, *, bare_exponent: bool) -> ValueKind | None:
+    if _WHOLE.fullmatch(text):
+        if len(text) <= EXACT_DIGITS:
+            return ValueKind.WHOLE
+        if len(text) > 20 or int(text) not in _BIGINT:
+            return ValueKind.HUGE
+        return ValueKind.LONG if len(text.lstrip("-")) > EXACT_DIGITS else ValueKind.WHOLE
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return (
+            ValueKind.PADDED
+            if _PADDED.fullmatch(text)
+            else ValueKind.SIGNED
+            if _SIGNED.fullmatch(text)
+            else None
+        )
+    mantissa, exponent = match[1], match[2]
+    if exponent and not (bare_exponent or "." in mantissa or exponent[1] in "+-"):
+        return None  # such as 12E3, which is a code more often than a number
+    digits = mantissa.replace(".", "").strip("0")
+    found = float(text)
+    kept = not digits or sys.float_info.min < abs(found) < math.inf
+    exact = kept and (len(digits) <= EXACT_DIGITS or Decimal(repr(found)) == Decimal(text))
+    return ValueKind.FRACTION if exact else ValueKind.HUGE
+
+
+def _kind_of_time(text: str) -> ValueKind:
+    try:
+        if _DATE.fullmatch(text):
+            dt.date.fromisoformat(text)
+            return ValueKind.DATE
+        match = _TIME.fullmatch(text) if len(text) >= 16 else None
+        if match is None:
+            return ValueKind.TEXT
+        minute, second, fraction, zone = match.groups(default="")
+        dt.datetime.fromisoformat(minute + second + (zone or "Z")).astimezone(dt.UTC)
+    except (ValueError, OverflowError):
+        return ValueKind.TEXT
+    digits = len(fraction.rstrip("0"))
+    if digits > 6:
+        return ValueKind.TOO_FINE
+    if not zone:
+        return ValueKind.LOCAL if digits <= 3 else ValueKind.LOCAL_FINE
+    return ValueKind.ZONED if digits <= 3 else ValueKind.ZONED_FINE
+
+
+class ColumnValues:
+    """What was seen in one column: how many values of each kind, and the first of them."""
+
+    def __init__(self) -> None:
+        self.seen: dict[ValueKind, int] = {}
+        self._first: dict[ValueKind, tuple[str, int]] = {}
+        self._items: ColumnValues | None = None
+        self._moved = False
+        """Whether a time has another zone than UTC."""
+
+    @property
+    def count(self) -> int:
+        """Values that are not null."""
+        return sum(self.seen.values())
+
+    def add(self, text: str, row: int) -> None:
+        """Take one more value of a CSV file; rows count from 1."""
+        self._add(kind_of(text), text, row)
+
+    def add_json(self, value: Value, row: int) -> None:
+        """Take one more JSON value that is not null."""
+        kind = kind_of_json(value)
+        self._add(kind, value, row)
+        if kind is ValueKind.LIST:
+            if self._items is None:
+                self._items = ColumnValues()
+            for item in value:
+                self._items.add_json(item, row)
+
+    def _add(self, kind: ValueKind, value: Value, row: int) -> None:
+        if kind in self.seen:
+            self.seen[kind] += 1
+        else:
+            self.seen[kind] = 1
+            self._first[kind] = (printable(column_text(value) or "", _SHOWN_VALUES), row)
+        self._moved = self._moved or (kind in _ZONED and not value.endswith("Z"))
+
+    def inferred(self) -> tuple[ds.DataType, str | None]:
+        """The type that all values have, or text; and what the user should know about that."""
+        kinds = frozenset(self.seen)
+        if kinds == {ValueKind.LIST} and self._items is not None:
+            item, note = self._items.inferred()
+            return ds.DataTypeList(item_type=item), note
+        found = next((data_type for allowed, data_type in _TYPES if kinds and kinds <= allowed), None)
+        if found is None:
+            return ds.DataTypeString(), self._doubt()
+        if kinds <= _LOCAL:
+            return found, "no zone is given: taken as UTC"
+        return found, "recorded in UTC" if self._moved else None
+
+    def _doubt(self) -> str | None:
+        """Why a column of text is one, where most of its values look like something else."""
+        if not self.seen:
+            return "no values: kept as text"
+        if 2 * self.seen.get(ValueKind.TEXT, 0) > self.count:
+            return None
+        ranked = sorted(self.seen, key=lambda kind: (-self.seen[kind], kind is ValueKind.TEXT))
+        most, *others = ranked
+        if not others:
+            return f"{most.value}, such as {self._example(most)}: kept as text"
+        other = f"{others[0].value}, such as {self._example(others[0])}"
+        return f"mixed: {self.seen[most]:,} of {self.count:,} are {most.value}, others {other}: kept as text"
+
+    def _example(self, kind: ValueKind) -> str:
+        text, row = self._first[kind]
+        return f"{text!r} in row {row:,}"
+
+
+# What a file of data holds, without a schema and without an engine: its columns, their types, its rows.
+#
+# Every value is looked at, so that the schema which is written down reads this very file.
+
+_SEPARATORS = ",;\t|"
+_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class InferredColumn:
+    """One column: its type, how many rows have a value in it, and what the user should know."""
+
+    field: ds.DataField
+    values: int | None
+    """None where they were not counted."""
+    note: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the column."""
+        return self.field.name
+
+    @property
+    def type(self) -> str:
+        """The type as DDL names it."""
+        return type_name(self.field.type, self.field.extra)
+
+
+@dataclass(frozen=True, slots=True)
+class InferredFile:
+    """A file of data as it can be read from now on."""
+
+    read: ReadStep
+    """Declares all columns."""
+    columns: tuple[InferredColumn, ...]
+    rows: int
+    notes: tuple[str, ...] = ()
+
+    def column(self, name: str) -> InferredColumn | None:
+        """The column of a name."""
+        return next((c for c in self.columns if c.name == name), None)
+
+    def with_column(self, changed: InferredColumn) -> InferredFile:
+        """The same file with another type for one column."""
+        columns = tuple(changed if c.name == changed.name else c for c in self.columns)
+        return InferredFile(_declaring(self.read, columns), columns, self.rows, self.notes)
+
+
+def infer_file(
+    path: Path, scratch: Path, *, input_format: str | None = None, reserved: Collection[str] = ()
+) -> InferredFile:
+    """The columns of a file, with the types that all of their values have; none may be called as `reserved`.
+
+    Raises:
+        UsageError: the format is not known.
+        BadInputError: the file breaks its form, has no rows, or has names that columns cannot have.
+        SchemaError: a Parquet file has types that DDL cannot name.
+    """
+    read = read_step_for(path, input_format, None)
+    if not path.is_file():
+        raise BadInputError("is a folder" if path.is_dir() else "no such file", file=str(path))
+    if path.stat().st_size == 0:
+        raise _no_rows(path)
+    match read:
+        case ReadStepCsv():
+            inferred = _csv(path, reserved)
+        case ReadStepParquet():
+            inferred = _parquet(path, reserved)
+        case _:
+            inferred = _records(path, read, scratch, reserved)
+    if inferred.rows == 0:
+        raise _no_rows(path)
+    return inferred
+
+
+def _no_rows(path: Path) -> BadInputError:
+    return BadInputError(
+        "no rows, so there is nothing to infer types from",
+        file=str(path),
+        hint="write a manifest yourself: odfchain new NAME --root",
+    )
+
+
+def check_names(names: Sequence[str], reserved: Collection[str], file: str) -> None:
+    """Every name can be the one of a column.
+
+    Raises:
+        BadInputError: some cannot; with the names to give instead.
+    """
+    check_count(names, file)
+    taken, problems = set(names), []
+    seen: set[str] = set()
+    for number, name in enumerate(names, start=1):
+        problem = _problem(name, reserved, again=name in seen)
+        seen.add(name)
+        if problem is None:
+            continue
+        clean = "".join(c for c in name if c.isprintable() and c != "`").strip().removeprefix(RESERVED)
+        base = f"_{clean}" if name in reserved else clean or f"column_{number}"
+        new = base
+        while new in taken or new in reserved:
+            new = f"{base}_{number}" if new == base else f"{new}_"
+        taken.add(new)
+        problems.append(f"column {number:,} {problem}: call it {printable(new)!r}")
+    if problems:
+        more = f"; and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
+        raise BadInputError(
+            f"names that columns cannot have: {'; '.join(problems[:_SHOWN])}{more}",
+            file=file,
+            hint="rename them in the file and import it again",
+        )
+
+
+def _problem(name: str, reserved: Collection[str], *, again: bool) -> str | None:
+    shown = repr(printable(name, 60))
+    if not name.strip():
+        return "has no name"
+    if again:
+        return f"is called {shown}, too"
+    if name in reserved:
+        return f"is called {shown} as a system column is"
+    if name.startswith(RESERVED):
+        return f"is called {shown}, and names that begin with {RESERVED} are reserved"
+    if "`" in name or not name.isprintable():
+        return f"has a backtick or a control character in its name {shown}"
+    return None
+
+
+def _declaring(read: ReadStep, columns: Sequence[InferredColumn]) -> ReadStep:
+    schema = ds.DataSchema(fields=tuple(c.field for c in columns))
+    return dataclasses.replace(read, ddl_schema=tuple(format_ddl(schema)))
+
+
+def _file(
+    read: ReadStep, found: dict[str, ColumnValues], rows: int, notes: Sequence[str] = ()
+) -> InferredFile:
+    columns = []
+    for name, values in found.items():
+        data_type, note = values.inferred()
+        columns.append(
+            InferredColumn(ds.DataField(name=name, type=ds.optional(data_type)), values.count, note)
+        )
+    return InferredFile(_declaring(read, columns) if rows else read, tuple(columns), rows, tuple(notes))
+
+
+# --- CSV -------------------------------------------------------------------------------------------
+
+
+def _csv(path: Path, reserved: Collection[str]) -> InferredFile:
+    file = str(path)
+    scan_text(path, csv=CsvDialect())
+    read = ReadStepCsv(header=True)
+    separator, names = _separator(path, file)
+    if separator != ",":
+        read = dataclasses.replace(read, separator=separator)
+    check_names(names, reserved, file)
+    dialect = dialect_of(read)
+    columns = [ColumnValues() for _ in names]
+    records = iter(CsvRecords(path, dialect, file))
+    next(records, None)
+    row = 0
+    for row, record in enumerate(records, start=1):
+        if len(record) != len(names):
+            misfit = first_misfit(path, dialect, names, header=True, file=file)
+            assert misfit is not None  # noqa: S101 - it was just seen
+            raise misfit
+        for column, text in zip(columns, record, strict=True):
+            if text:  # a quoted empty field is null, too
+                column.add(text, row)
+    notes = [f"the separator is {separator!r}"] if separator != "," else []
+    return _file(read, dict(zip(names, columns, strict=True)), row, notes)
+
+
+def _separator(path: Path, file: str) -> tuple[str, list[str]]:
+    """The separator that cuts the header into most names, and they; a comma where several do."""
+    headers: dict[str, list[str]] = {}
+    for separator in _SEPARATORS:
+        try:
+            headers[separator] = header_of(path, dialect_of(ReadStepCsv(separator=separator)), file)
+        except BadInputError:
+            if separator == _SEPARATORS[-1] and not headers:
+                raise
+    best = max(headers, key=lambda separator: len(headers[separator]))
+    return best, headers[best]
+
+
+# --- records in JSON, GeoJSON and shapefiles -------------------------------------------------------
+
+
+def _records(path: Path, read: ReadStep, scratch: Path, reserved: Collection[str]) -> InferredFile:
+    columns: dict[str, ColumnValues] = {}
+    notes: list[str] = []
+    row = 0
+    for record in _each(path, read, scratch, notes):
+        row += 1
+        for name, value in record.items():
+            column = columns.get(name)
+            if column is None:
+                column = columns[name] = ColumnValues()
+                check_count(list(columns), str(path))
+            if value is not None:
+                column.add_json(value, row)
+    if row and not columns:
+        raise BadInputError("the objects have no properties, so there are no columns", file=str(path))
+    check_names(list(columns), reserved, str(path))
+    _check_case(list(columns), str(path))
+    return _file(read, columns, row, notes)
+
+
+def _check_case(names: list[str], file: str) -> None:
+    folded: dict[str, str] = {}
+    for name in names:
+        other = folded.setdefault(name.casefold(), name)
+        if other != name:
+            raise BadInputError(
+                f"the keys {printable(other, 60)!r} and {printable(name, 60)!r} differ only by case",
+                file=file,
+                hint="rename one of them, and import the file again",
+            )
+
+
+def _each(path: Path, read: ReadStep, scratch: Path, notes: list[str]) -> Iterator[Record]:
+    file = str(path)
+    if not isinstance(read, ReadStepNdJson | ReadStepNdGeoJson):
+        assert not isinstance(read, ReadStepCsv | ReadStepParquet)  # noqa: S101 - read elsewhere
+        source, source_notes = record_source(path, read, None, scratch)
+        notes += source_notes
+        row = 0
+        try:
+            for record in source.records():
+                row += 1
+                yield record
+        except RecordError as error:
+            at = row + 1 if error.row is None else error.row
+            raise BadInputError(error.message, file=file, row=at or None) from None
+        return
+    from odfchain.spark.documents import LineFile
+    from odfchain.spark.json_values import FeatureLine, ObjectLine
+
+    scan_text(path)
+    lines = LineFile(path, ObjectLine() if isinstance(read, ReadStepNdJson) else FeatureLine())
+    try:
+        for _, record in lines.records():
+            yield record
+    except RecordError as error:
+        raise lines.first_bad(None, file) or BadInputError(error.message, file=file) from None
+
+
+# --- Parquet ---------------------------------------------------------------------------------------
+
+
+def _parquet(path: Path, reserved: Collection[str]) -> InferredFile:
+    from odfchain.ingest.read_formats import schema_in_microseconds
+    from odfchain.odf.arrow_schema import from_arrow
+    from odfchain.slices.reader import open_parquet
+
+    with open_parquet(path) as source:
+        schema = from_arrow(schema_in_microseconds(source.schema_arrow))
+        rows = source.metadata.num_rows
+    check_names(schema.names, reserved, str(path))
+    for f in schema.fields:
+        try:
+            format_type(f.value_type, f.extra)
+        except SchemaError as error:
+            raise SchemaError(
+                f"{path}: column {printable(f.name, 60)!r}: {error.message}",
+                hint="cast the column, or leave it out, and import the file again",
+            ) from None
+    columns = tuple(InferredColumn(f, None) for f in schema.fields)
+    return InferredFile(_declaring(ReadStepParquet(), columns), columns, rows)
+
 
 _KEYED = {"snapshot": MergeStrategySnapshot, "ledger": MergeStrategyLedger}
 MERGES = (*_KEYED, "append")

@@ -10,36 +10,366 @@ head: what was new before may not be new any more. Source: specification "Data I
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import json
+import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from odfchain.codec.source_settings import POLLING_SOURCE
-from odfchain.errors import IngestError, NothingToCommitError, UsageError
-from odfchain.ids.multihash import Multihash
-from odfchain.ingest.read.formats import read_step_for
-from odfchain.ingest.streamed_batch import Batch
-from odfchain.ingest.transaction import FileInput, stage_input
-from odfchain.ingest.writer_state import WriteOptions, WriterState, Written
-from odfchain.model.duration import Duration
-from odfchain.model.enums import DatasetKind, OperationType
-from odfchain.model.events import AddData, AddPushSource, MetadataEvent, SourceState
-from odfchain.model.sources import MergeStrategy, MergeStrategyAppend, ReadStep, Transform, WatermarkRule
-from odfchain.model.timestamp import Timestamp
+from odfchain.errors import (
+    BadInputError,
+    EngineError,
+    IngestError,
+    NothingToCommitError,
+    OdfchainError,
+    UsageError,
+)
+from odfchain.ingest.merge_strategies import looks_back, takes_operations
+from odfchain.ingest.read_formats import declared_schema, open_input, read_step_for
+from odfchain.ingest.schema_fit import fix_up
+from odfchain.ingest.write import WriteOptions, WriterState, Written, write_input
+from odfchain.odf.enums import DatasetKind, OperationType
+from odfchain.odf.events import AddData, AddPushSource, MetadataEvent, SourceState
+from odfchain.odf.identity import Multihash
+from odfchain.odf.manifests import POLLING_SOURCE
+from odfchain.odf.sources import (
+    MergeStrategy,
+    MergeStrategyAppend,
+    ReadStep,
+    ReadStepEsriShapefile,
+    ReadStepParquet,
+    Transform,
+    WatermarkRule,
+)
+from odfchain.odf.times import Duration, Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.commit import CommitCheck, StagedFile, commit, on_the_newest_head
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.system_columns import SystemColumns
-from odfchain.repo.watermark import of_system_time, rule_of, watermark_event
-from odfchain.repo.workspace_config import DuplicateKeys, IngestConfig, LateEdits
+from odfchain.slices.reader import open_parquet
+from odfchain.spark.input_frames import ROW_ID, FinerTimes, InputFrame, first_bad_row
+from odfchain.spark.job_progress import Steps, watched
+from odfchain.spark.plans import FEW_BYTES, FEW_ROWS, is_remote, session_for_few
+from odfchain.spark.types import col, result_schema
 from odfchain.text import one_line
+from odfchain.workspace.commit import CommitCheck, StagedFile, commit, on_the_newest_head
+from odfchain.workspace.config import DuplicateKeys, IngestConfig, LateEdits, SystemColumns
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState, of_system_time, rule_of, watermark_event
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# One input as one transaction: check, read, preprocess, merge, write a slice (staged, not committed).
+#
+# Pushed files and polled sources come through here alike.
+
+INPUT_TABLE = "input"
+"""What the queries of a preprocess step call the rows that were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileInput:
+    """Bytes and what to make of them."""
+
+    path: Path
+    name: str
+    """What messages call the input."""
+    read: ReadStep
+    preprocess: Transform | None = None
+
+
+def stage_input(
+    session: Callable[[], SparkSession],
+    state: WriterState,
+    source: FileInput,
+    options: WriteOptions,
+    progress: Progress,
+) -> Written:
+    """Read, preprocess and merge an input and write what is new as a slice in `options.staging`.
+
+    The session is started only after the checks that need none.
+
+    Raises:
+        NothingToCommitError: nothing is new.
+        BadInputError, SchemaError, IncompatibleSchemaError, QueryError, GuardError: naming the input.
+        StorageFullError, EngineError: from Spark.
+    """
+    try:
+        with contextlib.ExitStack() as resources:
+            if source.preprocess is not None:
+                session = functools.cache(functools.partial(_session_for_queries, session, resources))
+            return _stage(session, state, source, options, progress, resources)
+    except OdfchainError as error:
+        if source.preprocess is not None and isinstance(error, EngineError):
+            from odfchain.spark.query_refusals import failed_query
+
+            cause = error.__cause__
+            fault = failed_query(cause, transform=source.preprocess) if isinstance(cause, Exception) else None
+            if fault is not None:
+                raise fault from error
+        # where the bytes lie is nobody's business: messages name where they are from
+        error.message = error.message.replace(str(source.path), source.name)
+        if isinstance(error, BadInputError) and error.file == str(source.path):
+            error.file = source.name
+        raise
+
+
+def _stage(
+    session: Callable[[], SparkSession],
+    state: WriterState,
+    source: FileInput,
+    options: WriteOptions,
+    progress: Progress,
+    resources: contextlib.ExitStack,
+) -> Written:
+    size = source.path.stat().st_size if source.path.is_file() else None
+    progress.phase(f"Checking {source.name}", size)
+    large = _is_large(source, options.slice_bytes)
+    few = not large and _are_few(source, state)
+    if few:
+        in_any, session = session, lambda: session_for_few(in_any())
+    opened = open_input(
+        session,
+        source.path,
+        source.read,
+        scratch=options.staging,
+        progress=progress.advance,
+        resources=resources,
+    )
+    for note in opened.notes:
+        progress.note(f"{source.name}: {note}")
+    frame = opened.frame
+    malformed: Callable[[], OdfchainError | None] | None = opened.malformed
+    if frame is not None and source.preprocess is not None:
+        # what is wrong in the input as it was before its queries
+        read, found = frame, opened.malformed
+        malformed = lambda: (found() if found is not None else None) or first_bad_row(read, frozenset())  # noqa: E731
+        frame = _preprocessed(session(), frame, source.preprocess, progress)
+    elif frame is not None and declared_schema(source.read) is None:
+        frame = fix_up(frame, state.vocabulary, operations=takes_operations(state.merge))
+    if frame is not None:
+        frame = dataclasses.replace(frame, size=size, few=few, large=large)
+    progress.phase(f"Merging {source.name}")
+    notes: Sequence[str] = ()
+    try:
+        with watched(progress, _steps(source, state, size, opened.rows)):
+            written = write_input(session, state, frame, options, malformed=malformed)
+        notes = written.notes
+    except NothingToCommitError as nothing:
+        notes = nothing.notes
+        raise
+    finally:
+        for note in notes:
+            progress.note(f"{source.name}: {note}")
+    return written
+
+
+def _steps(source: FileInput, state: WriterState, size: int | None, rows: int | None) -> Steps:
+    """What is known of an input; not how much is read beside it, nor how much of a Parquet file."""
+    if looks_back(state.merge) and state.next_offset:
+        size = rows = None
+    if isinstance(source.read, ReadStepParquet):
+        size = None
+    name = source.name.rstrip("/").rpartition("/")[2]
+    return Steps(
+        reading=f"Reading {name}", merging=f"Merging {name}", writing=f"Writing {name}", rows=rows, size=size
+    )
+
+
+def _is_large(source: FileInput, slice_bytes: int) -> bool:
+    """Whether the input is larger than one slice may be: its file, or what is in one that is compressed."""
+    try:
+        if not slice_bytes:
+            return False
+        if not isinstance(source.read, ReadStepParquet):
+            return source.path.stat().st_size > slice_bytes
+        with open_parquet(source.path) as file:
+            footer = file.metadata
+            groups = range(footer.num_row_groups)
+            return bool(sum(footer.row_group(group).total_byte_size for group in groups) > slice_bytes)
+    except (OSError, BadInputError):
+        return False  # whoever reads it says what is wrong
+
+
+def _are_few(source: FileInput, state: WriterState) -> bool:
+    """Whether the input and what it is compared with have few rows, as their sizes say."""
+    if looks_back(state.merge) and state.next_offset > FEW_ROWS:
+        return False
+    if source.preprocess is not None or isinstance(source.read, ReadStepEsriShapefile):
+        return False
+    try:
+        if source.path.stat().st_size > FEW_BYTES:
+            return False
+        if not isinstance(source.read, ReadStepParquet):
+            return True
+        with open_parquet(source.path) as file:
+            return bool(file.metadata.num_rows <= FEW_ROWS)
+    except (OSError, BadInputError):
+        return False  # whoever reads it says what is wrong
+
+
+def _session_for_queries(
+    session: Callable[[], SparkSession], resources: contextlib.ExitStack
+) -> SparkSession:
+    """The session in which one input is read, preprocessed and merged."""
+    from odfchain.spark.query import session_for_queries
+
+    made = session()
+    return resources.enter_context(session_for_queries(made)) if is_remote(made) else made
+
+
+def _preprocessed(
+    session: SparkSession, source: InputFrame, transform: Transform, progress: Progress
+) -> InputFrame:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    from odfchain.spark.query import run_queries, run_queries_over_connect
+
+    counted = FinerTimes(Observation(), source.finer)
+    observed = source.frame.observe(counted.observation, *counted.sums) if counted.numbers else source.frame
+    given = observed.select(*[col(name) for name in source.schema.names])
+    run = run_queries_over_connect if is_remote(session) else run_queries
+    result = run(session, transform, {INPUT_TABLE: given}, note=progress.note)
+    schema = result_schema(result.schema, source.schema)
+    numbered = result.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(n) for n in schema.names])
+    return InputFrame(numbered, schema, source.file, counted=counted)
+
+
+# Rows that are in memory, or that Spark would compute, as one Parquet file in their order.
+
+FRAME = "the frame"
+"""What messages call it."""
+
+
+def is_of_spark(frame: Any) -> bool:
+    """Whether it is a DataFrame of PySpark's, of whatever kind."""
+    return type(frame).__module__.partition(".")[0] == "pyspark"
+
+
+def write_frame_file(frame: Any, folder: Path) -> Path:
+    """The rows of a Spark DataFrame, or of what streams Arrow, with their types, as a file in `folder`.
+
+    Raises:
+        UsageError: it is neither.
+        BadInputError: it cannot be written as Parquet.
+    """
+    import pyarrow as pa
+
+    path = folder / f"frame-{uuid.uuid4().hex}.parquet"
+    if is_of_spark(frame):
+        if not is_remote(frame.sparkSession):
+            return _computed(frame, folder, path)
+        frame = frame.toArrow()
+    if not hasattr(frame, "__arrow_c_stream__"):
+        raise UsageError(
+            f"a {type(frame).__name__} is no frame",
+            hint="give a Spark DataFrame, a pyarrow Table, or what streams Arrow, such as polars' frames",
+        )
+    from pyarrow.parquet import ParquetWriter
+
+    try:
+        with pa.RecordBatchReader.from_stream(frame) as rows, ParquetWriter(path, rows.schema) as sink:
+            for batch in rows:
+                sink.write_batch(batch)
+    except (pa.ArrowException, ValueError) as error:
+        raise BadInputError(f"cannot be written as Parquet: {error}", file=FRAME) from error
+    return path
+
+
+def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
+    """As Spark computes it, under the settings of the session that it is of, but with whole microseconds."""
+    from pyspark.sql import DataFrame as Frame
     from pyspark.sql import SparkSession
+
+    from odfchain.spark.jobs import explain, run_job
+    from odfchain.spark.plans import jvm_of
+    from odfchain.spark.query_refusals import failed_query
+
+    # a clone, so that a setting of the user's session changes for nobody else
+    clone = frame._jdf.sparkSession().cloneSession()  # noqa: SLF001 - PySpark has no public way into the JVM
+    clone.conf().set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    session = SparkSession(frame.sparkSession.sparkContext, clone)
+    dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
+    rows = Frame(dataset.ofRows(clone, frame._jdf.logicalPlan()), session)  # noqa: SLF001
+    parts = folder / f"parts-{uuid.uuid4().hex}"
+    try:
+        run_job(session, lambda: rows.write.parquet(parts.as_uri()))
+    except OdfchainError:
+        raise
+    except Exception as error:
+        raise failed_query(error, FRAME) or explain(error, file=FRAME) from error
+    files = sorted(parts.glob("part-*.parquet"))
+    if len(files) == 1:
+        return files[0].rename(path)
+    return _joined(files, path)
+
+
+def _joined(files: list[Path], path: Path) -> Path:
+    from pyarrow.parquet import ParquetWriter
+
+    from odfchain.slices.reader import data_batches
+
+    with open_parquet(files[0]) as first:
+        schema = first.schema_arrow
+    with ParquetWriter(path, schema) as sink:
+        for file in files:
+            for batch in data_batches(file):
+                sink.write_batch(batch)
+            file.unlink()
+    return path
+
+
+# Batches of a stream, each ingested once: which ones are recorded, as the state of their source.
+#
+# A stream that was killed between a commit and its acknowledgement brings its last batch again. The commit
+# has
+# recorded which one it was (kind `odfchain/batch`), so it is known by its number. Of each stream the last
+# number is kept: numbers only grow, and a stream has one batch at a time.
+
+KIND = "odfchain/batch"
+_STREAMS = 16
+"""Streams into one source whose last batch is kept [count]: those that wrote last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of a stream, as whoever runs it numbers them."""
+
+    query: str
+    """What tells the stream from others, and stays the same when it is started again."""
+    number: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.query, str) or not isinstance(self.number, int) or self.number < 0:
+            raise UsageError("a batch is the name of its stream and a number, as in batch=('orders', 17)")
+
+    def is_recorded(self, state: DatasetState, source: str) -> bool:
+        """Whether it, or a later one of its stream, was ingested."""
+        return _recorded(state, source).get(self.query, -1) >= self.number
+
+    def after(self, state: DatasetState, source: str) -> SourceState:
+        """What is recorded with it."""
+        others = {query: n for query, n in _recorded(state, source).items() if query != self.query}
+        kept = dict([*others.items(), (self.query, self.number)][-_STREAMS:])
+        value = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+        return SourceState(source_name=source, kind=KIND, value=value)
+
+
+def _recorded(state: DatasetState, source: str) -> dict[str, int]:
+    """The last batch of each stream, the one that wrote last at the end."""
+    found = state.state_of_source(source)
+    if found is None or found[0].kind != KIND:
+        return {}
+    try:
+        value = json.loads(found[0].value)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) and all(type(n) is int for n in value.values()) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

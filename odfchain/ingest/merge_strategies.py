@@ -5,11 +5,11 @@ where this deliberately differs from the reference implementation):
 
 - Append takes every row; Ledger drops rows whose key was ever seen; both keep the order of event time, and of
   the file where event times are equal.
-- Snapshot compares the input with the recorded state (`odfchain.slices.rows_in_force`). Whether a row is
+- Snapshot compares the input with the recorded state (`odfchain.slices.state`). Whether a row is
   present is a flag, never the nullness of a column. `-R` and `-C` carry the recorded values, event time
   included; `+A` and `+C` carry the new ones.
 - A missing event time in the input is never a reason to see a change.
-- Keys compare null-safe; rows of one input that are equal are one (`odfchain.ingest.primary_keys`).
+- Keys compare null-safe; rows of one input that are equal are one (`odfchain.ingest.keys`).
 - Output is ordered by primary key and operation, so that `-C` stands right before its `+C`.
 
 No row reaches the driver, and every comparison is an expression of Spark's.
@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import BadInputError, IncompatibleSchemaError
-from odfchain.ingest.merge_input import MergeInput
-from odfchain.ingest.primary_keys import one_row_per_key, refuse_null_keys
-from odfchain.model import data_schema as ds
-from odfchain.model.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
-from odfchain.model.sources import (
+from odfchain.errors import BadInputError, GuardError, IncompatibleSchemaError
+from odfchain.ingest.keys import MergeInput, one_row_per_key, refuse_null_keys
+from odfchain.odf import schema as ds
+from odfchain.odf.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, TAKES_BACK
+from odfchain.odf.events import DatasetVocabulary
+from odfchain.odf.sources import (
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
@@ -34,16 +35,17 @@ from odfchain.model.sources import (
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
 )
-from odfchain.repo.operations import OPERATIONS, operations_problem
-from odfchain.repo.workspace_config import DuplicateKeys
+from odfchain.odf.times import Duration, Timestamp
 from odfchain.slices.marker import marker
-from odfchain.spark.columns import all_of, any_of, col, comparable
 from odfchain.spark.input_frames import ROW_ID
-from odfchain.spark.latest_rows import latest_rows
-from odfchain.spark.types import physical_type
+from odfchain.spark.types import RESERVED, all_of, any_of, col, comparable, latest_rows, physical_type
+from odfchain.text import cut
+from odfchain.workspace.config import DuplicateKeys, LateEdits
+from odfchain.workspace.dataset_state import ALLOW_FUTURE, OPERATIONS, operations_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
+
 
 OLD = "__odfchain_old"
 """Beside an input row: the operation of the recorded row of its key, null where there is none."""
@@ -371,3 +373,127 @@ def _upsert(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) ->
 def old_name(name: str) -> str:
     """What the recorded value of a column is called beside the new one."""
     return f"__odfchain_old_{name}"
+
+
+# Ledger inputs that bring known keys with other values: ignored, told, refused or recorded (RFC-009).
+#
+# The Ledger strategy by itself never looks at values: a key that was seen is seen. That is right for
+# ledgers,
+# and hides it when a source is not one.
+
+_EDITED, _TIME = "__odfchain_edited", "__odfchain_time"
+
+
+def merge_with_edits(
+    new: MergeInput,
+    history: DataFrame,
+    key: tuple[str, ...],
+    edits: LateEdits,
+    duplicates: DuplicateKeys = DuplicateKeys.REFUSE,
+) -> tuple[Merged, DataFrame]:
+    """(rows to append, the edited rows of the input); `history` has all columns.
+
+    Corrections stand where their new values stand in time, `-C` right before its `+C`.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    rows, left_out = one_row_per_key(new, key, duplicates)
+    compared, seen = _compared(rows, new, history, key), Observation()
+    observed = compared.observe(seen, F.count_if(col(_EDITED)).alias("edits"))
+    change = F.when(col(OLD).isNull(), F.array(row_struct(APPEND, new)))
+    if edits is LateEdits.CORRECT:
+        change = change.when(col(_EDITED), correction(new))
+    timed = observed.withColumn(_TIME, col(new.vocabulary.event_time_column))
+    out = exploded(timed, change.otherwise(F.array()), new, ROW_ID, _TIME)
+    order = (_TIME, ROW_ID, new.vocabulary.operation_type_column)
+    return Merged(out, order, edits=seen, duplicates=left_out), compared.where(_EDITED)
+
+
+def _compared(rows: DataFrame, new: MergeInput, history: DataFrame, key: tuple[str, ...]) -> DataFrame:
+    """The input beside the latest recorded row of each key, and whether it edits that."""
+    state = current_state(history, key, new, retracted=True)
+    joined = join_state(rows, state, key, new, "left")
+    changed = any_of(is_changed(n, new) for n in new.schema.names if n not in key)
+    in_force = col(OLD).isNotNull() & ~col(OLD).isin(*TAKES_BACK)
+    return joined.withColumn(_EDITED, in_force & changed)
+
+
+def first_edit(edited: DataFrame, new: MergeInput, key: tuple[str, ...]) -> BadInputError:
+    """The first edited row of an input as an error. Called only when there is one."""
+    others = [n for n in new.schema.names if n not in key]
+    flags = [is_changed(n, new).alias(f"{RESERVED}changed_{i}") for i, n in enumerate(others)]
+    (row,) = edited.select("*", *flags).orderBy(ROW_ID).limit(1).collect()
+    shown = ", ".join(f"{n}={row[n]!r}" for n in key)
+    column = next(n for i, n in enumerate(others) if row[f"{RESERVED}changed_{i}"])
+    return BadInputError(
+        f"key ({shown}) is recorded with another {column}: {row[old_name(column)]!r}, not {row[column]!r}",
+        file=new.file,
+        row=new.frame.where(col(ROW_ID) < row[ROW_ID]).count() + 1,
+        hint="late edits can be ignored or recorded as corrections: see --late-edits",
+    )
+
+
+# The rows of an input that are dated further in the future than is believed (RFC-014).
+
+_DAY_MS = 86_400_000
+_SHOWN = 120
+_TIMES = 100
+
+
+def times_after(written: Path, vocabulary: DatasetVocabulary, bound: Timestamp) -> list[int]:
+    """The first later event times that a slice adds rows of [ms]; taking such rows back is always right."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    op, time = vocabulary.operation_type_column, vocabulary.event_time_column
+    table = pq.read_table(written, columns=[op, time])
+    times = table[time]
+    if pa.types.is_date(times.type):
+        times = pc.multiply(times.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()), _DAY_MS)
+    else:
+        times = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())
+    back = pc.is_in(table[op].cast(pa.int32()), pa.array(TAKES_BACK, pa.int32()))
+    late = times.filter(pc.and_not(pc.greater(times, bound.epoch_ms), back))
+    late_times: list[int] = late.unique().to_pylist()[:_TIMES]
+    return late_times
+
+
+def first_future_row(
+    new: MergeInput, times: list[int], event_time: Timestamp, bound: Timestamp, system_time: Timestamp
+) -> GuardError:
+    """The first row of the input at one of these times [ms], as an error; rows without have `event_time`."""
+    from pyspark.sql import functions as F
+
+    name = new.vocabulary.event_time_column
+    given = col(name).cast("timestamp")
+    time = F.coalesce(given, F.timestamp_millis(F.lit(event_time.epoch_ms)))
+    future = new.frame.where(F.unix_millis(time).isin(times))
+    shown = [col(n).cast("string").alias(f"c{i}") for i, n in enumerate(_plain(new))]
+    columns = [col(ROW_ID), time.cast("string").alias("time"), given.isNull().alias("none"), *shown]
+    rows = future.orderBy(ROW_ID).limit(1).select(*columns).collect()
+    after = Duration(bound.epoch_ms - system_time.epoch_ms)
+    limit = f"{bound} ({after} after the system time {system_time})"
+    if not rows:  # the input does not read the same twice
+        return _refused(f"{new.file}: a row has an event time later than {limit}")
+    row = rows[0]
+    number = new.frame.where(col(ROW_ID) < row[ROW_ID]).count() + 1
+    values = ", ".join(f"{n}={row[f'c{i}']!r}" for i, n in enumerate(_plain(new)) if n != name)
+    whose = "the row has no event time, and that of the source" if row["none"] else "its event time"
+    return _refused(
+        f"{new.file}: row {number:,} ({cut(values, _SHOWN)}): {whose}, {row['time']}, is later than {limit}"
+    )
+
+
+def _refused(message: str) -> GuardError:
+    return GuardError(
+        message,
+        flag=ALLOW_FUTURE,
+        setting="set ingest.maxFuture, or the source's `watermark: {maxFuture: …}`",
+    )
+
+
+def _plain(new: MergeInput) -> list[str]:
+    """The first columns, to tell the row by."""
+    return list(new.schema.names)[:4]

@@ -7,19 +7,42 @@ appended to (RFC-001).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from odfchain.chain.schema_rules import canonical
-from odfchain.codec.arrow import slice_schema
-from odfchain.digest.logical import check_hashable
-from odfchain.errors import BadInputError, IncompatibleSchemaError, SchemaError
-from odfchain.model import data_schema as ds
-from odfchain.model.ddl import type_name
-from odfchain.model.enums import TimeUnit
-from odfchain.model.events import DatasetVocabulary
-from odfchain.model.recordable import check_recordable, recorded
-from odfchain.repo.system_columns import SystemColumns
+from odfchain.chain.rules import canonical
+from odfchain.errors import (
+    BadInputError,
+    CodecError,
+    FetchError,
+    IncompatibleSchemaError,
+    ManifestError,
+    SchemaError,
+)
+from odfchain.ingest.fetch_files import check_pattern
+from odfchain.ingest.fetch_url import check_url
+from odfchain.ingest.merge_strategies import check_strategy, takes_operations
+from odfchain.ingest.read_csv import codec_name
+from odfchain.ingest.read_formats import declared_schema, dialect_of
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf import sources as src
+from odfchain.odf.arrow_schema import schema_of_event, slice_schema
+from odfchain.odf.enums import TimeUnit
+from odfchain.odf.events import DatasetVocabulary
+from odfchain.odf.logical_hash import check_hashable
+from odfchain.odf.schema import check_recordable, recorded, type_name
+from odfchain.spark.input_frames import InputFrame
+from odfchain.spark.parse import TextRules, or_fail, parse_text
+from odfchain.spark.types import check_columns, col
+from odfchain.storage.template import names_in
+from odfchain.storage.urls import read_target
+from odfchain.text import first_line, one_line, printable
+from odfchain.workspace.config import SystemColumns
+from odfchain.workspace.dataset_state import DatasetState
 
 MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 
@@ -265,3 +288,269 @@ def _without_nullability(data_type: ds.DataType) -> ds.DataType:
 
 def _shown(fields: list[ds.DataField]) -> str:
     return ", ".join(f"{f.name} {type_name(f.type)}" for f in fields)
+
+
+# Fix-ups for inputs whose schema nobody declared.
+#
+# Columns that collide with system columns get a leading underscore, and an event time column of whole
+# numbers
+# (seconds) or text becomes a timestamp, which the writer cuts to milliseconds like any other. With a
+# declared
+# schema none of this happens: there a collision or a wrong type is an error. Facts in
+# `fixtures/conformance/writer_cases.json` (`inference_…`).
+
+_WHOLE = (
+    ds.DataTypeInt16,
+    ds.DataTypeInt32,
+    ds.DataTypeInt64,
+    ds.DataTypeUInt16,
+    ds.DataTypeUInt32,
+    ds.DataTypeUInt64,
+)
+
+
+def fix_up(source: InputFrame, vocabulary: DatasetVocabulary, *, operations: bool) -> InputFrame:
+    """The input with colliding columns renamed and event time made a timestamp."""
+    return _event_time(_rename(source, vocabulary, operations=operations), vocabulary)
+
+
+def _rename(source: InputFrame, vocabulary: DatasetVocabulary, *, operations: bool) -> InputFrame:
+    reserved = {vocabulary.offset_column, vocabulary.system_time_column}
+    if not operations:
+        reserved.add(vocabulary.operation_type_column)
+    taken = set(source.schema.names)
+    names: dict[str, str] = {}
+    for name in source.schema.names:
+        if name in reserved:
+            new = f"_{name}"
+            while new in taken:
+                new = f"_{new}"
+            names[name] = new
+            taken.add(new)
+    if not names:
+        return source
+    fields = tuple(
+        dataclasses.replace(f, name=names[f.name]) if f.name in names else f for f in source.schema.fields
+    )
+    return dataclasses.replace(
+        source,
+        frame=source.frame.withColumnsRenamed(names),
+        text=source.text.withColumnsRenamed(names) if source.text is not None else None,
+        schema=ds.DataSchema(fields=fields),
+    )
+
+
+def _event_time(source: InputFrame, vocabulary: DatasetVocabulary) -> InputFrame:
+    from pyspark.sql import functions as F
+
+    name = vocabulary.event_time_column
+    field = source.schema.field(name)
+    if field is None:
+        return source
+    value = col(name)
+    if isinstance(field.value_type, _WHOLE):
+        value = F.timestamp_seconds(value.cast("bigint"))
+    elif isinstance(field.value_type, ds.DataTypeString):
+        value = or_fail(value, parse_text(value, US_UTC, TextRules()), name, required=False)
+    else:
+        return source
+    fields = tuple(
+        ds.DataField(name=name, type=ds.optional(US_UTC)) if f.name == name else f
+        for f in source.schema.fields
+    )
+    return dataclasses.replace(
+        source, frame=source.frame.withColumn(name, value), schema=ds.DataSchema(fields=fields)
+    )
+
+
+# What a definition says can be done: what no run could ever do with it is refused when it is added.
+#
+# The rules are those of the runs, asked about the columns that a source declares; what a query makes of
+# them,
+# or a file brings, is known later. Chains of others may hold such events: they are pulled as the
+# specification
+# says, and nothing here looks at them. Source: specification "DatasetSnapshot", "Metadata Events"; RFC-005.
+
+_INSIDE = re.compile(r"\b(?:read|merge)\.([a-zA-Z]+)\b")
+"""How the rules of runs call a part of a source."""
+_COLUMNS = "the declared columns"
+_NO_OPERATION = (
+    ds.DataTypeDate, ds.DataTypeTime, ds.DataTypeTimestamp, ds.DataTypeBinary,
+    ds.DataTypeStruct, ds.DataTypeList, ds.DataTypeMap,
+)  # fmt: skip
+
+
+def check_usable(
+    events: Sequence[ev.MetadataEvent],
+    before: DatasetState | None = None,
+    recorded: Collection[ev.MetadataEvent] | None = None,
+) -> None:
+    """Runs can do what the events of a definition say, as far as it is known; they have the form of blocks.
+
+    `before` is the dataset so far, if it is there; `recorded` are those that are to be recorded (None: all).
+
+    Raises:
+        ManifestError: they cannot; with the path in the definition.
+    """
+    vocabulary = before.vocabulary if before is not None else ev.DatasetVocabulary()
+    schema = before.schema if before is not None else None
+    for index, event in enumerate(events):
+        if isinstance(event, ev.SetVocab):
+            _check_names(event, f"metadata[{index}]")
+            vocabulary = ev.DatasetVocabulary.from_event(event)
+    chosen = [(f"metadata[{i}]", e) for i, e in enumerate(events) if recorded is None or e in recorded]
+    for path, event in chosen:
+        if isinstance(event, ev.SetDataSchema):
+            schema = _declared(event, vocabulary, path)
+    for path, event in chosen:
+        match event:
+            case ev.SetPollingSource() | ev.AddPushSource():
+                _check_source(event, vocabulary, schema, path)
+            case ev.SetLicense():
+                _check_license(event, path)
+            case ev.SetAttachments():
+                _check_attachments(event, path)
+            case ev.SetInfo():
+                for number, word in enumerate(event.keywords or ()):
+                    if not word.strip():
+                        raise ManifestError("a keyword is expected", path=f"{path}.keywords[{number}]")
+
+
+# --- columns ---------------------------------------------------------------------------------------
+
+
+def _check_names(event: ev.SetVocab, path: str) -> None:
+    given = {
+        "offsetColumn": event.offset_column,
+        "operationTypeColumn": event.operation_type_column,
+        "systemTimeColumn": event.system_time_column,
+        "eventTimeColumn": event.event_time_column,
+    }
+    names = dict(zip(given, ev.DatasetVocabulary.from_event(event).columns, strict=True))
+    for key, name in given.items():
+        if name is None:
+            continue
+        if not name.strip():
+            raise ManifestError("the name of a column is expected", path=f"{path}.{key}")
+        with _at(f"{path}.{key}"):
+            check_columns([name], "")
+        other = next((k for k, n in names.items() if n == name and k != key), None)
+        if other is not None:
+            raise ManifestError(f"{one_line(name)!r} is the name that {other} has", path=f"{path}.{key}")
+
+
+def _declared(event: ev.SetDataSchema, vocabulary: ev.DatasetVocabulary, path: str) -> ds.DataSchema:
+    with _at(f"{path}.schema"):
+        schema = schema_of_event(event.raw_arrow_schema, event.schema)
+        check_declared(schema, vocabulary)
+        if "" in schema.names:
+            raise SchemaError("a column has no name")
+        check_columns(schema.names, "")
+        try:
+            check_hashable(slice_schema(schema))
+        except ValueError as error:  # such as a column that is null and may not be
+            raise SchemaError(first_line(error)) from None
+    return schema
+
+
+def _check_source(
+    event: ev.SetPollingSource | ev.AddPushSource,
+    vocabulary: ev.DatasetVocabulary,
+    dataset: ds.DataSchema | None,
+    path: str,
+) -> None:
+    _check_reading(event.read, path)
+    if isinstance(event, ev.SetPollingSource):
+        _check_fetching(event, path)
+    columns = declared_schema(event.read) if event.preprocess is None else None
+    merge = event.merge
+    if columns is not None:
+        with _at(f"{path}.read.schema"):
+            check_columns(columns.names, _COLUMNS)
+            columns, *_ = settled(columns, dataset, vocabulary, _COLUMNS, operations=takes_operations(merge))
+    with _at(f"{path}.merge"):
+        operation = vocabulary.operation_type_column
+        check_strategy(merge, columns, _COLUMNS, operation=operation)
+        _check_key(merge, vocabulary)
+        field = columns.field(operation) if columns is not None and takes_operations(merge) else None
+        if field is not None and isinstance(field.value_type, _NO_OPERATION):
+            raise SchemaError(f"column {operation!r} cannot say what a row does: a whole number is expected")
+
+
+def _check_key(merge: src.MergeStrategy, vocabulary: ev.DatasetVocabulary) -> None:
+    compared = merge.compare_columns if isinstance(merge, src.MergeStrategySnapshot) else None
+    for what, names in (("primaryKey", src.primary_key(merge)), ("compareColumns", compared or ())):
+        for name in names:
+            if name in vocabulary.columns[:3]:
+                raise SchemaError(
+                    f"merge.{what} names {name!r}, which belongs to the change and not to the record"
+                )
+
+
+# --- reading and fetching --------------------------------------------------------------------------
+
+
+def _check_reading(read: src.ReadStep, path: str) -> None:
+    if isinstance(read, src.ReadStepCsv | src.ReadStepJson | src.ReadStepNdJson):
+        with _at(f"{path}.read.encoding"):
+            codec_name(read.encoding)
+    if isinstance(read, src.ReadStepCsv):
+        with _at(f"{path}.read"):
+            dialect_of(read)
+
+
+def _check_fetching(event: ev.SetPollingSource, path: str) -> None:
+    fetch = event.fetch
+    if isinstance(fetch, src.FetchStepUrl) and not names_in([fetch.url]):
+        with _at(f"{path}.fetch.url"):
+            check_url(fetch.url)
+    glob = fetch.path if isinstance(fetch, src.FetchStepFilesGlob) else "/"
+    if not (glob.startswith("/") or names_in([glob])):
+        raise ManifestError("an absolute path like /data/*.csv is expected", path=f"{path}.fetch.path")
+    time = getattr(fetch, "event_time", None)
+    if isinstance(time, src.EventTimeSourceFromPath):
+        with _at(f"{path}.fetch.eventTime.pattern"):
+            check_pattern(time.pattern)
+    for index, step in enumerate(event.prepare or ()):
+        if isinstance(step, src.PrepStepPipe) and not (step.command and step.command[0]):
+            raise ManifestError("a command is expected", path=f"{path}.prepare[{index}].command")
+
+
+# --- what is said of a dataset ---------------------------------------------------------------------
+
+
+def _check_license(event: ev.SetLicense, path: str) -> None:
+    try:
+        read_target(event.website_url)
+    except ValueError:
+        raise ManifestError(
+            f"{one_line(event.website_url)!r} is not an http or https URL",
+            path=f"{path}.websiteUrl",
+            hint="write it like https://creativecommons.org/licenses/by/4.0/",
+        ) from None
+
+
+def _check_attachments(event: ev.SetAttachments, path: str) -> None:
+    seen: set[str] = set()
+    for index, item in enumerate(event.attachments.items):
+        parts = item.path.split("/")
+        problem = None
+        if not {"", ".", ".."}.isdisjoint(parts) or printable(item.path) != item.path:
+            problem = f"{one_line(item.path)!r} is not the path of a file below a folder, like docs/README.md"
+        elif item.path in seen:
+            problem = f"{one_line(item.path)!r} is attached twice"
+        if problem is not None:
+            raise ManifestError(problem, path=f"{path}.attachments.items[{index}].path")
+        seen.add(item.path)
+
+
+@contextmanager
+def _at(path: str) -> Iterator[None]:
+    """What a rule of a run says, said of a place in the definition."""
+    try:
+        yield
+    except (BadInputError, CodecError, FetchError, IncompatibleSchemaError, SchemaError) as error:
+        inside = _INSIDE.search(error.message)
+        raise ManifestError(
+            one_line(error.message, 500), path=f"{path}.{inside[1]}" if inside else path, hint=error.hint
+        ) from None

@@ -9,58 +9,380 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import GuardError, OdfchainError
-from odfchain.ingest.changelogs import has_back_without_time, refuse_in_vain, with_times_taken_back
-from odfchain.ingest.checkpoint import look_back, read_recorded
-from odfchain.ingest.future_rows import first_future_row, times_after
-from odfchain.ingest.known_keys import LARGEST_INPUT, only_relevant
-from odfchain.ingest.late_edits import first_edit, merge_with_edits
-from odfchain.ingest.merge_input import MergeInput
+from odfchain.errors import BadInputError, GuardError, NothingToCommitError, OdfchainError
+from odfchain.ingest.keys import (
+    LARGEST_INPUT,
+    LookBack,
+    MergeInput,
+    check_repeated,
+    first_bad_key,
+    look_back,
+    notes_on_duplicates,
+    only_relevant,
+    read_recorded,
+    recorded_rows,
+)
 from odfchain.ingest.merge_strategies import (
     Merged,
     check_strategy,
+    current_state,
     first_bad_operation,
+    first_edit,
+    first_future_row,
     first_torn_correction,
     history_columns,
     merge,
+    merge_with_edits,
+    old_name,
     takes_operations,
+    times_after,
 )
-from odfchain.ingest.primary_keys import check_repeated, first_bad_key, notes_on_duplicates
 from odfchain.ingest.schema_fit import settled
-from odfchain.ingest.write_events import data_slices, recorded_write
-from odfchain.ingest.writer_state import WriteOptions, WriterState, Written
-from odfchain.model import data_schema as ds
-from odfchain.model.enums import CORRECT_FROM, CORRECT_TO, TAKES_BACK
-from odfchain.model.events import (
-    DatasetVocabulary,
-)
-from odfchain.model.sources import (
+from odfchain.limits import AUDIT
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import schema_event
+from odfchain.odf.enums import CORRECT_FROM, CORRECT_TO, TAKES_BACK
+from odfchain.odf.events import AddData, Checkpoint, DatasetVocabulary, DataSlice, MetadataEvent, SourceState
+from odfchain.odf.identity import Multihash
+from odfchain.odf.sources import (
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
     MergeStrategyLedger,
     MergeStrategySnapshot,
+    WatermarkRule,
     primary_key,
 )
-from odfchain.repo.recorded import RecordedRows, RecordedSlice, keeps_state
-from odfchain.repo.system_columns import SystemColumns
-from odfchain.repo.workspace_config import LateEdits
+from odfchain.odf.times import Duration, Timestamp
+from odfchain.slices.state import SliceFile
 from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times
-from odfchain.spark.columns import col
 from odfchain.spark.executor_files import StoreFolder, files_of
-from odfchain.spark.failure import explain, is_of_spark
-from odfchain.spark.input_frames import FinerTimes, InputFrame, empty_input, first_bad_row, is_milliseconds
-from odfchain.spark.job import run_job
+from odfchain.spark.input_frames import (
+    ROW_ID,
+    FinerTimes,
+    InputFrame,
+    empty_input,
+    first_bad_row,
+    is_milliseconds,
+)
+from odfchain.spark.jobs import explain, is_of_spark, run_job
 from odfchain.spark.parse import has_microseconds, to_milliseconds
-from odfchain.spark.types import physical_type
+from odfchain.spark.types import all_of, col, physical_type
+from odfchain.workspace.commit import StagedFile, slice_path
+from odfchain.workspace.config import DuplicateKeys, LateEdits, SystemColumns
+from odfchain.workspace.corrections import SOURCES, are_of_several_keys, taken_back_in_vain
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DEFAULT_RULE, DatasetState, latest_believed, of_data
+from odfchain.workspace.read_slices import RecordedRows, RecordedSlice, keeps_state
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
+
+
+# What a write knows of its dataset, how it is to be done, and what it comes to.
+
+
+@dataclass(frozen=True, slots=True)
+class WriterState:
+    """What a write needs to know of the dataset, pending transactions included."""
+
+    vocabulary: DatasetVocabulary
+    merge: MergeStrategy
+    schema: ds.DataSchema | None
+    prev_offset: int | None
+    checkpoint: Checkpoint | None
+    watermark: Timestamp | None
+    source_state: SourceState | None
+    recorded: Callable[[], RecordedRows]
+    """What there is to look back at, found when asked for."""
+    has_source: bool = False
+    """Whether the chain defines where rows come from; without that a new column is taken for an accident."""
+    odf_schema: bool = False
+    """Whether the schema in force is declared in the ODF form, so that a new one is as well."""
+    has_several_keys: Callable[[], bool] = lambda: False
+    """Whether sources tell records apart by different keys; found when asked for."""
+    dataset: DatasetFiles | None = field(default=None, repr=False, compare=False)
+    """Where slices are that executors put into its store; None where they see the staging folder."""
+    since: float = field(default_factory=time.monotonic, repr=False, compare=False)
+    """When the run began, before which nothing of it was put into the store [s, `time.monotonic`]."""
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the next record."""
+        return 0 if self.prev_offset is None else self.prev_offset + 1
+
+    def keys(self, kind: str) -> str:
+        """What the keys of slices (`data`) or checkpoints (`checkpoints`) begin with, for executors."""
+        return "" if self.dataset is None else self.dataset.keys(kind)
+
+    def path_of(self, facts: SliceFacts) -> Path:
+        """The file of a slice that was just written; one that is in the store comes here now."""
+        return (
+            Path(facts.path)
+            if self.dataset is None
+            else slice_path(self.dataset, staged_file(facts, self.since))
+        )
+
+    @classmethod
+    def of(
+        cls,
+        dataset: DatasetFiles,
+        state: DatasetState,
+        strategy: MergeStrategy,
+        session: Callable[[], SparkSession],
+    ) -> WriterState:
+        """The state of a dataset at a head, for writes in a session."""
+        return cls(
+            vocabulary=state.vocabulary,
+            merge=strategy,
+            schema=state.schema,
+            prev_offset=state.last_offset,
+            checkpoint=state.checkpoint,
+            watermark=state.watermark,
+            source_state=state.source_state,
+            has_source=state.polling_source is not None or bool(state.push_sources),
+            odf_schema=state.odf_schema,
+            recorded=functools.cache(lambda: recorded_rows(dataset, state, session)),
+            has_several_keys=lambda: are_of_several_keys(
+                block.block.event for block in state.chain.nearest_all(*SOURCES, head=state.head)
+            ),
+            dataset=dataset,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How one input is written."""
+
+    system_time: Timestamp
+    event_time: Timestamp
+    """Event time of rows that carry none."""
+    staging: Path
+    new_source_state: SourceState | None = None
+    new_watermark: Timestamp | None = None
+    """Overrides the computed watermark."""
+    advances: bool = False
+    """The watermark follows `event_time`, unless the input's rows have event times of their own."""
+    allow_empty: bool = False
+    max_retract_ratio: float = 1.0
+    late_edits: LateEdits = LateEdits.IGNORE
+    """What to do with known keys that have other values (Ledger)."""
+    duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
+    """What to do with rows of the input that have one key and other values (Ledger, Snapshot)."""
+    system_columns: SystemColumns = SystemColumns.SPECIFICATION
+    """Types of offsets and operations, where the dataset has no schema yet."""
+    watermark: WatermarkRule = DEFAULT_RULE
+    max_future: Duration | None = None
+    """How far after the system time an event time may lie; None is no bound."""
+    allow_future: bool = False
+    """Take rows beyond that bound; the watermark stays within it."""
+    slice_bytes: int = 0
+    """A larger input becomes slices of at most so many bytes of values each; 0: always one."""
+
+    @property
+    def latest_believed(self) -> Timestamp | None:
+        """The bound on event times; None is none."""
+        return None if self.max_future is None else latest_believed(self.system_time, self.max_future)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A transaction that is ready to be committed, and the state after it."""
+
+    events: tuple[MetadataEvent, ...]
+    slices: tuple[StagedFile, ...]
+    checkpoint: StagedFile | None
+    state: WriterState
+    facts: tuple[SliceFacts, ...]
+    """Of each slice."""
+    input_rows: int
+    notes: tuple[str, ...] = ()
+    """What the user should know about how the input was made to fit."""
+
+
+def staged_file(facts: SliceFacts, since: float) -> StagedFile:
+    """A slice that was written, as what is to be committed."""
+    path = Path(facts.path) if facts.path else None
+    return StagedFile(path, Multihash.parse(facts.physical_hash), facts.footer, since)
+
+
+# What a write comes to in a dataset's history: which events record it.
+
+
+def recorded_write(
+    state: WriterState,
+    target: ds.DataSchema | None,
+    facts: tuple[SliceFacts, ...],
+    back: LookBack | None,
+    options: WriteOptions,
+    *,
+    input_rows: int,
+    notes: tuple[str, ...] = (),
+) -> Written:
+    """The events that record a write, by the writer rules.
+
+    Of several slices the last one says what comes of the input: whoever stops at one before it is told no
+    watermark that later rows lie behind, and not that the source was read.
+    """
+    events: list[MetadataEvent] = []
+    if target is not None and target != state.schema:
+        events.append(schema_event(target, odf_form=state.odf_schema))
+    after = dataclasses.replace(state, schema=target or state.schema)
+    slices = data_slices(facts, state.next_offset)
+    for new_data in slices[:-1]:
+        before = after
+        carried = back.carried if back else None
+        after = dataclasses.replace(before, prev_offset=new_data.offset_interval.end, checkpoint=carried)
+        events.append(_add_data(before, after, new_data))
+    before, last = after, slices[-1] if slices else None
+    after = dataclasses.replace(
+        before,
+        prev_offset=last.offset_interval.end if last else before.prev_offset,
+        checkpoint=back.checkpoint if back else state.checkpoint,
+        watermark=_of_rows(state, facts, options),
+        source_state=options.new_source_state or state.source_state,
+        recorded=back.recorded if back else state.recorded,
+    )
+    advanced = _advanced(after, options)
+    if last is None:
+        after = advanced
+    if last is not None or after.watermark != state.watermark or after.source_state != state.source_state:
+        events.append(_add_data(before, after, last))
+    if after != advanced:  # rows that are only taken back have older event times
+        events.append(_add_data(after, advanced, None))
+        after = advanced
+    if not events:
+        raise NothingToCommitError("nothing to commit", input_rows=input_rows, notes=notes)
+    staged = tuple(staged_file(each, state.since) for each in facts)
+    return Written(tuple(events), staged, back.staged if back else None, after, facts, input_rows, notes)
+
+
+def _add_data(before: WriterState, after: WriterState, new_data: DataSlice | None) -> AddData:
+    return AddData(
+        prev_checkpoint=before.checkpoint.physical_hash if before.checkpoint else None,
+        prev_offset=before.prev_offset,
+        new_data=new_data,
+        new_checkpoint=after.checkpoint,
+        new_watermark=after.watermark,
+        new_source_state=after.source_state,
+    )
+
+
+def _of_rows(state: WriterState, facts: tuple[SliceFacts, ...], options: WriteOptions) -> Timestamp | None:
+    if options.new_watermark is not None:
+        return options.new_watermark
+    times = [each.max_event_time_ms for each in facts if each.max_event_time_ms is not None]
+    latest = max(times, default=None)
+    return _after_time(state, latest, options)
+
+
+def _advanced(state: WriterState, options: WriteOptions) -> WriterState:
+    """The state with the watermark that the input's own event time gives it, which no row need have."""
+    latest = options.event_time.epoch_ms if options.advances and options.new_watermark is None else None
+    return dataclasses.replace(state, watermark=_after_time(state, latest, options))
+
+
+def _after_time(state: WriterState, latest_ms: int | None, options: WriteOptions) -> Timestamp | None:
+    bound = options.latest_believed
+    return of_data(state.watermark, latest_ms, options.watermark, options.system_time, bound)
+
+
+def data_slices(facts: tuple[SliceFacts, ...], start: int) -> list[DataSlice]:
+    """The slices as blocks name them, the first record of all at an offset."""
+    starts = itertools.accumulate((each.rows for each in facts), initial=start)
+    return [each.slice_at(first) for each, first in zip(facts, starts, strict=False)]
+
+
+# A stream that says itself what each row does: what it takes back is in force when it is recorded.
+#
+# A row that takes another back has the event time of that one, and means it where it says none. Whether it
+# is
+# in force then is judged by the rule of check 10 (`odfchain.workspace.corrections`). Source: RFC-052.
+
+_BEFORE = "__odfchain_before"
+
+
+def takes_back(new: MergeInput) -> Column:
+    """Whether a row of the input takes another one back."""
+    return col(new.vocabulary.operation_type_column).try_cast("int").isin(*TAKES_BACK)
+
+
+def has_back_without_time(new: MergeInput) -> bool:
+    """Whether a row takes another back and does not say of which event time that one is."""
+    name = new.vocabulary.event_time_column
+    return bool(new.frame.where(takes_back(new) & col(name).isNull()).limit(1).collect())
+
+
+def with_times_taken_back(new: MergeInput, history: DataFrame | None, event_time: Column) -> MergeInput:
+    """The input whose rows that take back without an event time have that of the row that they take back.
+
+    That is the newest one with their other values, of those before them in the input or else of the recorded
+    ones. Rows that are added without an event time have `event_time`.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    time, op = new.vocabulary.event_time_column, new.vocabulary.operation_type_column
+    values = tuple(name for name in new.schema.names if name not in (time, op))
+    alike = Window.partitionBy(*[col(name) for name in values]).orderBy(col(ROW_ID))
+    frame = new.frame.withColumn(_BEFORE, F.lag(F.coalesce(col(time), event_time)).over(alike))
+    before = col(_BEFORE)
+    if history is not None:
+        state = current_state(history, values, new)
+        same = all_of(col(name).eqNullSafe(col(old_name(name))) for name in values)
+        frame, before = frame.join(state, same, "left"), F.coalesce(before, col(old_name(time)))
+    filled = F.when(takes_back(new) & col(time).isNull(), before).otherwise(col(time))
+    frame = frame.withColumn(time, filled).select(*[col(name) for name in new.frame.columns])
+    return dataclasses.replace(new, frame=frame)
+
+
+def refuse_in_vain(
+    session: Callable[[], SparkSession],
+    state: WriterState,
+    facts: tuple[SliceFacts, ...],
+    new: MergeInput,
+    order: tuple[str, ...],
+) -> tuple[str, ...]:
+    """Nothing is taken back that is not in force; returns what the user should know.
+
+    Raises:
+        BadInputError: a row takes back what is not; the message has the first.
+        ObjectNotFoundError, ObjectCorruptedError: an earlier slice is missing or damaged.
+    """
+    count = sum(each.ops.get(str(code), 0) for each in facts for code in TAKES_BACK)
+    if count > AUDIT.retractions:  # as in a verification
+        return (f"{count:,} rows are taken back; whether they were there is not checked",)
+    names = state.vocabulary
+    recorded = [SliceFile(piece.locate, names, piece.offsets) for piece in state.recorded().slices]
+    slices = zip(facts, data_slices(facts, state.next_offset), strict=True)
+    asked = [
+        SliceFile(functools.partial(state.path_of, each), names, made.offset_interval)
+        for each, made in slices
+    ]
+    wrong = taken_back_in_vain([*recorded, *asked], asked, in_force=not state.has_several_keys())
+    if len(wrong):
+        raise run_job(session(), lambda: _in_vain(new, order, int(wrong[0]) - state.next_offset))
+    return ()
+
+
+def _in_vain(new: MergeInput, order: tuple[str, ...], place: int) -> BadInputError:
+    """The row that stands at a place of the slices, as an error."""
+    ordered = new.frame.orderBy(*[col(name).asc_nulls_first() for name in order])
+    (row,) = ordered.offset(place).limit(1).select(ROW_ID).collect()
+    return BadInputError(
+        "takes back (-R, 1, or -C, 2) values that no row in force has",
+        file=new.file,
+        row=new.frame.where(col(ROW_ID) < row[ROW_ID]).count() + 1,
+        hint="write the values and the event time that were recorded; where no event time is written, it is "
+        "that of the newest row with the same values",
+    )
 
 
 def write_input(
@@ -216,8 +538,7 @@ def _write_rows(
     source: InputFrame,
     options: WriteOptions,
 ) -> tuple[SliceFacts, ...]:
-    from odfchain.spark.several_slices import write_slices
-    from odfchain.spark.stage import write_frame
+    from odfchain.spark.stage import write_frame, write_slices
 
     spec = SliceSpec.of(
         target, state.vocabulary, state.next_offset, options.system_time.epoch_ms, options.staging

@@ -12,15 +12,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from odfchain.branch.block_graph import BlockGraph
-from odfchain.branch.diffing import read_changes, schema_of_changes
-from odfchain.branch.row_history import all_changes, history_schema, primary_key_of
+from odfchain.branches.branches import BlockGraph
+from odfchain.branches.diff import read_changes, schema_of_changes
+from odfchain.branches.row_history import all_changes, history_schema, primary_key_of
 from odfchain.errors import QueryError, SchemaError, UsageError
-from odfchain.ids.multihash import Multihash
-from odfchain.query.checked_slices import CheckedSlices
-from odfchain.query.pins import Pin
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.fetched_branches import is_known_here
+from odfchain.odf.identity import Multihash
+from odfchain.query.resolved_tables import CheckedSlices, Pin
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.merge_record import is_known_here
 
 if TYPE_CHECKING:
     import pyarrow as pa

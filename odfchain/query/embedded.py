@@ -9,7 +9,9 @@ and no names but those it is given (RFC-033).
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -18,25 +20,211 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.codec.uuids import mapped
 from odfchain.errors import EngineError, OdfchainError, QueryError
-from odfchain.limits import OWN
-from odfchain.query.checked_slices import CheckedSlices
-from odfchain.query.engine_says import engine_says
-from odfchain.query.interval_arrays import number_schema, reread
-from odfchain.query.pins import Pin, Pins
-from odfchain.query.projections import FUNCTIONS, Call, relation_of
-from odfchain.query.query_result import QueryResult, SlicesRead
-from odfchain.query.relations import Relation
-from odfchain.query.text_bounds import check_text
-from odfchain.query.time_travel import with_points
-from odfchain.text import one_line
+from odfchain.limits import ASKED, OWN, AskedLimits
+from odfchain.odf.arrow_schema import mapped
+from odfchain.query.answers import number_schema, reread
+from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins, Relation
+from odfchain.query.results import QueryResult, SlicesRead
+from odfchain.query.table_functions import FUNCTIONS, Call, dotted_name, relation_of, with_points
+from odfchain.text import excerpt, located, one_line
 
 if TYPE_CHECKING:
     import datafusion as df
     import pyarrow as pa
 
     from odfchain.query.change_relations import Changes
+
+
+# What DataFusion says about a query, as an error of this project: what is wrong, where, what to write.
+
+_POSITION = re.compile(r" at Line: (\d+), Column: (\d+)")
+_NO_TABLE = re.compile(r"table '(.*)' not found", re.DOTALL)
+_NO_COLUMN = re.compile(r"No field named (.*?)\.(?:\s|$)", re.DOTALL)
+_VALID = re.compile(r"Valid fields are (.*)\.\s*$", re.DOTALL)
+_MEANT = re.compile(r"Did you mean '(.*?)'\?")
+_NO_FUNCTION = re.compile(
+    r"Invalid function '(\w+)'|table function '(\w+)' not found|There is no (?:UDF )?function (\w+)",
+    re.IGNORECASE,
+)
+_KIND = re.compile(
+    r"^(?:DataFusion error: )?(?:Error during planning|Schema error|SQL error|"
+    r"This feature is not implemented|Execution error|Arrow error|"
+    r"Optimizer rule '\w+' failed|Invalid or Unsupported Configuration|caused by)"
+    r"(?:: |\s+)"
+)
+_LONGEST = 300
+
+
+@contextlib.contextmanager
+def engine_says(sql: str, tables: Any = None) -> Iterator[None]:
+    """Whatever the engine raises inside becomes an error of the project; `tables` keeps what we raised in it.
+
+    Raises:
+        QueryError: the query is wrong, or a value cannot be computed.
+        EngineError: memory is used up, or the engine broke.
+    """
+    try:
+        yield
+    except OdfchainError:
+        raise
+    except (KeyboardInterrupt, TimeoutError, BrokenPipeError):
+        raise
+    except BaseException as error:
+        if tables is not None:
+            missing = tables.missing.get(_asked_table(str(error)))
+            if found := tables.error or (missing and _no_dataset(missing, str(error), sql)):
+                raise found from None
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise explained(str(error), sql) from error
+
+
+def out_of_memory() -> EngineError:
+    """What is said of a query that takes more than it may."""
+    return EngineError(
+        "the query needs more memory than it is given",
+        hint="give it more with --memory, read fewer columns or rows, or use --engine spark",
+    )
+
+
+def explained(text: str, sql: str) -> OdfchainError:
+    """The project's error for what the engine said."""
+    if "Resources exhausted" in text or "memory limit" in text.lower() or "memory allocat" in text:
+        return out_of_memory()
+    if "panicked" in text or "Internal error" in text:
+        return EngineError(f"the engine failed: {one_line(text, _LONGEST)}", hint="use --engine spark")
+    if found := _NO_TABLE.search(text):
+        return _no_table(found.group(1))
+    said = _without_kinds(text)
+    line, column, hint = None, None, None
+    if position := _POSITION.search(text):
+        line, column = int(position.group(1)), int(position.group(2))
+        said = _POSITION.sub("", said)
+    elif missing := _NO_COLUMN.search(text):
+        name = missing.group(1)
+        said = f"there is no column {one_line(name, 80)}"
+        hint = _meant(text, name)
+        line, column = place_of(sql, name.rpartition(".")[2].strip('"'))
+    elif missing := _NO_FUNCTION.search(text):
+        name = next(part for part in missing.groups() if part)
+        said = f"there is no function {name}"
+        near = re.search(r"Did you mean '?(\w+)'?", text)
+        hint = f"did you mean {near.group(1)}?" if near else None
+        line, column = place_of(sql, name)
+    if "single SQL statement" in text:
+        said, hint = "more than one statement", "one query is answered at a time"
+    elif "not supported" in text or "Unsupported SQL statement" in text:
+        hint = hint or "only queries are answered: nothing is changed, and no file is named"
+    elif "No SQL statements" in text:
+        said, hint = "there is no query", "write one, like: select count(*) from airports"
+    where = located("the query", line, column, said.strip())
+    return QueryError(where, hint=hint, excerpt=excerpt(sql, line, column))
+
+
+def _without_kinds(text: str) -> str:
+    said = (
+        re.split(r"\.?\s+(?:Valid fields|Did you mean)", text)[0]
+        .partition("\n\nBacktrace")[0]
+        .partition("\nbacktrace")[0]
+    )
+    parser = re.search(r'(?:ParserError|TokenizerError)\("(.*)"\)', said, re.DOTALL)
+    if parser:
+        said = parser.group(1)
+    while (shorter := _KIND.sub("", said)) != said:
+        said = shorter
+    return one_line(said.partition("\n")[0], _LONGEST).removesuffix(".")
+
+
+def _asked_table(text: str) -> str:
+    found = _NO_TABLE.search(text)
+    return found.group(1).removeprefix("odf.public.") if found else ""
+
+
+def _no_dataset(error: OdfchainError, text: str, sql: str) -> OdfchainError:
+    """Why a table's name is none, and where it stands."""
+    name = _asked_table(text)
+    line, column = place_of(sql, name)
+    if line is not None and column is not None and sql.split("\n")[line - 1][column - 1] == "'":
+        what = located("the query", line, column, f"'{one_line(name, 80)}' is a text, and no file is read")
+        return QueryError(what, hint="a table is a dataset's name", excerpt=excerpt(sql, line, column))
+    if isinstance(error, QueryError):
+        what = located("the query", line, column, error.message)
+        return QueryError(what, hint=error.hint, excerpt=excerpt(sql, line, column))
+    return error
+
+
+def _no_table(name: str) -> QueryError:
+    written = name.removeprefix("odf.")
+    return dotted_name(written)
+
+
+def _meant(text: str, name: str) -> str | None:
+    if near := _MEANT.search(text):
+        return f"did you mean {one_line(near.group(1), 80)}?"
+    listed = _VALID.search(text)
+    if listed is None:
+        return None
+    valid = [part.strip() for part in listed.group(1).split(", ")]
+    short = {part.rpartition(".")[2]: part for part in valid}
+    close = difflib.get_close_matches(name.rpartition(".")[2], short, n=3)
+    if close:
+        return f"did you mean {' or '.join(one_line(part, 80) for part in close)}?"
+    return f"columns here are {', '.join(one_line(part, 80) for part in list(short)[:30])}"
+
+
+def place_of(sql: str, name: str) -> tuple[int | None, int | None]:
+    """(line, column) where a name stands in a query, both from 1; None where it is not one word of it."""
+    from sqlglot.dialects.postgres import Postgres
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tokens = Postgres().tokenize(sql)
+    except SqlglotError:
+        return None, None
+    for token in tokens:
+        if token.text == name or token.text.lower() == name:
+            before = sql[: token.start]
+            return before.count("\n") + 1, token.start - (before.rfind("\n") + 1) + 1
+    return None, None
+
+
+# What the text of a query may be, measured in one pass before anything plans it.
+
+_PART = re.compile(
+    r"""'[^']*+'? | "[^"]*+"? | --[^\n]*+ | /\*(?s:.)*?(?:\*/|\Z)
+    | (?P<open>[(\[]) | (?P<close>[)\]])
+    | (?P<operator> ::|<=|>=|<>|!=|==|\|\||&&|<<|>>|->>?|[=]> | [-+*/%<>=!~^&|@\#]
+      | \b(?:and|or|xor|not|is|in|i?like|similar|between|case|when|union|intersect|except|join|div|collate)\b)
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+"""What counts in a query, beside texts, quoted names and comments, in which nothing does."""
+
+
+def check_text(sql: str, limits: AskedLimits = ASKED) -> None:
+    """The text is none that is known to hurt the planner; measured in one pass, whatever it says.
+
+    Raises:
+        QueryError: it is too long, has too many brackets or operators, or is no text.
+    """
+    size = len(sql.encode("utf-8", "surrogatepass"))
+    if size > limits.text_bytes:
+        raise QueryError(f"the query has {size:,} bytes; at most {limits.text_bytes:,} are read")
+    if re.search("[\0\ud800-\udfff]", sql):
+        raise QueryError("the query has characters that are no text")
+    depth = operators = 0
+    for part in _PART.finditer(sql):
+        depth = max(0, depth + bool(part["open"]) - bool(part["close"]))
+        operators += part["operator"] is not None or part["open"] == "["
+        if depth > limits.brackets:
+            raise QueryError(f"the query has more than {limits.brackets} brackets within brackets")
+    if operators > limits.operators:
+        raise QueryError(
+            f"the query has {operators:,} operators; at most {limits.operators:,} are planned",
+            hint="many values are given as a list: x IN (…)",
+        )
+
 
 DIALECT = "SqlDataFusion"
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder in it
@@ -227,7 +415,7 @@ class _Planner:
             wanted = _columns_of_functions(plan, columns)
             found = {name: Relation(self._pins.pin(name), signed_nan=True) for name in names}
             if self._engine.checked.remembers:  # a proof is made of all slices, wherever it is made
-                from odfchain.query.pushed_filters import conditions_of_tables
+                from odfchain.query.filters import conditions_of_tables
 
                 asked = conditions_of_tables(plan, {name: each.schema for name, each in found.items()})
                 found |= {name: replace(found[name], condition=asked[name]) for name in asked}
@@ -320,7 +508,7 @@ class _Tables:
 
     def function(self, name: str) -> Callable[..., Any]:
         """What answers a call of a table function."""
-        from odfchain.query.projections import arguments_of
+        from odfchain.query.table_functions import arguments_of
 
         def call(*expressions: Any) -> Any:
             return self._looked_up(lambda _: self.state(arguments_of(name, expressions)), name)
@@ -367,7 +555,7 @@ def _columns_of_functions(plan: Any, columns: Collection[str]) -> frozenset[str]
 
 def _scans(plan: Any) -> Iterator[Any]:
     """The scans of a plan, but for those of subqueries that are part of an expression."""
-    from odfchain.query.pushed_filters import variant_of
+    from odfchain.query.filters import variant_of
 
     waiting = [plan]
     while waiting:

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from odfchain.query.child import READY
 from odfchain.query.worker_process import load, params_of, pins_of, told
-from odfchain.repo.workspace_files import Connect, WorkspaceFiles
+from odfchain.workspace.workspace_files import Connect, WorkspaceFiles
 
 if TYPE_CHECKING:
-    from odfchain.query.query_result import QueryResult
+    from odfchain.query.results import QueryResult
+
 
 ROWS = b"rows\n"
 IDLE_SECONDS = 30.0
@@ -102,8 +103,8 @@ def _bound(taken: int, memory: int) -> None:
 def _planned(
     request: dict[str, Any], links: Path, connect: Connect
 ) -> tuple[dict[str, Any], QueryResult | None]:
-    from odfchain.query.checked_slices import CheckedSlices
     from odfchain.query.embedded import Embedded
+    from odfchain.query.resolved_tables import CheckedSlices
 
     checked, spill = request["checked"], request["spill"]
     engine = Embedded(

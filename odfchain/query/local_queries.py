@@ -27,21 +27,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import EngineError, OdfchainError, QueryError, StoreError
-from odfchain.ids.did import DatasetId
-from odfchain.ids.multihash import Multihash
 from odfchain.limits import OWN
+from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.query.child import ENVIRONMENT, ChildProcess, command
-from odfchain.query.embedded import Embedded, checked_text, in_memory, not_installed
-from odfchain.query.engine_says import out_of_memory
+from odfchain.query.embedded import Embedded, checked_text, in_memory, not_installed, out_of_memory
 from odfchain.query.local_process import IDLE_SECONDS, ROWS
-from odfchain.query.pins import Pins
-from odfchain.query.query_result import QueryResult, SlicesRead
+from odfchain.query.resolved_tables import Pins
+from odfchain.query.results import QueryResult, SlicesRead
 from odfchain.query.worker import row_of
-from odfchain.store import fsio
+from odfchain.storage import fsio
 from odfchain.text import one_line, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 _PROGRAM = "odfchain.api.query_process"
 _LINE_BYTES = 64 << 20

@@ -8,35 +8,411 @@ pipeline, so that statistics of files decide nothing (RFC-033).
 
 from __future__ import annotations
 
+import functools
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from odfchain.errors import EngineError, OdfchainError, QueryError
+import pyarrow as pa
+
+from odfchain.errors import EngineError, OdfchainError, QueryError, SchemaError
 from odfchain.query.change_relations import Changes
-from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.embedded import checked_text
-from odfchain.query.pins import Pin, Pins
-from odfchain.query.projections import relation_of
-from odfchain.query.query_result import QueryResult, SlicesRead
-from odfchain.query.relations import Relation
-from odfchain.query.spark_names import NamesInPlan, in_lower_case, names_in, replaced, subqueries
-from odfchain.query.spark_tables import asked_struct, know_footers, rows_asked
-from odfchain.spark.columns import quoted
+from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins, Relation
+from odfchain.query.results import QueryResult, SlicesRead
+from odfchain.query.table_functions import (
+    FUNCTIONS,
+    Call,
+    may_be_name,
+    quoted_name,
+    relation_of,
+    usage,
+    wrong_count,
+)
+from odfchain.slices.footers import Value
+from odfchain.slices.footers import quoted as quoted_column
+from odfchain.slices.skipping import (
+    INVERSE,
+    MAYBE,
+    TURNED,
+    AnyOf,
+    ColumnTest,
+    Condition,
+    Every,
+    Group,
+    Test,
+    group_of,
+    value_for,
+)
+from odfchain.spark import query_rules as functions
 from odfchain.spark.executor_files import files_of, give_files
-from odfchain.spark.few_rows import FEW_ROWS, FEW_SETTINGS
-from odfchain.spark.plan_walk import PlanNodes, PlanWalker, jvm_of, walker_of
-from odfchain.spark.session_kind import is_remote
-from odfchain.sql.messages import asking_spark, failed_query
-from odfchain.sql.query import PRIVATE_SETTINGS, private_session
-from odfchain.sql.refusals import QueryStep, StepChecker
-from odfchain.text import excerpt, located
+from odfchain.spark.plans import FEW_ROWS, FEW_SETTINGS, PlanNodes, PlanWalker, is_remote, jvm_of, walker_of
+from odfchain.spark.query import PRIVATE_SETTINGS, private_session
+from odfchain.spark.query_refusals import QueryStep, StepChecker, asking_spark, failed_query, items, strings
+from odfchain.spark.types import quoted
+from odfchain.text import excerpt, located, one_line
+from odfchain.workspace.read_slices import KeptFooters, keep_footers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-    from odfchain.slices.skipping import Condition
+    from odfchain.slices.conditions import Where
+    from odfchain.spark.executor_files import ExecutorFiles
+
+
+# The names in a query for Spark: spelled as the embedded engine spells them, and found in the plan.
+#
+# Spark's own lexer and parser read the text. Words without quotes become lower case, and `$name` becomes
+# `:name`, token by token, so that every character stays where it is and messages point at what was written.
+# Names of tables, and the table functions, are then those of the unresolved plan: a name in a comment or a
+# text is none. Which of them a WITH shadows is left to Spark.
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_BEFORE_EXACT = (":", "$")
+"""What stands before the name of a parameter, or of a field of a variant."""
+
+_PLANS = functions.READ_PLANS | functions.classes_of({"plans.logical": "PipeOperator Sample UnresolvedHint"})
+_EXPRESSIONS = functions.READ_EXPRESSIONS | functions.classes_of(
+    {
+        "analysis": "NamedParameter UnresolvedCollation",
+        "expressions": "Collate CurrentDate CurrentTimestamp CurrentUser PipeExpression",
+        "expressions.variant": "VariantGet",
+    }
+)
+"""Queries that are asked, and not recorded, may depend on chance, on the clock and on a library's order."""
+
+_OUTSIDE = frozenset(name for name, reason in functions.UNLISTED.items() if reason == functions.OUTSIDE)
+_FUNCTIONS = (functions.ALL_NAMES | frozenset(functions.UNLISTED) | functions.OF_VALUES) - _OUTSIDE
+_TABLE_FUNCTIONS = functions.TABLE_NAMES | {"variant_explode", "variant_explode_outer"}
+_ONE_QUERY = "only queries are answered: nothing is changed, and no file is named"
+
+
+def in_lower_case(walker: PlanWalker, sql: str) -> str:
+    """The text with words that are not quoted in lower case, `$` of parameters as `:`, place by place."""
+    tokens = walker.tokens(sql)
+    if "".join(tokens) != sql:
+        return sql  # Spark says what it cannot read
+    made: list[str] = []
+    for number, piece in enumerate(tokens):
+        following = tokens[number + 1] if number + 1 < len(tokens) else ""
+        if piece == "$" and _WORD.fullmatch(following):
+            made.append(":")
+        elif _WORD.fullmatch(piece) and (not number or tokens[number - 1] not in _BEFORE_EXACT):
+            made.append(piece.lower())
+        else:
+            made.append(piece)
+    return "".join(made)
+
+
+@dataclass(slots=True)
+class NamesInPlan:
+    """What an unresolved plan reads and calls, each with the node that says so."""
+
+    tables: dict[str, Any] = field(default_factory=dict)
+    """Names that stand where a table stands; a WITH may mean some of them."""
+    calls: list[tuple[Any, Call]] = field(default_factory=list)
+    """Nodes of `state(…)` and the other functions, and what they say."""
+    withs: list[Any] = field(default_factory=list)
+    """Every WITH, an outer one before those within it."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+def names_in(root: Any, walker: PlanWalker, checker: StepChecker) -> NamesInPlan:
+    """The names in a plan, which is one of a query that calls nothing but functions of values."""
+    found = NamesInPlan()
+    regions = [root]
+    while regions:
+        plan = regions.pop()
+        plans, expressions = walker.plans(plan), walker.expressions(plan)
+        checker.count(plans, expressions)
+        checker.classes(plans, _PLANS, _ONE_QUERY)
+        for i in plans.of("UnresolvedWith"):
+            found.withs.append(plans[i])
+            regions += [relation._2() for relation in items(plans[i].cteRelations())]  # noqa: SLF001
+        windows = [
+            walker.inside(plans[i].windowDefinitions().values()) for i in plans.of("WithWindowDefinition")
+        ]
+        for part in (expressions, *windows):
+            checker.classes(part, _EXPRESSIONS, _ONE_QUERY)
+            _check_calls(part, checker)
+            found.parameters |= {part[i].name(): part[i] for i in part.of("NamedParameter")}
+            regions += subqueries(part)
+        for i in plans.of("UnresolvedRelation"):
+            found.tables.setdefault(_table(plans[i], checker), plans[i])
+        for i in plans.of("UnresolvedTableValuedFunction"):
+            if (call := _table_function(plans[i], checker)) is not None:
+                found.calls.append(call)
+    return found
+
+
+def subqueries(expressions: PlanNodes) -> Iterator[Any]:
+    """The plans within expressions."""
+    return (
+        expressions[i].plan() for i, name in enumerate(expressions.classes) if name in functions.SUBQUERIES
+    )
+
+
+def replaced(root: Any, found: NamesInPlan, tables: Collection[Any], walker: PlanWalker) -> Any:
+    """The plan that has a table (another plan) in the place of each call, in order of the calls."""
+    if not found.calls:
+        return root
+    jvm = walker.jvm
+    changed = jvm.java.util.IdentityHashMap()
+    change = getattr(getattr(jvm.scala, "PartialFunction$"), "MODULE$").fromFunction(
+        walker.replacing(changed)
+    )
+    for (node, _), table in zip(found.calls, tables, strict=True):
+        changed.put(node, table)
+    # a plan is changed down to its leaves, but what a WITH defines is no child of it: the innermost first
+    for node in reversed(found.withs):
+        definitions = [
+            jvm.scala.Tuple3(
+                relation._1(),  # noqa: SLF001
+                relation._2().transformDownWithSubqueries(change),  # noqa: SLF001
+                relation._3(),  # noqa: SLF001
+            )
+            for relation in items(node.cteRelations())
+        ]
+        to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        changed.put(node, node.copy(node.child(), to_seq(definitions), node.allowRecursion()))
+    return root.transformDownWithSubqueries(change)
+
+
+def _check_calls(expressions: PlanNodes, checker: StepChecker) -> None:
+    for i in expressions.of("UnresolvedFunction", "UnresolvedGenerator"):
+        node = expressions[i]
+        generator = expressions.classes[i].endswith("UnresolvedGenerator")
+        name = node.name().unquotedString() if generator else ".".join(strings(node.nameParts()))
+        if name.lower() in _FUNCTIONS and (generator or not node.isInternal()):
+            continue
+        if name.lower() in FUNCTIONS:
+            raise checker.refuse(node, "is a table", f"it stands after FROM: {name}(…)")
+        reason = functions.UNLISTED.get(name.lower(), "is not one that queries may call")
+        raise checker.refuse(node, f"the function `{one_line(name, 80)}` {reason}", None)
+
+
+def _table(relation: Any, checker: StepChecker) -> str:
+    parts = strings(relation.multipartIdentifier())
+    if len(parts) != 1:
+        name = ".".join(parts)
+        raise checker.refuse(
+            relation, "is a name with dots, which is written in quotes", f"write {quoted_name(name)}"
+        )
+    if not relation.options().isEmpty():
+        raise checker.refuse(relation, "a table is taken as it is, without options", "leave WITH (…) out")
+    return parts[0]
+
+
+def _table_function(node: Any, checker: StepChecker) -> tuple[Any, Call] | None:
+    name = ".".join(strings(node.name()))
+    if name in FUNCTIONS:
+        return node, _arguments(name, node, checker)
+    if name.lower() not in _TABLE_FUNCTIONS:
+        raise checker.refuse(
+            node, f"table function `{one_line(name, 80)}` is not one that queries may call", "state(…) is"
+        )
+    return None
+
+
+def _arguments(name: str, node: Any, checker: StepChecker) -> Call:
+    expressions = list(items(node.functionArgs()))
+    if wrong := wrong_count(name, len(expressions)):
+        raise checker.refuse(node, f"has {wrong}", usage(name))
+    return (name, *(_argument(name, number, each, node, checker) for number, each in enumerate(expressions)))
+
+
+def _argument(name: str, number: int, expression: Any, node: Any, checker: StepChecker) -> str | None:
+    kind = expression.getClass().getSimpleName()
+    if kind == "UnresolvedAttribute" and may_be_name(name, number):
+        parts = strings(expression.nameParts())
+        if len(parts) == 1:
+            return parts[0]
+        whole = ".".join(parts)
+        raise checker.refuse(
+            expression,
+            "is a name with dots, which is written in quotes",
+            f"write {name}('{one_line(whole)}')",
+        )
+    if kind == "Literal":
+        value = expression.value()
+        if value is None and not may_be_name(name, number):
+            return None
+        if value is not None and expression.dataType().typeName() == "string":
+            return str(value if isinstance(value, str) else value.toString())
+    raise checker.refuse(node, f"argument {number + 1} is not a text", usage(name))
+
+
+# What a query reads of a dataset, as a DataFrame: native Parquet over slices that were checked.
+#
+# Executors that see no folder of the driver bring slices from the store and hash them; the driver has none.
+
+_EVERY_ROW = {
+    "parquet.filter.stats.enabled": "false",
+    "parquet.filter.columnindex.enabled": "false",
+    "parquet.filter.dictionary.enabled": "false",
+}
+"""Statistics leave NaN out: no row group is skipped by them, whatever the session's settings are."""
+
+
+def rows_on_spark(session: SparkSession, relation: Relation, checked: CheckedSlices) -> DataFrame:
+    """The records, or the rows of the state, as physical types; nothing is computed yet.
+
+    Of a state at an event time, and of one without a key, the offsets are computed now.
+    """
+    found = _records(session, relation, checked)
+    if relation.projection is None or relation.pin.state.schema is None:
+        return found
+    names = relation.pin.state.vocabulary
+    if relation.key and relation.projection.event_time is None:
+        from odfchain.spark.types import latest_rows
+
+        return latest_rows(found, relation.key, names)
+    import pyarrow as pa
+
+    offset = names.offset_column
+    kept = relation.rows(checked, [offset]).select([offset]).cast(pa.schema([(offset, pa.int64())]))
+    return found.join(session.createDataFrame(kept), offset, "left_semi")
+
+
+_UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
+
+
+def matching_on_spark(
+    session: SparkSession, relation: Relation, checked: CheckedSlices, where: Where
+) -> DataFrame:
+    """The records of which a condition is true, as `rows_on_spark`; slices without any are not read."""
+    from odfchain.slices.conditions import parse_where
+
+    if session.conf.get("spark.sql.session.timeZone") not in _UTC:
+        where = parse_where(where.text, relation.schema, utc=False)
+    needed = replace(relation, condition=where.condition)
+    found = rows_on_spark(session, needed, checked)
+    with asking_spark("the condition", sql=where.text):
+        return found.where(f"({where.text}\n)")
+
+
+def with_plain_offset(frame: DataFrame, pin: Pin) -> DataFrame:
+    """The same rows with offsets as `bigint`; other unsigned columns stay as they are carried."""
+    from odfchain.spark.types import col
+
+    offset = pin.state.vocabulary.offset_column
+    return frame.withColumn(offset, col(offset).cast("bigint")) if offset in frame.columns else frame
+
+
+def rows_asked(session: SparkSession, relation: Relation | Changes, checked: CheckedSlices) -> DataFrame:
+    """What a query reads, with offsets as `bigint`; changes are computed now. Errors as `rows_on_spark`."""
+    if isinstance(relation, Changes):
+        rows = relation.rows(checked)
+        return session.createDataFrame(rows.cast(_carried_columns(rows.schema)), asked_struct(relation))
+    return with_plain_offset(rows_on_spark(session, relation, checked), relation.pin)
+
+
+def asked_struct(relation: Relation | Changes) -> StructType:
+    """The columns as queries on Spark see them."""
+    from pyspark.sql import types as t
+
+    pin = relation.pin
+    if isinstance(relation, Changes):
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        for each in relation.pins:
+            _physical(each)  # says what cannot be carried
+        return from_arrow_schema(_carried_columns(relation.schema))
+    offset = pin.state.vocabulary.offset_column
+    fields = _physical(pin).fields
+    return t.StructType([t.StructField(f.name, t.LongType()) if f.name == offset else f for f in fields])
+
+
+def _carried_columns(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([pa.field(f.name, _carried(f.type)) for f in schema])
+
+
+def _carried(kind: pa.DataType) -> pa.DataType:
+    """The type as which Spark carries one, as `odfchain.spark.types` has it."""
+    import pyarrow as pa
+    from pyarrow import types as t
+
+    larger = {
+        pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0), pa.float16(): pa.float32(), pa.null(): pa.string(),
+    }  # fmt: skip
+    if t.is_struct(kind):
+        return pa.struct([pa.field(f.name, _carried(f.type)) for f in kind])
+    if t.is_map(kind):
+        return pa.map_(_carried(kind.key_type), _carried(kind.item_type))
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+        return pa.list_(_carried(kind.value_type))
+    if t.is_timestamp(kind):
+        return pa.timestamp("us", "UTC")
+    if t.is_time(kind) or t.is_duration(kind):
+        return pa.int64()
+    if t.is_fixed_size_binary(kind):
+        return pa.binary()
+    return larger.get(kind, kind)
+
+
+def know_footers(session: SparkSession, relation: Relation, checked: CheckedSlices) -> None:
+    """Footers are known of all slices that a condition may skip, as far as executors bring slices."""
+    from odfchain.slices.skipping import understood
+
+    files = files_of(session)
+    if files is None or relation.condition is None or not understood(relation.condition):
+        return
+    from odfchain.spark.jobs import task_results
+
+    dataset = relation.pin.dataset
+    kept = KeptFooters(dataset)
+    names = [ref.slice.physical_hash for ref in checked.slices(relation.pin.state)]
+    unknown = [name for name in names if kept.known(name) is None]
+    if unknown:
+        keys = [dataset.key("data", name) for name in unknown]
+        footer = functools.partial(_footer, files=files, keys=keys)
+        keep_footers(dataset, zip(unknown, task_results(session, footer, len(keys)), strict=True))
+
+
+def _footer(number: int, files: ExecutorFiles, keys: list[str]) -> str | None:
+    """What the footer of a slice reports, as a worker says it."""
+    from odfchain.slices.footers import file_stats, stats_text
+
+    return stats_text(file_stats(files.bring(keys[number])))
+
+
+def _records(session: SparkSession, relation: Relation, checked: CheckedSlices) -> DataFrame:
+    from odfchain.spark.input_frames import spark_path
+
+    struct = _physical(relation.pin)
+    if (files := files_of(session)) is not None:
+        from odfchain.spark.input_frames import parquet_frame
+
+        know_footers(session, relation, checked)
+        names = [ref.slice.physical_hash for ref in relation.slices(checked)]
+        return parquet_frame(session, files, struct, [relation.pin.dataset.key("data", n) for n in names])
+    paths = relation.paths(checked)
+    if not paths:
+        return session.createDataFrame([], struct)
+    reader = session.read.schema(struct)
+    if relation.has_floats:
+        reader = reader.options(**_EVERY_ROW)
+    return reader.parquet(*map(spark_path, paths))
+
+
+def _physical(pin: Pin) -> StructType:
+    from odfchain.spark.types import physical_struct
+
+    declared = pin.state.schema
+    try:
+        return physical_struct(declared.fields if declared else ())
+    except SchemaError as error:
+        raise QueryError(
+            f"{pin.alias}: {error.message}", hint="the embedded engine (datafusion) has all types"
+        ) from None
+
 
 T = TypeVar("T")
 
@@ -212,8 +588,6 @@ class _Planning:
             if (no_dataset := self._no_dataset(error)) is not None:
                 raise no_dataset from None
             raise
-        from odfchain.query.catalyst_filters import condition_over
-        from odfchain.slices.skipping import AnyOf
 
         used: dict[str, list[Condition]] = {}
         regions = [analyzed]
@@ -274,7 +648,7 @@ class _Clock:
         Raises:
             EngineError: it is.
         """
-        from odfchain.spark.job import run_job
+        from odfchain.spark.jobs import run_job
 
         start = time.monotonic()
         left = None if self._seconds is None else max(0.0, self._seconds - self._used)
@@ -299,9 +673,151 @@ def _computed(frame: DataFrame) -> Any:
         QueryError: a value cannot be computed.
         EngineError: whatever else Spark reports.
     """
-    from odfchain.spark.failure import explain
+    from odfchain.spark.jobs import explain
 
     try:
         return frame.toArrow()
     except Exception as error:
         raise failed_query(error, _LABEL) or explain(error) from error
+
+
+# What Spark asks of the rows of a table: the conditions of a WHERE that stands directly over it.
+#
+# They are those of the analyzed plan, where every name is resolved and every literal has the type that it
+# is
+# compared as. Whatever lies between the table and the WHERE, a join or a projection, is not looked through.
+
+_TESTS = {
+    "EqualTo": Test.EQ, "LessThan": Test.LT, "LessThanOrEqual": Test.LE, "GreaterThan": Test.GT,
+    "GreaterThanOrEqual": Test.GE,
+}  # fmt: skip
+_MOST_NODES = 500
+"""Of a larger condition the rest skips nothing: each node takes several calls to the JVM [count]."""
+_WHOLE = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+"""Digits of whole numbers, by the name of their type."""
+_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_ESCAPE = "\\"
+
+
+def condition_over(plans: PlanNodes, view: int, schema: pa.Schema) -> Condition:
+    """What is asked of all rows of the table at an index, by the filters that stand directly over it."""
+    found: list[Condition] = []
+    above = view - 1  # a node's first child stands right behind it
+    while above >= 0 and (kind := plans.classes[above].rpartition(".")[2]) in ("SubqueryAlias", "Filter"):
+        if kind == "Filter":
+            found.append(_Reading(schema).condition(plans[above].condition()))
+        above -= 1
+    return Every(tuple(found)) if found else MAYBE
+
+
+class _Reading:
+    """One condition of the analyzer's."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._types: Mapping[str, pa.DataType] = {field.name: field.type for field in schema}
+        self._left = _MOST_NODES
+        self._common: dict[str, Any] = {}
+        """What stands for an expression that is written once, such as that of BETWEEN."""
+
+    def condition(self, node: Any, *, negated: bool = False) -> Condition:
+        """What of it (negated: of its contrary) is understood."""
+        self._left -= 1
+        kind = node.getClass().getSimpleName() if self._left > 0 else ""
+        match kind:
+            case "And" | "Or":
+                sides = tuple(self.condition(side, negated=negated) for side in (node.left(), node.right()))
+                return Every(sides) if (kind == "And") is not negated else AnyOf(sides)
+            case "Not":
+                return self.condition(node.child(), negated=not negated)
+            case "Between":
+                return self.condition(node.replacement(), negated=negated)
+            case "With":
+                self._common |= {str(each.id()): each.child() for each in items(node.defs())}
+                return self.condition(node.child(), negated=negated)
+            case "IsNull" | "IsNotNull":
+                name = self._column(node.child())
+                test = Test.NULL if (kind == "IsNull") is not negated else Test.VALUE
+                return MAYBE if name is None else ColumnTest(quoted_column(name), test)
+            case "In":
+                test = Test.NE if negated else Test.EQ
+                parts = tuple(self._compared(test, node.value(), item) for item in items(node.list()))
+                return Every(parts) if negated else AnyOf(parts)
+            case "Like" if not negated:
+                return self._begins(node)
+        if kind not in _TESTS:
+            return MAYBE
+        test = INVERSE[_TESTS[kind]] if negated else _TESTS[kind]
+        if self._column(node.left()) is not None:
+            return self._compared(test, node.left(), node.right())
+        return self._compared(TURNED.get(test, test), node.right(), node.left())
+
+    def _column(self, node: Any) -> str | None:
+        """The name of a column, also where it is brought to a type that holds all of its values."""
+        while (kind := node.getClass().getSimpleName()) in ("Cast", "CommonExpressionRef"):
+            inner = node.child() if kind == "Cast" else self._common.get(str(node.id()))
+            if inner is None or not _holds_all(inner.dataType().typeName(), node.dataType().typeName()):
+                return None
+            node = inner
+        if node.getClass().getSimpleName() != "AttributeReference":
+            return None
+        name = str(node.name())
+        return name if name in self._types else None
+
+    def _begins(self, node: Any) -> Condition:
+        name, pattern = self._column(node.left()), _value(node.right())
+        if name is None or not isinstance(pattern, str) or str(node.escapeChar()) != _ESCAPE:
+            return MAYBE
+        most = min((pattern.index(sign) for sign in f"%_{_ESCAPE}" if sign in pattern), default=len(pattern))
+        group = group_of(self._types[name])
+        return (
+            ColumnTest(quoted_column(name), Test.BEGINS, group, pattern[:most])
+            if group is Group.TEXT
+            else MAYBE
+        )
+
+    def _compared(self, test: Test, column: Any, literal: Any) -> Condition:
+        self._left -= 1
+        name = self._column(column)
+        if name is None or self._left < 0 or not literal.foldable() or not literal.deterministic():
+            return MAYBE
+        kind, value = self._types[name], _value(literal)
+        bound = _bound(value, literal.dataType().typeName(), kind)
+        return MAYBE if bound is None else ColumnTest(quoted_column(name), test, group_of(kind), bound)
+
+
+def _holds_all(own: str, other: str) -> bool:
+    """Whether a type has exactly all values of another one."""
+    if own == other:
+        return True
+    decimal, larger = _DECIMAL.fullmatch(own), _DECIMAL.fullmatch(other)
+    if own in _WHOLE and other in _WHOLE:
+        return _WHOLE[own] <= _WHOLE[other]
+    if larger and (decimal or own in _WHOLE):
+        digits, scale = (int(decimal[1]), int(decimal[2])) if decimal else (_WHOLE[own], 0)
+        return int(larger[2]) >= scale and int(larger[1]) - int(larger[2]) >= digits - scale
+    return (own, other) == ("float", "double")
+
+
+def _value(node: Any) -> Any:
+    """What an expression without columns is, of the types that are compared here; else None."""
+    kind = node.dataType().typeName()
+    if kind not in ("boolean", "float", "double", "string", "date", "timestamp", *_WHOLE) and not (
+        _DECIMAL.fullmatch(kind)
+    ):
+        return None
+    try:
+        value = node.eval(None)
+    except Exception:  # noqa: BLE001 - whether that is an error the query itself decides, where it computes it
+        return None
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return str(value.toString()) if kind == "string" else Decimal(value.toString())
+
+
+def _bound(value: Any, typed: str, kind: pa.DataType) -> Value | None:
+    match group_of(kind):
+        case Group.DATE:
+            return int(value) if typed == "date" and value is not None else None
+        case Group.MOMENT:
+            return int(value) * 1_000 if typed == "timestamp" and value is not None else None
+    return None if typed in ("date", "timestamp") else value_for(value, kind)

@@ -6,9 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from odfchain.manifest.where import Where
-from odfchain.query.embedded import engine_library
-from odfchain.query.engine_says import engine_says
+from odfchain.query.embedded import engine_library, engine_says
+from odfchain.slices.conditions import Where
 
 
 class RowFilter:

@@ -26,9 +26,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
-from odfchain.codec.fbs import schema_path
-from odfchain.codec.flatbuffer import FlatBuffer, TableView
-from odfchain.engine.sandbox.bubblewrap import environment_kept, require_sandbox, start
 from odfchain.errors import (
     BadInputError,
     BrokenChainError,
@@ -49,19 +46,21 @@ from odfchain.errors import (
     StoreError,
     UnsupportedVersionError,
 )
-from odfchain.ids.did import DatasetId
-from odfchain.ids.multihash import Multihash
 from odfchain.limits import ASKED, AskedLimits
+from odfchain.odf.flatbuffers import FlatBuffer, TableView, schema_path
+from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.progress import SILENT, Progress
 from odfchain.query.child import ENVIRONMENT, ChildProcess
 from odfchain.query.child import command as run_module
-from odfchain.query.pins import Pins
-from odfchain.query.query_result import QueryResult
-from odfchain.query.text_bounds import check_text
+from odfchain.query.embedded import check_text
+from odfchain.query.resolved_tables import Pins
+from odfchain.query.results import QueryResult
 from odfchain.text import one_line, printable
+from odfchain.transform.sandbox import environment_kept, require_sandbox, start
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 _HEADER_BYTES = 1 << 20
 _MESSAGE_CHARACTERS = 2_000

@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import EngineError, OdfchainError, QueryError
-from odfchain.imports import put_off_pandas
 from odfchain.limits import AskedLimits
 from odfchain.query.child import READY, SAID_BYTES
-from odfchain.query.engine_says import out_of_memory
+from odfchain.query.embedded import out_of_memory
+from odfchain.startup import put_off_pandas
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
-    from odfchain.query.pins import Pins
-    from odfchain.repo.workspace_files import WorkspaceFiles
+    from odfchain.query.resolved_tables import Pins
+    from odfchain.workspace.workspace_files import WorkspaceFiles
+
 
 _PROGRAM_BYTES = 1 << 30
 """Addresses that are taken before the first row: libraries, threads, plans; half of it is used."""
@@ -82,7 +83,7 @@ def load() -> None:
             "datafusion",
             "pyarrow.dataset",
             "odfchain.query.embedded",
-            "odfchain.slices.rows_in_force",
+            "odfchain.slices.state",
         ):
             import_module(name)
 
@@ -97,7 +98,7 @@ def _rows(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any],
     import pyarrow as pa
 
     from odfchain.query.embedded import Embedded
-    from odfchain.repo.workspace_files import WorkspaceFiles
+    from odfchain.workspace.workspace_files import WorkspaceFiles
 
     pa.set_cpu_count(limits.threads)
     engine = Embedded(
@@ -128,10 +129,9 @@ def _too_large(most: str, hint: str) -> QueryError:
 
 def pins_of(request: dict[str, Any], files: WorkspaceFiles) -> Pins:
     """The datasets that a query may name."""
-    from odfchain.ids.did import DatasetId
-    from odfchain.ids.multihash import Multihash
-    from odfchain.model.timestamp import Timestamp
-    from odfchain.query.pins import Pins
+    from odfchain.odf.identity import DatasetId, Multihash
+    from odfchain.odf.times import Timestamp
+    from odfchain.query.resolved_tables import Pins
 
     as_at, given = request["as_at"], request["given"]
     if given is None:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odfchain.model.enums import CORRECT_TO
+from odfchain.odf.enums import CORRECT_TO
 from odfchain.slices.bounds import BATCH_ROWS
 
 BATCH_BYTES = 64 << 20

@@ -3,12 +3,13 @@
 The rows come ordered and without `offset` and `system_time`; both are added here, so that no step of the
 plan needs a global row number. Encodings are those of the specification's "Common Data Schema": offsets as
 deltas, operation and system time through dictionaries; pages of version 1, snappy, required columns required.
-Both hashes are observers (`odfchain.slices.observers`): of the bytes as they are written, and of the rows,
+Both hashes are observers (`odfchain.slices.writer`): of the bytes as they are written, and of the rows,
 leaf by leaf on other threads.
 """
 
 from __future__ import annotations
 
+import abc
 import itertools
 import os
 import uuid
@@ -23,16 +24,120 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from odfchain.codec.arrow import slice_schema
-from odfchain.codec.uuids import castable, with_extensions
-from odfchain.ids.multihash import Multihash
-from odfchain.model.data_schema import DataSchema
-from odfchain.model.events import DatasetVocabulary, DataSlice, OffsetInterval
-from odfchain.slices.footer_lines import stats_text
-from odfchain.slices.footers import footer_stats
+from odfchain.odf.arrow_schema import castable, slice_schema, with_extensions
+from odfchain.odf.events import DatasetVocabulary, DataSlice, OffsetInterval
+from odfchain.odf.identity import Multihash
+from odfchain.odf.logical_hash import LogicalDigest
+from odfchain.odf.physical_hash import sha3_256
+from odfchain.odf.schema import DataSchema
+from odfchain.slices.footers import footer_stats, stats_text
 from odfchain.slices.marker import marker
-from odfchain.slices.observers import LogicalHash, PhysicalHash, RowTotals, SliceObserver
-from odfchain.slices.values import check_values
+from odfchain.slices.reader import check_values
+
+# What is found out about records in the same pass in which they are written, or read.
+
+
+class SliceObserver(abc.ABC):
+    """Sees everything that goes into a slice, once.
+
+    `batch` is given all rows in their final form and order, system columns included, with the schema of the
+    file. They are cut anywhere, and no batch is empty: what an observer says must not depend on the cuts.
+    Batches are shared, so nobody may change them. Who keeps one keeps its rows in memory: what is kept must
+    be bounded by something else than the number of rows.
+
+    `data` is given the bytes of the file in order; the view is valid during the call only. Calls of `batch`
+    come one after the other, on whatever thread, and so do calls of `data`; one of each may run at the same
+    time. What either raises ends the slice, which is removed.
+
+    `finish` is called once, when all rows and bytes were seen; what was found is known from then on. It is
+    not called for a slice that is given up.
+    """
+
+    def batch(self, rows: pa.RecordBatch) -> None:  # noqa: B027 - who looks at bytes has no use for rows
+        """See the next rows."""
+
+    def data(self, view: memoryview) -> None:  # noqa: B027 - and the other way round
+        """See the next bytes of the file."""
+
+    @abc.abstractmethod
+    def finish(self) -> None:
+        """Know what was to be found."""
+
+
+class PhysicalHash(SliceObserver):
+    """The hash and the size of the file."""
+
+    def __init__(self) -> None:
+        self.hash: Multihash
+        self.size = 0
+        """Bytes seen so far."""
+        self._hasher = sha3_256()
+
+    def data(self, view: memoryview) -> None:
+        """Hash the next bytes."""
+        self._hasher.update(view)
+        self.size += len(view)
+
+    def finish(self) -> None:
+        """Know the hash."""
+        self.hash = Multihash.sha3_256(self._hasher.digest())
+
+
+class LogicalHash(SliceObserver):
+    """The hash of the records, its leaves side by side where there is an executor.
+
+    Raises (at construction):
+        SchemaError: a column type without a defined hash.
+    """
+
+    def __init__(self, schema: pa.Schema, executor: Executor | None = None) -> None:
+        self.hash: Multihash
+        self._digest = LogicalDigest(schema, executor=executor)
+
+    def batch(self, rows: pa.RecordBatch) -> None:
+        """Hash the next rows."""
+        self._digest.update(rows)
+
+    def finish(self) -> None:
+        """Know the hash."""
+        self.hash = self._digest.finish()
+
+
+class RowTotals(SliceObserver):
+    """How many rows there are of each operation, and the latest event time."""
+
+    def __init__(self, vocabulary: DatasetVocabulary) -> None:
+        self.ops: dict[str, int] = {}
+        """Rows for each operation code (as text, for JSON)."""
+        self.latest_ms: int | None = None
+        """The latest event time [ms since 1970]; None when there is none."""
+        self._names = vocabulary
+        self._counts = np.zeros(256, dtype=np.int64)
+
+    def batch(self, rows: pa.RecordBatch) -> None:
+        """Count the next rows."""
+        operations = rows.column(self._names.operation_type_column).to_numpy(zero_copy_only=False)
+        self._counts += np.bincount(operations, minlength=256)[:256]
+        latest = pc.max(_as_ms(rows.column(self._names.event_time_column))).as_py()
+        if latest is not None and (self.latest_ms is None or latest > self.latest_ms):
+            self.latest_ms = latest
+
+    def finish(self) -> None:
+        """Know the counts."""
+        self.ops = {str(code): int(count) for code, count in enumerate(self._counts) if count}
+
+    @property
+    def rows(self) -> int:
+        """All rows so far."""
+        return int(self._counts.sum())
+
+
+def _as_ms(event_time: pa.Array) -> pa.Array:
+    """Event times as milliseconds since the epoch; a date counts as its midnight UTC."""
+    if pa.types.is_date(event_time.type):
+        event_time = event_time.cast(pa.timestamp("ms"))
+    return event_time.cast(pa.timestamp("ms", event_time.type.tz), safe=False).cast(pa.int64())
+
 
 ROW_GROUP_ROWS = 1 << 20
 """Rows of one Parquet row group; what is in memory at most is one group, compressed."""
@@ -79,7 +184,7 @@ class SliceFacts:
     finer: dict[str, int] = field(default_factory=dict)
     """Times that were cut to the unit of their column, by column."""
     footer: str | None = None
-    """What its footer reports, as `odfchain.slices.footer_lines` writes it."""
+    """What its footer reports, as `odfchain.slices.footers` writes it."""
 
     def slice_at(self, start: int) -> DataSlice:
         """The slice as a block names it, its first record at an offset."""
@@ -165,7 +270,7 @@ class ObservedParquet:
 
     @property
     def footer(self) -> str | None:
-        """What the footer reports, of a file that is complete, as a line (`odfchain.slices.footer_lines`)."""
+        """What the footer reports, of a file that is complete, as a line (`odfchain.slices.footers`)."""
         (footer,) = self._footers
         return stats_text(footer_stats(footer, footer.schema.to_arrow_schema()))
 
@@ -212,7 +317,7 @@ def parquet_writer(
 ) -> pq.ParquetWriter:
     """A Parquet writer with the encodings of the "Common Data Schema"; UUID columns are annotated as such.
 
-    `schema` and the batches that are written are in the types of a dataset (`odfchain.codec.arrow`). The
+    `schema` and the batches that are written are in the types of a dataset (`odfchain.odf.arrow_schema`). The
     footer is added to `collected` when the file is complete.
     """
     dictionary = [name for name in schema.names if name != vocabulary.offset_column]

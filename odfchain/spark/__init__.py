@@ -26,7 +26,7 @@ def read(
     other unsigned columns of the next larger type.
     """
     # the public rooms stand above this one, so they are named at the call only
-    found: DataFrame = import_module("odfchain.api.native_frames").native_frame(
+    found: DataFrame = import_module("odfchain.api.scan").native_frame(
         spark, source, state=state, at=at, columns=columns
     )
     return found

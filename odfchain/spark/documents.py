@@ -18,14 +18,18 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from odfchain.errors import BadInputError, OdfchainError
 from odfchain.limits import INPUT
-from odfchain.model import data_schema as ds
+from odfchain.odf import schema as ds
 from odfchain.slices.marker import find_marker, marker
-from odfchain.spark.columns import RESERVED, check_columns
-from odfchain.spark.executor_files import telling
-from odfchain.spark.failure import explain
-from odfchain.spark.input_files import InputFile, numbers_in, range_numbers, text_batches, text_ranges
+from odfchain.spark.executor_files import (
+    InputFile,
+    numbers_in,
+    range_numbers,
+    telling,
+    text_batches,
+    text_ranges,
+)
 from odfchain.spark.input_frames import ROW_ID, InputFrame, inferred_schema, parsed, spark_path, text_struct
-from odfchain.spark.job import run_job
+from odfchain.spark.jobs import explain, run_job
 from odfchain.spark.json_pieces import Piece, SplitDocument
 from odfchain.spark.json_typed import TypedColumn, TypedReader, UnsureError, typed_columns, typed_places
 from odfchain.spark.json_values import (
@@ -39,11 +43,12 @@ from odfchain.spark.json_values import (
     text_type,
 )
 from odfchain.spark.parse import TextRules
-from odfchain.spark.types import physical_type
+from odfchain.spark.types import RESERVED, check_columns, physical_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
 
 BATCH_ROWS = 4_096
 BATCH_CHARACTERS = 4 << 20

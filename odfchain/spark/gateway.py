@@ -11,17 +11,98 @@ files that only this user can read, and that are gone once Spark can be connecte
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import socket
+import stat
 import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
+from resource import getpagesize
 
 from odfchain.errors import EngineError
-from odfchain.spark.class_archive import archive_options, pyspark_folder, recording_options
+from odfchain.storage import fsio
+
+# A class archive: what the JVM loads for Spark, laid out so that it is mapped, not read and checked anew.
+#
+# Starting Spark means loading tens of thousands of classes, which is much of the time of a short command.
+# The
+# JVM can write down what it loaded (class data sharing, JEP 350) and map that file the next time; a session
+# that stays does it when it ends and there is none yet, `odfchain engine warm-up` whenever it is run. The
+# file
+# is only a cache: a JVM that finds other classes or another Java than it was made with leaves it alone.
+# Source: RFC-011.
+
+PATH_VARIABLE = "ODFCHAIN_CLASS_ARCHIVE"
+"""The environment variable that names another file."""
+
+_KEY_CHARACTERS = 16
+
+
+def pyspark_folder() -> Path:
+    """Where PySpark is installed; it is not loaded for that."""
+    spec = find_spec("pyspark")
+    assert spec is not None and spec.origin is not None  # noqa: S101, PT018 - a dependency
+    return Path(spec.origin).parent
+
+
+def archive_path(java: Path) -> Path:
+    """Where the archive for this Java and this Spark is, or would be."""
+    if given := os.environ.get(PATH_VARIABLE):
+        return Path(given)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "odfchain" / f"spark-classes-{_key(java)}.jsa"
+
+
+def _key(java: Path) -> str:
+    parts = (version("pyspark"), str(pyspark_folder()), str(java.resolve()))
+    return hashlib.sha3_256("\0".join(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
+
+
+def archive_options(java: Path) -> list[str]:
+    """Options of the JVM that use the archive; none where there is no archive that can be trusted.
+
+    What is in the file becomes code: it has to be the user's own (or root's), and nobody else's to write.
+    """
+    path = archive_path(java)
+    try:
+        found = path.lstat()
+    except OSError:
+        return []
+    own = found.st_uid in (os.getuid(), 0)
+    if not own or not stat.S_ISREG(found.st_mode) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return []
+    return [f"-XX:SharedArchiveFile={path}"]
+
+
+@contextlib.contextmanager
+def new_archive(target: Path) -> Iterator[Path]:
+    """Gives the path that a JVM is to write; what is there at the end is the archive, complete or absent."""
+    fsio.make_folder(target.parent, mode=0o700)
+    recorded = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        yield recorded
+        if recorded.is_file():
+            recorded.chmod(0o600)
+            with fsio.storage_errors(target):
+                recorded.replace(target)  # a cache: what a crash of the machine leaves of it, the JVM refuses
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(recorded)  # noqa: PTH108
+
+
+def recording_options(path: Path) -> list[str]:
+    """Options of a JVM that writes `path` when it ends."""
+    return [f"-XX:ArchiveClassesAtExit={path}"]
+
 
 _INCUBATOR = "--add-modules=jdk.incubator.vector"
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
@@ -160,3 +241,87 @@ def start_gateway(
     length = int.from_bytes(data[4:8], "big")
     patience = _END_SECONDS if record is None else _RECORD_SECONDS
     return Gateway(process, port, data[8 : 8 + length].decode(), log, patience)
+
+
+# Giving memory of a JVM that nobody uses back to the system, and how much of it there is.
+#
+# Java keeps a heap that once was large. A full collection gives back what is free, as far as two settings
+# let
+# it; they are set for that moment only, because a heap that is always tight would be collected again and
+# again.
+# The keeper asks for it in the text protocol of Py4J, so that it needs no PySpark for that (RFC-030).
+
+_FREE_SHARES = {"MinHeapFreeRatio": "5", "MaxHeapFreeRatio": "20"}
+"""How much of the heap may be free after a collection [%]."""
+
+_COLLECTIONS = 4
+"""The first ones let Spark's cleaner drop what nobody has any more; some collectors shrink in steps."""
+
+_BETWEEN_SECONDS = 0.3
+_ANSWER_SECONDS = 30
+_BEAN = "com.sun.management.HotSpotDiagnosticMXBean"
+
+
+class _Calls:
+    """Calls of Java methods on one connection; what was made by them is let go at the end."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", gateway.port), timeout=_ANSWER_SECONDS)
+        self._answers = self._socket.makefile("rb")
+        self._made: list[str] = []
+        self._secret = gateway.secret
+
+    def __enter__(self) -> _Calls:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._socket, self._answers, contextlib.suppress(OSError):
+            for name in self._made:
+                self._ask("m", "d", name)
+
+    def authenticate(self) -> None:
+        """Before anything is called; errors as `call`."""
+        self._ask("A", self._secret, end=False)
+
+    def call(self, target: str, method: str, *arguments: str) -> str:
+        """A method's result: an object's name, or a text; an argument is `s` and a text, `r` and a name."""
+        answer = self._ask("c", target, method, *arguments)
+        if answer.startswith("r"):
+            self._made.append(answer[1:])
+        return answer[1:]
+
+    def _ask(self, *words: str, end: bool = True) -> str:
+        self._socket.sendall("".join(f"{word}\n" for word in ((*words, "e") if end else words)).encode())
+        answer = self._answers.readline().decode().rstrip("\n")
+        if not answer.startswith("!y"):
+            raise OSError(f"Java answers {answer[:80]!r}")
+        return answer[2:]
+
+
+def give_back(gateway: Gateway) -> None:
+    """What the JVM has on its heap and does not use is the system's again."""
+    with _Calls(gateway) as java:
+        java.authenticate()
+        kind = java.call("z:java.lang.Class", "forName", f"s{_BEAN}")
+        bean = java.call("z:java.lang.management.ManagementFactory", "getPlatformMXBean", f"r{kind}")
+        before = {
+            name: java.call(java.call(bean, "getVMOption", f"s{name}"), "getValue") for name in _FREE_SHARES
+        }
+        try:
+            for name, value in _FREE_SHARES.items():
+                java.call(bean, "setVMOption", f"s{name}", f"s{value}")
+            for _ in range(_COLLECTIONS):
+                java.call("z:java.lang.System", "gc")
+                time.sleep(_BETWEEN_SECONDS)
+        finally:
+            for name, value in reversed(before.items()):
+                java.call(bean, "setVMOption", f"s{name}", f"s{value}")
+
+
+def resident_mib(pid: int) -> int | None:
+    """The memory that a process has in use [MiB]; None where the system does not say."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * getpagesize() >> 20

@@ -21,27 +21,31 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
-from odfchain.collector import no_search_for_circles
 from odfchain.limits import INPUT
-from odfchain.model import data_schema as ds
-from odfchain.spark.geo import GEOMETRY, FeatureCollection
-from odfchain.spark.json_records import JsonArray, check_characters, number_value
+from odfchain.odf import schema as ds
 from odfchain.spark.json_typed import MARK, TypedReader, UnsureError, coordinates_marked
 from odfchain.spark.json_values import (
+    GEOMETRY,
+    FeatureCollection,
+    JsonArray,
     Record,
     RecordError,
     Value,
     check_case,
+    check_characters,
     check_named,
+    number_value,
     quoted,
     text_type,
     without_empty,
 )
+from odfchain.startup import no_search_for_circles
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
+
 
 SMALL = 2 << 20
 """Documents up to this size are read as a whole [bytes]."""

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING
 
-from odfchain.model import data_schema as ds
-from odfchain.model.enums import TimeUnit
-from odfchain.model.time_format import RFC3339
-from odfchain.spark.geo import GEOMETRY
-from odfchain.spark.json_values import Record, RecordError, Value, check_case
+from odfchain.odf import schema as ds
+from odfchain.odf.enums import TimeUnit
+from odfchain.odf.times import RFC3339
+from odfchain.spark.json_values import GEOMETRY, Record, RecordError, Value, check_case
 from odfchain.spark.parse import TextRules
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 MARK = "\x7f"
 """Stands on both sides of what is held as a text and is none; no such character is in the piece then."""

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odfchain.errors import SchemaError
-from odfchain.model import data_schema as ds
-from odfchain.model.enums import TimeUnit
-from odfchain.model.time_format import RFC3339
+from odfchain.odf import schema as ds
+from odfchain.odf.enums import TimeUnit
+from odfchain.odf.times import RFC3339
 from odfchain.slices.marker import marker
-from odfchain.spark.columns import any_of
-from odfchain.spark.types import physical_type
+from odfchain.spark.types import any_of, physical_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+
 
 _UNSIGNED_MAX: dict[type[ds.DataType], int] = {
     ds.DataTypeUInt8: 2**8 - 1,

@@ -14,26 +14,133 @@ import sys
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from odfchain.errors import EngineError, StoreError, UsageError
-from odfchain.imports import allow_pandas
-from odfchain.net.template import redact
-from odfchain.spark import kept, shared
-from odfchain.spark.class_archive import archive_options, archive_path
+from odfchain.spark import session_client
 from odfchain.spark.executor_files import ExecutorFiles, give_files
-from odfchain.spark.gateway import Gateway, start_gateway
+from odfchain.spark.gateway import Gateway, archive_options, archive_path, start_gateway
 from odfchain.spark.java import find_java
-from odfchain.spark.jvm_names import remember_names
-from odfchain.spark.launch import Launch
-from odfchain.spark.plan_walk import jvm_of
-from odfchain.store.fsio import make_folder, private_folder
+from odfchain.spark.jobs import on_a_thread
+from odfchain.spark.plans import is_local, is_remote, jvm_of, remember_names
+from odfchain.startup import allow_pandas
+from odfchain.storage.fsio import make_folder, private_folder
+from odfchain.storage.template import redact
 from odfchain.text import SECRET
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# One session of many in a JVM that was there before this process, and will be after it.
+#
+# PySpark can be told to use a JVM and a context that exist. What it makes there for itself belongs to this
+# process: its accumulator (a task reports to the driver whose function it runs, so a driver that has ended
+# is
+# asked by nobody), its temporary views and its settings. What would stay behind is what Py4J holds for us
+# by
+# number, in one table for all drivers: our part of it is emptied before we go.
+
+
+def enter(make: Callable[[], SparkSession]) -> SparkSession:
+    """A new session in the JVM that PySpark is told of by its environment; `make` makes its first one."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._ensure_initialized()  # noqa: SLF001 - PySpark has no public way
+    jvm = SparkContext._jvm  # noqa: SLF001
+    default = SparkSession._get_j_spark_session_class(jvm).getDefaultSession()  # noqa: SLF001
+    if default.isDefined() and not default.get().sparkContext().isStopped():
+        base = default.get()
+        java_context = jvm.JavaSparkContext.fromSparkContext(base.sparkContext())  # type: ignore[union-attr]
+        context = SparkContext(conf=SparkConf(_jconf=java_context.getConf()), jsc=java_context)
+        first = SparkSession(context, base)
+    else:
+        first = make()
+    session = first.newSession()  # the first one stays the JVM's default: nothing is ever set there
+    SparkSession._get_j_spark_session_class(jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
+    SparkSession._instantiatedSession = SparkSession._activeSession = session  # noqa: SLF001
+    return session
+
+
+def leave(session: SparkSession | None) -> None:
+    """Nothing of this process stays in the JVM; PySpark could connect to another one now."""
+    from py4j.finalizer import ThreadSafeFinalizer
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context  # noqa: SLF001
+    try:
+        if session is None or gateway is None:
+            raise RuntimeError("it was not entered")
+        session._jsparkSession.interruptAll()  # noqa: SLF001 - what still runs is wanted by nobody
+        _release(gateway)
+    finally:
+        ThreadSafeFinalizer.clear_finalizers(clear_all=True)
+        if (server := getattr(context, "_accumulatorServer", None)) is not None:
+            # the server notices at its next look, up to a second later
+            threading.Thread(target=server.shutdown, daemon=True).start()
+        if gateway is not None:
+            gateway.close(keep_callback_server=True)
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+        SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+
+
+def _release(gateway: Any) -> None:
+    """Take every object that the JVM holds for us out of its table, by three calls."""
+    from py4j.finalizer import ThreadSafeFinalizer
+    from py4j.java_gateway import JavaObject
+
+    client = gateway._gateway_client  # noqa: SLF001
+    numbers = JavaObject("GATEWAY_SERVER", client).getGateway().getBindings().keySet()
+    prefix = f"{client.address}{client.port}"
+    ours = [key.removeprefix(prefix) for key in list(ThreadSafeFinalizer.finalizers)]
+    waiting = [number for _, number in list(client.finalizer_deque)]
+    # "o…" are objects; the table holds the server itself too, under a name
+    numbers.removeAll([number for number in (*ours, *waiting) if number.startswith("o")])
+
+
+# What is begun on a thread before it is known for certain that it is needed: taken, or undone.
+
+T = TypeVar("T")
+
+
+class Launch(Generic[T]):
+    """One value in the making; nothing of it is left once it was dropped."""
+
+    def __init__(self, make: Callable[[Callable[[], bool]], T], undo: Callable[[T], None]) -> None:
+        """`make` is given a question that it asks on its way: whether nobody wants the value any more."""
+        self._make = make
+        self._undo = undo
+        self._dropped = threading.Event()
+        self._settling = threading.Lock()
+        self._made = on_a_thread(self._run, "odfchain-launch")
+
+    def _run(self) -> T:
+        made = self._make(self._dropped.is_set)
+        with self._settling:
+            if self._dropped.is_set():
+                self._undo(made)
+                raise RuntimeError("it was dropped")
+        return made
+
+    def take(self) -> T:
+        """The value, once it is made; from now on it is the caller's to undo."""
+        return self._made.result()
+
+    def drop(self, patience: float) -> None:
+        """Undo it; what is not made yet ends by itself, and is waited for as long as `patience` [s]."""
+        with self._settling:
+            self._dropped.set()
+        wait((self._made,), timeout=patience)
+        if self._made.done():
+            with contextlib.suppress(Exception):
+                self._undo(self._made.result())
+
 
 BATCH_ROWS = 65_536
 """Rows of one Arrow batch between Spark and Python."""
@@ -116,13 +223,13 @@ class SparkEngine:
         self._conf = conf or {}
         self._files = files
         self._session: SparkSession | None = None
-        self._finding: Launch[kept.Lease] | None = None
+        self._finding: Launch[session_client.Lease] | None = None
         self._starting: Launch[_Java] | None = None
         self._entered = False
         self._beginning = threading.Lock()
         self._gateway: Gateway | None = None
         self._idle = idle if _LOCAL.fullmatch(master) and remote is None and record_classes is None else 0
-        self._place: kept.Lease | None = None
+        self._place: session_client.Lease | None = None
         self._resources = contextlib.ExitStack()
 
     @property
@@ -185,7 +292,7 @@ class SparkEngine:
             os.environ["PYSPARK_PYTHON"] = sys.executable
             os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
             if self._idle:
-                self._finding = Launch(self._find_place, kept.Lease.leave)
+                self._finding = Launch(self._find_place, session_client.Lease.leave)
             else:
                 self._starting = Launch(self._start_java, _end_java)
 
@@ -195,7 +302,7 @@ class SparkEngine:
             try:
                 return self._join_living(self._finding)
             except Exception as error:  # noqa: BLE001 - the session that stays is a gain of time, nothing else
-                kept.note(f"command {os.getpid()} starts its own Java: {error!r}")
+                session_client.note(f"command {os.getpid()} starts its own Java: {error!r}")
                 self.close()
         launch = self._starting = self._starting or Launch(self._start_java, _end_java)
         gateway, settings = launch.take()
@@ -229,30 +336,30 @@ class SparkEngine:
                 log.unlink(missing_ok=True)
         return gateway, settings
 
-    def _find_place(self, unwanted: Callable[[], bool]) -> kept.Lease:
+    def _find_place(self, unwanted: Callable[[], bool]) -> session_client.Lease:
         """A place in the JVM that stays; it is started if need be (RFC-030)."""
-        folder = kept.keeper_folder()
+        folder = session_client.keeper_folder()
         where = os.getcwd() if self._conf else "/"  # noqa: PTH109 - settings may hold relative paths
-        parts = kept.fingerprint(self._settings(Path("/scratch")) | {"folder": where})
-        with kept.turn(folder) as lock:
+        parts = session_client.fingerprint(self._settings(Path("/scratch")) | {"folder": where})
+        with session_client.turn(folder) as lock:
             return self._found(folder, parts, where, lock, unwanted)
 
-    def _join_living(self, finding: Launch[kept.Lease]) -> SparkSession:
+    def _join_living(self, finding: Launch[session_client.Lease]) -> SparkSession:
         """As `_join`, in another JVM where that of our place has ended since we were given it."""
         try:
             return self._join(finding)
         except ConnectionRefusedError:
             self.close()
-        again = self._finding = Launch(self._find_place, kept.Lease.leave)
+        again = self._finding = Launch(self._find_place, session_client.Lease.leave)
         return self._join(again)
 
-    def _join(self, finding: Launch[kept.Lease]) -> SparkSession:
+    def _join(self, finding: Launch[session_client.Lease]) -> SparkSession:
         """A session of our own in the JVM that stays."""
         place = self._place = finding.take()
         self._finding = None
         settings = self._settings(place.scratch)
         with (
-            kept.turn(kept.keeper_folder()),
+            session_client.turn(session_client.keeper_folder()),
             _gateway_environment(place.port, place.secret),
             _own_interrupts(),
         ):
@@ -269,13 +376,13 @@ class SparkEngine:
 
     def _entered_session(self, settings: dict[str, str]) -> SparkSession:
         """As `_made`, in the JVM that stays."""
-        return shared.enter(lambda: self._made(settings))
+        return enter(lambda: self._made(settings))
 
     def _found(
         self, folder: Path, parts: dict[str, str], where: str, lock: int, unwanted: Callable[[], bool]
-    ) -> kept.Lease:
+    ) -> session_client.Lease:
         """A place in the session that stays, or in one that is started to stay."""
-        if (place := kept.attach(folder, parts)) is not None:
+        if (place := session_client.attach(folder, parts)) is not None:
             return place
         scratch = _scratch_base(_cache_folder()) / _new_name()
         java = find_java()
@@ -289,10 +396,10 @@ class SparkEngine:
             "idle": self._idle,
             "cwd": where,
         }
-        kept.start_keeper(folder, order, lock)
+        session_client.start_keeper(folder, order, lock)
         if unwanted():
             raise EngineError("Spark is not needed any more")
-        place = kept.attach(folder, parts)
+        place = session_client.attach(folder, parts)
         if place is None:
             raise EngineError("the session that stays has ended at once")
         return place
@@ -334,11 +441,11 @@ class SparkEngine:
             self._gateway = None
         self._resources.close()
 
-    def _leave(self, place: kept.Lease) -> None:
+    def _leave(self, place: session_client.Lease) -> None:
         try:
             if self._entered:
                 self._entered = False
-                shared.leave(self._session)
+                leave(self._session)
         except Exception:  # noqa: BLE001 - whatever it was, nobody else shall have it
             place.abandon()
         else:
@@ -442,7 +549,7 @@ def _scratch_base(run_folder: Path) -> Path:
     """Where Spark's temporary files go: some of its settings cannot hold blanks, commas or quotes."""
     if _PLAIN_PATH.fullmatch(str(run_folder)):
         return run_folder
-    return kept.temporary_folder()
+    return session_client.temporary_folder()
 
 
 def _cache_folder() -> Path:
@@ -452,7 +559,7 @@ def _cache_folder() -> Path:
         make_folder(folder, mode=0o700)
         if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
             return folder
-    return kept.temporary_folder()
+    return session_client.temporary_folder()
 
 
 def _remove_old_logs(folder: Path) -> None:
@@ -461,3 +568,140 @@ def _remove_old_logs(folder: Path) -> None:
         with contextlib.suppress(OSError):
             if log.stat().st_mtime < limit:
                 log.unlink()
+
+
+# A session that somebody else has made, such as `spark-submit`: what is recorded is computed beside it.
+#
+# What decides what is recorded is set in a session of our own in the same Spark (`session_beside`), so the
+# user's keeps its settings. What cannot be set there is the locale and the time zone of Java, which was
+# started
+# with them: those are looked at, and other ones are refused.
+
+_ON_DRIVER = "spark.driver.extraJavaOptions"
+_ON_EXECUTORS = ("spark.executor.defaultJavaOptions", "spark.executor.extraJavaOptions")
+
+
+class GivenSession:
+    """A session beside one that is given; what `SparkEngine` is where Spark is started here."""
+
+    def __init__(self, given: SparkSession, files: ExecutorFiles | None) -> None:
+        self._given = given
+        self._files = files
+        self._made: SparkSession | None = None
+
+    started = True
+
+    @property
+    def session(self) -> SparkSession:
+        """The session beside, made now if need be."""
+        if self._made is None:
+            self._made = session_beside(self._given, self._files)
+        return self._made
+
+    def begin(self) -> None:
+        """Nothing: Spark has started."""
+
+    def close(self) -> None:
+        """Nothing: who has made the session ends it."""
+        self._made = None
+
+
+def check_given(session: Any) -> None:
+    """What is recorded in this session's Spark does not depend on where it runs.
+
+    Of Spark Connect nothing is known of the server's Java.
+
+    Raises:
+        UsageError: it is no session, or has ended; or Java has another locale or time zone.
+    """
+    if not hasattr(session, "newSession"):
+        raise UsageError(f"a {type(session).__name__} is no session of Spark", hint="give a SparkSession")
+    if is_remote(session):
+        return
+    if session.sparkContext._jsc is None or session.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 - no public way
+        raise UsageError("the session of Spark has ended", hint="give one that runs")
+    java = jvm_of(session).java.util
+    locale, zone = java.Locale.getDefault(), java.TimeZone.getDefault()
+    wrong = []
+    if str(locale.toString()) != "en_US":
+        wrong.append((_ON_DRIVER, f"the locale of the driver's Java is {locale.toString()}"))
+    if not zone.hasSameRules(java.TimeZone.getTimeZone("UTC")):
+        wrong.append((_ON_DRIVER, f"the time zone of the driver's Java is {zone.getID()}"))
+    if not is_local(session):
+        conf = session.sparkContext.getConf()
+        given = " ".join(conf.get(name, "") for name in _ON_EXECUTORS).split()
+        absent = [option for option in SAME_EVERYWHERE.split() if option not in given]
+        if absent:
+            wrong.append((_ON_EXECUTORS[-1], f"{_ON_EXECUTORS[-1]} has no {' '.join(absent)}"))
+    if wrong:
+        names = dict.fromkeys(name for name, _ in wrong)
+        raise UsageError(
+            f"what is recorded would depend on where Spark runs: {'; '.join(text for _, text in wrong)}",
+            hint="start Spark with " + " ".join(f'--conf "{name}={SAME_EVERYWHERE}"' for name in names),
+        )
+
+
+# A session of the JVM that reads and resolves queries, and runs none: the judge beside Spark Connect.
+#
+# A Connect server hands out neither its parser nor its plans. So the queries that it shall run are read by
+# a
+# JVM on this machine, of the same Spark, over empty tables. PySpark has either a session of its own JVM or
+# one
+# of Connect in a process; the bridge to Java has no such rule, and nothing else is needed here.
+
+
+class PlanSession:
+    """What `jvm_of` and the gate need of a session; no frame can be made in it from Python."""
+
+    def __init__(self, jvm: Any, java: Any) -> None:
+        """`java` is a session of the JVM that nobody else uses."""
+        self._jvm, self._jsparkSession = jvm, java
+
+    def stop(self) -> None:
+        """Nothing: whoever has started the JVM ends it, or leaves it."""
+
+
+class PlanEngine(SparkEngine):
+    """As a `SparkEngine` in local mode, with a `PlanSession`: beside a session of Spark Connect as well."""
+
+    def _made(self, settings: dict[str, str]) -> SparkSession:
+        from pyspark import SparkContext
+
+        SparkContext._ensure_initialized()  # noqa: SLF001 - PySpark has no public way
+        jvm: Any = SparkContext._jvm  # noqa: SLF001
+        sessions = jvm.org.apache.spark.sql.classic.SparkSession
+        known = sessions.getDefaultSession()
+        if known.isDefined() and not known.get().sparkContext().isStopped():
+            java = known.get().newSession()
+        else:
+            java = sessions.builder().getOrCreate().newSession()
+        for key, value in settings.items():
+            if key.startswith("spark.sql.") and java.conf().isModifiable(key):
+                java.conf().set(key, value)
+        return cast("SparkSession", PlanSession(jvm, java))
+
+    def _entered_session(self, settings: dict[str, str]) -> SparkSession:
+        return self._made(settings)
+
+
+_judges: weakref.WeakKeyDictionary[SparkSession, Callable[[], SparkSession]] = weakref.WeakKeyDictionary()
+
+
+def give_judge(session: SparkSession, judge: Callable[[], SparkSession]) -> None:
+    """From now on queries for a session of Spark Connect are judged by what `judge` returns."""
+    _judges[session] = judge
+
+
+def judge_of(session: SparkSession) -> SparkSession:
+    """Where queries for a session of Spark Connect are read and resolved; started at the first use.
+
+    Raises:
+        EngineError: it does not start, or the session was not opened by odfchain.
+    """
+    judge = _judges.get(session)
+    if judge is None:
+        raise EngineError(
+            "queries over Spark Connect run in a session that odfchain has opened",
+            hint="set spark.remote in the workspace's config.yaml",
+        )
+    return judge()

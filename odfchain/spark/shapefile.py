@@ -27,8 +27,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from odfchain.errors import BadInputError
 from odfchain.limits import INPUT
-from odfchain.spark.geo import GEOMETRY
-from odfchain.spark.json_values import Number, Record, RecordError, Value
+from odfchain.spark.json_values import GEOMETRY, Number, Record, RecordError, Value
 
 _SHP_CODE = 9994
 _HEADER = 100

@@ -17,12 +17,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, final
 
-from odfchain.digest.physical import hash_bytes
+from odfchain.chain.signed_heads import signature_key
+from odfchain.chain.signing import SignedFile
 from odfchain.errors import AccessError, CorruptedPeerError, FetchError, StoreError, TransferError
-from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS, SHARING, FetchLimits
-from odfchain.net.dial import PRIVATE_HINT, ProxyDeniedError
-from odfchain.net.retry import (
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.progress import Progress
+from odfchain.storage.fsio import FileState
+from odfchain.storage.http_client import PRIVATE_HINT, ProxyDeniedError
+from odfchain.storage.http_connection import Body
+from odfchain.storage.http_rules import (
     DEADLINE_HINT,
     Deadline,
     ProtocolError,
@@ -30,17 +35,23 @@ from odfchain.net.retry import (
     TransientError,
     with_retries,
 )
-from odfchain.net.wire import Body
-from odfchain.progress import Progress
-from odfchain.smart.block_batch import RawBlock
-from odfchain.store.fsio import FileState
-from odfchain.store.interfaces import HEAD, parse_ref
+from odfchain.storage.local import HEAD, parse_ref
 from odfchain.text import one_line
-from odfchain.transfer.hint_file import MOST_NAMES_BYTES, hint_bytes, parse_hint, parse_names
-from odfchain.transfer.incoming import MIRROR_HINT, Incoming
-from odfchain.transfer.public_layout import HINT_KEY, INDEX_KEY, REFS_HINT_KEY, ObjectKey, ObjectKind, ref_key
-from odfchain.trust.parties import SignedFile
-from odfchain.trust.signed_head import signature_key
+from odfchain.transfer.block_batch import RawBlock
+from odfchain.transfer.public_layout import (
+    HINT_KEY,
+    INDEX_KEY,
+    MIRROR_HINT,
+    MOST_NAMES_BYTES,
+    REFS_HINT_KEY,
+    Incoming,
+    ObjectKey,
+    ObjectKind,
+    hint_bytes,
+    parse_hint,
+    parse_names,
+    ref_key,
+)
 
 _T = TypeVar("_T")
 

@@ -20,16 +20,30 @@ Source: specification "Dataset Layout"; RFC-007 of Open Data Fabric.
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import os
 import re
+import socket
+import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 from urllib.parse import unquote, urlsplit
 
-from odfchain.errors import InvalidIdError, StoreError, UnsupportedPeerError
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetName
-from odfchain.net.template import public_name
-from odfchain.store.interfaces import check_object_name
+from odfchain.chain.compare import HashList
+from odfchain.errors import BusyError, CorruptedPeerError, InvalidIdError, StoreError, UnsupportedPeerError
+from odfchain.limits import SHARING
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetName, is_branch_name
+from odfchain.odf.physical_hash import Hasher, sha3_256
+from odfchain.progress import Progress
+from odfchain.storage.fsio import FileState, file_state, lock_at_once, remove_own, storage_errors
+from odfchain.storage.local import check_object_name
+from odfchain.storage.template import public_name
 
 HEAD_KEY = "refs/head"
 HINT_KEY = "hints/chain"
@@ -173,3 +187,303 @@ class PeerUrl:
 
     def __str__(self) -> str:
         return self.public()
+
+
+# Hint files as text: the hashes of a chain's blocks, seed first, and the names of branches, one to a line.
+#
+# They save time and are never believed. Source: RFC-021, RFC-038.
+
+HINT_LINE_BYTES = 70
+"""A hash in base16 and the end of its line [bytes]."""
+
+MOST_NAMES_BYTES = 64 << 10
+"""The largest list of branches that is read [bytes]."""
+
+_LINE = re.compile(rb"f1620[0-9a-f]{64}")
+
+
+def encode_hint(hashes: Iterable[Multihash]) -> bytes:
+    """The content of the file."""
+    return b"".join(b"%s\n" % str(name).encode("ascii") for name in hashes)
+
+
+def hint_bytes(limit: int) -> int:
+    """The largest file that can list `limit` hashes and is read at all [bytes]."""
+    return min(limit, SHARING.hinted_blocks) * HINT_LINE_BYTES
+
+
+def parse_hint(data: bytes, limit: int) -> HashList | None:
+    """The hashes that the file lists; None if it is malformed, empty, or lists more than `limit`.
+
+    An untrusted publisher chose how many lines there are, so none is kept as an object of its own.
+    """
+    if not data or len(data) > hint_bytes(limit):
+        return None
+    found = HashList()
+    for start in range(0, len(data), HINT_LINE_BYTES):
+        line = data[start : start + HINT_LINE_BYTES]
+        if not _LINE.fullmatch(line.removesuffix(b"\n")):
+            return None
+        found.append(Multihash.sha3_256(bytes.fromhex(line[5:].decode("ascii"))))
+    return found
+
+
+def encode_names(branches: Iterable[str]) -> bytes:
+    """The content of the file that lists branches; empty where it would be too long."""
+    data = b"".join(b"%s\n" % name.encode("ascii") for name in sorted(branches))
+    return data if len(data) <= MOST_NAMES_BYTES else b""
+
+
+def parse_names(data: bytes) -> list[str]:
+    """The branches that the file lists, ordered; what cannot name one is left out."""
+    return sorted(
+        {name for name in data.decode("ascii", errors="replace").split("\n") if is_branch_name(name)}
+    )
+
+
+# An object on its way into a file: hashed as it is written, and continued where an earlier run broke off.
+#
+# Nothing that the file holds is believed: what is there already is hashed first, and the whole has to hash
+# to
+# the object's name. So it does not matter which peer a part came from. A file has one writer: what was
+# hashed
+# as it came is what the file has, since no other transfer writes to it.
+
+BUFFER_BYTES = 1 << 20
+"""Large pieces, because the hash lets other threads run while it works on one."""
+
+MIRROR_HINT = "the peer's copy is damaged or not honest: try another peer that has the dataset"
+"""What to do about wrong content."""
+
+
+class Incoming:
+    """One object and its file. Leaving the block without success keeps what has arrived.
+
+    Progress advances by bytes, each byte once, also if some arrive again. What does not `resume` has a new
+    file, which is gone afterwards unless it was published.
+
+    Raises:
+        BusyError: another transfer writes to the file.
+        StorageFullError: no space for the object.
+        StoreError: the file cannot be written or read.
+    """
+
+    def __init__(
+        self,
+        key: ObjectKey,
+        size: int,
+        target: Path,
+        *,
+        name: str,
+        progress: Progress,
+        resume: bool = True,
+    ) -> None:
+        self.received = 0
+        """Bytes in the file."""
+        self.size = size
+        self._key = key
+        self._target = target
+        self._name = name
+        self._progress = progress
+        self._told = 0
+        self._inherited = False
+        self._resume = self._keep = resume
+        self._hasher: Hasher = sha3_256()
+        self._fd = -1
+        self._buffer = memoryview(bytearray(max(1, min(size, BUFFER_BYTES))))
+
+    def __enter__(self) -> Self:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            with storage_errors(self._target):
+                self._fd = os.open(self._target, flags if self._resume else flags | os.O_EXCL, 0o644)
+                self._adopt()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._keep or (self.received == 0 and error is not None):
+            remove_own(self._target, self._fd)
+        self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):  # another error is on its way, or the caller syncs the file
+                os.close(fd)
+
+    def _adopt(self) -> None:
+        """Hash what an earlier run left, and no other run still writes."""
+        if not lock_at_once(self._fd):
+            raise BusyError(f"{self._target}: another transfer writes to it", hint="try again when it ended")
+        found = os.fstat(self._fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise StoreError(f"{self._target}: not a regular file")
+        if found.st_size > self.size:
+            os.ftruncate(self._fd, 0)
+            return
+        while self.received < found.st_size:
+            count = os.readv(self._fd, [self._buffer])
+            if count == 0:
+                break
+            self._take(self._buffer[:count])
+        self._inherited = self.received > 0
+
+    @property
+    def room(self) -> memoryview:
+        """Where to read the next bytes to; empty when all have arrived."""
+        return self._buffer[: self.size - self.received]
+
+    def append(self, count: int) -> None:
+        """Take over the first `count` bytes of `room`."""
+        self.add(self._buffer[:count])
+
+    def add(self, data: memoryview) -> None:
+        """Take over bytes, no more of them than there is room for in the object."""
+        with storage_errors(self._target):
+            rest = data
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        self._take(data)
+
+    def _take(self, data: memoryview) -> None:
+        self._hasher.update(data)
+        self.received += len(data)
+        if self.received > self._told:
+            self._progress.advance(self.received - self._told)
+            self._told = self.received
+
+    def restart(self) -> None:
+        """Forget what has arrived."""
+        with storage_errors(self._target):
+            os.lseek(self._fd, 0, os.SEEK_SET)
+            os.ftruncate(self._fd, 0)
+        self.received, self._inherited, self._hasher = 0, False, sha3_256()
+
+    def complete(self) -> bool:
+        """Whether the object is there, and is what its name says.
+
+        A file that was begun by an earlier run and ends up wrong is given one new start.
+
+        Raises:
+            CorruptedPeerError: the content is not that of the name; nothing is left of it.
+        """
+        if self.received < self.size:
+            return False
+        actual = Multihash.sha3_256(self._hasher.digest())
+        if actual == self._key.name:
+            return True
+        if self._inherited:
+            self.restart()
+            return False
+        raise self.refuse(f"the content hashes to {actual}, not to its name")
+
+    def sync(self) -> None:
+        """Make what has arrived durable."""
+        with storage_errors(self._target):
+            os.fsync(self._fd)
+
+    def publish(self, path: Path) -> FileState:
+        """Give the file its name, whatever has that now; the state of the very file that was written."""
+        with storage_errors(path):
+            self._target.replace(path)
+            self._keep = True
+            return file_state(os.fstat(self._fd))
+
+    def refuse(self, what: str) -> CorruptedPeerError:
+        """The error for an object that is not what it should be; its file is removed."""
+        remove_own(self._target, self._fd)
+        return CorruptedPeerError(f"{self._name}: {what}", hint=MIRROR_HINT)
+
+
+# Whether a URL is below another one, however both are spelled: what a policy for a place covers.
+#
+# A server takes many spellings for one thing: capitals, the port that goes without saying, percent-
+# encoding, a
+# user, dots in the path. Whoever chooses among them must not thereby choose the rules. So places are
+# compared
+# by what they mean, and rather too much is covered than too little: http and https are one place, and so
+# are
+# all names of this machine. Source: RFC 3986, section 6; RFC-024.
+
+_PORTS = {"http": 80, "https": 443}
+_THIS_MACHINE = "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class PlainUrl:
+    """What a URL means: the protocol, the server or bucket, and the way from there."""
+
+    protocol: str
+    server: str
+    path: tuple[str, ...]
+
+    @classmethod
+    def of(cls, url: PeerUrl) -> PlainUrl:
+        """The same for all spellings of a URL; users and passwords are no part of it."""
+        url = url.plain
+        parts = urlsplit(url.text)
+        path = unquote(parts.path)
+        if url.scheme == "file":
+            return cls("file", "", _segments(os.path.realpath(path.replace("\0", ""))))
+        server = _server(unquote(parts.netloc.rpartition("@")[2]), _PORTS.get(url.scheme.rpartition("+")[2]))
+        return cls(url.scheme.replace("https", "http"), server, _segments(path))
+
+    def is_below(self, other: PlainUrl) -> bool:
+        """Whether this is the other place, or within it."""
+        return (self.protocol, self.server, self.path[: len(other.path)]) == (
+            other.protocol,
+            other.server,
+            other.path,
+        )
+
+
+def _segments(path: str) -> tuple[str, ...]:
+    """The path without what means nothing: empty segments and dots."""
+    found: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            found = found[:-1]
+        elif segment not in ("", "."):
+            found.append(segment)
+    return tuple(found)
+
+
+def _server(authority: str, usual_port: int | None) -> str:
+    host, colon, port = authority.rpartition(":")
+    if not colon or not (port.isdecimal() or port == ""):
+        host, port = authority, ""
+    host = host_of(host.removeprefix("[").removesuffix("]"))
+    if port == "" or (usual_port is not None and port.isascii() and int(port) == usual_port):
+        return host
+    return f"{host}:{port.lstrip('0')}"
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether the name of a host means this machine, and what is sent there goes over no network."""
+    return host_of(host) == _THIS_MACHINE
+
+
+def host_of(name: str) -> str:
+    """The same for all spellings of a host; all names and addresses of this machine are one."""
+    return _host(name.lower().removesuffix("."))
+
+
+def _host(name: str) -> str:
+    try:
+        address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(name)
+    except ValueError:
+        try:
+            address = ipaddress.IPv4Address(socket.inet_aton(name))  # 127.1, 0x7f000001
+        except (OSError, ValueError):
+            try:
+                return name.encode("idna").decode("ascii")
+            except UnicodeError:
+                return name
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return _THIS_MACHINE if address.is_loopback else str(address)

@@ -17,9 +17,13 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from odfchain.chain.compare import Ahead, ChainLinks, Comparison, Equal, compare, whole_chain
+from odfchain.chain.remote_signatures import NO_POLICY, Offer, SignaturePolicy, read_offer
+from odfchain.chain.signature_check import Examination, Seen, SeenHeads
+from odfchain.chain.signed_heads import BlockAt, HeadSignature, read_head_signature
 from odfchain.errors import (
     ChainsDifferError,
     CorruptedPeerError,
@@ -27,44 +31,117 @@ from odfchain.errors import (
     NameCollisionError,
     SignatureError,
     StoreError,
+    UsageError,
 )
-from odfchain.ids.did import DatasetId
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.references import keep_reachable, lock_path
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.store import fsio
-from odfchain.store.interfaces import HEAD
-from odfchain.store.local import LocalObjectStore, conflict
-from odfchain.transfer.arrival import Arrival, Received
-from odfchain.transfer.differences import (
+from odfchain.storage import fsio
+from odfchain.storage.local import HEAD, LocalObjectStore, conflict
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.receive import (
+    Arrival,
     Destination,
+    Received,
     Source,
+    Spool,
     blocks_of,
+    index_chain,
     refuse_difference,
     refuse_other_dataset,
     refuse_rollback,
 )
-from odfchain.transfer.partial import (
+from odfchain.transfer.slice_files import (
+    DataObject,
+    Selection,
     incoming_folder,
+    missing_slices,
     selection_of,
     set_selection,
     unmark,
 )
-from odfchain.transfer.peer import Peer
-from odfchain.transfer.peer_links import Spool
-from odfchain.transfer.received import index_chain
-from odfchain.transfer.slice_counts import missing_slices
-from odfchain.transfer.slice_files import DataObject
 from odfchain.transfer.snapshot_objects import bring_newest
-from odfchain.transfer.sync import DEFAULTS, SyncOptions, SyncOutcome, SyncStatus
-from odfchain.trust.examination import Examination
-from odfchain.trust.offered import Offer, read_offer
-from odfchain.trust.seen import Seen, SeenHeads
-from odfchain.trust.signature_policy import NO_POLICY
-from odfchain.trust.signed_head import BlockAt, read_head_signature
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.points import keep_reachable, lock_path
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+# How a dataset is to be pulled, and what came of it.
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOptions:
+    """How to pull.
+
+    Without a selection (`metadata_only`, `since`, `last`) a partial copy keeps the one it has.
+    """
+
+    force: bool = False
+    """Overwrite a dataset that is ahead or diverged, and accept an older head than was seen before."""
+    metadata_only: bool = False
+    since: Timestamp | None = None
+    last: int | None = None
+    parallel: int = 10
+    """Objects received at the same time."""
+    signature: SignaturePolicy | None = None
+    """What is wanted of the head's signature; None is nothing more than what is set elsewhere."""
+    dataset_id: DatasetId | None = None
+    """The dataset that has to come; None is whatever is there."""
+    onto: Multihash | None = None
+    """The head that a copy which is here has to have until then; None is whatever it has."""
+    only: Multihash | None = None
+    """The head that the peer has to have; None is whatever it has."""
+    on_demand: bool = False
+    """Slices come when they are read: none is brought, and the copy is not marked for that."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            UsageError: no transfer at all, or a selection that contradicts itself.
+        """
+        if self.parallel < 1:
+            raise UsageError(f"the number of parallel transfers is at least 1, not {self.parallel}")
+        _ = self.selection
+
+    @property
+    def selection(self) -> Selection:
+        """The objects that are asked for."""
+        return Selection(self.metadata_only or self.on_demand, self.since, self.last)
+
+
+DEFAULTS = SyncOptions()
+
+
+class SyncStatus(Enum):
+    """What a pull did."""
+
+    UP_TO_DATE = "up-to-date"
+    CREATED = "created"
+    UPDATED = "updated"
+    OVERWRITTEN = "overwritten"
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOutcome:
+    """What was done: the heads, the blocks written, and the objects and bytes (blocks' too) received."""
+
+    status: SyncStatus
+    old: Multihash | None
+    new: Multihash
+    blocks: int = 0
+    objects: int = 0
+    bytes: int = 0
+    missing_slices: int = 0
+    """Slices that are not here, because the copy is partial."""
+    signature: HeadSignature | None = None
+    """What the peer's signature of the head is worth."""
+    attestations: int = 0
+    """Attestations of auditors that came in."""
+    snapshots: int = 0
+    """Manifests and profiles that came in, beside the objects of the chain."""
+    warnings: tuple[str, ...] = ()
+    """What the user has to hear."""
 
 
 def pull_dataset(

@@ -1,17 +1,19 @@
 """Sending a dataset to a place that can be written to.
 
 Manifests and profiles go first, then slices and checkpoints, then blocks, oldest first, then the hint, then
-the head by one compare-and-swap, and last what is signed (`odfchain.trust.push_signed`). Before the blocks of
-the chain go those that were merged into it. A branch is sent in the same way. So whoever reads there sees the
-old dataset until it sees all of the new one, and what was interrupted is continued by running the same again.
-Source: specification "Dataset Sharing"; RFC-021.
+the head by one compare-and-swap, and last what is signed (`odfchain.chain.remote_signatures`). Before the
+blocks of the chain go those that were merged into it. A branch is sent in the same way. So whoever reads
+there sees the old dataset until it sees all of the new one, and what was interrupted is continued by
+running the same again. Source: specification "Dataset Sharing"; RFC-021.
 """
 
 from __future__ import annotations
 
+import io
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -27,7 +29,10 @@ from odfchain.chain.compare import (
     compare,
     whole_chain,
 )
-from odfchain.codec.blocks import decode_block
+from odfchain.chain.remote_signatures import push_statements, push_to_node
+from odfchain.chain.signed_heads import SignatureStatus
+from odfchain.chain.signing import SignedFile
+from odfchain.chain.statements import Did
 from odfchain.errors import (
     BrokenChainError,
     CodecError,
@@ -40,23 +45,24 @@ from odfchain.errors import (
     TransferError,
     UnsupportedPeerError,
 )
-from odfchain.ids.multihash import Multihash
 from odfchain.limits import SHARING
-from odfchain.model.events import Seed
+from odfchain.odf.block_codec import decode_block, decode_header
+from odfchain.odf.events import Seed
+from odfchain.odf.identity import Multihash
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.store.interfaces import HEAD
-from odfchain.store.local import LocalObjectStore
-from odfchain.transfer.differences import shortened
-from odfchain.transfer.merged_sources import merged_into, sendable
-from odfchain.transfer.open import DEFAULTS, PeerOptions, open_writable
-from odfchain.transfer.peer import WritablePeer
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.fsio import FileState
+from odfchain.storage.http_connection import Body
+from odfchain.storage.http_rules import Deadline
+from odfchain.storage.local import HEAD, LocalObjectStore
+from odfchain.transfer.block_batch import RawBlock
+from odfchain.transfer.branch_fetch import merged_into, sendable
+from odfchain.transfer.open_peer import DEFAULTS, PeerOptions, open_writable
+from odfchain.transfer.peer import AbsentError, Opened, Peer, WritablePeer
+from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind, PeerUrl
+from odfchain.transfer.receive import shortened
 from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.transfer.snapshot_objects import send_objects
-from odfchain.trust.push_signed import push_statements, push_to_node
-from odfchain.trust.signed_head import SignatureStatus
-from odfchain.trust.signing_keys import Did
+from odfchain.workspace.dataset_files import DatasetFiles
 
 _T = TypeVar("_T")
 
@@ -252,8 +258,8 @@ def _send_to_node(
     dataset: DatasetFiles, peer: WritablePeer, plan: PushPlan, options: PushOptions, progress: Progress
 ) -> None:
     # loaded here: most pushes are to folders and stores
-    from odfchain.smart.smart_messages import Visibility  # noqa: PLC0415
-    from odfchain.transfer.smart_destination import Shipment, SmartDestination  # noqa: PLC0415
+    from odfchain.transfer.node_peer import Shipment, SmartDestination  # noqa: PLC0415
+    from odfchain.transfer.smart_messages import Visibility  # noqa: PLC0415
 
     assert isinstance(peer, SmartDestination)  # noqa: S101 - the one that takes no files
     stores = {ObjectKind.DATA: dataset.data, ObjectKind.CHECKPOINT: dataset.checkpoints}
@@ -472,3 +478,71 @@ def _in_parallel(work: Callable[[_T], None], items: Iterable[_T], workers: int) 
             pending.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+# What somebody pushes here, as a peer to pull from: so pushes are judged and published as pulls are.
+
+
+@dataclass(frozen=True, slots=True)
+class _Held(Body):
+    stream: io.BytesIO
+
+    def read_into(self, view: memoryview) -> int:
+        return self.stream.readinto(view)
+
+
+class PushedPeer(Peer):
+    """Blocks that were received, hash to their names, and end in the head; objects wait where pulls look."""
+
+    def __init__(
+        self,
+        where: str,
+        head: Multihash,
+        blocks: Sequence[RawBlock] = (),
+        signature: bytes | None = None,
+        has_hashed: Callable[[ObjectKey, FileState], bool] = lambda *_: False,
+    ) -> None:
+        """What was pushed; `has_hashed` says which files are known to hash to the names of objects."""
+        super().__init__(where)
+        self._has_hashed = has_hashed
+        self._blocks = blocks
+        self._files = {str(ObjectKey(ObjectKind.BLOCK, block.hash)): block.data for block in blocks}
+        self._files[HEAD_KEY] = str(head).encode()
+        if signature is not None:
+            self._files[SignedFile.HEAD.value] = signature
+
+    @contextmanager
+    def open(self, key: str, start: int, cap: int, deadline: Deadline, /) -> Iterator[Opened]:  # noqa: ARG002 - as `Peer`
+        """As `Peer`."""
+        data = self._files.get(key)
+        if data is None:
+            raise AbsentError(f"{self.where}{key}: it was not sent")
+        yield Opened(f"{self.where}{key}", _Held(io.BytesIO(data[start:])), len(data), start=start)
+
+    def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:  # noqa: ARG002 - as `Peer`
+        """All of them."""
+        return iter(self._blocks)
+
+    def has_hashed(self, key: ObjectKey, state: FileState) -> bool:
+        """As `Peer`."""
+        return self._has_hashed(key, state)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def refuse_disorder(where: str, blocks: Sequence[RawBlock]) -> None:
+    """Each block follows the one before it.
+
+    Raises:
+        CorruptedPeerError: one does not, or is none.
+    """
+    before: Multihash | None = None
+    for block in blocks:
+        try:
+            previous = decode_header(block.data).prev_block_hash
+        except CodecError as error:
+            raise CorruptedPeerError(f"{where}: {block.hash}: {error}") from None
+        if before is not None and previous != before:
+            raise CorruptedPeerError(f"{where}: {block.hash} does not follow the block before it")
+        before = block.hash

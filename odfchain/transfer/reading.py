@@ -8,32 +8,33 @@ name. `Origin` is all that another process needs to know to do the same (RFC-034
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from odfchain.chain.remote_signatures import SignaturePolicy
+from odfchain.chain.signing import head_signature
 from odfchain.errors import InvalidIdError, ObjectCorruptedError, UsageError
-from odfchain.ids.names import DatasetAlias
+from odfchain.odf.events import DatasetSnapshot, SetTransform, TransformInput
+from odfchain.odf.identity import DatasetId
+from odfchain.odf.names import AmbiguousAlias, DatasetAlias, DatasetRefAny, RemoteDatasetId
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.workspace_files import FOLDER, WorkspaceFiles
-from odfchain.spark.kept import temporary_folder
-from odfchain.store import fsio
-from odfchain.store.local import LocalObjectStore
+from odfchain.spark.session_client import temporary_folder
+from odfchain.storage import fsio
+from odfchain.storage.local import LocalObjectStore
 from odfchain.transfer.credentials import Credentials
-from odfchain.transfer.open import PeerOptions, open_peer
+from odfchain.transfer.object_workspace import connect
+from odfchain.transfer.open_peer import PeerOptions, open_peer
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
-from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.pulling import SyncOptions, pull_dataset
 from odfchain.transfer.repositories import parse_peer_url
-from odfchain.transfer.shared_workspace import connect
 from odfchain.transfer.slice_files import DataObject, absent, bring
-from odfchain.transfer.sync import SyncOptions
-from odfchain.trust.head_signature import head_signature
-from odfchain.trust.signature_policy import SignaturePolicy
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.workspace_files import FOLDER, WorkspaceFiles
 
 _PARALLEL = 10
 
@@ -186,3 +187,51 @@ def _is_intact(store: LocalObjectStore, item: DataObject) -> bool:
     except ObjectCorruptedError:
         return False
     return True
+
+
+# Inputs that a manifest names by where they come from: the copy in this workspace stands for them.
+#
+# `datasetRef` may be a URL, `repo/name` or `repo/did:odf:…`. Nothing is asked of those places: an input
+# that
+# was not pulled stays as it is written, and is unknown to whoever resolves it. Source: specification
+# "DatasetRefAny".
+
+Resolve = Callable[[DatasetRefAny], DatasetId | None]
+Local = Callable[[DatasetRefAny], DatasetFiles | None]
+
+
+def names_places(snapshot: DatasetSnapshot) -> bool:
+    """Whether an input is named by something else than a local alias or an id."""
+    return any(
+        not isinstance(item.dataset_ref, DatasetAlias)
+        for event in snapshot.metadata
+        if isinstance(event, SetTransform)
+        for item in event.inputs
+    )
+
+
+def with_local_inputs(snapshot: DatasetSnapshot, resolve: Resolve, local: Local) -> DatasetSnapshot:
+    """The definition with ids in place of such references, as far as `local` knows the datasets.
+
+    What `resolve` finds already stays, so that `a/b` is first of all a dataset of the account `a`.
+    """
+
+    def localized(item: TransformInput) -> TransformInput:
+        ref = item.dataset_ref
+        if isinstance(ref, DatasetAlias) or (isinstance(ref, RemoteDatasetId) and ref.repo is None):
+            return item
+        if isinstance(ref, AmbiguousAlias) and resolve(ref) is not None:
+            return item
+        found = local(ref)
+        if found is None:
+            return item
+        alias = item.alias if item.alias is not None else str(ref)
+        return TransformInput(dataset_ref=RemoteDatasetId(None, found.id), alias=alias)
+
+    metadata = tuple(
+        dataclasses.replace(event, inputs=tuple(localized(item) for item in event.inputs))
+        if isinstance(event, SetTransform)
+        else event
+        for event in snapshot.metadata
+    )
+    return dataclasses.replace(snapshot, metadata=metadata)

@@ -8,26 +8,48 @@ Names are compared without regard to case, as all names are. Source: specificati
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from odfchain.codec.tree import to_tree
-from odfchain.codec.yaml_manifest import ManifestKind, read_manifest
-from odfchain.codec.yaml_reader import read_document
-from odfchain.codec.yaml_writer import dump_yaml
+from odfchain.chain.remote_signatures import NO_POLICY, SignaturePolicy, as_fields, from_fields
 from odfchain.errors import (
+    CorruptedPeerError,
+    DatasetNotFoundError,
     InvalidIdError,
     ManifestError,
     NameCollisionError,
+    ObjectNotFoundError,
+    OdfchainError,
+    StoreError,
+    TransferError,
     UnsupportedPeerError,
     WorkspaceError,
 )
-from odfchain.ids.names import RepoName
-from odfchain.store import fsio
-from odfchain.transfer.plain_urls import PlainUrl
-from odfchain.transfer.public_layout import PeerUrl
-from odfchain.trust.signature_policy import NO_POLICY, SignaturePolicy, as_fields, from_fields
+from odfchain.limits import LIMITS, SHARING
+from odfchain.odf.block_codec import decode_block, decode_header
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import Seed
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.manifests import ManifestKind, read_manifest
+from odfchain.odf.names import DatasetAlias, RepoName
+from odfchain.odf.tree import to_tree
+from odfchain.odf.yaml import dump_yaml, read_document
+from odfchain.storage import fsio
+from odfchain.storage.local import parse_ref
+from odfchain.text import one_line
+from odfchain.transfer.open_peer import DEFAULTS, PeerOptions, open_peer
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, PeerUrl, PlainUrl
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 
 _READ_BYTES = 1 << 16
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.ASCII)
@@ -197,3 +219,380 @@ def _name_of(path: Path) -> RepoName | None:
         return RepoName(path.name)
     except InvalidIdError:
         return None
+
+
+# The index of a repository: the file `datasets.json` beside its datasets, for people and programs that
+# look.
+#
+#     {"version": 1,
+#      "datasets": [
+#       {"alias": "org/cities", "id": "did:odf:fed01…", "kind": "Root", "head": "f1620…",
+#        "blocks": 12, "records": 3400, "size": 81234}
+#      ]}
+#
+# Ordered by alias. `size` is that of the slices in bytes. Nobody has to believe it, and nothing that is
+# carried
+# depends on it: what a dataset is, its own chain says. It is no part of the transfer protocol; a repository
+# on
+# a plain web server may do without. Readers ignore fields that they do not know. Source: RFC-021.
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One dataset of a repository, as the repository says."""
+
+    alias: DatasetAlias
+    id: DatasetId
+    kind: DatasetKind
+    head: Multihash
+    blocks: int
+    records: int
+    size: int
+
+    def tree(self) -> dict[str, str | int]:
+        """For JSON."""
+        return {
+            "alias": str(self.alias),
+            "id": str(self.id),
+            "kind": self.kind.value,
+            "head": str(self.head),
+            "blocks": self.blocks,
+            "records": self.records,
+            "size": self.size,
+        }
+
+
+def render_index(entries: Iterable[IndexEntry]) -> bytes:
+    """The file for these datasets; equal for equal datasets, in whatever order they come."""
+    ordered = sorted(entries, key=lambda entry: entry.alias)
+    lines = ",\n".join("  " + json.dumps(entry.tree()) for entry in ordered)
+    return f'{{"version": {VERSION},\n "datasets": [\n{lines}\n ]}}\n'.encode("ascii")
+
+
+def parse_index(data: bytes, where: str) -> list[IndexEntry]:
+    """What a peer at `where` says that it has; every value is what its type says.
+
+    Raises:
+        CorruptedPeerError: too large, not JSON, of another version, or an entry is malformed.
+    """
+    if len(data) > SHARING.index_bytes:
+        raise CorruptedPeerError(
+            f"{where}: an index of {len(data):,} bytes (at most {SHARING.index_bytes:,})"
+        )
+    if sum(map(data.count, (b",", b"[", b"{"))) > SHARING.index_values:  # `[],[]` is twenty times its size
+        raise CorruptedPeerError(f"{where}: an index of more than {SHARING.index_values:,} values")
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError):
+        raise CorruptedPeerError(f"{where}: not JSON, expected the index of a repository") from None
+    if not isinstance(tree, dict) or not isinstance(tree.get("datasets"), list):
+        raise CorruptedPeerError(f"{where}: not the index of a repository (no list `datasets`)")
+    if tree.get("version") != VERSION:
+        raise CorruptedPeerError(f"{where}: an index of another version (expected {VERSION})")
+    return [_entry(item, f"{where}: dataset {number}") for number, item in enumerate(tree["datasets"], 1)]
+
+
+def _entry(item: Any, where: str) -> IndexEntry:
+    if not isinstance(item, dict):
+        raise CorruptedPeerError(f"{where}: expected an object")
+    try:
+        return IndexEntry(
+            DatasetAlias.parse(_text(item, "alias", where)),
+            DatasetId.parse(_text(item, "id", where)),
+            DatasetKind(_text(item, "kind", where)),
+            Multihash.parse(_text(item, "head", where)),
+            *(_count(item, name, where) for name in ("blocks", "records", "size")),
+        )
+    except (InvalidIdError, ValueError) as error:
+        raise CorruptedPeerError(f"{where}: {one_line(str(error))}") from None
+
+
+def _text(item: dict[str, Any], name: str, where: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise CorruptedPeerError(f"{where}: {name} is not a text")
+    return value
+
+
+def _count(item: dict[str, Any], name: str, where: str) -> int:
+    value = item.get(name)
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise CorruptedPeerError(f"{where}: {name} is not a count")
+    return value
+
+
+class RepositoryIndex:
+    """Entries of local datasets, made anew only for those whose head or slices changed.
+
+    For one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Path, tuple[tuple[Multihash, int], IndexEntry]] = {}
+
+    def entries(self, datasets: Sequence[DatasetFiles]) -> list[IndexEntry]:
+        """One for each dataset that has a head and can be read; the others are left out."""
+        made = {}
+        for dataset in datasets:
+            try:
+                head = dataset.chain.head()
+                if head is None:
+                    continue
+                stamp = (head, os.stat(dataset.folder / "data").st_mtime_ns)  # noqa: PTH116 - as cheap as can be
+                before = self._made.get(dataset.folder)
+                fits = before is not None and before[0] == stamp and before[1].alias == dataset.alias
+                made[dataset.folder] = (
+                    before if before is not None and fits else (stamp, _entry_of(dataset, head))
+                )
+            except (OdfchainError, OSError):
+                continue
+        self._made = made
+        return [entry for _, entry in made.values()]
+
+
+def _entry_of(dataset: DatasetFiles, head: Multihash) -> IndexEntry:
+    state = DatasetState.read(dataset.chain, head)
+    return IndexEntry(
+        dataset.alias,
+        state.seed.dataset_id,
+        state.seed.dataset_kind,
+        head,
+        state.head_block.sequence_number + 1,
+        state.record_count,
+        sum(dataset.data.size(name) for name in dataset.data.names()),
+    )
+
+
+# What a repository has: from the index of a server, or by looking into a folder or an object store.
+#
+# The index is `datasets.json` below the repository's URL (RFC-021). Nothing of it is believed beyond its
+# form:
+# a dataset that is pulled is checked by its hashes.
+
+_PARALLEL = 10
+_NO_INDEX = "many nodes have no such list: name the dataset, as in `odfchain pull REPOSITORY/NAME`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryEntry:
+    """A dataset of a repository. Folders and object stores say nothing beyond alias and head."""
+
+    alias: DatasetAlias
+    head: Multihash
+    id: DatasetId | None = None
+    kind: DatasetKind | None = None
+    blocks: int | None = None
+    records: int | None = None
+    size: int | None = None
+    """Size of all slices [bytes]."""
+
+
+def list_repository(url: PeerUrl, options: PeerOptions = DEFAULTS) -> list[RepositoryEntry]:
+    """The datasets of a repository, ordered by alias.
+
+    Raises:
+        UnsupportedPeerError: this kind of place cannot be listed, or the server has no index.
+    """
+    if url.is_smart:
+        found = _node_entries(url, options)
+    elif url.scheme in ("http", "https"):
+        found = list(_index_entries(url, options))
+    elif url.scheme == "file":
+        found = list(_folder_entries(Path(unquote(urlsplit(url.text).path)), url))
+    elif url.scheme in ("ipfs", "ipns"):
+        raise UnsupportedPeerError(f"{url}: a repository behind an IPFS gateway cannot be listed")
+    else:
+        found = _store_entries(url)
+    return sorted(found, key=lambda entry: entry.alias)
+
+
+def search(entries: Iterable[RepositoryEntry], text: str) -> list[RepositoryEntry]:
+    """The datasets whose alias or id contains a text; case does not matter."""
+    wanted = text.lower()
+    return [e for e in entries if wanted in e.alias.key or (e.id is not None and wanted in str(e.id).lower())]
+
+
+def _node_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
+    """What a node has, listed as servers are; of one of its accounts what the list of the whole node says."""
+    try:
+        return list(_index_entries(url.plain, options))
+    except UnsupportedPeerError as error:
+        missing = UnsupportedPeerError(error.message, hint=_NO_INDEX)
+    node, _, account = url.plain.text.rstrip("/").rpartition("/")
+    if node.endswith("/"):  # the URL is that of a host
+        raise missing
+    try:
+        listed = list(_index_entries(PeerUrl.parse(node), options))
+    except UnsupportedPeerError:
+        raise missing from None
+    found = [
+        replace(entry, alias=DatasetAlias(None, entry.alias.name))
+        for entry in listed
+        if str(entry.alias.account or "").lower() == unquote(account).lower()
+    ]
+    if not found:
+        raise missing
+    return found
+
+
+def _index_entries(url: PeerUrl, options: PeerOptions) -> Iterator[RepositoryEntry]:
+    where = f"{url}{INDEX_KEY}"
+    with contextlib.closing(open_peer(url, options)) as peer:
+        data = peer.index(SHARING.index_bytes)
+    if data is None:
+        raise UnsupportedPeerError(
+            f"{where}: the server has no index of its datasets",
+            hint="write the URL of a dataset; a plain web server needs this file for `list`",
+        )
+    listed = parse_index(data, where)
+    if len(listed) > SHARING.listed_datasets:
+        raise TransferError(f"{where}: lists more than {SHARING.listed_datasets:,} datasets")
+    for item in listed:
+        yield RepositoryEntry(
+            alias=item.alias,
+            head=item.head,
+            id=item.id,
+            kind=item.kind,
+            blocks=item.blocks,
+            records=item.records,
+            size=item.size,
+        )
+
+
+# --- folders and object stores -------------------------------------------------------------------------
+
+
+def _folder_entries(folder: Path, url: PeerUrl) -> Iterator[RepositoryEntry]:
+    from odfchain.transfer.folder_peer import FolderPeer  # noqa: PLC0415 - most commands ask nobody
+
+    if not folder.is_dir():
+        raise TransferError(f"{url}: there is no such folder")
+
+    def below(path: str) -> Sequence[str]:
+        try:
+            with os.scandir(folder / path) as found:
+                return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            raise TransferError(f"{one_line(f'{url}{path}')}: {error.strerror}") from error
+
+    def head(path: str) -> Multihash | None:
+        peer = FolderPeer(url.dataset(path.rstrip("/")) if path else url)
+        try:
+            return peer.head()
+        finally:
+            peer.close()
+
+    yield from _entries(url, below, head)
+
+
+def _store_entries(url: PeerUrl) -> list[RepositoryEntry]:
+    from odfchain.transfer.object_peer import STORE_LIMITS, ObjectSpace  # noqa: PLC0415 - most commands ask nobody
+
+    space = ObjectSpace(url, STORE_LIMITS)
+
+    def head(path: str) -> Multihash | None:
+        try:
+            data = space.read(f"{path}{HEAD_KEY}", LIMITS.ref_bytes)[0]
+        except ObjectNotFoundError:
+            return None
+        try:
+            return parse_ref(data, f"{url}{path}{HEAD_KEY}")
+        except StoreError as error:
+            raise CorruptedPeerError(one_line(str(error))) from error
+
+    return list(_entries(url, space.folders, head))
+
+
+def _entries(
+    url: PeerUrl, below: Callable[[str], Sequence[str]], head: Callable[[str], Multihash | None]
+) -> Iterator[RepositoryEntry]:
+    """Everything with a head in the first two levels: `name/`, and `account/name/`."""
+    if head("") is not None:
+        raise UnsupportedPeerError(f"{url}: this is a dataset, not a repository of datasets")
+    first = _checked(url, _aliases("", below("")))
+    heads = _heads(first, head)
+    yield from _named(heads)
+    accounts = [path for path, found in heads.items() if found is None]
+    second = _checked(url, [alias for path in accounts for alias in _aliases(path, below(path))])
+    yield from _named(_heads(second, head))
+
+
+def _checked(url: PeerUrl, folders: list[str]) -> list[str]:
+    if len(folders) > SHARING.listed_datasets:
+        raise TransferError(f"{url}: has more than {SHARING.listed_datasets:,} folders")
+    return folders
+
+
+def _aliases(parent: str, names: Iterable[str]) -> list[str]:
+    """Folders that can be the alias of a dataset or the name of an account, as paths ending in a slash."""
+    found = []
+    for name in names:
+        try:
+            DatasetAlias.parse(f"{parent}{name}")
+        except InvalidIdError:
+            continue
+        found.append(f"{parent}{name}/")
+    return found
+
+
+def _heads(paths: Sequence[str], head: Callable[[str], Multihash | None]) -> dict[str, Multihash | None]:
+    with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
+        return dict(zip(paths, pool.map(head, paths), strict=True))
+
+
+def _named(heads: dict[str, Multihash | None]) -> Iterator[RepositoryEntry]:
+    for path, head in heads.items():
+        if head is not None:
+            yield RepositoryEntry(alias=DatasetAlias.parse(path.rstrip("/")), head=head)
+
+
+# A dataset of a repository by its id: where it is below the repository's URL.
+#
+# A server says so in its index. In folders and stores each dataset's seed is read: its hash is in the hint
+# beside the chain, else the chain is walked. A server without an index is asked under the id itself, as
+# nodes
+# and `odfchain serve` have it. None of it is believed: who pulls checks the id of what comes.
+
+
+def find_by_id(repository: PeerUrl, dataset_id: DatasetId, options: PeerOptions = DEFAULTS) -> PeerUrl:
+    """The URL of the dataset of this id in a repository.
+
+    Raises:
+        DatasetNotFoundError: the repository has none.
+    """
+    try:
+        entries = list_repository(repository, options)
+    except UnsupportedPeerError:
+        return repository.dataset(str(dataset_id))
+    for entry in entries:
+        url = repository.dataset(str(entry.alias))
+        if (entry.id or _id_at(url, entry.head, options)) == dataset_id:
+            return url
+    raise DatasetNotFoundError(
+        f"{repository}: has no dataset with the id {dataset_id}",
+        hint=f"`odfchain search --repo {repository}` lists what it has",
+    )
+
+
+def _id_at(url: PeerUrl, head: Multihash, options: PeerOptions) -> DatasetId | None:
+    """The id in the seed of a dataset; None where it cannot be read."""
+    try:
+        with closing(open_peer(url, options)) as peer:
+            return _seed_id(peer, head)
+    except OdfchainError:
+        return None
+
+
+def _seed_id(peer: Peer, head: Multihash) -> DatasetId | None:
+    hint = peer.hint(SHARING.hinted_blocks)
+    name: Multihash | None = hint[0] if hint else head
+    for _ in range(SHARING.hinted_blocks):
+        assert name is not None  # noqa: S101 - what has no previous block ends the loop
+        data = peer.block(name)
+        name = decode_header(data).prev_block_hash
+        if name is None:
+            event = decode_block(data).event
+            return event.dataset_id if isinstance(event, Seed) else None
+    return None

@@ -11,8 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
+from odfchain.chain.equivocation import EvidenceStore
+from odfchain.chain.remote_signatures import NO_POLICY, SignaturePolicy, as_fields, from_fields
+from odfchain.chain.signature_check import Seen, SeenHeads
+from odfchain.chain.signed_heads import SignatureStatus
+from odfchain.chain.signing import head_signature
+from odfchain.chain.statements import parse_did
 from odfchain.errors import (
     DatasetNotFoundError,
     InvalidIdError,
@@ -22,31 +29,27 @@ from odfchain.errors import (
     UsageError,
     WorkspaceError,
 )
-from odfchain.ids.branch_names import is_branch_name
-from odfchain.ids.did import DID_ODF_PREFIX, DatasetId
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias, RepoName
-from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId
-from odfchain.model.timestamp import Timestamp
-from odfchain.progress import SILENT, Progress
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.fetched_branches import fetched_branch
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.store.interfaces import HEAD
-from odfchain.transfer.aliases import (
-    AliasKind,
-    add_alias,
-    aliases,
-    policy_of,
-    read_reference,
-    resolve_remote,
-    set_policy,
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import DID_ODF_PREFIX, DatasetId, Multihash
+from odfchain.odf.names import (
+    AmbiguousAlias,
+    DatasetAlias,
+    DatasetAliasRemote,
+    DatasetRefAny,
+    DatasetUrl,
+    RemoteDatasetId,
+    RepoName,
+    is_branch_name,
+    parse_ref_any,
+    parse_ref_remote,
 )
-from odfchain.transfer.open import PeerOptions, open_peer, options_of
-from odfchain.transfer.partial import FetchOutcome, fetch_missing
+from odfchain.odf.times import Timestamp
+from odfchain.progress import SILENT, Progress
+from odfchain.storage.local import HEAD
+from odfchain.transfer.open_peer import PeerOptions, open_peer, options_of
 from odfchain.transfer.peer import Peer, WritablePeer
 from odfchain.transfer.public_layout import PeerUrl
-from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.pulling import SyncOptions, SyncOutcome, pull_dataset
 from odfchain.transfer.pushing import (
     PushOptions,
     PushOutcome,
@@ -56,20 +59,178 @@ from odfchain.transfer.pushing import (
     push_dataset,
 )
 from odfchain.transfer.repositories import Repositories, intended_url, parse_peer_url
-from odfchain.transfer.sync import SyncOptions, SyncOutcome
-from odfchain.trust.head_signature import head_signature
-from odfchain.trust.proof_store import EvidenceStore
-from odfchain.trust.seen import Seen, SeenHeads
-from odfchain.trust.signature_policy import NO_POLICY, SignaturePolicy
-from odfchain.trust.signed_head import SignatureStatus
-from odfchain.trust.signing_keys import parse_did
+from odfchain.transfer.slice_files import FetchOutcome, fetch_missing
+from odfchain.workspace.config import DatasetConfig, change_config, config_path, read_config
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import fetched_branch
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+if TYPE_CHECKING:
+    from odfchain.transfer.branch_fetch import FetchedSources
+    from odfchain.transfer.repositories import RepositoryEntry
+    from odfchain.workspace.config import ShareConfig
+
+
+# What a user may type for a dataset that is elsewhere, and where a dataset was pulled from or pushed to.
+#
+# A dataset remembers its remote aliases in `info/config`, a private manifest of kind `DatasetConfig`. So
+# after
+# `pull URL --as x` a plain `pull x` asks the same place. Source: specification "Aliases and References".
+
+
+class AliasKind(Enum):
+    """Which of a dataset's aliases."""
+
+    PULL = "pull"
+    PUSH = "push"
+
+
+# --- references ----------------------------------------------------------------------------------------
+
+
+def read_reference(
+    text: str, repositories: Repositories
+) -> DatasetAlias | DatasetAliasRemote | RemoteDatasetId | DatasetUrl:
+    """What a user means by a reference to any dataset: `a/b` is in repository `a` if that is registered."""
+    found = parse_ref_any(text)
+    if isinstance(found, AmbiguousAlias):
+        known = repositories.find(RepoName(found.prefix)) is not None
+        return found.resolve(prefix_is_repo=known)
+    return found
+
+
+def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias | None = None) -> PeerUrl:
+    """The URL that a reference to a remote dataset stands for.
+
+    Understood are a URL, `repo/name`, `repo/account/name` and `repo/did:odf:…`, whose URL ends in the id
+    (see `odfchain.transfer.repositories` for where it really is). With `local`, the dataset that is to be
+    pushed, also the name of a repository alone: the dataset keeps its name there.
+
+    Raises:
+        InvalidIdError: no reading fits.
+        WorkspaceError: no repository has this name.
+        UnsupportedPeerError: nothing here speaks the URL's protocol; an id alone, or where a name is needed.
+        ManifestError: the registry is damaged.
+    """
+    if local is not None and "/" not in text and not text.startswith("did:"):
+        return repositories.get(RepoName(text)).dataset(str(local.name))
+    try:
+        found = parse_ref_remote(text)
+    except InvalidIdError as error:
+        raise InvalidIdError(str(error), hint=intended_url(text) or error.hint) from None
+    if isinstance(found, DatasetUrl):
+        return parse_peer_url(found.url)
+    if isinstance(found, RemoteDatasetId):
+        if found.repo is None or local is not None:
+            raise _id_alone(found)
+        return repositories.get(found.repo).dataset(str(found.id))
+    path = f"{found.account}/{found.name}" if found.account else str(found.name)
+    return repositories.get(found.repo).dataset(path)
+
+
+# --- remembered aliases --------------------------------------------------------------------------------
+
+
+def aliases(dataset: DatasetFiles, kind: AliasKind) -> tuple[str, ...]:
+    """Where a dataset is pulled from or pushed to; what was added last comes first."""
+    return _places(read_config(dataset), kind)
+
+
+def is_copy(workspace: WorkspaceFiles, dataset: DatasetFiles) -> bool:
+    """Whether a plain pull brings the dataset from a peer, not from its source or its inputs.
+
+    It does so when the dataset was pulled from there, and was not created here or has nothing else to be
+    pulled from: whoever extends a copy of somebody's dataset leaves their chain.
+    """
+    if not aliases(dataset, AliasKind.PULL):
+        return False
+    if not workspace.has_key(dataset.id):
+        return True
+    return dataset.kind is DatasetKind.ROOT and DatasetState.read(dataset.chain).polling_source is None
+
+
+def add_alias(dataset: DatasetFiles, kind: AliasKind, text: str) -> str:
+    """Durably remember a place, before those that are known already; returns it as it is written down."""
+    alias = _normal(text)
+
+    def change(config: DatasetConfig) -> DatasetConfig:
+        others = tuple(other for other in _places(config, kind) if other.lower() != alias.lower())
+        return _placed(config, kind, (alias, *others))
+
+    change_config(dataset, change)
+    return alias
+
+
+def delete_alias(dataset: DatasetFiles, kind: AliasKind, text: str | None = None) -> tuple[str, ...]:
+    """Forget a place, or all of them; returns what was forgotten.
+
+    Raises:
+        WorkspaceError: it is not one of the dataset's aliases.
+    """
+    gone: tuple[str, ...] = ()
+
+    def change(config: DatasetConfig) -> DatasetConfig:
+        nonlocal gone
+        known = _places(config, kind)
+        gone = known if text is None else tuple(a for a in known if a.lower() in _spellings(text))
+        if text is not None and not gone:
+            raise WorkspaceError(
+                f"{dataset.alias} is not {'pulled from' if kind is AliasKind.PULL else 'pushed to'} {text!r}",
+                hint=f"its {kind.value} aliases are: {', '.join(known)}" if known else None,
+            )
+        return _placed(config, kind, tuple(alias for alias in known if alias not in gone))
+
+    change_config(dataset, change)
+    return gone
+
+
+def policy_of(dataset: DatasetFiles) -> SignaturePolicy:
+    """What pulls of a dataset want of the head's signature."""
+    config = read_config(dataset)
+    path = config_path(dataset)
+    return from_fields(config.require_signature, config.max_signature_age_seconds, source=str(path))
+
+
+def set_policy(dataset: DatasetFiles, policy: SignaturePolicy) -> None:
+    """Durably remember what pulls of a dataset want of the head's signature."""
+    change_config(dataset, lambda config: replace(config, **as_fields(policy)))
+
+
+def _normal(text: str) -> str:
+    found = parse_ref_remote(text)
+    if isinstance(found, RemoteDatasetId) and found.repo is None:
+        raise _id_alone(found)
+    return parse_peer_url(found.url).text if isinstance(found, DatasetUrl) else str(found)
+
+
+def _id_alone(found: RemoteDatasetId) -> UnsupportedPeerError:
+    return UnsupportedPeerError(
+        f"{found}: an id alone does not say where the dataset is",
+        hint="write its URL, or repository/name; to read one also repository/did:odf:…",
+    )
+
+
+def _spellings(text: str) -> set[str]:
+    """The text, and what it would have been written down as."""
+    try:
+        return {text.lower(), _normal(text).lower()}
+    except (InvalidIdError, UnsupportedPeerError):
+        return {text.lower()}
+
+
+def _places(config: DatasetConfig, kind: AliasKind) -> tuple[str, ...]:
+    return config.pull_aliases if kind is AliasKind.PULL else config.push_aliases
+
+
+def _placed(config: DatasetConfig, kind: AliasKind, texts: tuple[str, ...]) -> DatasetConfig:
+    if kind is AliasKind.PULL:
+        return replace(config, pull_aliases=texts)
+    return replace(config, push_aliases=texts)
+
 
 _T = TypeVar("_T")
 
-if TYPE_CHECKING:
-    from odfchain.repo.workspace_config import ShareConfig
-    from odfchain.transfer.branch_pulling import FetchedSources
-    from odfchain.transfer.catalog import RepositoryEntry
 
 Ref = str | DatasetId | DatasetAlias
 """A dataset of this workspace."""
@@ -134,7 +295,7 @@ class Sharing:
         url, wanted = self.url_of(ref), _id_in(ref)
         if wanted is None:
             return url
-        from odfchain.transfer.by_id import find_by_id  # noqa: PLC0415 - few references are ids
+        from odfchain.transfer.repositories import find_by_id  # noqa: PLC0415 - few references are ids
 
         prefix, _, _ = ref.partition("/")
         repository = self.repositories.get(RepoName(prefix))
@@ -238,7 +399,7 @@ class Sharing:
         Raises:
             UsageError: no source is given or known.
         """
-        from odfchain.transfer.branch_pulling import pull_branch  # noqa: PLC0415 - few commands need it
+        from odfchain.transfer.branch_fetch import pull_branch  # noqa: PLC0415 - few commands need it
 
         dataset, options = self._dataset(dataset), options or SyncOptions(parallel=self.config.parallel)
         dataset.shared.branch(dataset.folder, dataset.ref)
@@ -337,9 +498,8 @@ class Sharing:
         parallel = parallel or self.config.parallel
         asked = None
         if where is not None:
-            from odfchain.manifest.where import parse_where  # noqa: PLC0415 - few commands need it
-            from odfchain.repo.dataset_state import DatasetState  # noqa: PLC0415
-            from odfchain.repo.read_slices import columns_of  # noqa: PLC0415
+            from odfchain.slices.conditions import parse_where  # noqa: PLC0415 - few commands need it
+            from odfchain.workspace.read_slices import columns_of  # noqa: PLC0415
 
             asked = parse_where(where, columns_of(DatasetState.read(dataset.chain), None))
         with closing(self.mirror(dataset, source, parallel, token)) as peer:
@@ -360,7 +520,7 @@ class Sharing:
 
         `source` is as in `fetch`.
         """
-        from odfchain.transfer.branch_pulling import fetch_merged  # noqa: PLC0415 - few commands need it
+        from odfchain.transfer.branch_fetch import fetch_merged  # noqa: PLC0415 - few commands need it
 
         parallel = parallel or self.config.parallel
         with closing(self.mirror(dataset, source, parallel, token)) as peer:
@@ -404,7 +564,7 @@ class Sharing:
 
     def datasets_of(self, repository: str, *, token: str | None = None) -> list[RepositoryEntry]:
         """What a repository has, ordered by alias; it is named, or given by its URL."""
-        from odfchain.transfer.catalog import list_repository  # noqa: PLC0415 - most commands list nothing
+        from odfchain.transfer.repositories import list_repository  # noqa: PLC0415 - most commands list nothing
 
         return list_repository(self.repository_url(repository), self._options(self.config.parallel, token))
 
@@ -496,7 +656,7 @@ class Sharing:
         """The same, but where a node has several accounts, and the URL names none: that of who asks."""
         if not url.is_smart:
             return ref, url
-        from odfchain.transfer.node_login import account_at, with_account  # noqa: PLC0415 - for few nodes
+        from odfchain.transfer.credentials import account_at, with_account  # noqa: PLC0415 - for few nodes
 
         account = account_at(url, options.token_for(url))
         if account is None:

@@ -6,24 +6,42 @@ that lies about the last one has not changed the dataset. What arrived stays the
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
 import threading
+import time
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from odfchain.digest.physical import hash_file
-from odfchain.errors import CorruptedPeerError, StorageFullError, TransferError, UsageError
-from odfchain.model.events import AddData, ExecuteTransform, OffsetInterval
-from odfchain.model.metadata_block import MetadataBlock
-from odfchain.model.timestamp import Timestamp
-from odfchain.progress import Progress
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.store import fsio
-from odfchain.store.local import LocalObjectStore
+from odfchain.chain.chain import HashedBlock
+from odfchain.errors import (
+    CorruptedPeerError,
+    OdfchainError,
+    StorageFullError,
+    StoreError,
+    TransferError,
+    UsageError,
+)
+from odfchain.odf.events import AddData, ExecuteTransform, MetadataBlock, OffsetInterval
+from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.times import Timestamp
+from odfchain.progress import SILENT, Progress
+from odfchain.storage import fsio
+from odfchain.storage.local import HEAD, LocalObjectStore
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.points import branch_names, lock_path
+from odfchain.workspace.shared_store import ONLY_HERE
+
+if TYPE_CHECKING:
+    from odfchain.slices.conditions import Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,3 +273,259 @@ class _Together:
 
     def note(self, text: str) -> None:
         self._inner.note(text)
+
+
+# Partial copies: datasets of which slices may be missing on purpose.
+#
+#     info/partial            JSON: which objects later pulls bring; the dataset is partial while this is
+#     there
+#
+# The chain is always complete, so what is missing is known by hash and size, and any peer may supply it:
+# neither its head nor its blocks are asked for (RFC-021).
+
+_READ_BYTES = 4096
+_FIELDS = {"metadataOnly", "since", "last"}
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOutcome:
+    """What was brought, and how many slices are still missing."""
+
+    objects: int
+    bytes: int
+    missing_slices: int
+    skipped: int = 0
+    """Missing slices that have no row of which the condition is true."""
+    unknown: int = 0
+    """Slices that were brought because nobody who is believed says what is in them."""
+    understood: bool = True
+    """Whether any of the condition can leave a slice out."""
+
+
+def mark_path(dataset: DatasetFiles) -> Path:
+    """The file that marks a partial copy."""
+    return dataset.folder / "info" / "partial"
+
+
+def is_partial(dataset: DatasetFiles) -> bool:
+    """Whether slices of the dataset may be missing on purpose."""
+    return mark_path(dataset).is_file()
+
+
+def selection_of(dataset: DatasetFiles) -> Selection:
+    """What later pulls bring: everything, unless the dataset is partial.
+
+    Raises:
+        StoreError: the mark cannot be read, or is damaged.
+    """
+    path = mark_path(dataset)
+    data = fsio.read_start(path, _READ_BYTES)
+    if data is None:
+        return EVERYTHING
+    try:
+        return _parse(json.loads(data))
+    except (ValueError, RecursionError, OdfchainError):
+        raise StoreError(
+            f"{path}: the mark of a partial copy is damaged",
+            hint=f"remove {path}, then run `odfchain fetch {dataset.alias}` or pull with the options again",
+        ) from None
+
+
+def _parse(found: Any) -> Selection:
+    if not isinstance(found, dict) or not found.keys() <= _FIELDS:
+        raise ValueError
+    only, since, last = found.get("metadataOnly", False), found.get("since"), found.get("last")
+    if not isinstance(only, bool) or not isinstance(since, str | None) or not isinstance(last, int | None):
+        raise ValueError  # noqa: TRY004 - one kind of damage
+    return Selection(only, Timestamp.parse(since) if since is not None else None, last)
+
+
+def set_selection(dataset: DatasetFiles, selection: Selection) -> None:
+    """Durably mark the dataset as a partial copy with this selection."""
+    found = {
+        "metadataOnly": selection.metadata_only,
+        "since": None if selection.since is None else str(selection.since),
+        "last": selection.last,
+    }
+    fsio.replace_file(mark_path(dataset), json.dumps(found).encode())
+
+
+def data_objects(dataset: DatasetFiles) -> list[DataObject]:
+    """Every slice and checkpoint that the chain names, oldest first."""
+    blocks = DatasetState.read(dataset.chain).data_blocks()
+    newest_first = [found for hashed in blocks for found in reversed(list(objects_of(hashed.block)))]
+    return newest_first[::-1]
+
+
+def missing_objects(dataset: DatasetFiles) -> list[DataObject]:
+    """Slices and checkpoints that the chain names and no file of their size is there for, oldest first."""
+    return absent(dataset, data_objects(dataset))
+
+
+def fetch_missing(
+    dataset: DatasetFiles,
+    peer: Peer,
+    *,
+    since: Timestamp | None = None,
+    last: int | None = None,
+    where: Where | None = None,
+    parallel: int = 10,
+    progress: Progress = SILENT,
+) -> FetchOutcome:
+    """The missing slices and checkpoints (with `since`, `last`: those of the newest blocks) come from a peer.
+
+    With `where` slices alone come, and none that has no row of which it is true, by what was found in its
+    verified bytes here, or the owner signed (`trusted_stats`).
+
+    None is stored before all were received. When nothing is missing any more, on branches neither, the copy
+    is whole, and later pulls keep it so.
+    """
+    selection = Selection(since=since, last=last)
+    with fsio.locked(lock_path(dataset)):
+        wanted, skipped, unknown = absent(dataset, selection.of(data_objects(dataset))), 0, 0
+        if where is not None:
+            wanted, skipped, unknown = _that_may_match(dataset, peer, wanted, where)
+        folder = incoming_folder(dataset)
+        size = bring(dataset, peer, wanted, folder / "objects", parallel=parallel, progress=progress)
+        shutil.rmtree(folder / "objects", ignore_errors=True)
+        rest = missing_objects(dataset)
+        others = [dataset.on(ref) for ref in (HEAD, *branch_names(dataset)) if ref != dataset.ref]
+        if not rest and not any(missing_objects(other) for other in others):
+            unmark(dataset)
+    left = sum(found.offsets is not None for found in rest)
+    understood = where is None or where.understood
+    return FetchOutcome(len(wanted), size, left, skipped, unknown, understood)
+
+
+def _that_may_match(
+    dataset: DatasetFiles, peer: Peer, objects: Sequence[DataObject], where: Where
+) -> tuple[list[DataObject], int, int]:
+    """(the slices that may hold a row, how many others there are, of how many nothing is known)."""
+    from odfchain.profiles.owner_statistics import trusted_stats  # noqa: PLC0415 - few commands need it
+    from odfchain.slices.skipping import may_match  # noqa: PLC0415
+    from odfchain.transfer.snapshot_objects import object_from  # noqa: PLC0415
+
+    state = DatasetState.read(dataset.chain)
+    stats = trusted_stats(dataset, state, lambda line: object_from(dataset, peer, line))
+    slices = [(item, stats.get(item.key.name)) for item in objects if item.offsets is not None]
+    wanted = [item for item, its in slices if its is None or may_match(its, where.condition)]
+    return wanted, len(slices) - len(wanted), sum(its is None for _, its in slices)
+
+
+def unmark(dataset: DatasetFiles) -> None:
+    """The dataset is not a partial copy any more."""
+    path = mark_path(dataset)
+    with fsio.storage_errors(path):
+        path.unlink(missing_ok=True)
+
+
+def incoming_folder(dataset: DatasetFiles) -> Path:
+    """Where things for a dataset that is already here arrive; it outlives an interruption."""
+    return dataset.folder / "info" / "incoming"
+
+
+# How many slices of a partial copy are here, without reading its chain each time.
+#
+#     info/slice-counts       <CRC-32, 8 hex digits> <JSON: head, its slices, those here, state of data/>
+#
+# The file is private and disposable. What it says holds while the head and the folder of slices are as they
+# were; where only blocks were added since, those alone are read. A file that changes in its place is not
+# seen:
+# counts are for people, `verify` looks at every byte.
+
+_SETTLED_NS = 2_000_000_000
+"""A folder that changed later than this before it was looked at may change again without a newer time."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSlices:
+    """How many slices a chain names, and how many of them are here."""
+
+    present: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    head: str
+    number: int
+    present: int
+    total: int
+    inode: int
+    modified_ns: int
+    changed_ns: int
+
+    @property
+    def folder(self) -> tuple[int, int, int]:
+        """The state of the folder of slices that was counted."""
+        return self.inode, self.modified_ns, self.changed_ns
+
+
+def local_slices(dataset: DatasetFiles) -> LocalSlices | None:
+    """How many slices of a partial copy are here; None for a dataset that is meant to be whole."""
+    if not is_partial(dataset):
+        return None
+    state = DatasetState.read(dataset.chain)
+    if dataset.ref != HEAD or dataset.shared is not ONLY_HERE:  # others may bring slices to a store
+        return _count(dataset, state.data_blocks())
+    now, folder = time.time_ns(), _folder_state(dataset)
+    kept = _read(dataset)
+    if kept is not None and kept.folder == folder and kept.head == str(state.head):
+        return LocalSlices(kept.present, kept.total)
+    if kept is not None and kept.folder == folder and _continues(state, kept):
+        new = _count(dataset, _after(state.data_blocks(), kept.number))
+        found = LocalSlices(kept.present + new.present, kept.total + new.total)
+    else:
+        found = _count(dataset, state.data_blocks())
+    if now - folder[1] > _SETTLED_NS:
+        number = state.head_block.sequence_number
+        _write(dataset, _Counted(str(state.head), number, found.present, found.total, *folder))
+    return found
+
+
+def missing_slices(dataset: DatasetFiles) -> int:
+    """How many slices of a partial copy are not here; 0 for a dataset that is meant to be whole."""
+    found = local_slices(dataset)
+    return 0 if found is None else found.total - found.present
+
+
+def _continues(state: DatasetState, kept: _Counted) -> bool:
+    return str(state.chain.hash_at(kept.number, state.head)) == kept.head
+
+
+def _after(newest_first: Iterable[HashedBlock], number: int) -> Iterable[HashedBlock]:
+    for found in newest_first:
+        if found.block.sequence_number <= number:
+            return
+        yield found
+
+
+def _count(dataset: DatasetFiles, blocks: Iterable[HashedBlock]) -> LocalSlices:
+    slices = [found for block in blocks for found in objects_of(block.block) if found.offsets is not None]
+    total = len({(found.key, found.size) for found in slices})
+    return LocalSlices(total - len(absent(dataset, slices)), total)
+
+
+def _folder_state(dataset: DatasetFiles) -> tuple[int, int, int]:
+    path = dataset.folder / "data"
+    with fsio.storage_errors(path):
+        found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _path(dataset: DatasetFiles) -> Path:
+    return dataset.folder / "info" / "slice-counts"
+
+
+def _read(dataset: DatasetFiles) -> _Counted | None:
+    with contextlib.suppress(StoreError, ValueError, TypeError):
+        data = fsio.read_start(_path(dataset), _READ_BYTES) or b""
+        if int(data[:8], 16) == zlib.crc32(data[9:]):
+            return _Counted(**json.loads(data[9:]))
+    return None
+
+
+def _write(dataset: DatasetFiles, counted: _Counted) -> None:
+    body = json.dumps(asdict(counted)).encode()
+    with contextlib.suppress(StoreError):  # on media that cannot be written it is counted again
+        fsio.replace_file(_path(dataset), b"%08x %b" % (zlib.crc32(body), body), mode=0o600)

@@ -11,19 +11,18 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from odfchain.assets.access import Stores
 from odfchain.assets.hrefs import href_of, public_href
 from odfchain.assets.lock_table import AssetRow, Facts
-from odfchain.assets.objects import pieces
+from odfchain.assets.objects import Stores, pieces
 from odfchain.errors import AccessError, OdfchainError, TransferError, UsageError
-from odfchain.ids.did import DatasetId
-from odfchain.net.retry import Deadline
-from odfchain.net.wire import Body
+from odfchain.odf.identity import DatasetId
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.store.locations import Location
-from odfchain.transfer.partial import FetchOutcome, data_objects, fetch_missing
+from odfchain.storage.http_connection import Body
+from odfchain.storage.http_rules import Deadline
+from odfchain.storage.locations import Location
 from odfchain.transfer.peer import AbsentError, Opened, Peer
+from odfchain.transfer.slice_files import FetchOutcome, data_objects, fetch_missing
+from odfchain.workspace.dataset_files import DatasetFiles
 
 
 def slice_rows(dataset: DatasetFiles, at: Location) -> list[AssetRow]:

@@ -13,20 +13,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, SnapshotLine
+from odfchain.chain.signing import SignedFile
+from odfchain.chain.statements import Did
 from odfchain.errors import AccessError, OdfchainError, StoreError, TransferError
 from odfchain.limits import ATTEST
-from odfchain.manifest.published_objects import object_of, publish_manifest, published, store_of_kind
+from odfchain.profiles.published import object_of, publish_manifest, published, store_of_kind
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.store import fsio
-from odfchain.store.interfaces import HEAD
+from odfchain.storage import fsio
+from odfchain.storage.local import HEAD
 from odfchain.text import one_line
 from odfchain.transfer.peer import AbsentError, Peer, WritablePeer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
-from odfchain.trust.parties import SignedFile
-from odfchain.trust.signing_keys import Did
-from odfchain.trust.snapshot_lines import SNAPSHOTS, SnapshotKind, SnapshotLine
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from odfchain.digest.sha3 import sha3_256
 from odfchain.errors import InvalidIdError, ObjectCorruptedError
-from odfchain.ids.multihash import Multihash
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import sha3_256
 from odfchain.spark.executor_files import kept_copy
-from odfchain.store import fsio
-from odfchain.transfer.object_space import STORE_LIMITS, ObjectSpace, again
+from odfchain.storage import fsio
+from odfchain.transfer.object_peer import STORE_LIMITS, ObjectSpace, again
 from odfchain.transfer.public_layout import PeerUrl
 
 KEPT_BYTES = 16 << 30

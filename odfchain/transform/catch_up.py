@@ -13,26 +13,231 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from odfchain.codec.raw_arrow import schema_event
-from odfchain.errors import DivergedInputError, RefConflictError
-from odfchain.ids.multihash import Multihash
-from odfchain.model.enums import OperationType
-from odfchain.model.events import MetadataEvent
-from odfchain.model.rebuild import unmarked, with_version
-from odfchain.model.timestamp import Timestamp
+from odfchain.chain.chain import link_blocks
+from odfchain.chain.index import DATA_EVENTS
+from odfchain.errors import (
+    BadInputError,
+    DivergedInputError,
+    EngineError,
+    ObjectNotFoundError,
+    OdfchainError,
+    QueryError,
+    RefConflictError,
+    TransformError,
+)
+from odfchain.limits import AUDIT
+from odfchain.odf.arrow_schema import schema_event
+from odfchain.odf.enums import TAKES_BACK, DatasetKind, OperationType
+from odfchain.odf.events import DatasetSnapshot, MetadataEvent, Seed, SetTransform
+from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
+from odfchain.odf.transform_options import (
+    ALLOWED_LATENESS,
+    OWN_ENGINE,
+    is_own,
+    is_own_name,
+    split_version,
+    unmarked,
+    with_own_name,
+    with_version,
+)
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.commit import CommitCheck, StagedFile, commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.system_columns import SystemColumns
-from odfchain.transform.execute import Engines, ExecutedStep
+from odfchain.text import first_line
+from odfchain.transform.engine_interface import EngineRules
+from odfchain.transform.engines import address_of
+from odfchain.transform.execute import Engines, ExecutedStep, StepRun, executed_steps
 from odfchain.transform.planner import PlannedStep, UpToDate, plan_next
-from odfchain.transform.several_steps import StepRun, executed_steps
-from odfchain.transform.start_over import reset_to_metadata
-from odfchain.transform.taken_back import NewSlice
+from odfchain.workspace.commit import CommitCheck, StagedFile, commit
+from odfchain.workspace.config import SystemColumns, TransformConfig
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+
+if TYPE_CHECKING:
+    from odfchain.odf.events import DataSlice
+
+
+# What is added to a derivative dataset's definition when it is created.
+
+_NO_ADDRESSES = TransformConfig()
+
+
+def with_own_engine(snapshot: DatasetSnapshot, config: TransformConfig = _NO_ADDRESSES) -> DatasetSnapshot:
+    """The same definition, with this engine's name in transforms that are for it, whatever they call it.
+
+    A name that the settings have an address for is that engine's.
+    """
+    return _each(snapshot, lambda event: _named(event, config))
+
+
+def with_versions(snapshot: DatasetSnapshot, config: TransformConfig = _NO_ADDRESSES) -> DatasetSnapshot:
+    """The same definition, with name and version of this engine in transforms that are for it.
+
+    A version that is given stays. Source: specification "Engine Versioning".
+    """
+    return _each(snapshot, lambda event: _versioned(_named(event, config), config))
+
+
+def _each(snapshot: DatasetSnapshot, change: Callable[[SetTransform], MetadataEvent]) -> DatasetSnapshot:
+    metadata = tuple(change(e) if isinstance(e, SetTransform) else e for e in snapshot.metadata)
+    return dataclasses.replace(snapshot, metadata=metadata)
+
+
+def _named(event: SetTransform, config: TransformConfig) -> SetTransform:
+    if address_of(event.transform, config) is not None:
+        return event
+    return dataclasses.replace(event, transform=with_own_name(event.transform))
+
+
+def _versioned(event: SetTransform, config: TransformConfig) -> SetTransform:
+    transform = event.transform
+    base, lateness = split_version(transform.version or "")
+    elsewhere = address_of(transform, config) is not None
+    if elsewhere or not is_own_name(transform.engine):
+        if lateness:
+            raise TransformError(
+                f"{ALLOWED_LATENESS} is an option of the engine {OWN_ENGINE}, and the transform is for "
+                f"`{transform.engine}`",
+                hint=f"leave it out, or write the query for {OWN_ENGINE}",
+            )
+        return event
+    if base or not is_own(transform):
+        return event
+    version = EngineRules(allowed_lateness_ms=lateness).version
+    return dataclasses.replace(event, transform=dataclasses.replace(transform, version=version))
+
+
+# Starting a derivative dataset over: its definition stays, what was computed goes.
+#
+# The chain is built again on the same Seed from the events that people wrote. Two kinds of events are
+# results
+# of executing the query and are left out: executions, and schemas. A reset often makes room for a query
+# with
+# another schema, but a schema in a chain may only gain optional columns; the next run declares it anew.
+#
+# The events get new blocks, also those before the first execution, which could stay: a head that merely
+# went
+# back would look to a mirror like a dataset that lags behind. A chain that parts right after the Seed is
+# seen
+# to be another history. Source: specification "Metadata Chain".
+
+_COMPUTED = (*DATA_EVENTS, "SetDataSchema")
+
+
+def reset_to_metadata(dataset: DatasetFiles, *, system_time: Timestamp | None = None) -> Multihash:
+    """The head of the rebuilt chain: all events but executions and schemas, in their order; or all as it was.
+
+    Blocks, data and checkpoints of the old chain stay in the stores. A dataset without anything computed is
+    left as it is. System times are not before the old head's.
+
+    Raises:
+        TransformError: the dataset is not derivative: its data could not be computed again.
+    """
+    state = DatasetState.read(dataset.chain)
+    if state.seed.dataset_kind is not DatasetKind.DERIVATIVE:
+        raise TransformError(
+            f"{dataset.alias}: a root dataset cannot be reset to its metadata: nothing brings its data back"
+        )
+    kept: list[MetadataEvent] = []
+    seed, computed = state.head, False
+    for name, block in dataset.chain.walk(state.head):
+        if isinstance(block.event, Seed):
+            seed = name
+        elif block.event.KIND in _COMPUTED:
+            computed = True
+        else:
+            kept.append(block.event)
+    if not computed:
+        return state.head
+    if not kept:
+        dataset.set_head(seed, expected=state.head)
+        return seed
+    rebuilt = link_blocks(
+        kept[::-1], prev=seed, next_sequence_number=1, system_time=state.next_system_time(system_time)
+    )
+    dataset.chain.check_all(rebuilt, expected_head=seed)
+    dataset.chain.publish(rebuilt, expected_head=state.head)
+    return rebuilt[-1].hash
+
+
+# What a step takes back was there, before it is recorded: the rule of check 10, at the commit.
+#
+# The engine of this process knows what it emitted. What other processes bring, and what a query chooses
+# itself
+# (`SELECT op, …`), is held against the slices so far. Source: specification "Retractions and Corrections";
+# RFC-020.
+
+
+@dataclass(frozen=True, slots=True)
+class NewSlice:
+    """A slice that is about to be committed."""
+
+    slice: DataSlice
+    path: Path
+    operations: Mapping[str, int]
+    """The rows of each operation, by its code."""
+
+
+def check_taken_back(
+    dataset: DatasetFiles, state: DatasetState, new: Sequence[NewSlice], *, ours: bool, progress: Progress
+) -> None:
+    """Every row of the new slices that takes another back finds it in `dataset`, or before it in them.
+
+    `ours` says that the engine of this process made them.
+
+    Raises:
+        EngineError, QueryError: one does not; names the first.
+        ObjectNotFoundError, ObjectCorruptedError: an earlier slice is missing or damaged.
+    """
+    count = sum(each.operations.get(str(code), 0) for each in new for code in TAKES_BACK)
+    if not count:
+        return
+    if count > AUDIT.retractions:  # as in a verification
+        progress.note(f"{count:,} rows are taken back; whether they were there is not checked")
+        return
+    import pyarrow as pa
+
+    from odfchain.slices.state import SliceFile
+    from odfchain.workspace.corrections import taken_back_in_vain
+
+    progress.phase("Comparing with what was recorded")
+    names = state.vocabulary
+    slices = []
+    for ref in state.slices():
+        try:
+            recorded = dataset.data.verified_path(ref.slice.physical_hash)
+        except ObjectNotFoundError as error:
+            error.hint = f"what the step takes back must have been there: `odfchain fetch {dataset.alias}`"
+            raise
+        slices.append(SliceFile(recorded, names, ref.slice.offset_interval))
+    asked = [SliceFile(each.path, names, each.slice.offset_interval) for each in new]
+    try:
+        wrong = taken_back_in_vain([*slices, *asked], asked)
+    except (pa.ArrowException, OSError, ValueError, KeyError, BadInputError) as error:
+        line = first_line(error)
+        raise EngineError(f"what the step takes back cannot be compared with the slices: {line}") from error
+    if len(wrong):
+        raise _refusal(int(wrong[0]), len(wrong), ours=ours)
+
+
+def _refusal(offset: int, count: int, *, ours: bool) -> OdfchainError:
+    more = f" ({count:,} such rows)" if count > 1 else ""
+    if ours:
+        return QueryError(
+            f"the result takes back at offset {offset:,} values that no row in force has{more}",
+            hint="a row and what takes it back must come out equal: let the query keep both, and "
+            "select nothing that differs between them (offset, system time); or leave `op` out",
+        )
+    return EngineError(
+        f"the engine broke its contract: the row at offset {offset:,} takes back values that no row in force "
+        f"has{more}; nothing was recorded",
+        hint="an engine that reads its input in another order does that: end the query with ORDER BY offset, "
+        "or let this engine execute it (engine: odfchain-spark)",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,8 +409,6 @@ def _check_taken_back(
         if each.slice is not None and each.facts is not None and not each.takes_back_own
     ]
     if new:
-        from odfchain.transform.taken_back import check_taken_back
-
         ours = all(each.made_here for each in done)
         check_taken_back(dataset, state, new, ours=ours, progress=progress)
 

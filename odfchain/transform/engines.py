@@ -6,19 +6,19 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from odfchain.engine.engine_version import engine_version, same_results
 from odfchain.errors import TransformError
-from odfchain.model.own_engine import OWN_ENGINE, is_own, is_own_name, named_version
-from odfchain.model.sources import Transform
-from odfchain.repo.workspace_config import IsolationPolicy
+from odfchain.odf.sources import Transform
+from odfchain.odf.transform_options import OWN_ENGINE, is_own, is_own_name, named_version
 from odfchain.text import one_line
+from odfchain.transform.engine_interface import engine_version, same_results
+from odfchain.workspace.config import IsolationPolicy
 
 if TYPE_CHECKING:
-    from odfchain.engine.interface import TransformEngine
-    from odfchain.engine.remote.client import RemoteEngine
     from odfchain.progress import Progress
-    from odfchain.repo.dataset_files import DatasetFiles
-    from odfchain.repo.workspace_config import TransformConfig
+    from odfchain.transform.engine_client import RemoteEngine
+    from odfchain.transform.engine_interface import TransformEngine
+    from odfchain.workspace.config import TransformConfig
+    from odfchain.workspace.dataset_files import DatasetFiles
 
 
 def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine | None:
@@ -29,7 +29,7 @@ def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine
     """
     address = address_of(transform, config)
     if address is not None:
-        from odfchain.engine.remote.client import RemoteEngine
+        from odfchain.transform.engine_client import RemoteEngine
 
         def accept(version: str) -> None:
             check_version(transform, config, version, f"the engine at {address}")
@@ -94,7 +94,7 @@ def sandboxed_engines(
     That process sees the data of the inputs and the checkpoints of the dataset, and can write in the
     dataset's staging folder; it is started when it is first asked for.
     """
-    from odfchain.engine.sandbox.sandboxed_engine import sandboxed_engine
+    from odfchain.transform.sandbox import sandboxed_engine
 
     with contextlib.ExitStack() as resources:
         started: list[TransformEngine] = []

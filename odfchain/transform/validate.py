@@ -9,27 +9,43 @@ A definition without queries needs no Spark. Source: specification "Query Evolut
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from odfchain.codec.raw_arrow import schema_of_event
-from odfchain.digest.sha3 import sha3_256
-from odfchain.errors import DatasetNotFoundError, EngineError, QueryError, TransformError
-from odfchain.ids.did import DatasetId
-from odfchain.ids.names import DatasetAlias
-from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId, local_alias
-from odfchain.model import events as ev
-from odfchain.model.data_schema import DataSchema
-from odfchain.model.metadata_block import DatasetSnapshot
-from odfchain.model.sources import Transform
+from odfchain.chain.chain import check_following, link_blocks
+from odfchain.errors import (
+    AppendError,
+    DatasetNotFoundError,
+    EngineError,
+    OdfchainError,
+    QueryError,
+    TransformError,
+    WorkspaceError,
+)
+from odfchain.odf import events as ev
+from odfchain.odf.arrow_schema import schema_of_event
+from odfchain.odf.events import DatasetSnapshot, MetadataEvent, Seed, SetAttachments, SetTransform
+from odfchain.odf.identity import DatasetId
+from odfchain.odf.names import DatasetAlias, DatasetRefAny, RemoteDatasetId, local_alias
+from odfchain.odf.physical_hash import sha3_256
+from odfchain.odf.schema import DataSchema
+from odfchain.odf.sources import Transform
+from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transform.catch_up import with_own_engine, with_versions
+from odfchain.transform.changed_query import StateChange, counts_from, settle_state
+from odfchain.workspace.commit import commit
+from odfchain.workspace.constraint_rules import check_declared
+from odfchain.workspace.creation import changes, events_of, resolve_own_name
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
-    from odfchain.engine.inprocess import SparkTransformEngine
-    from odfchain.engine.step_inputs import StepInput
+    from odfchain.transform.checked_query import StepInput
+    from odfchain.transform.spark_engine import SparkTransformEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +152,7 @@ def check_events(
         if isinstance(event, ev.SetTransform):
             _check_transform(event, present, find, checker, progress)
         elif (preprocess := _preprocess(event)) is not None:
-            from odfchain.engine.raw import INPUT_TABLE
+            from odfchain.transform.spark_engine import INPUT_TABLE
 
             # whatever dialect it is in: preprocessing is always done here
             checker.spark().check_form(preprocess, [INPUT_TABLE])
@@ -160,9 +176,9 @@ def _after(events: Sequence[ev.MetadataEvent], present: CurrentDataset) -> Curre
 def _check_transform(
     event: ev.SetTransform, present: CurrentDataset, find: Find, checker: Checker, progress: Progress
 ) -> None:
-    from odfchain.engine.result import settled_schema
-    from odfchain.engine.step_inputs import StepInput
-    from odfchain.model.engine_messages import TransformRequestInput
+    from odfchain.odf.engine_messages import TransformRequestInput
+    from odfchain.transform.checked_query import StepInput
+    from odfchain.transform.engine_result import settled_schema
 
     ids = [i.dataset_ref.id for i in event.inputs if isinstance(i.dataset_ref, RemoteDatasetId)]
     aliases = [item.alias or str(item.dataset_ref) for item in event.inputs]
@@ -203,7 +219,7 @@ def _check_transform(
 
 
 def _say_what_calls_need(progress: Progress) -> None:
-    from odfchain.engine.remote.protocol import load_grpc
+    from odfchain.transform.engine_client import load_grpc
 
     try:
         load_grpc()
@@ -247,3 +263,104 @@ def _check_system_columns(declared: DataSchema, found: DataSchema, vocabulary: e
             f"the event time `{was.name}` is {now.value_type.KIND} and is declared as {was.value_type.KIND}",
             hint="cast it to what is declared",
         )
+
+
+# A definition is checked against a workspace, and what an existing dataset lacks of it is appended.
+
+
+def check_definition(
+    workspace: WorkspaceFiles,
+    snapshot: DatasetSnapshot,
+    among: Sequence[DatasetSnapshot],
+    checker: Checker | None,
+    progress: Progress,
+    usable: Callable[[Sequence[MetadataEvent]], None],
+) -> None:
+    """A definition can be made with `among` and used: its rules hold, and with a checker its queries work."""
+    inputs = known_inputs(workspace, among)
+    stand_in = DatasetId(bytes(32))
+    resolve = resolve_own_name(inputs.resolve, (snapshot.name,), stand_in)
+    events = events_of(with_versions(snapshot, workspace.config.transform), resolve)
+    usable(events)
+    seed = Seed(dataset_id=stand_in, dataset_kind=snapshot.kind)
+    now = Timestamp.now()
+    check_following(link_blocks([seed, *events], prev=None, next_sequence_number=0, system_time=now))
+    if checker is not None:
+        _check(events, CurrentDataset(), inputs, snapshot.name, checker, progress)
+
+
+def update_dataset(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    snapshot: DatasetSnapshot,
+    checker: Checker | None,
+    progress: Progress,
+    *,
+    usable: Callable[..., None],
+    state: StateChange | None = None,
+    finish: Callable[[], object] = lambda: None,
+    drop_constraints: bool = False,
+) -> list[MetadataEvent]:
+    """Append those events of a definition that differ from what is in force; returns them.
+
+    `usable` is given the events, the state before and what is to be appended, and raises where no run can use
+    that. `state` says what becomes of what the query remembers, where it remembers anything; `finish` brings
+    the dataset up to date by the query in force, which `StateChange.FROM_NOW` asks for. Constraints in force
+    may be left out only with `drop_constraints`.
+
+    Raises:
+        WorkspaceError: the definition is one of another kind of dataset.
+    """
+    if snapshot.kind is not dataset.kind:
+        raise WorkspaceError(
+            f"{dataset.alias} is a {dataset.kind.value} dataset, "
+            f"and the manifest defines a {snapshot.kind.value} one",
+            hint="make another dataset",
+        )
+    before = DatasetState.read(dataset.chain)
+    config = workspace.config.transform
+    resolve = resolve_own_name(workspace.resolve, (dataset.alias, snapshot.name), dataset.id)
+    given = events_of(with_own_engine(snapshot, config), resolve, before.vocabulary)
+    found = changes(given, before)
+    usable(given, before, found)
+    if any(isinstance(event, SetAttachments) for event in found):
+        name, find = str(dataset.alias), workspace.columns_of
+        check_declared(given, name, find, dataset.id, before, may_drop=drop_constraints)
+    if state is StateChange.REBUILD and before.last_execution is not None:
+        found += [event for event in given if isinstance(event, SetTransform) and event not in found]
+    found = list(with_versions(dataclasses.replace(snapshot, metadata=tuple(found)), config).metadata)
+    if checker is not None:
+        _check(found, present_of(before), known_inputs(workspace), dataset.alias, checker, progress)
+    transform = next((event for event in found if isinstance(event, SetTransform)), None)
+    if transform is not None:
+        kept = settle_state(dataset, before, transform, state, finish, progress)
+        found = [kept if event is transform else event for event in found]
+        if state is StateChange.FROM_NOW:
+            before = DatasetState.read(dataset.chain)
+    if found:
+        try:
+            blocks = commit(dataset, before, found, [], system_time=before.next_system_time())
+        except AppendError as error:
+            error.message = f"{dataset.alias}: {error.message}"
+            raise
+        if transform is not None and before.last_data is not None:
+            number = before.head_block.sequence_number + len(blocks)
+            progress.note(counts_from(kept, number))
+    return found
+
+
+def _check(
+    events: Sequence[MetadataEvent],
+    present: CurrentDataset,
+    inputs: InputLookup,
+    name: DatasetAlias,
+    checker: Checker,
+    progress: Progress,
+) -> None:
+    if not has_queries(events):
+        return
+    try:
+        check_events(events, present, inputs.find, checker, progress)
+    except OdfchainError as error:
+        error.message = f"{name}: {error.message}"
+        raise

@@ -18,28 +18,382 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from odfchain.branch.state_cache import states_folder
+import numpy as np
+
+from odfchain.branches.foreign_keys import ForeignKeys, Rows, Search, cannot_refer, finder, said_by
+from odfchain.branches.row_history import block_named
+from odfchain.branches.state_cache import states_folder
+from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import ROW_BYTES
-from odfchain.errors import BusyError, UsageError
-from odfchain.ids.multihash import Multihash
-from odfchain.profile.kept_parts import parts_folder
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.fetched_branches import forget_gone
-from odfchain.repo.kept_footers import drop_footers
-from odfchain.repo.references import OVERWRITTEN, lock_path, ref_names, refs_of
-from odfchain.repo.shared_store import Garbage
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.store import fsio
-from odfchain.transfer.partial import incoming_folder
+from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotLine
+from odfchain.chain.statements import read_regular
+from odfchain.errors import (
+    BrokenChainError,
+    BusyError,
+    CodecError,
+    GuardError,
+    OdfchainError,
+    StoreError,
+    UsageError,
+)
+from odfchain.limits import LIMITS
+from odfchain.odf.events import ExecuteTransform, MetadataEvent, Seed
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import RemoteDatasetId
+from odfchain.profiles.cache import parts_folder
+from odfchain.storage import fsio
+from odfchain.storage.local import HEAD, parse_ref
+from odfchain.text import counted, one_line
 from odfchain.transfer.public_layout import ObjectKind
-from odfchain.transfer.slice_files import store_of
-from odfchain.upkeep.reachable import Reachable, forget_lines, reachable
-from odfchain.upkeep.referrers import bring_branches, of_changes
+from odfchain.transfer.slice_files import incoming_folder, objects_of, store_of
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.declared_constraints import ForeignKey
+from odfchain.workspace.merge_record import forget_gone, merged_names, understood_record
+from odfchain.workspace.points import OVERWRITTEN, branch_names, lock_path, ref_names, refs_of
+from odfchain.workspace.read_slices import drop_footers
+from odfchain.workspace.shared_store import Garbage
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+# What a dataset needs: every object that can be reached from its references.
+#
+#     refs/head                   the dataset as it is
+#     refs/<branch>               the same dataset on another reference
+#     refs/overwritten-<hash>     a head that was given up; kept until garbage collection is told to drop it
+#
+# A block leads to its predecessor, and a merge also to what was merged, as far as that is here: so a merged
+# branch may be deleted, and its merge still be computed again. And it leads to the manifests and profiles
+# that
+# valid lines about it name.
+#
+# The answer is complete or there is none: who removes what is not in it must not act on half of it.
+
+
+@dataclass(frozen=True, slots=True)
+class Reachable:
+    """Names of the objects that a dataset needs, for each kind."""
+
+    _names: dict[ObjectKind, set[Multihash]] = field(
+        default_factory=lambda: {kind: set() for kind in ObjectKind}
+    )
+    dataset_ids: set[DatasetId] = field(default_factory=set)
+    """Whose blocks they are: one dataset's."""
+
+    def of(self, kind: ObjectKind) -> set[Multihash]:
+        """Those of one kind."""
+        return self._names[kind]
+
+    def keys(self) -> frozenset[str]:
+        """All of them, as a dataset's layout calls them: `data/f1620…`."""
+        return frozenset(f"{kind.value}/{name}" for kind, names in self._names.items() for name in names)
+
+    @property
+    def blocks(self) -> set[Multihash]:
+        """The blocks."""
+        return self._names[ObjectKind.BLOCK]
+
+
+def reachable(
+    dataset: DatasetFiles, without: frozenset[str] = frozenset(), also: Iterable[Multihash] = ()
+) -> Reachable:
+    """Every object that the references need, those in `without` left aside, or that some blocks `also` do.
+
+    All references are read at one moment, so that one which is given up meanwhile is seen, or what it is
+    given up for.
+
+    Raises:
+        BrokenChainError: a reference or a block is missing or damaged; the message names the file.
+    """
+    refs = refs_of(dataset)
+    try:
+        with fsio.locked(dataset.folder / "info" / "lock"):
+            heads = {name: refs.get(name) for name in ref_names(dataset) if name not in without}
+            heads |= _foreign_refs(dataset)
+    except StoreError as error:
+        raise _incomplete(dataset, str(error)) from error
+    if heads[HEAD] is None:
+        raise _incomplete(dataset, f"{dataset.folder / 'refs' / HEAD}: the dataset has no head")
+    needed = Reachable()
+    for head in (*heads.values(), *also):
+        if head is not None:
+            _add(dataset, head, needed)
+    try:
+        for dataset_id in needed.dataset_ids:
+            for line in lines_about(dataset, dataset_id, needed.blocks):
+                needed.of(ObjectKind(line.kind.folder)).add(line.object)
+    except StoreError as error:
+        raise _incomplete(dataset, str(error)) from error
+    return needed
+
+
+def led_to(dataset: DatasetFiles, heads: Iterable[Multihash | None]) -> set[Multihash]:
+    """The blocks that some heads lead to, also by merges; errors as `reachable`."""
+    needed = Reachable()
+    for head in heads:
+        if head is not None:
+            _add(dataset, head, needed)
+    return needed.blocks
+
+
+def lines_about(
+    dataset: DatasetFiles, dataset_id: DatasetId, blocks: Container[Multihash]
+) -> list[SnapshotLine]:
+    """The valid lines about some blocks, of whatever reference."""
+    content = SNAPSHOTS.content(dataset.folder)
+    lines = SNAPSHOTS.valid(content, dataset_id, lambda line: line.block in blocks)
+    return [line.statement for line in lines if line.statement is not None]
+
+
+def forget_lines(dataset: DatasetFiles) -> None:
+    """Lines about blocks that are not stored any more are gone."""
+    if (dataset.folder / SNAPSHOTS.key).exists():
+        SNAPSHOTS.drop(dataset.folder, dataset.id, lambda line: dataset.chain.contains(line.block))
+
+
+def merged_blocks(dataset: DatasetFiles, event: MetadataEvent) -> list[Multihash]:
+    """What a merge names beside its target, as far as it is here: a copy of one chain may lack it."""
+    return [name for name in merged_names(event) if dataset.chain.contains(name)]
+
+
+def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
+    """References that other tools have made, in names and folders that are never written here."""
+    folder = dataset.folder / "refs"
+    known = set(ref_names(dataset))
+    refs: dict[str, Multihash | None] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if name in known or path.name.startswith(".") or path.name.endswith(".jws"):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            continue
+        content = read_regular(path, LIMITS.ref_bytes, follow=True)
+        refs[name] = parse_ref(content[0], str(path)) if content is not None else None
+    return refs
+
+
+def _add(dataset: DatasetFiles, head: Multihash, needed: Reachable) -> None:
+    waiting = [head]
+    while waiting:
+        current: Multihash | None = waiting.pop()
+        while current is not None and current not in needed.blocks:
+            try:
+                block = dataset.chain.get(current)
+            except (StoreError, CodecError) as error:
+                where = dataset.folder / "blocks" / str(current)
+                text = str(error) if str(where) in str(error) else f"{where}: {error}"
+                raise _incomplete(dataset, text) from error
+            needed.blocks.add(current)
+            if isinstance(block.event, Seed):
+                needed.dataset_ids.add(block.event.dataset_id)
+            for item in objects_of(block):
+                needed.of(item.key.kind).add(item.key.name)
+            waiting += merged_blocks(dataset, block.event)
+            current = block.prev_block_hash
+
+
+def _incomplete(dataset: DatasetFiles, reason: str) -> OdfchainError:
+    return BrokenChainError(
+        f"{dataset.alias}: it cannot be said what is still needed: {one_line(reason, 1000)}",
+        hint=f"`odfchain fsck {dataset.alias}` says what is damaged, and repairs it from a copy (--from URL)",
+    )
+
+
+# Which branches and merges need blocks of a chain as they are.
+#
+# Rewriting a block changes its hash. Then a branch that forked there, or that was merged with it, has no
+# common
+# history with the chain any more, and whoever computes such a merge again finds other bases.
+
+
+def branches_on(
+    dataset: DatasetFiles, chain: Sequence[HashedBlock], blocks: Collection[Multihash], *, merges: bool = True
+) -> list[str]:
+    """The branches, also merged ones that are gone, that forked from one of these blocks or merged one.
+
+    `blocks` are of `chain`, the whole chain of the dataset's reference; without `merges` its own merges do
+    not count.
+    """
+    own = {found.hash for found in chain}
+    refs = [ref for ref in (HEAD, *branch_names(dataset)) if ref != dataset.ref]
+    heads = [(dataset.chain.head(ref), ref) for ref in refs]
+    waiting = [(head, ref) for head, ref in heads if head is not None]
+    for found in chain if merges else ():
+        waiting += _merged(dataset, found)
+    needing: set[str] = set()
+    seen: set[tuple[Multihash, str]] = set()
+    while waiting:
+        name, branch = waiting.pop()
+        current: Multihash | None = name
+        while current is not None and current not in own and (current, branch) not in seen:
+            seen.add((current, branch))
+            block = dataset.chain.get(current)
+            waiting += [(merged, branch) for merged in merged_blocks(dataset, block.event)]
+            current = block.prev_block_hash
+        if current is not None and current in own and current in blocks:
+            needing.add(branch)
+    return sorted(needing)
+
+
+def _merged(dataset: DatasetFiles, found: HashedBlock) -> list[tuple[Multihash, str]]:
+    merged = merged_blocks(dataset, found.block.event)
+    record = understood_record(found.block.event)
+    return [(name, record.source_ref) for name in merged] if record is not None else []
+
+
+# Who in a workspace refers to what would be given up: it stays, unless its loss is asked for.
+#
+#     changes      rows in force, on whatever branch, that name them: BLOCK#OFFSET in a foreign key
+#     `changesOf`
+#     a branch     rows on a branch of the same name that refer to records which the head does not have
+#     a dataset    foreign keys to it, and what is made of it
+#
+# A block that something else still leads to, also as the source of a merge, is not given up. Source:
+# RFC-037.
+
+FLAG = "--break-references"
+_SHOWN = 8
+
+
+def refuse(what: str, referrers: Sequence[str], flag: str = FLAG) -> None:
+    """Nothing, where nobody refers to what would be given up.
+
+    Raises:
+        GuardError: somebody does; all of them are named, as far as they are few.
+    """
+    if referrers:
+        more = f", and {len(referrers) - _SHOWN:,} more" if len(referrers) > _SHOWN else ""
+        listed = ", ".join(referrers[:_SHOWN])
+        raise GuardError(f"{what} is referred to by {listed}{more}; nothing was given up", flag=flag)
+
+
+def of_changes(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, stays: Callable[[], Collection[Multihash]]
+) -> tuple[list[str], set[Multihash]]:
+    """(whose rows name changes in stored blocks that are not among those that stay, the blocks).
+
+    Raises:
+        SliceNotFoundError, ObjectCorruptedError: such rows cannot be read.
+    """
+    asked = []
+    for rows, key in _keys(workspace, dataset.id):
+        if key.changes and cannot_refer(key, rows, rows) is None:
+            wanted = said_by(rows, key.columns)
+            asked.append((rows, key, wanted, [block_named(text) for text in wanted.texts]))
+    known = {block for *_, blocks in asked for block in blocks if block is not None}
+    lost = {block for block in known if dataset.chain.contains(block)}
+    lost -= set(stays()) if lost else set()
+    found, named = [], set[Multihash]()
+    for rows, key, wanted, blocks in asked:
+        bad = np.array([block in lost for block in blocks], bool)
+        if not bad.any():
+            continue
+        count, _ = Search(rows.columns, key.columns, wanted, bad, "").run(rows.files())
+        if count:
+            found.append(f"{rows.name} ({counted(count, 'row')} with changes by {key})")
+            named |= lost.intersection(block for block in blocks if block is not None)
+    return found, named
+
+
+def of_branch(workspace: WorkspaceFiles, branch: DatasetFiles) -> list[str]:
+    """Whose rows on their branch of the same name refer to records that the head does not have."""
+    head = branch.on(HEAD)
+    instead = {branch.id: Rows.up_to(head, DatasetState.read(head.chain))}
+    found = []
+    for rows, key in _keys(workspace, branch.id, branch.ref):
+        if not key.changes:
+            now, later = (
+                ForeignKeys(finder(workspace), pending=pending).holds(key, rows) for pending in ({}, instead)
+            )
+            count = (later.count if later else 0) - (now.count if now else 0)
+            if count > 0:
+                found.append(f"{rows.name} ({counted(count, 'row')} by {key})")
+    return found
+
+
+def check_datasets_go(workspace: WorkspaceFiles, doomed: Sequence[DatasetFiles]) -> None:
+    """No dataset but these declares foreign keys to one of them, or is made of one.
+
+    Raises:
+        GuardError: some do.
+    """
+    bring_branches(workspace)
+    names = {DatasetId.from_multibase(dataset.folder.name): str(dataset.alias) for dataset in doomed}
+    found = []
+    for on, state in _versions(workspace):
+        if state.seed.dataset_id in names:
+            continue
+        keys = [key for key in state.constraints.foreign_keys if key.dataset in names]
+        found += [f"{on.label} (foreign key {key} to {names[key.dataset]})" for key in keys]
+        made_of = [names[item] for item in dict.fromkeys(_inputs(state)) if item in names]
+        found += [f"{on.label} (made of {name})" for name in made_of]
+    refuse(", ".join(names.values()), found, "--force")
+
+
+def check_branch_goes(workspace: WorkspaceFiles, branch: DatasetFiles) -> None:
+    """Nobody refers to what only a branch has, or has under its name.
+
+    Raises:
+        GuardError: somebody does.
+        SliceNotFoundError, ObjectCorruptedError: whether it is so cannot be read.
+    """
+    rows, _ = of_changes(workspace, branch, lambda: still_reached(branch))
+    refuse(f"what only {branch.label} has", [*rows, *of_branch(workspace, branch)])
+
+
+def still_reached(dataset: DatasetFiles, *more: Multihash) -> set[Multihash]:
+    """The blocks that stay when the reference of a dataset moves to others, heads given up before aside."""
+    refs = (ref for ref in ref_names(dataset) if ref != dataset.ref and not ref.startswith(OVERWRITTEN))
+    return led_to(dataset, [*map(dataset.chain.head, refs), *more])
+
+
+def bring_branches(workspace: WorkspaceFiles) -> None:
+    """Branches that a store has are here; whoever calls holds no lock of a dataset."""
+    for dataset in workspace.datasets():
+        dataset.shared.branches(dataset.folder)
+
+
+def _versions(
+    workspace: WorkspaceFiles, ref: str | None = None
+) -> Iterator[tuple[DatasetFiles, DatasetState]]:
+    """Every dataset on its head and its branches (on `ref` only), as far as what it declares can be read."""
+    for dataset in workspace.datasets():
+        for name in (HEAD, *branch_names(dataset)):
+            on = dataset.on(name)
+            try:
+                state = DatasetState.read(on.chain)
+                _ = state.seed, state.constraints
+            except OdfchainError:
+                continue  # it refuses its own rows
+            if ref in (None, name):
+                yield on, state
+
+
+def _keys(
+    workspace: WorkspaceFiles, dataset: DatasetId, ref: str | None = None
+) -> Iterator[tuple[Rows, ForeignKey]]:
+    """The foreign keys to a dataset, with all rows of the one that declares it."""
+    for on, state in _versions(workspace, ref):
+        keys = [key for key in state.constraints.foreign_keys if key.dataset == dataset]
+        if keys:
+            rows = Rows.after(on, None, state)
+            yield from ((rows, key) for key in keys)
+
+
+def _inputs(state: DatasetState) -> Iterator[DatasetId]:
+    """What a dataset is made of, and what it was made of before."""
+    for item in state.transform.inputs if state.transform is not None else ():
+        if isinstance(item.dataset_ref, RemoteDatasetId):
+            yield item.dataset_ref.id
+    for hashed in state.chain.nearest_all(ExecuteTransform.KIND, head=state.head):
+        event = hashed.block.event
+        if isinstance(event, ExecuteTransform):
+            yield from (item.dataset_id for item in event.query_inputs)
+
 
 GRACE = 24 * 3600.0
 """How long what is not needed stays [s] when nothing else is said."""

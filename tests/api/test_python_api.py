@@ -18,7 +18,7 @@ import pytest
 
 import odfchain as odf
 from odfchain.api.options import PullKeywords
-from odfchain.codec.yaml_manifest import read_snapshots
+from odfchain.odf.manifests import read_snapshots
 from odfchain.spark.session import SparkEngine
 from tests.kit.support import derivative, manifest
 
@@ -222,7 +222,7 @@ def other_places(scene: Scene) -> None:
 
 
 def odf_local(present: int, total: int) -> object:
-    from odfchain.transfer.slice_counts import LocalSlices
+    from odfchain.transfer.slice_files import LocalSlices
 
     return LocalSlices(present, total)
 
@@ -258,7 +258,7 @@ def signing(scene: Scene) -> None:
 
 
 def odf_create_key(path: Path) -> None:
-    from odfchain.trust.signing_keys import create_key_file
+    from odfchain.chain.statements import create_key_file
 
     create_key_file(path)
 
@@ -676,7 +676,7 @@ def test_options_are_for_one_kind_of_pull(scene: Scene) -> None:
 
 
 def test_the_command_line_has_the_same_words() -> None:
-    from odfchain.cli.pull import pull_command
+    from odfchain.cli.bring import pull_command
 
     shown = {param.name for param in pull_command.params}
     assert set(PullKeywords.__annotations__) - shown == {"max_retract_ratio", "retries"}

@@ -13,14 +13,12 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from odfchain.api.asset_locks import AssetLock, StoreOptions
-from odfchain.assets.access import Access, Stores
 from odfchain.assets.checking import Status
 from odfchain.assets.hrefs import href_of, parse_href
 from odfchain.assets.lock_table import AssetRow, Facts, table_of
-from odfchain.assets.objects import PIECE, read_small, remove
-from odfchain.assets.probing import probe
+from odfchain.assets.objects import PIECE, Access, Stores, probe, read_small, remove
 from odfchain.limits import FetchLimits
-from odfchain.store.locations import Location
+from odfchain.storage.locations import Location
 from tests.kit.lying_objects import BYTES
 from tests.kit.small_azure import ACCOUNT, KEY, Azurite, SmallAzure, create_container, stand_ins
 from tests.kit.small_s3 import SmallS3

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from odfchain.assets.check_page import CheckSummary
-from odfchain.assets.checking import CheckedAsset, Status
+from odfchain.assets.checking import CheckedAsset, CheckSummary, Status
 from odfchain.assets.lock_table import AssetRow
 from odfchain.limits import CHECK_PAGE, CheckPageLimits
-from odfchain.store.locations import Location
+from odfchain.storage.locations import Location
 from tests.kit.browser import DARK, measure, photograph
 
 HOSTILE = '<script>alert(1)</script></title></style><img src="//x" onerror=a()>{{ 7 * 7 }} &lt;b&gt; \x1b[31m\u202egnp'

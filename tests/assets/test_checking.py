@@ -15,17 +15,16 @@ from typing import Any
 import pytest
 
 import odfchain as odf
-from odfchain.api.templates import manifest_template
-from odfchain.assets import access, checking, probing
-from odfchain.assets.access import Access, Stores
+from odfchain.api.definitions import manifest_template
+from odfchain.assets import checking, objects
 from odfchain.assets.checking import check_rows
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import SCHEMA, AssetRow, Facts, table_of, write_lock
-from odfchain.assets.probing import Probe, probe
+from odfchain.assets.objects import Access, Probe, Stores, probe
 from odfchain.cli.main import main
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.store.locations import Location
+from odfchain.storage.locations import Location
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.asset_cases import numbered_rows
 from tests.kit.lying_objects import BYTES, LyingObjects
 from tests.kit.root_rows import MADE, START, append, records, schema_event, schema_with
@@ -54,7 +53,7 @@ def nobody() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever does not answer is asked again at once."""
-    monkeypatch.setattr(access, "_RETRIES", 0)
+    monkeypatch.setattr(objects, "_RETRIES", 0)
 
 
 def lock_of(path: Path, hrefs: dict[str, str], facts: Facts = LOCKED) -> str:
@@ -239,7 +238,7 @@ def test_requests_have_half_a_minute_and_three_retries(
     monkeypatch.undo()
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
-        access, "open_store", lambda place, limits, seconds, **_: asked.append((limits.retries, seconds))
+        objects, "open_store", lambda place, limits, seconds, **_: asked.append((limits.retries, seconds))
     )
     stores(tmp_path).store_of(parse_href(f"{server.origin}/same.tif"))
     assert asked == [(3, 30.0)]
@@ -260,13 +259,13 @@ def test_as_many_requests_as_were_allowed_run_at_a_time(
         together.wait()
         return Probe(Facts(int(location.key)))
 
-    monkeypatch.setattr(probing, "probe", asked)
-    found = probing.probes_of([Location("s3", "b", None, str(n)) for n in range(49)], stores(tmp_path), 7)
+    monkeypatch.setattr(objects, "probe", asked)
+    found = objects.probes_of([Location("s3", "b", None, str(n)) for n in range(49)], stores(tmp_path), 7)
     assert [each.facts for each in found] == [Facts(n) for n in range(49)], "in order"
 
 
 def test_who_does_not_answer_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "_SECONDS", 0.5)
+    monkeypatch.setattr(objects, "_SECONDS", 0.5)
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 

@@ -14,16 +14,14 @@ from typing import Any
 
 import pytest
 
-from odfchain.assets import access
-from odfchain.assets.access import Access, Stores
+from odfchain.assets import objects
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import Facts
-from odfchain.assets.objects import read_small
-from odfchain.assets.probing import Probe, probe
+from odfchain.assets.objects import Access, Probe, Stores, probe, read_small
 from odfchain.errors import FetchError
 from odfchain.limits import FetchLimits
-from odfchain.net import public_proxy
-from odfchain.store.locations import Location
+from odfchain.storage import public_proxy
+from odfchain.storage.locations import Location
 from tests.kit.lying_objects import BYTES, LyingObjects
 from tests.kit.processes import TIMEOUT
 from tests.kit.servers import Reply, Server, closed_port
@@ -37,7 +35,7 @@ FACTS = Facts(7, '"abc"', "2015-10-21T07:28:00+00:00")
 
 @pytest.fixture(autouse=True)
 def addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (access, public_proxy):
+    for module in (objects, public_proxy):
         monkeypatch.setattr(module, "is_public", lambda address: address == PUBLIC)
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -126,7 +124,7 @@ def test_a_name_that_resolves_otherwise_a_moment_later(
     private: LyingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The address that is connected to is judged, not the one that was looked up before."""
-    monkeypatch.setattr(access, "resolve", lambda *args, **named: [PUBLIC])
+    monkeypatch.setattr(objects, "resolve", lambda *args, **named: [PUBLIC])
     port = private.origin.rpartition(":")[2]
     found = probed(f"http://localhost:{port}/secret", stores(tmp_path))
     assert f"leads to localhost:{port}, which is at a private address" in found.problem
@@ -181,7 +179,7 @@ def test_a_public_address_where_nobody_answers(tmp_path: Path) -> None:
 
 def test_a_forked_process_starts_a_proxy_of_its_own() -> None:
     code = (
-        "import os, multiprocessing as mp; from odfchain.net import public_proxy\n"
+        "import os, multiprocessing as mp; from odfchain.storage import public_proxy\n"
         "def child(queue): queue.put(public_proxy.new_pass().url)\n"
         "if __name__ == '__main__':\n"
         " one = public_proxy.new_pass().url; context = mp.get_context('fork'); queue = context.Queue()\n"

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.assets import hrefs
-from odfchain.assets.access import Access, Stores
 from odfchain.assets.hrefs import STORES, checked_location, href_of, parse_href, public_href
-from odfchain.assets.probing import probe
+from odfchain.assets.objects import Access, Stores, probe
 from odfchain.errors import AssetError, InvalidIdError
-from odfchain.store.locations import Location
+from odfchain.storage.locations import Location
 from odfchain.text import printable
 from tests.kit.asset_cases import Case, Hold, corrupted
 from tests.kit.servers import Reply, Server

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
-from odfchain.api.lock_datasets import _with_unreachable
+from odfchain.api.asset_locks import _with_unreachable
 from odfchain.assets.hrefs import parse_href
-from odfchain.assets.lock_rules import RowFault
-from odfchain.assets.lock_table import AssetRow, Facts, table_of
+from odfchain.assets.lock_table import AssetRow, Facts, RowFault, table_of
 from odfchain.assets.stac import AssetFault
 from odfchain.cli.main import main
 from odfchain.errors import AssetError, FetchError, SourceNotFoundError
-from odfchain.store.locations import Location
+from odfchain.storage.locations import Location
 from tests.kit.lock_datasets import lock_dataset
 from tests.kit.lying_objects import LyingObjects
 from tests.kit.query_datasets import make

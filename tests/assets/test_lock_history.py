@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
-from odfchain.api.lock_datasets import record_lock
+from odfchain.api.asset_locks import record_lock
 from odfchain.cli.main import main
 from tests.kit.lock_datasets import lock_dataset
 

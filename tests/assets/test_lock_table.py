@@ -13,14 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.api.asset_locks import AssetLock
-from odfchain.assets import lock_file, lock_table
+from odfchain.assets import lock_table
 from odfchain.assets.hrefs import checked_location, parse_href
-from odfchain.assets.lock_file import LockFile, read_lock, rows_of
-from odfchain.assets.lock_rules import row_fault, surely_in_order
-from odfchain.assets.lock_table import SCHEMA, SCHEMA_WITH_CHECKSUM, AssetRow, Facts, table_of
+from odfchain.assets.lock_table import (
+    SCHEMA,
+    SCHEMA_WITH_CHECKSUM,
+    AssetRow,
+    Facts,
+    LockFile,
+    read_lock,
+    row_fault,
+    rows_of,
+    surely_in_order,
+    table_of,
+)
 from odfchain.cli.main import main
-from odfchain.digest.logical import LogicalDigest
 from odfchain.errors import AssetError, DamagedLockError
+from odfchain.odf.logical_hash import LogicalDigest
 from tests.kit.asset_cases import Case, Hold, corrupted, numbered_rows, written_rows
 from tests.kit.memory_growth import growth_of_commands
 
@@ -194,7 +203,7 @@ def told(table: pa.Table, path: Path, group: int = 1_000) -> list[tuple[int, str
 def test_pairs_are_unique_in_sorted_rows_and_in_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock_file, "_READ", 1_000)
+    monkeypatch.setattr(lock_table, "_READ", 1_000)
     table, path = numbered_rows(3_000), tmp_path / "assets.lock.parquet"
     assert told(table, path) == []
     numbers = [*range(1_000), 999, *range(1_000, 3_000), 2_999, 2_999]
@@ -210,7 +219,7 @@ def test_pairs_are_unique_in_sorted_rows_and_in_others(
 
 
 def test_of_sorted_rows_no_hash_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(lock_file, "hash_rows")
+    monkeypatch.delattr(lock_table, "hash_rows")
     strange = ["", "a", "z", "\u00e9", "\uff5e", "\U0001f600"]  # in UTF-8 order, which UTF-16 has not
     table = numbered_rows(len(strange)).set_column(1, SCHEMA.field("asset_key"), pa.array(strange))
     table = table.set_column(0, SCHEMA.field("item_id"), pa.array(["S2A"] * len(strange)))
@@ -233,7 +242,7 @@ def test_many_faults_are_counted_and_the_first_are_shown(tmp_path: Path) -> None
 
 def test_rows_that_were_judged_are_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = AssetLock.read(written_rows(tmp_path / "assets.lock.parquet", 5_000))
-    monkeypatch.delattr(lock_file, "row_faults")
+    monkeypatch.delattr(lock_table, "row_faults")
     assert [row.item_id for row in lock.only(items=["S2A_33UWP_000004999"]).rows] == ["S2A_33UWP_000004999"]
     assert len(list(lock.hrefs())) == 5_000
 

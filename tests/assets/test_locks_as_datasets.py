@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import odfchain as odf
-from odfchain.api.lock_datasets import record_lock, with_known_facts
-from odfchain.api.templates import manifest_template
+from odfchain.api.asset_locks import record_lock, with_known_facts
+from odfchain.api.definitions import manifest_template
 from odfchain.assets.lock_table import SCHEMA, AssetRow, Facts, table_of
-from odfchain.store.locations import Location
+from odfchain.storage.locations import Location
 from tests.kit.asset_cases import Case, Hold, corrupted, held, wrong_cases
 from tests.kit.lying_objects import LyingObjects
 

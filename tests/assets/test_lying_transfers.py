@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from odfchain.assets.access import Access, Stores
-from odfchain.assets.arrivals import Arrivals
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow, Facts
-from odfchain.assets.relocating import Relocated, relocate
-from odfchain.assets.relocation_plan import RelocateOptions, plan
+from odfchain.assets.objects import Access, Stores
+from odfchain.assets.relocating import Arrivals, Relocated, RelocateOptions, plan, relocate
 from odfchain.limits import FetchLimits
-from odfchain.store.locations import Location
+from odfchain.storage.locations import Location
 from tests.kit.lying_objects import BYTES, LyingObjects
 
 LOCKED = Facts(7, '"abc"', "2015-10-21T07:28:00+00:00")

@@ -18,15 +18,14 @@ pytest.importorskip("pystac")  # an extra; the tests' own environment has it
 from pystac.errors import STACValidationError
 
 import odfchain as odf
-from odfchain.assets.access import Access, Stores
-from odfchain.assets.hrefs import checked_location, href_of, parse_href
+from odfchain.assets.deriving import ProjectOptions, project, projected_item
+from odfchain.assets.hrefs import checked_location, href_of, parse_href, placed
 from odfchain.assets.lock_table import AssetRow, Facts, table_of, write_lock
-from odfchain.assets.projecting import ProjectOptions, project, projected_item
+from odfchain.assets.objects import Access, Stores
 from odfchain.assets.stac import Selection, StacReader
-from odfchain.assets.storage_schemes import placed
 from odfchain.cli.main import main
 from odfchain.errors import AssetError, EngineError, NameCollisionError, UsageError
-from odfchain.store.locations import Location
+from odfchain.storage.locations import Location
 from tests.kit.asset_cases import Case, Hold, corrupted
 from tests.kit.stac_validation import check_stac
 

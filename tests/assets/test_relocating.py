@@ -14,19 +14,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import odfchain as odf
-from odfchain.api.asset_locks import AssetLock, StoreOptions, forget_arrivals
-from odfchain.api.lock_datasets import record_lock
-from odfchain.api.templates import manifest_template
+from odfchain.api.asset_locks import AssetLock, StoreOptions, forget_arrivals, record_lock
+from odfchain.api.definitions import manifest_template
 from odfchain.assets import objects, relocating
-from odfchain.assets.access import Access, Stores
-from odfchain.assets.arrivals import Arrivals
 from odfchain.assets.hrefs import href_of, parse_href
-from odfchain.assets.lock_file import LockFile
-from odfchain.assets.lock_table import AssetRow, Facts, table_of, write_lock
-from odfchain.assets.relocating import Relocated, relocate
-from odfchain.assets.relocation_plan import Layout, RelocateOptions, described_plan, plan
+from odfchain.assets.lock_table import AssetRow, Facts, LockFile, table_of, write_lock
+from odfchain.assets.objects import Access, Stores
+from odfchain.assets.relocating import (
+    Arrivals,
+    Layout,
+    Relocated,
+    RelocateOptions,
+    described_plan,
+    plan,
+    relocate,
+)
 from odfchain.errors import AssetError, NameCollisionError
-from odfchain.store.locations import Location
+from odfchain.storage.locations import Location
 from tests.kit.lying_objects import BYTES, LyingObjects
 from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, wait_until
 from tests.kit.small_s3 import SmallS3
@@ -334,7 +338,7 @@ def test_case_40_credentials_go_only_where_the_user_said(bucket: SmallS3, tmp_pa
 
     def headers(*trusted: str) -> dict[str, str]:
 
-        from odfchain.assets.probing import probe
+        from odfchain.assets.objects import probe
 
         bucket.requests.clear()
         probe(location, stores(tmp_path, *trusted))

@@ -13,14 +13,12 @@ import pytest
 
 from odfchain.api.asset_locks import AssetLock
 from odfchain.assets import relocating
-from odfchain.assets.access import Access, Stores
-from odfchain.assets.arrivals import Arrivals
 from odfchain.assets.hrefs import href_of, parse_href
 from odfchain.assets.lock_table import AssetRow, Facts, table_of
-from odfchain.assets.relocating import relocate
-from odfchain.assets.relocation_plan import Layout, RelocateOptions, file_name, plan
+from odfchain.assets.objects import Access, Stores
+from odfchain.assets.relocating import Arrivals, Layout, RelocateOptions, file_name, plan, relocate
 from odfchain.errors import AssetError, NameCollisionError, OdfchainError
-from odfchain.store.locations import Location
+from odfchain.storage.locations import Location
 from tests.kit.asset_cases import Case, Hold, corrupted, held
 
 CASES = json.loads(Path("fixtures/assets/relocation.json").read_text())

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.assets.access import Access, Stores
 from odfchain.assets.hrefs import href_of, parse_href
 from odfchain.assets.lock_table import AssetRow, table_of, write_lock
+from odfchain.assets.objects import Access, Stores
 from odfchain.assets.stac import AssetFault, NamedAsset, Selection, StacReader
 from odfchain.errors import AccessError, AssetError, UsageError
 from odfchain.limits import ASSETS
@@ -76,7 +76,7 @@ def test_collections_of_items_and_lines(tmp_path: Path, monkeypatch: pytest.Monk
     with LyingObjects({"/x/items.json": {"bytes": json.dumps(collection).encode()}}) as server:
         found = hrefs(tmp_path, f"{server.origin}/x/items.json")
         assert found == {**expected, "a": f"{server.origin}/x/B04.tif"}
-    monkeypatch.setattr("odfchain.assets.stac_documents.ASSETS", type(ASSETS)(document_bytes=10))
+    monkeypatch.setattr("odfchain.assets.stac.ASSETS", type(ASSETS)(document_bytes=10))
     monkeypatch.setattr("odfchain.assets.stac.ASSETS", type(ASSETS)(document_bytes=10))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     with pytest.raises(AssetError, match="standard input: more than 10 bytes"):
@@ -316,7 +316,7 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odfchain.assets.stac.ASSETS", type(ASSETS)(documents=3))
     with pytest.raises(AssetError, match="more than 3 documents"):
         named(tmp_path, str(tmp_path))
-    monkeypatch.setattr("odfchain.assets.stac_documents.ASSETS", type(ASSETS)(document_bytes=10))
+    monkeypatch.setattr("odfchain.assets.stac.ASSETS", type(ASSETS)(document_bytes=10))
     with pytest.raises(AssetError, match="more than 10 bytes"):
         named(tmp_path, str(tmp_path / "0.json"))
     with pytest.raises(UsageError, match="there is no such file"):

@@ -9,14 +9,18 @@ from collections.abc import Callable
 
 import pytest
 
+from odfchain.chain.signed_heads import HeadSignature, SignatureStatus, check_head
+from odfchain.chain.signed_lines import read_lines
+from odfchain.chain.statements import (
+    Problem,
+    StatementType,
+    check_public_key,
+    read_statement,
+    sign_attestation,
+    sign_head,
+)
 from odfchain.errors import SignatureError
-from odfchain.ids.did import DatasetId
-from odfchain.trust.attestation_lines import read_lines
-from odfchain.trust.jws import StatementType, read_statement
-from odfchain.trust.problems import Problem
-from odfchain.trust.signed_head import HeadSignature, SignatureStatus, check_head
-from odfchain.trust.signed_statements import sign_attestation, sign_head
-from odfchain.trust.signing_keys import check_public_key
+from odfchain.odf.identity import DatasetId
 from tests.kit import curve
 from tests.kit.forge import (
     AUDITORS,

@@ -12,32 +12,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageError, WorkspaceError
-from odfchain.ids.keys import DatasetKey
-from odfchain.limits import ATTEST
-from odfchain.model.timestamp import Timestamp
-from odfchain.trust.attestation_lines import (
+from odfchain.chain.signed_lines import (
     ATTESTATIONS_KEY,
+    Merged,
     add_attestation,
     merge_attestations,
     read_attestations,
     read_lines,
 )
-from odfchain.trust.canonical import canonical_json, report_digest
-from odfchain.trust.jws import StatementType, sign_statement
-from odfchain.trust.problems import Problem
-from odfchain.trust.signed_lines import Merged
-from odfchain.trust.signed_statements import (
+from odfchain.chain.statements import (
     Attestation,
     EngineUsed,
+    Problem,
     SignedHead,
+    StatementType,
     Verdict,
+    create_key_file,
+    parse_did,
     read_attestation,
     read_head,
+    read_key_file,
     sign_attestation,
     sign_head,
+    sign_statement,
 )
-from odfchain.trust.signing_keys import create_key_file, parse_did, read_key_file
+from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageError, WorkspaceError
+from odfchain.limits import ATTEST
+from odfchain.odf.canonical_json import canonical_json, report_digest
+from odfchain.odf.identity import DatasetKey
+from odfchain.odf.times import Timestamp
 from tests.kit.forge import AUDITORS, DATASET, OWNER, STRANGER, TIME, attestation, container, signed
 from tests.kit.support import hash_of
 
@@ -240,8 +243,8 @@ def test_more_than_sixteen_for_one_head_are_refused_and_trusted_ones_come_first(
 
 
 def test_the_file_does_not_grow_beyond_its_bound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from odfchain.chain import signed_lines as module
     from odfchain.limits import AttestLimits
-    from odfchain.trust import attestation_lines as module
 
     monkeypatch.setattr(module, "ATTEST", AttestLimits(attestations_bytes=2 * (len(text_of()) + 1)))
     add_attestation(folder, DATASET, text_of(0))

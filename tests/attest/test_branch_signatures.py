@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
+from odfchain.chain.signature_check import SeenHeads
+from odfchain.chain.signed_heads import SignatureStatus, check_branch, check_head, read_head_signature
+from odfchain.chain.signing import head_signature
+from odfchain.chain.signing import sign_head as sign
+from odfchain.chain.statements import Problem, SignedHead, read_branch, read_head, sign_head
 from odfchain.errors import WorkspaceError
-from odfchain.ids.keys import DatasetKey
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.trust.head_signature import head_signature
-from odfchain.trust.problems import Problem
-from odfchain.trust.seen import SeenHeads
-from odfchain.trust.signed_branch import check_branch
-from odfchain.trust.signed_head import SignatureStatus, check_head, read_head_signature
-from odfchain.trust.signed_statements import SignedHead, read_branch, read_head, sign_head
-from odfchain.trust.signer import sign_head as sign
+from odfchain.odf.identity import DatasetKey
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import forge
 from tests.kit.branched_dataset import fork, write
 from tests.kit.upkeep_scenes import head_of, new_workspace, root

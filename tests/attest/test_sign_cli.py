@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY, SignatureStatus
+from odfchain.chain.signing import head_signature
 from odfchain.cli.main import main
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.store.interfaces import HEAD
-from odfchain.trust.head_signature import head_signature
-from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY, SignatureStatus
+from odfchain.storage.local import HEAD
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.support import Result, manifest
 
 Run = Callable[..., Result]

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.codec.yaml_manifest import read_snapshots
+from odfchain.api.workspace import Workspace
+from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY, HeadSignature, SignatureStatus
+from odfchain.chain.signing import HeadSigner, head_signature, sign_head
+from odfchain.chain.statements import Problem
 from odfchain.errors import (
     BrokenChainError,
     InvalidIdError,
@@ -22,20 +24,16 @@ from odfchain.errors import (
     StoreError,
     WorkspaceError,
 )
-from odfchain.ids.names import DatasetAlias
-from odfchain.model.events import MetadataEvent, SetInfo
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.store.interfaces import HEAD
-from odfchain.store.local import LocalRefStore
-from odfchain.transform.start_over import reset_to_metadata
-from odfchain.trust.head_signature import head_signature
-from odfchain.trust.problems import Problem
-from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY, HeadSignature, SignatureStatus
-from odfchain.trust.signer import HeadSigner, sign_head
+from odfchain.odf.events import MetadataEvent, SetInfo
+from odfchain.odf.manifests import read_snapshots
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.times import Timestamp
+from odfchain.storage.local import HEAD, LocalRefStore
+from odfchain.transform.catch_up import reset_to_metadata
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.faults import faulty
 from tests.kit.support import RAW_SCHEMA, T0, derivative, manifest, push
 
@@ -204,7 +202,7 @@ def readable_by_others(path: Path, _: Path) -> None:
 
 
 def of_another(path: Path, _: Path) -> None:
-    from odfchain.ids.keys import DatasetKey
+    from odfchain.odf.identity import DatasetKey
 
     path.write_bytes(DatasetKey.generate().to_pem())
 

@@ -9,15 +9,20 @@ from typing import Any
 
 import pytest
 
+from odfchain.chain import signed_lines
+from odfchain.chain.signed_lines import (
+    SNAPSHOTS,
+    SignedLine,
+    SnapshotKind,
+    SnapshotLine,
+    read_snapshot,
+    sign_snapshot,
+)
+from odfchain.chain.statements import Problem, StatementType
 from odfchain.errors import SignatureError, StoreError, UsageError
-from odfchain.ids.keys import DatasetKey
 from odfchain.limits import ATTEST, AttestLimits
-from odfchain.model.timestamp import Timestamp
-from odfchain.trust import snapshot_lines
-from odfchain.trust.jws import StatementType
-from odfchain.trust.problems import Problem
-from odfchain.trust.signed_lines import SignedLine
-from odfchain.trust.snapshot_lines import SNAPSHOTS, SnapshotKind, SnapshotLine, read_snapshot, sign_snapshot
+from odfchain.odf.identity import DatasetKey
+from odfchain.odf.times import Timestamp
 from tests.kit.forge import AUDITORS, DATASET, HEAD, OWNER, SEQUENCE, STRANGER, TIME, container
 from tests.kit.forge import attestation as attestation_of
 from tests.kit.support import hash_of
@@ -96,7 +101,7 @@ def test_what_nobody_could_read_is_not_signed() -> None:
 
 
 def test_one_file_takes_no_lines_of_the_other() -> None:
-    from odfchain.trust.signed_statements import sign_attestation
+    from odfchain.chain.statements import sign_attestation
 
     audit = sign_attestation(AUDITORS[0], attestation_of())
     (found,) = SNAPSHOTS.lines_of(file_of(audit), DATASET)
@@ -180,7 +185,7 @@ def test_without_room_older_blocks_give_way_and_the_owner_stays(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = len(file_of(text_of(**block(0)), *(text_of(STRANGER, **block(n)) for n in range(4))))
-    monkeypatch.setattr(snapshot_lines, "ATTEST", AttestLimits(snapshot_lines_bytes=most))
+    monkeypatch.setattr(signed_lines, "ATTEST", AttestLimits(snapshot_lines_bytes=most))
     SNAPSHOTS.add(folder, DATASET, text_of(**block(0)), trusted=[DATASET])
     for number in range(1, 9):
         SNAPSHOTS.add(folder, DATASET, text_of(STRANGER, **block(number)), trusted=[DATASET])

@@ -11,21 +11,25 @@ from typing import Any
 import jsonschema
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.audit.checks import CHECKS
-from odfchain.audit.heads import vouched_for
-from odfchain.digest.physical import hash_bytes
+from odfchain.api.workspace import Workspace
+from odfchain.audit.head_check import vouched_for
+from odfchain.audit.report import CHECKS
+from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY
+from odfchain.chain.signed_lines import ATTESTATIONS_KEY
+from odfchain.chain.statements import (
+    Attestation,
+    Verdict,
+    create_key_file,
+    read_attestation,
+    sign_attestation,
+)
 from odfchain.errors import SignatureError, StoreError, UsageError
-from odfchain.ids.did import DidKey
-from odfchain.ids.keys import DatasetKey
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.trust.attestation_lines import ATTESTATIONS_KEY
-from odfchain.trust.canonical import report_digest
-from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
-from odfchain.trust.signed_statements import Attestation, Verdict, read_attestation, sign_attestation
-from odfchain.trust.signing_keys import create_key_file
+from odfchain.odf.canonical_json import report_digest
+from odfchain.odf.identity import DatasetKey, DidKey
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.derived_dataset import FIRST, SECOND, command_line, forge, on_paper, with_level
 from tests.kit.support import ROOT, Result
 

@@ -19,19 +19,18 @@ from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.audit.report import Report
 from odfchain.chain.chain import link_blocks
 from odfchain.chain.index import ROW_BYTES
-from odfchain.digest.physical import hash_bytes
-from odfchain.ids.did import DidKey
-from odfchain.ids.keys import DatasetKey
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.trust.attestation_lines import ATTESTATIONS_KEY, add_attestation
-from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
-from odfchain.trust.signed_statements import Attestation, Verdict, sign_attestation
-from odfchain.trust.signer import HeadSigner
+from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY
+from odfchain.chain.signed_lines import ATTESTATIONS_KEY, add_attestation
+from odfchain.chain.signing import HeadSigner
+from odfchain.chain.statements import Attestation, Verdict, sign_attestation
+from odfchain.odf import events as ev
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import DatasetKey, DidKey
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.recorded_dataset import add, add_slice, schema_event
 
 KEY = DatasetKey.generate()

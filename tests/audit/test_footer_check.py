@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import odfchain as odf
-from odfchain.audit.checks import STATISTICS
-from odfchain.audit.footer_check import FooterCheck
 from odfchain.audit.page import render_page
+from odfchain.audit.report import STATISTICS
+from odfchain.audit.slice_checks import FooterCheck
 from odfchain.cli.main import main
-from odfchain.repo.dataset_state import DatasetState
 from odfchain.slices.footers import file_stats
 from odfchain.slices.reader import open_parquet
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.root_rows import START, add_root, append, records, schema_with
 from tests.kit.support import write_lying
 

@@ -13,8 +13,10 @@ import pytest
 
 import odfchain
 from odfchain import Report, Workspace
-from odfchain.audit import stored_blocks
-from odfchain.audit.checks import (
+from odfchain.audit import chain_checks
+from odfchain.audit.chain_checks import Range
+from odfchain.audit.dataset_checks import Scope, examine
+from odfchain.audit.report import (
     BLOCKS,
     CHECKS,
     HEAD,
@@ -28,16 +30,13 @@ from odfchain.audit.checks import (
     STATISTICS,
     SYSTEM,
 )
-from odfchain.audit.dataset_checks import Scope, examine
-from odfchain.audit.walk import Range
-from odfchain.codec.arrow import from_arrow
-from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import UsageError
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.odf import events as ev
+from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.commits import make_seeded
 from tests.kit.long_chains import long_chain
 from tests.kit.recorded_dataset import SCHEMA as COLUMNS
@@ -95,16 +94,16 @@ def test_blocks_in_files_are_reported_as_blocks_in_memory(
     expected = _document(dataset, span)
     assert len(expected["blocks"]) in (0, 20, 59, 60, COUNT)
     for decoded, memory, rows in ((0, 1, 7), (0, 1_000, 1_024), (50, 1_000, 1)):
-        monkeypatch.setattr(stored_blocks, "DECODED_BLOCKS", decoded)
-        monkeypatch.setattr(stored_blocks, "_IN_MEMORY", memory)
-        monkeypatch.setattr(stored_blocks, "_ROWS_AT_ONCE", rows)
+        monkeypatch.setattr(chain_checks, "DECODED_BLOCKS", decoded)
+        monkeypatch.setattr(chain_checks, "_IN_MEMORY", memory)
+        monkeypatch.setattr(chain_checks, "_ROWS_AT_ONCE", rows)
         assert _document(dataset, span) == expected
 
 
 def test_a_block_that_changes_after_it_was_hashed_is_still_what_was_hashed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_blocks, "DECODED_BLOCKS", 0)
+    monkeypatch.setattr(chain_checks, "DECODED_BLOCKS", 0)
     dataset = long_chain(tmp_path, "long", COUNT)
     report = examine(dataset).report
     for path in (dataset.folder / "blocks").iterdir():
@@ -114,7 +113,7 @@ def test_a_block_that_changes_after_it_was_hashed_is_still_what_was_hashed(
 
 _PEAK = """
 import resource, sys, odfchain
-from odfchain.audit import stored_blocks
+from odfchain.audit import chain_checks as stored_blocks
 stored_blocks.DECODED_BLOCKS = 1_000
 for folder in sys.argv[1:]:
     report = odfchain.open(folder)["long"].verify()

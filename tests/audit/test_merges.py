@@ -9,25 +9,24 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.audit import merged_rows
-from odfchain.audit.checks import MERGES
+from odfchain.api.workspace import Workspace
+from odfchain.audit import merge_check
 from odfchain.audit.dataset_checks import examine, verify_dataset
-from odfchain.audit.merged_rows import MergeAgain
-from odfchain.audit.report import Report
-from odfchain.audit.slice_difference import Difference
+from odfchain.audit.input_claims import Difference
+from odfchain.audit.merge_check import MergeAgain
+from odfchain.audit.report import MERGES, Report
 from odfchain.audit.verification import finder
-from odfchain.branch.intervals import Interval, MergedColumns, read_rows
-from odfchain.branch.recording import stage_changes
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.model.data_schema import DataField, DataTypeOption, DataTypeString
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.merge_record import Granularity, MergeMode, MergeRecord, Resolution
-from odfchain.store.interfaces import HEAD
+from odfchain.branches.intervals import Interval, MergedColumns, read_rows
+from odfchain.branches.recording import stage_changes
+from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
+from odfchain.odf.schema import DataField, DataTypeOption, DataTypeString
+from odfchain.odf.times import Timestamp
+from odfchain.storage.local import HEAD
 from odfchain.text import printable
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import Granularity, MergeMode, MergeRecord, Resolution
 from tests.kit.branch_cases import OPERATIONS, Case, Scene, parse_row, run_here, steps_of
 from tests.kit.foreign_key_cases import Scene as ForeignScene
 from tests.kit.query_datasets import moment
@@ -203,7 +202,7 @@ def test_a_forged_row_without_a_key_is_named_by_its_place(
 
 def test_what_a_forged_value_is_shown_as_is_bounded_and_does_not_act() -> None:
     value, name = "\x1b[31m" + "x" * 100_000, "\x1b]0;y\x07" + "n" * 1_000
-    text = merged_rows._cell(name, pa.chunked_array([[value]]), pa.chunked_array([["\u202e"]]))
+    text = merge_check._cell(name, pa.chunked_array([[value]]), pa.chunked_array([["\u202e"]]))
     assert text is not None
     assert text == printable(text)
     assert len(text) < 300

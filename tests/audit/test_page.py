@@ -15,12 +15,10 @@ from typing import Any
 import pytest
 
 from odfchain.audit.dataset_checks import verify_dataset
-from odfchain.audit.page import render_page
-from odfchain.audit.page_blocks import read_blocks, rows_of, strip_of
+from odfchain.audit.page import read_blocks, render_page, rows_of, strip_of
 from odfchain.errors import ManifestError, UsageError
 from odfchain.limits import PAGE
-from odfchain.pages.document_node import DocumentNode
-from odfchain.pages.page_words import blocks_in_words, moment, size_in_words
+from odfchain.profiles.pages import DocumentNode, blocks_in_words, moment, size_in_words
 from tests.kit import recorded_dataset as recorded
 from tests.kit import report_documents as docs
 from tests.kit.browser import DARK, measure, photograph

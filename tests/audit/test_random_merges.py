@@ -10,17 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.audit.checks import CORRECTIONS, MERGES, SIGNATURE
+from odfchain.api.workspace import Workspace
 from odfchain.audit.dataset_checks import verify_dataset
-from odfchain.branch.intervals import Interval, MergedColumns, read_rows
-from odfchain.branch.recording import stage_changes
-from odfchain.ids.multihash import Multihash
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.merge_record import MergeMode, MergeRecord, RecordedMerge, Resolution, merges
-from odfchain.repo.references import refs_of
-from odfchain.store.interfaces import HEAD
+from odfchain.audit.report import CORRECTIONS, MERGES, SIGNATURE
+from odfchain.branches.intervals import Interval, MergedColumns, read_rows
+from odfchain.branches.recording import stage_changes
+from odfchain.odf.identity import Multihash
+from odfchain.storage.local import HEAD
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import MergeMode, MergeRecord, RecordedMerge, Resolution, merges
+from odfchain.workspace.points import refs_of
 from tests.kit.branch_cases import Scene, sorted_state
 
 Row = tuple[str, str, str, int]

@@ -16,15 +16,15 @@ from typing import Any
 import jsonschema
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.ids.did import DidKey
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.server import RepositoryServer
-from odfchain.trust.attestation_lines import ATTESTATIONS_KEY
-from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
-from odfchain.trust.signing_keys import create_key_file
+from odfchain.api.workspace import Workspace
+from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY
+from odfchain.chain.signed_lines import ATTESTATIONS_KEY
+from odfchain.chain.statements import create_key_file
+from odfchain.odf.identity import DidKey
+from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.derived_dataset import FIRST, SECOND, command_line, on_paper
 from tests.kit.support import ROOT
 

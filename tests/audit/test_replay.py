@@ -10,16 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.audit.report import Report
-from odfchain.engine.engine_version import engine_version
 from odfchain.errors import UsageError
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.odf import events as ev
+from odfchain.odf.times import Timestamp
 from odfchain.spark.session import SparkEngine
+from odfchain.transform.engine_interface import engine_version
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.derived_dataset import (
     FIRST,
     QUERIES,

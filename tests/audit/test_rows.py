@@ -12,17 +12,16 @@ import pytest
 
 from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.audit.report import Report
-from odfchain.codec.arrow import from_arrow
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.digest.physical import hash_file
 from odfchain.limits import AUDIT
-from odfchain.model import events as ev
-from odfchain.model.sources import MergeStrategySnapshot, ReadStepNdJson
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.recorded import METADATA_KEY, describe
-from odfchain.slices.hashes import hash_parquet
+from odfchain.odf import events as ev
+from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
+from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.sources import MergeStrategySnapshot, ReadStepNdJson
+from odfchain.odf.times import Timestamp
+from odfchain.slices.reader import hash_parquet
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.read_slices import METADATA_KEY, describe
 from tests.kit.commits import make_seeded
 from tests.kit.recorded_dataset import SCHEMA, add, schema_event
 

@@ -12,22 +12,19 @@ from typing import Any
 import pytest
 
 import odfchain as odf
-from odfchain.audit.checks import MANIFESTS, PROFILES
 from odfchain.audit.dataset_checks import Scope, examine
 from odfchain.audit.page import render_page
-from odfchain.audit.profile_check import _accept_languages
-from odfchain.audit.report import Report
-from odfchain.audit.signed_snapshots import first_difference
+from odfchain.audit.report import MANIFESTS, PROFILES, Report
+from odfchain.audit.snapshot_checks import _accept_languages, first_difference
+from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, sign_snapshot
 from odfchain.cli.main import main
-from odfchain.codec.document_bytes import canonical_bytes
-from odfchain.ids.keys import DatasetKey
-from odfchain.manifest.manifest_of import manifest_of
-from odfchain.manifest.published_objects import WrittenSnapshot, publish
-from odfchain.manifest.snapshot_manifest import manifest_bytes
-from odfchain.profile.of_dataset import ProfileOptions, profile_of
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.trust.snapshot_lines import SNAPSHOTS, SnapshotKind, sign_snapshot
+from odfchain.odf.canonical_json import canonical_bytes
+from odfchain.odf.identity import DatasetKey
+from odfchain.profiles.compute import ProfileOptions, profile_of
+from odfchain.profiles.manifests import manifest_bytes, manifest_of
+from odfchain.profiles.published import WrittenSnapshot, publish
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.query_datasets import make
 from tests.kit.snapshot_columns import fixture
 

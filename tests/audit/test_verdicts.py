@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.audit.checks import CHECKS
+from odfchain.api.workspace import Workspace
+from odfchain.audit.report import CHECKS
+from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY
 from odfchain.cli.main import main
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.derived_dataset import FIRST, SECOND, command_line, on_paper
 from tests.kit.support import Result
 

@@ -11,16 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.audit.checks import CHECKS
-from odfchain.audit.report import Report
+from odfchain.api.workspace import Workspace
+from odfchain.audit.report import CHECKS, Report
 from odfchain.cli.main import main
 from odfchain.errors import UsageError
 from odfchain.limits import LINEAGE
-from odfchain.model import events as ev
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.odf import events as ev
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.derived_dataset import FIRST, SECOND, derive, executions, forge, on_paper, with_level
 from tests.kit.root_rows import MADE
 from tests.kit.support import conformance
@@ -298,7 +297,7 @@ def test_the_first_execution_begins_with_the_first_block_of_its_inputs(
 def test_a_long_line_of_inputs_ends_in_the_report(
     workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("odfchain.audit.upstream.LINEAGE", dataclasses.replace(LINEAGE, depth=3))
+    monkeypatch.setattr("odfchain.audit.input_claims.LINEAGE", dataclasses.replace(LINEAGE, depth=3))
     last = made[1]
     for number in range(4):
         last = derive(workspace, f"d{number}", "SELECT * FROM readings", str(last.alias))._files

@@ -14,24 +14,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.audit.checks import STATISTICS
-from odfchain.audit.dataset_checks import CHECKS, Report, verify_dataset
-from odfchain.audit.expected_schema import SchemaInForce
-from odfchain.audit.stored_blocks import StoredBlock
+from odfchain.audit.chain_checks import StoredBlock
+from odfchain.audit.dataset_checks import verify_dataset
+from odfchain.audit.report import CHECKS, STATISTICS, Report
+from odfchain.audit.row_checks import SchemaInForce
 from odfchain.chain.chain import link_blocks
-from odfchain.codec.arrow import from_arrow
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.digest.physical import hash_file
 from odfchain.errors import AppendError, ObjectCorruptedError
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.ids.refs import RemoteDatasetId
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.slices.hashes import hash_parquet
+from odfchain.odf import events as ev
+from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias, RemoteDatasetId
+from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.times import Timestamp
+from odfchain.slices.reader import hash_parquet
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.commits import make_seeded
 from tests.kit.recorded_dataset import SCHEMA, add, add_slice, schema_event
 from tests.kit.support import execute, hash_of, seeded_id, set_transform
@@ -198,7 +196,7 @@ BOMB = """
 import resource, sys
 from pathlib import Path
 from odfchain.audit.dataset_checks import verify_dataset
-from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_files import DatasetFiles
 
 dataset = DatasetFiles.open(Path(sys.argv[1]))
 import odfchain.audit.slice_checks  # what is imported needs memory, too

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.branch.block_graph import BlockGraph
+from odfchain.api.workspace import Workspace
+from odfchain.branches.branches import BlockGraph
 from odfchain.chain.chain import link_blocks
 from odfchain.errors import ChainError, ObjectNotFoundError
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.merge_record import MergeMode, MergeRecord
-from odfchain.repo.references import refs_of
+from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.merge_record import MergeMode, MergeRecord
+from odfchain.workspace.points import refs_of
 from tests.kit.root_rows import MADE
 from tests.kit.support import hash_of
 

@@ -18,21 +18,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.branch.cell_text import array_of, canonical_text, json_text, tree_of
-from odfchain.branch.conflict_file import read_resolution, write_conflicts
-from odfchain.branch.resolving import (
+from odfchain.branches.conflict_file import (
     UNDECIDED,
     Resolution,
     Resolved,
     check_decided,
     open_lines,
+    read_resolution,
     resolve,
+    write_conflicts,
 )
-from odfchain.branch.row_diff import RowDiff, net_of
-from odfchain.branch.three_way import ThreeWay, merge_rows
-from odfchain.cli.support.conflict_output import print_conflicts
+from odfchain.branches.row_diff import RowDiff, array_of, canonical_text, json_text, net_of, tree_of
+from odfchain.branches.three_way import ThreeWay, merge_rows
+from odfchain.cli.change_output import print_conflicts
 from odfchain.errors import BadInputError, MergeConflictError, OdfchainError, UsageError
-from odfchain.repo import merge_record
+from odfchain.workspace import merge_record
 
 MOMENT = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema([("k", pa.string()), ("t", MOMENT), ("n", pa.int64()), ("s", pa.string())])

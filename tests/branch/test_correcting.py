@@ -13,20 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Dataset, Workspace
-from odfchain.branch import correcting
-from odfchain.branch.correction_files import Wanted, read_given
-from odfchain.branch.looked_up_rows import rows_of_keys
-from odfchain.branch.recording import stage_changes
-from odfchain.errors import (
-    BadInputError,
-    GuardError,
-    OversizedInputError,
-    SliceNotFoundError,
-    UsageError,
-)
-from odfchain.repo import recorded
-from odfchain.repo.merge_record import MergeRecord, merges
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
+from odfchain.branches import corrections
+from odfchain.branches.corrections import Wanted, read_given
+from odfchain.branches.key_lookup import rows_of_keys
+from odfchain.branches.recording import stage_changes
+from odfchain.errors import BadInputError, GuardError, OversizedInputError, SliceNotFoundError, UsageError
+from odfchain.workspace import read_slices
+from odfchain.workspace.merge_record import MergeRecord, merges
 from tests.kit.polled_sources import ABC, SNAPSHOT, file_url, polled, touch
 from tests.kit.query_datasets import make
 from tests.kit.support import unchanged
@@ -235,7 +230,7 @@ def test_files_are_named_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ):
         with pytest.raises(UsageError, match=message):
             dataset.correct(**given)  # type: ignore[arg-type]
-    monkeypatch.setattr("odfchain.branch.correction_files.MOST_BYTES", 5)
+    monkeypatch.setattr("odfchain.branches.corrections.MOST_BYTES", 5)
     with pytest.raises(OversizedInputError, match="more than 5 bytes"):
         dataset.correct(file(tmp_path, "k,n\nA,1\n"))
     assert isinstance(dataset.correct(file(tmp_path, "k\n", "empty"), input_format="csv").number, int)
@@ -325,7 +320,7 @@ def test_rows_that_are_looked_up_are_those_of_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: int
 ) -> None:
     """With keys of nulls and no numbers, over many slices, and from a checkpoint."""
-    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 10**9)
+    monkeypatch.setattr(read_slices, "_SMALLEST_DELTA", 10**9)
     chance = random.Random(5)
     texts, numbers = ["a", "b", "ä", None], [0.0, 1.5, float("nan"), None]
     at, rows, inforce = "2024-01-10T00:00:00Z", [], {}  # type: ignore[var-annotated]
@@ -487,16 +482,16 @@ def test_a_correction_is_made_anew_when_another_writer_was_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = cities(tmp_path)
-    looked_up = correcting.rows_of_keys
+    looked_up = corrections.rows_of_keys
     other = file(tmp_path, "k,a\nA,other\n", "other.csv")
 
     def meanwhile(*args: Any) -> Any:
         found = looked_up(*args)
-        monkeypatch.setattr(correcting, "rows_of_keys", looked_up)
+        monkeypatch.setattr(corrections, "rows_of_keys", looked_up)
         Workspace.open(tmp_path / "ws")["cities"].correct(other)
         return found
 
-    monkeypatch.setattr(correcting, "rows_of_keys", meanwhile)
+    monkeypatch.setattr(corrections, "rows_of_keys", meanwhile)
     dataset.correct(file(tmp_path, "k,n\nA,7\n"))
     assert states_of(dataset)["A"] == ("other", 7)
     assert dataset.verify().faults == []

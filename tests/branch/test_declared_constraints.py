@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.api.foreign_key_checks import foreign_keys
+from odfchain.api.changing import foreign_keys
+from odfchain.api.workspace import Workspace
 from odfchain.cli.main import COMMANDS
 from odfchain.errors import ForeignKeyError, GuardError, ManifestError, UsageError
-from odfchain.ids.did import DatasetId
-from odfchain.model import events as ev
+from odfchain.odf import events as ev
+from odfchain.odf.identity import DatasetId
 from odfchain.progress import SILENT
-from odfchain.repo.declared_constraints import (
+from odfchain.workspace.declared_constraints import (
     OnViolation,
     moved_attachments,
     parse_constraints,
@@ -143,7 +143,7 @@ def test_attachments_that_would_drop_the_file_need_consent(scene: Scene, tmp_pat
 
 
 def test_python_refuses_as_the_command_line_does(scene: Scene) -> None:
-    from odfchain.api.manifests import read_snapshots
+    from odfchain.odf.manifests import read_snapshots
 
     none = ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=()))
     (snapshot,) = read_snapshots(manifest("child", {"key": ["c"]}))
@@ -241,8 +241,8 @@ def test_another_ending_is_refused_before_anything_is_done(scene: Scene) -> None
 
 
 def test_a_file_of_others_that_is_not_understood_stops_commits_and_is_no_fault(scene: Scene) -> None:
-    from odfchain.repo.commit import commit
-    from odfchain.repo.dataset_state import DatasetState
+    from odfchain.workspace.commit import commit
+    from odfchain.workspace.dataset_state import DatasetState
 
     files = scene.at("parent")
     state = DatasetState.read(files.chain)

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
-from odfchain.api import Workspace
-from odfchain.audit.checks import INPUTS
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.dependencies import inputs_of, with_upstream
+from odfchain.api.workspace import Workspace
+from odfchain.audit.report import INPUTS
+from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
 from odfchain.transform.planner import PlannedStep, plan_next, plan_recorded
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.workspace_files import inputs_of, with_upstream
 from tests.kit.query_datasets import make
 from tests.kit.small_branches import DAYS, SPEC, add
 from tests.kit.support import derivative

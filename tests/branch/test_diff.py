@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import odfchain as odf
-from odfchain.branch.diffing import Change
-from odfchain.branch.row_diff import key_text
+from odfchain.branches.diff import Change
+from odfchain.branches.row_diff import key_text
 from odfchain.errors import ChainError, SchemaError
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.airport_branches import AIRPORTS, GENEVA, airports
 from tests.kit.branch_histories import between, head_of, random_histories
 from tests.kit.branch_rows import COLUMNS, branch, give_columns, keyed, record
@@ -124,7 +124,7 @@ def test_without_a_key_a_diff_is_the_rows_that_each_side_added(tmp_path: Path) -
 
 
 def test_other_primary_keys_are_refused(tmp_path: Path) -> None:
-    from odfchain.codec.yaml_manifest import read_snapshots
+    from odfchain.odf.manifests import read_snapshots
     from tests.kit.branch_rows import add
 
     with odf.init(tmp_path / "workspace") as workspace:

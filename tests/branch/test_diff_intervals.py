@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 import odfchain as odf
-from odfchain.branch.intervals import Interval, MergedColumns, parquet_bytes, read_rows
-from odfchain.branch.row_diff import net_of
+from odfchain.branches.intervals import Interval, MergedColumns, parquet_bytes, read_rows
+from odfchain.branches.row_diff import net_of
 from odfchain.errors import ObjectCorruptedError, SchemaError, SliceNotFoundError
-from odfchain.model.events import SetVocab
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.odf.events import SetVocab
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.branch_rows import COLUMNS, add, branch, give_columns, keyed, record
 from tests.kit.opened_files import opened_files
 

@@ -13,17 +13,15 @@ import pyarrow as pa
 import pytest
 
 import odfchain as odf
-from odfchain.branch import by_key_on_spark
-from odfchain.branch.by_key_on_spark import _bounds, _ranges
-from odfchain.branch.computing import Engine, KeyResult, compute
-from odfchain.branch.intervals import Interval, MergedColumns
-from odfchain.branch.row_diff import key_columns
-from odfchain.branch.written_rows import order_of
+from odfchain.branches import executor
+from odfchain.branches.executor import Engine, KeyResult, _bounds, _ranges, compute
+from odfchain.branches.intervals import Interval, MergedColumns
+from odfchain.branches.row_diff import key_columns, order_of
 from odfchain.errors import ChainError
-from odfchain.repo.dataset_state import DatasetState
 from odfchain.slices.writer import SliceSpec
 from odfchain.spark.executor_files import give_files
 from odfchain.spark.session import SparkEngine
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.branch_histories import between, brute_force, head_of, history, no_spark, random_histories
 from tests.kit.branch_rows import branch, keyed, record
 from tests.kit.folder_files import FolderFiles
@@ -62,7 +60,7 @@ def test_what_is_written_does_not_depend_on_the_engine(
 ) -> None:
     """Also where executors see no folder of the driver, and find slices in a store."""
     session = engine.session.newSession()
-    monkeypatch.setattr(by_key_on_spark, "_RANGE_BYTES", 1_000)
+    monkeypatch.setattr(executor, "_RANGE_BYTES", 1_000)
     with odf.init(tmp_path / "workspace") as workspace:
         dataset = keyed(workspace)
         fork = head_of(dataset)

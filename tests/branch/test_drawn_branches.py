@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
-from odfchain.api import Workspace
-from odfchain.lineage.source_names import source_of
+from odfchain.api.workspace import Workspace
+from odfchain.audit.lineage import source_of
 from tests.kit.branch_cases import run_here
 from tests.kit.query_datasets import make
 from tests.kit.small_branches import SPEC, add, merged
@@ -117,9 +117,9 @@ def test_the_source_of_a_merge_block_is_its_branch(ws: Workspace) -> None:
 
 
 def test_a_record_that_was_carried_on_says_nothing_of_later_blocks(ws: Workspace) -> None:
-    from odfchain.model.events import AddData
-    from odfchain.repo.commit import commit
-    from odfchain.repo.dataset_state import DatasetState
+    from odfchain.odf.events import AddData
+    from odfchain.workspace.commit import commit
+    from odfchain.workspace.dataset_state import DatasetState
 
     d = ws["d"]
     fix = d.create_branch("fix")
@@ -136,7 +136,8 @@ def test_a_record_that_was_carried_on_says_nothing_of_later_blocks(ws: Workspace
 
 
 def test_lineage_names_branches_and_merges(ws: Workspace) -> None:
-    from odfchain.api.lineage_views import graph_document, to_dot, to_html, trees_of
+    from odfchain.audit.drawings import to_dot, to_html
+    from odfchain.audit.lineage import graph_document, trees_of
 
     d = ws["d"]
     fix = d.create_branch("fix")

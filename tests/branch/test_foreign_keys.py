@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from odfchain.branch.wanted_keys import WantedKeys
+from odfchain.branches.key_lookup import WantedKeys
 from odfchain.cli.main import COMMANDS
 from tests.kit.foreign_key_cases import Case, Scene, load
 

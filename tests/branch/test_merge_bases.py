@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from odfchain.branch.appended_rows import taken_rows
-from odfchain.branch.merge_bases import MergeInput, merge_tables
-from odfchain.branch.three_way import ThreeWay
+from odfchain.branches.merge_bases import MergeInput, merge_tables
+from odfchain.branches.merging import taken_rows
+from odfchain.branches.three_way import ThreeWay
 from odfchain.errors import ChainError
-from odfchain.ids.multihash import Multihash
+from odfchain.odf.identity import Multihash
 from tests.kit.support import hash_of
 
 Row = tuple[Any, ...]

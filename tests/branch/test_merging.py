@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import odfchain as odf
-from odfchain.api import Dataset, Workspace
-from odfchain.branch import merging
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
+from odfchain.branches import merging
 from odfchain.errors import (
     ChainError,
     IngestError,
@@ -23,13 +24,13 @@ from odfchain.errors import (
     StorageFullError,
     UsageError,
 )
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.merge_record import MergeMode, MergeRecord, merges
-from odfchain.store.interfaces import HEAD
+from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
+from odfchain.storage.local import HEAD
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import MergeMode, MergeRecord, merges
 from tests.kit.branch_cases import Scene, run_here, sorted_state, steps_of
 from tests.kit.faults import faulty
 from tests.kit.opened_files import opened_files

@@ -9,26 +9,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.audit.checks import MERGES
-from odfchain.branch import state_file
-from odfchain.branch.recording import Recorded, stage_changes
-from odfchain.branch.state_file import _made
-from odfchain.codec.arrow import from_arrow, to_arrow
-from odfchain.codec.source_settings import POLLING_SOURCE
-from odfchain.digest.physical import hash_file
+from odfchain.api.workspace import Workspace
+from odfchain.audit.report import MERGES
+from odfchain.branches import recording
+from odfchain.branches.recording import Recorded, _made, stage_changes
 from odfchain.errors import BadInputError, NothingToCommitError, SchemaError
-from odfchain.model import events as ev
-from odfchain.model.duration import Duration
-from odfchain.model.sources import WatermarkRule
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo import recorded
-from odfchain.repo.commit import StagedFile, commit
-from odfchain.repo.dataset_config import change_config
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.merge_record import MergeRecord, record_of
-from odfchain.repo.recorded import RecordedRows
+from odfchain.odf import events as ev
+from odfchain.odf.arrow_schema import from_arrow, to_arrow
+from odfchain.odf.manifests import POLLING_SOURCE
+from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.sources import WatermarkRule
+from odfchain.odf.times import Duration, Timestamp
+from odfchain.workspace import read_slices
+from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.config import change_config
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import MergeRecord, record_of
+from odfchain.workspace.read_slices import RecordedRows
 from tests.kit.query_datasets import make, moment
 from tests.kit.support import manifest, unchanged
 
@@ -235,7 +233,7 @@ def test_a_check_sees_what_is_to_be_committed_and_may_stop_it(tmp_path: Path) ->
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints are due as soon as half as many rows as the state has have been added, however few."""
-    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 2)
+    monkeypatch.setattr(read_slices, "_SMALLEST_DELTA", 2)
 
 
 def checkpoint_of(dataset: DatasetFiles) -> pa.Table:
@@ -306,7 +304,7 @@ def test_a_checkpoint_of_others_is_not_named_again(tmp_path: Path) -> None:
 
 
 def test_looking_back_ends_at_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 2)
+    monkeypatch.setattr(read_slices, "_SMALLEST_DELTA", 2)
     dataset = cities(tmp_path)
     write(dataset, table(*CORRECTION))
     write(dataset, table((1, "2024-01-02", "A", 9)))
@@ -324,11 +322,11 @@ def test_looking_back_ends_at_the_checkpoint(tmp_path: Path, monkeypatch: pytest
 def test_a_checkpoint_that_is_too_large_for_one_process_is_left_to_the_next_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_file, "IN_PROCESS_BYTES", 100)
+    monkeypatch.setattr(recording, "IN_PROCESS_BYTES", 100)
     dataset = cities(tmp_path)
     write(dataset, table(*CORRECTION))
     assert newest(dataset).new_checkpoint is None
     monkeypatch.undo()
-    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 1)
+    monkeypatch.setattr(read_slices, "_SMALLEST_DELTA", 1)
     write(dataset, table((1, "2024-01-02", "A", 9)))
     assert checkpoint_of(dataset)["k"].to_pylist() == ["B", "C"]

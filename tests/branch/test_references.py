@@ -10,16 +10,15 @@ import multiformats.multibase
 import pytest
 
 import odfchain as odf
-from odfchain.api import Workspace
-from odfchain.api.branch_points import at_point
-from odfchain.ids import multibase
-from odfchain.ids.branch_names import is_branch_name
-from odfchain.ids.multihash import Multihash
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.points import parse_point
-from odfchain.repo.references import lock_path, refs_of
-from odfchain.store import fsio
-from odfchain.store.scratch import LocalScratch
+from odfchain.api.branching import at_point
+from odfchain.api.workspace import Workspace
+from odfchain.odf import identity
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import is_branch_name
+from odfchain.storage import fsio
+from odfchain.storage.fsio import LocalScratch
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.points import lock_path, parse_point, refs_of
 from tests.kit.branch_cases import run_here
 from tests.kit.query_datasets import make
 from tests.kit.small_branches import DAYS, SPEC, add, merged
@@ -56,7 +55,7 @@ def test_case_50_names_that_are_refused(ws: Workspace, name: str) -> None:
     assert ws["d"].branch_names == []
 
 
-ENCODINGS = sorted(multibase.FINAL_PREFIXES.values())
+ENCODINGS = sorted(identity.FINAL_PREFIXES.values())
 BLOCKS = [bytes(32), bytes(range(32)), b"\xff" * 32]
 
 
@@ -77,7 +76,7 @@ def test_no_name_is_a_block_hash_in_any_encoding(ws: Workspace, encoding: str, d
 def test_a_block_is_read_by_its_hash_in_every_final_encoding(ws: Workspace, encoding: str) -> None:
     d = ws["d"]
     block = d._files.chain.hashes(d.head)[2]
-    text = multibase.encode(block.to_bytes(), encoding)
+    text = identity.encode(block.to_bytes(), encoding)
     assert parse_point(text) == block
     assert at_point(ws, f"d@{text}").head == d.at(text).dataset.head == block
     assert d.create_branch("there", at=text).head == block
@@ -90,7 +89,7 @@ def test_a_block_is_read_by_its_hash_in_every_final_encoding(ws: Workspace, enco
 def test_a_branch_of_an_earlier_release_that_is_named_like_a_block_hash_is_none(ws: Workspace) -> None:
     d = ws["d"]
     block = d._files.chain.hashes(d.head)[2]
-    text = multibase.encode(block.to_bytes(), "base32")
+    text = identity.encode(block.to_bytes(), "base32")
     refs_of(d._files).compare_and_swap(text, None, d.head)
     assert d.branch_names == []
     assert d.at(text).dataset.head == block
@@ -334,7 +333,7 @@ def test_a_new_branch_reads_only_the_blocks_that_the_head_does_not_have(
     read: list[str] = []
     get = DatasetFiles.open(d.path).chain._blocks.__class__.get
     monkeypatch.setattr(
-        "odfchain.store.local.LocalObjectStore.get",
+        "odfchain.storage.local.LocalObjectStore.get",
         lambda self, name: read.append(str(name)) or get(self, name),
     )
     assert fix.summary.record_count == 20

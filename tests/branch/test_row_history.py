@@ -13,20 +13,20 @@ import pyarrow.parquet as pq
 import pytest
 
 import odfchain as odf
-from odfchain.api.questions import checked_slices
-from odfchain.branch import row_history
-from odfchain.branch.diffing import Change
-from odfchain.branch.looked_up_rows import rows_of_keys
-from odfchain.branch.row_history import all_changes, history_of
+from odfchain.api.queries import checked_slices
+from odfchain.branches import row_history
+from odfchain.branches.diff import Change
+from odfchain.branches.key_lookup import rows_of_keys
+from odfchain.branches.row_history import all_changes, history_of
 from odfchain.errors import SliceNotFoundError
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.merge_record import MergeMode, MergeRecord
-from odfchain.repo.read_slices import columns_of
-from odfchain.slices.skipped_groups import may_hold, ordered
+from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
+from odfchain.slices.skipping import may_hold, ordered
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import MergeMode, MergeRecord
+from odfchain.workspace.read_slices import columns_of
 from tests.kit import branch_rows
 from tests.kit.branch_cases import run_here
 from tests.kit.branch_rows import Row

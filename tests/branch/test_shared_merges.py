@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.audit.checks import MERGES
-from odfchain.conformance import DATASET, main
+from odfchain.api.workspace import Workspace
+from odfchain.audit.report import MERGES
+from odfchain.cli.conformance import DATASET, main
 from odfchain.errors import ObjectCorruptedError, OdfchainError, StorageFullError, UsageError
-from odfchain.ids.multihash import Multihash
-from odfchain.repo.fetched_branches import is_known_here
-from odfchain.repo.merge_record import merges
-from odfchain.upkeep.batches import BatchLimits
+from odfchain.odf.identity import Multihash
+from odfchain.upkeep.compact import BatchLimits
 from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.workspace.merge_record import is_known_here, merges
 from tests.kit.branch_cases import Scene, run_here, steps_of
 from tests.kit.faults import faulty
 from tests.kit.upkeep_scenes import killed_everywhere, later

@@ -14,17 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import odfchain as odf
-from odfchain.branch import state_cache
-from odfchain.branch.state_cache import StateCache, read_cached_state
-from odfchain.digest.physical import hash_file
-from odfchain.model import events as ev
-from odfchain.repo.commit import StagedFile, commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.read_slices import read_state
-from odfchain.repo.recorded import METADATA_KEY, describe
+from odfchain.branches import state_cache
+from odfchain.branches.state_cache import StateCache, read_cached_state
+from odfchain.odf import events as ev
+from odfchain.odf.physical_hash import hash_file
 from odfchain.spark.session import SparkEngine
 from odfchain.upkeep.garbage import collect
+from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.read_slices import METADATA_KEY, describe, read_state
 from tests.kit import branch_rows
 from tests.kit.branch_cases import run_here
 from tests.kit.branch_rows import Row
@@ -365,7 +364,7 @@ def test_queries_use_them_and_proofs_and_verification_do_not(
     ws: odf.Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from odfchain.query.embedded import Embedded
-    from odfchain.query.pins import Pins
+    from odfchain.query.resolved_tables import Pins
 
     dataset = history(ws)
     asks = "select * from state('d') order by \"offset\""

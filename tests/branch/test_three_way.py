@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.branch.cells import same_cells
-from odfchain.branch.row_diff import RowDiff, between, net_of
-from odfchain.branch.three_way import ConflictKind, ThreeWay, merge_rows
+from odfchain.branches.row_diff import RowDiff, between, net_of, same_cells
+from odfchain.branches.three_way import ConflictKind, ThreeWay, merge_rows
 from odfchain.errors import ChainError
 
 Row = tuple[Any, ...]

@@ -11,15 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from odfchain.branch.row_diff import RowDiff, between, net_of
-from odfchain.branch.written_rows import all_added, order_of, rows_of_changes
-from odfchain.model.events import DatasetVocabulary
+from odfchain.branches.row_diff import RowDiff, all_added, between, net_of, order_of, rows_of_changes
+from odfchain.odf.events import DatasetVocabulary
 from tests.kit.support import manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from odfchain.api import Workspace
+    from odfchain.api.workspace import Workspace
     from odfchain.spark.session import SparkEngine
 
 NAMES = DatasetVocabulary()

@@ -11,8 +11,6 @@ import pytest
 
 from odfchain.chain.chain import MetadataChain, link_blocks
 from odfchain.chain.index import EVENT_KINDS, MERGE, ROW_BYTES
-from odfchain.codec.blocks import decode_block
-from odfchain.codec.fbs import load_fbs
 from odfchain.errors import (
     AppendError,
     BrokenChainError,
@@ -21,9 +19,11 @@ from odfchain.errors import (
     OdfchainError,
     RefConflictError,
 )
-from odfchain.model import events as ev
-from odfchain.model.sources import MergeStrategyAppend, ReadStepCsv
-from odfchain.store.scratch import MemoryScratch
+from odfchain.odf import events as ev
+from odfchain.odf.block_codec import decode_block
+from odfchain.odf.flatbuffers import load_fbs
+from odfchain.odf.sources import MergeStrategyAppend, ReadStepCsv
+from odfchain.storage.fsio import MemoryScratch
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.support import ChainBuilder, data_slice, hash_of, memory_chain, seeded_id
 
@@ -248,7 +248,7 @@ def test_a_cycle_is_refused_at_its_first_wrong_number() -> None:
     builder.seed()
     head = builder.append(ev.SetInfo(description="x"))
     block = builder.block(ev.SetInfo(description="loop"), prev_block_hash=head, sequence_number=7)
-    from odfchain.codec.blocks import encode_block
+    from odfchain.odf.block_codec import encode_block
 
     store.objects[head] = encode_block(block)
     with pytest.raises(BrokenChainError, match="sequence number 7, expected 6"):
@@ -256,8 +256,8 @@ def test_a_cycle_is_refused_at_its_first_wrong_number() -> None:
 
 
 def test_a_second_seed_in_the_middle_is_refused() -> None:
-    from odfchain.codec.blocks import encode_block
-    from odfchain.model.enums import DatasetKind
+    from odfchain.odf.block_codec import encode_block
+    from odfchain.odf.enums import DatasetKind
 
     store = MemoryObjectStore()
     chain = MetadataChain(store, MemoryRefStore())

@@ -21,14 +21,14 @@ from odfchain.chain.compare import (
     compare,
     whole_chain,
 )
-from odfchain.codec.blocks import decode_header
 from odfchain.errors import BrokenChainError, DatasetNotFoundError
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.odf.block_codec import decode_header
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from odfchain.transfer.pulling import pull_dataset
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.scenario import Chain, chain_of, numbered
@@ -144,7 +144,7 @@ def broken(first: int, *, prev: bool = True) -> Chain:
 
 
 def chain_event(text: str) -> Any:
-    from odfchain.model import events as ev
+    from odfchain.odf import events as ev
 
     return ev.SetInfo(description=text)
 

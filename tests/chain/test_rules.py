@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from odfchain.chain.kind_rules import belongs_in
-from odfchain.codec.raw_arrow import encode_raw_arrow
+from odfchain.chain.rules import belongs_in
 from odfchain.errors import AppendError
-from odfchain.ids.refs import RemoteDatasetId, parse_ref_any
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.sources import (
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import encode_raw_arrow
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.names import RemoteDatasetId, parse_ref_any
+from odfchain.odf.sources import (
     FetchStepEthereumLogs,
     FetchStepUrl,
     MergeStrategyAppend,
@@ -22,7 +22,7 @@ from odfchain.model.sources import (
     SqlQueryStep,
     TransformSql,
 )
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.times import Timestamp
 from tests.kit.support import ChainBuilder, conformance, data_slice, hash_of, memory_chain, seeded_id
 
 T = [Timestamp.parse(f"2020-01-0{day}T12:00:00Z") for day in range(1, 10)]

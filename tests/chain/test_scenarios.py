@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from odfchain.chain.chain import MetadataChain
-from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import AppendError, ChainError, ObjectNotFoundError, OdfchainError, RefConflictError
-from odfchain.ids.multihash import Multihash
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind, TimeUnit
-from odfchain.model.timestamp import Timestamp
-from odfchain.store.scratch import MemoryScratch
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import encode_raw_arrow
+from odfchain.odf.enums import DatasetKind, TimeUnit
+from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
+from odfchain.storage.fsio import MemoryScratch
 from tests.kit.support import (
     RAW_SCHEMA,
     TWO_SCHEMAS,

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from odfchain.codec.raw_arrow import DATE_UNIT, encode_raw_arrow
 from odfchain.errors import AppendError
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.enums import TimeUnit
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import DATE_UNIT, encode_raw_arrow
+from odfchain.odf.enums import TimeUnit
 from tests.kit.support import ChainBuilder, conformance, memory_chain
 
 TABLE = {row["change"]: row["result"] for row in conformance("writer_cases")["set_data_schema_migration"]}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import odfchain.api.manifests
-from odfchain.api import Workspace
+import odfchain.api.definitions
+from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
 from odfchain.errors import ManifestError, NameCollisionError
 from odfchain.limits import LIMITS, Limits
@@ -177,7 +177,7 @@ def test_a_url_and_a_file_that_is_not_there(add: Add) -> None:
 
 
 def test_a_folder_with_too_many_files(add: Add, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(odfchain.api.manifests, "LIMITS", Limits(manifest_files=2))
+    monkeypatch.setattr(odfchain.api.definitions, "LIMITS", Limits(manifest_files=2))
     code, said = add(a=root("a"), b=root("b"), sub__c=root("c"))
     assert (code, said[0]) == (3, "error: m: more than 2 YAML files are below it")
 

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.audit.checks import CHECKS
+from odfchain.api.workspace import Workspace
+from odfchain.audit.report import CHECKS
 from odfchain.cli.main import COMMANDS, main
-from odfchain.cli.support.parameters import DurationParam
-from odfchain.codec.blocks import block_hash, encode_block
-from odfchain.codec.tree import from_tree
-from odfchain.codec.yaml_reader import read_document
+from odfchain.cli.parameters import DurationParam
 from odfchain.errors import EngineError
-from odfchain.model.metadata_block import MetadataBlock
+from odfchain.odf.block_codec import block_hash, encode_block
+from odfchain.odf.events import MetadataBlock
+from odfchain.odf.tree import from_tree
+from odfchain.odf.yaml import read_document
 from tests.kit.block_vectors import vectors
 from tests.kit.support import ROOT, Result, manifest
 
@@ -557,7 +557,7 @@ def test_one_dataset_that_cannot_be_read_does_not_keep_the_others_back(
     for name in ("first", "second"):
         (Path.cwd() / f"{name}.yaml").write_text(MANIFEST_OF_A_FILE.format(name=name))
         assert cities("add", f"{name}.yaml").code == 0
-    monkeypatch.setattr("odfchain.api.pull_ahead.pull", fail)
+    monkeypatch.setattr("odfchain.api.pulling.pull", fail)
     result = cities("pull", "first", "second")
     assert asked == ["first", "second"], result
     assert result.code == 7

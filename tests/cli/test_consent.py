@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
 
 MANIFEST = """\
@@ -58,7 +58,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, given: bool) -> list[str]:
         return given
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("odfchain.cli.support.consent.ask", ask)
+    monkeypatch.setattr("odfchain.cli.context.ask", ask)
     return asked
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
 from tests.kit.queried_workspace import add_numbers, new_workspace
 from tests.kit.support import Result

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
 from tests.kit.support import FIXTURES
 

@@ -6,8 +6,8 @@ import importlib.util
 
 import pytest
 
+from odfchain.cli import screen
 from odfchain.cli.main import COMMANDS, main
-from odfchain.cli.support import screen
 from tests.kit.support import ROOT
 
 PAGES = ROOT / "docs" / "commands"

@@ -357,4 +357,4 @@ def test_commands_print_through_one_module() -> None:
     for path in (ROOT / "odfchain" / "cli").rglob("*.py"):
         if path.name != "screen.py":
             found = [line for line in path.read_text().splitlines() if direct.search(line)]
-            assert not found, f"{path.name}: {found[0].strip()}: use odfchain.cli.support.screen"
+            assert not found, f"{path.name}: {found[0].strip()}: use odfchain.cli.screen"

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.api.query_parameters import parameter
+from odfchain.api.options import parameter
+from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
-from odfchain.cli.support.shown_values import python_values
+from odfchain.cli.output import python_values
 from odfchain.errors import UsageError
 from tests.kit.opened_files import opened_files
 from tests.kit.processes import HEEDS_INTERRUPTS, ODFCHAIN, begun_with, environment
@@ -492,7 +492,7 @@ def test_a_reader_that_goes_away_before_there_is_a_row_ends_the_query(workspace:
 
 def test_no_java_and_no_pandas_is_loaded(workspace: Workspace) -> None:
     code = (
-        "import sys; from odfchain.cli.main import main; from odfchain.imports import put_off_pandas\n"
+        "import sys; from odfchain.cli.main import main; from odfchain.startup import put_off_pandas\n"
         "put_off_pandas(); code = main(['sql', '-c', 'select count(*) from rows', '-o', 'csv'])\n"
         "print(code, sorted({'pandas', 'pyspark', 'py4j', 'sqlglot', 'rich'} & sys.modules.keys()))"
     )

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.cli.support.progress_bar import TerminalProgress
-from odfchain.cli.support.work_line import work_line
+from odfchain.cli.progress_bar import TerminalProgress, work_line
 from odfchain.progress import WorkDone, shows_work
 
 READING = WorkDone(

@@ -8,20 +8,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.api.branch_trust import ensure_verified, trust_of
-from odfchain.audit import correction_check
+from odfchain.api.branching import ensure_verified, trust_of
+from odfchain.api.workspace import Workspace
+from odfchain.audit import state_checks
 from odfchain.errors import ObjectCorruptedError, StoreError
-from odfchain.ids.multihash import Multihash
 from odfchain.limits import AUDIT
-from odfchain.model import events as ev
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.fetched_branches import FetchedBranch, fetched_branches, remember_fetched
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
 from odfchain.slices.writer import SliceSpec, write_slice
-from odfchain.transfer.partial import set_selection
-from odfchain.transfer.slice_files import Selection
+from odfchain.transfer.slice_files import Selection, set_selection
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import FetchedBranch, fetched_branches, remember_fetched
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.branched_dataset import fork, write
 from tests.kit.recorded_dataset import SCHEMA, TIME, VOCABULARY, add
 from tests.kit.upkeep_scenes import head_of, new_workspace, root
@@ -113,7 +112,7 @@ def test_what_cannot_be_verified_is_not_believed(cities: DatasetFiles) -> None:
 def test_what_takes_back_more_than_can_be_compared_is_looked_up_instead(
     workspace: WorkspaceFiles, cities: DatasetFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(correction_check, "AUDIT", dataclasses.replace(AUDIT, retractions=1))
+    monkeypatch.setattr(state_checks, "AUDIT", dataclasses.replace(AUDIT, retractions=1))
     start, theirs = head_of(cities), fork(cities, "theirs")
     correct(theirs, "cities 0.0", "Zürich")
     block = correct(theirs, "never recorded", "Zürich")

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.chain.schema_rules import canonical
-from odfchain.codec.raw_arrow import schema_of_event
-from odfchain.codec.tree import from_tree
-from odfchain.codec.yaml_manifest import DATASET_SNAPSHOT, read_manifest, snapshot_document
-from odfchain.codec.yaml_reader import Document
+from odfchain.chain.rules import canonical
 from odfchain.errors import ManifestError
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.ddl import parse_ddl
-from odfchain.model.sources import ReadStepCsv
-from odfchain.repo.creation import events_of
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import schema_of_event
+from odfchain.odf.manifests import DATASET_SNAPSHOT, read_manifest, snapshot_document
+from odfchain.odf.schema import parse_ddl
+from odfchain.odf.sources import ReadStepCsv
+from odfchain.odf.tree import from_tree
+from odfchain.odf.yaml import Document
+from odfchain.workspace.creation import events_of
 from tests.kit.support import conformance
 
 

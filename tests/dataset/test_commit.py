@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from odfchain.errors import AppendError, RefConflictError, StorageFullError, StoreError
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.commits import T, make_dataset, run, transaction
 from tests.kit.faults import faulty
 from tests.kit.support import IMPORTABLE
@@ -94,8 +94,8 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path: Path) -> None
     code = textwrap.dedent("""
         import os, signal, sys
         from pathlib import Path
-        from odfchain.repo.dataset_files import DatasetFiles
-        from odfchain.store import fsio
+        from odfchain.workspace.dataset_files import DatasetFiles
+        from odfchain.storage import fsio
         from tests.kit.commits import run
 
         dataset, stop = DatasetFiles.open(Path(sys.argv[1])), int(sys.argv[2])

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.errors import AppendError
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.evolution import changes
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import encode_raw_arrow
+from odfchain.odf.manifests import read_snapshots
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.commit import commit
+from odfchain.workspace.creation import changes
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.workspace_files import WorkspaceFiles
 
 T = [Timestamp.parse(f"2020-01-0{day}T12:00:00Z") for day in range(1, 10)]
 CITY, MAYOR, AREA = (

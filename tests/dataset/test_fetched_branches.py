@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.branch.branches import delete_branch, rename_branch
+from odfchain.branches.branches import delete_branch, rename_branch
 from odfchain.errors import StoreError
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.fetched_branches import (
+from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.merge_record import (
     FetchedBranch,
     fetched_branch,
     fetched_branches,
@@ -18,7 +19,6 @@ from odfchain.repo.fetched_branches import (
     remember_fetched,
     unverified,
 )
-from odfchain.upkeep.garbage import GcOptions, collect
 from tests.kit.branched_dataset import fork, write
 from tests.kit.upkeep_scenes import head_of, later, new_workspace, root
 

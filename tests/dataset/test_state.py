@@ -8,19 +8,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.digest.physical import hash_file
 from odfchain.errors import BrokenChainError, ObjectCorruptedError, ObjectNotFoundError, SchemaError
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.sources import FetchStepUrl, MergeStrategyAppend, ReadStepNdJson
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile, commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.read_slices import read_all, read_tail
-from odfchain.store.scratch import MemoryScratch
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import encode_raw_arrow
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.sources import FetchStepUrl, MergeStrategyAppend, ReadStepNdJson
+from odfchain.odf.times import Timestamp
+from odfchain.storage.fsio import MemoryScratch
+from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.read_slices import read_all, read_tail
 from tests.kit.commits import T, make_dataset
 from tests.kit.support import ChainBuilder, memory_chain, seeded_id
 

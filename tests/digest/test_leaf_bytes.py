@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.digest import leaf_bytes, logical
-from odfchain.digest.logical import LogicalDigest, hash_table
+from odfchain.odf import logical_hash
+from odfchain.odf.logical_hash import LogicalDigest, hash_table
 from tests.kit.logical_hash import KINDS, oracle, tables
 
 WORDS = st.sampled_from(["", "a", "ž", "word", "words", "x" * 31, "x" * 32, "y" * 33, "z" * 500]) | st.text(
@@ -34,7 +34,7 @@ TEXTS: st.SearchStrategy[Any] = st.sampled_from(
 def small_pieces() -> Any:
     """Everything that depends on sizes happens with a few rows."""
     sizes = {"_PIECE_ROWS": 5, "_FEWEST_ROWS": 2, "_PIECE_BYTES": 64, "_BLOCK": 4, "_LARGEST_BLOCK": 64}
-    return mock.patch.multiple(leaf_bytes, _FEW=1, _POOLED=16, _WORD_ROWS=1, **sizes)
+    return mock.patch.multiple(logical_hash, _FEW=1, _POOLED=16, _WORD_ROWS=1, **sizes)
 
 
 def with_remains(array: pa.Array, valid: list[bool]) -> pa.Array:
@@ -100,7 +100,7 @@ def test_pieces_of_what_is_stored_otherwise_agree_with_the_algorithm(pair: tuple
 
 @given(tables(), st.integers(1, 3))
 def test_pieces_on_threads_are_fed_in_order(table: pa.Table, threads: int) -> None:
-    with small_pieces(), mock.patch.object(logical, "_SMALL", 0), ThreadPoolExecutor(threads) as pool:
+    with small_pieces(), mock.patch.object(logical_hash, "_SMALL", 0), ThreadPoolExecutor(threads) as pool:
         digest = LogicalDigest(table.schema, executor=pool)
         for batch in table.to_batches():
             digest.update(batch)
@@ -156,7 +156,7 @@ def test_what_fails_on_a_thread_is_raised_by_update() -> None:
     table = pa.table({"a": ["x" * 100] * 1_000, "b": ["y" * 90] * 1_000})
     with (
         ThreadPoolExecutor(1) as pool,
-        mock.patch.object(leaf_bytes, "_framed_alike", side_effect=MemoryError),
+        mock.patch.object(logical_hash, "_framed_alike", side_effect=MemoryError),
     ):
         digest = LogicalDigest(table.schema, executor=pool)
         with pytest.raises(MemoryError):

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.digest.logical import LogicalDigest, hash_table
 from odfchain.errors import BadInputError, SchemaError
-from odfchain.ids.multicodec import Multicodec
-from odfchain.slices.hashes import hash_parquet
+from odfchain.odf.identity import Multicodec
+from odfchain.odf.logical_hash import LogicalDigest, hash_table
+from odfchain.slices.reader import hash_parquet
 from tests.kit.logical_hash import U16, U64, oracle, tables
 
 

@@ -9,8 +9,8 @@ from Crypto.Hash import SHA3_256
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.digest import sha3
-from odfchain.digest.physical import CHUNK_BYTES, hash_bytes, hash_file, hash_stream
+from odfchain.odf import physical_hash
+from odfchain.odf.physical_hash import CHUNK_BYTES, hash_bytes, hash_file, hash_stream
 from tests.kit.support import conformance
 
 
@@ -45,10 +45,10 @@ def test_streaming(tmp_path: Path, size: int) -> None:
 
 
 def test_the_fallback_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sha3.openssl_sha3(), "this Python's SHA3 is the slow one"
-    fast = sha3.sha3_256(b"abc").digest()
-    monkeypatch.setattr(sha3, "openssl_sha3", lambda: False)
-    slow = sha3.sha3_256(b"a")
+    assert physical_hash.openssl_sha3(), "this Python's SHA3 is the slow one"
+    fast = physical_hash.sha3_256(b"abc").digest()
+    monkeypatch.setattr(physical_hash, "openssl_sha3", lambda: False)
+    slow = physical_hash.sha3_256(b"a")
     copy = slow.copy()
     slow.update(memoryview(b"bc"))
     assert slow.digest() == fast

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.engine import archive
-from odfchain.engine.archive import (
+from odfchain.errors import CodecError, EngineError, OdfchainError, StoreError
+from odfchain.transform import archive
+from odfchain.transform.archive import (
     ArchiveLimits,
     InputMark,
     Manifest,
@@ -25,7 +26,6 @@ from odfchain.engine.archive import (
     read_manifest,
     write_checkpoint,
 )
-from odfchain.errors import CodecError, EngineError, OdfchainError, StoreError
 from tests.kit.support import hash_of, seeded_id
 
 CONTENT = {"left": b"PAR1 left PAR1", "right-2": bytes(range(256)) * 2 + b".", "empty_": b""}

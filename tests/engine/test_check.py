@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odfchain.codec.arrow import from_arrow
-from odfchain.digest.physical import hash_file
-from odfchain.engine.check import check_output, measure, rewrite, schema_difference
 from odfchain.errors import EngineError, StoreError
-from odfchain.model import data_schema as ds
-from odfchain.model.events import DatasetVocabulary, OffsetInterval
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import from_arrow
+from odfchain.odf.events import DatasetVocabulary, OffsetInterval
+from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.times import Timestamp
 from odfchain.slices import bounds
-from odfchain.slices.hashes import hash_parquet
+from odfchain.slices.reader import hash_parquet
+from odfchain.transform.engine_check import check_output, measure, rewrite, schema_difference
 
 VOCABULARY = DatasetVocabulary()
 MS = pa.timestamp("ms", "UTC")

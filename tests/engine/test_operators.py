@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from odfchain.engine.inprocess import QueryCheck, SparkTransformEngine
-from odfchain.engine.step_inputs import StepInput
-from odfchain.engine.stream.operators import QueryKind
-from odfchain.model.sources import SqlQueryStep, TemporalTable, TransformSql
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.sources import SqlQueryStep, TemporalTable, TransformSql
+from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
+from odfchain.transform.checked_query import StepInput
+from odfchain.transform.operators import QueryKind
+from odfchain.transform.spark_engine import QueryCheck, SparkTransformEngine
 from tests.kit.transform_cases import MS, InputSlice, input_schema, request_of
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from odfchain.errors import QueryError
-from odfchain.model.sources import SqlQueryStep, TransformSql
-from odfchain.sql import allowed_functions as functions
-from odfchain.sql.query import check_queries, resolved_query, run_queries
+from odfchain.odf.sources import SqlQueryStep, TransformSql
+from odfchain.spark import query_rules as functions
+from odfchain.spark.query import check_queries, resolved_query, run_queries
 from tests.kit.query_corpus import SCHEMA, TABLES, own, queries, shared
 
 if TYPE_CHECKING:

@@ -18,12 +18,10 @@ from typing import Any
 
 import pytest
 
-from odfchain.engine.sandbox import bubblewrap
-from odfchain.engine.sandbox.bubblewrap import require_sandbox, start
-from odfchain.engine.sandbox.sandboxed_engine import sandboxed_engine
-from odfchain.engine.sandbox.system_calls import REFUSED
 from odfchain.errors import EngineError
 from odfchain.progress import SILENT
+from odfchain.transform import sandbox
+from odfchain.transform.sandbox import REFUSED, require_sandbox, sandboxed_engine, start
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 
@@ -120,7 +118,7 @@ def test_only_the_named_folders_can_be_read(given: Path) -> None:
 
 
 def test_only_the_folder_for_results_can_be_written(given: Path) -> None:
-    installed = Path(bubblewrap.__file__)
+    installed = Path(sandbox.__file__)
     refused = [
         given / "in/new",
         given / "in/file",
@@ -373,7 +371,7 @@ def test_another_platform_is_refused(place: tuple[str, object], monkeypatch: pyt
 def test_where_users_may_not_make_namespaces_the_refusal_says_so(given: Path) -> None:
     """Within a sandbox no other can be made: a real machine that refuses."""
     program = """
-from odfchain.engine.sandbox.bubblewrap import require_sandbox
+from odfchain.transform.sandbox import require_sandbox
 try:
     require_sandbox()
 except Exception as error:

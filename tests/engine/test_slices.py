@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odfchain.engine.input_slice import RowFacts, cut, row_facts
-from odfchain.engine.step_files import Cut, CutByWorkers
 from odfchain.errors import BadInputError, StorageFullError, StoreError
-from odfchain.model.events import DatasetVocabulary, OffsetInterval
+from odfchain.odf.events import DatasetVocabulary, OffsetInterval
+from odfchain.transform.engine_check import RowFacts, cut, row_facts
+from odfchain.transform.engine_result import Cut, CutByWorkers
 from tests.kit.folder_files import FolderFiles
 from tests.kit.support import write_lying
 

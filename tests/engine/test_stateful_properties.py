@@ -22,15 +22,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from odfchain.engine.archive import Manifest, read_manifest
-from odfchain.engine.engine_version import EngineRules
-from odfchain.engine.inprocess import SparkTransformEngine
-from odfchain.engine.interface import Executed
-from odfchain.model.engine_messages import TransformRequest
-from odfchain.model.sources import SqlQueryStep, TemporalTable, TransformSql
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.engine_messages import TransformRequest
+from odfchain.odf.sources import SqlQueryStep, TemporalTable, TransformSql
+from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
-from odfchain.slices.hashes import hash_parquet
+from odfchain.slices.reader import hash_parquet
+from odfchain.transform.archive import Manifest, read_manifest
+from odfchain.transform.engine_interface import EngineRules, Executed
+from odfchain.transform.spark_engine import SparkTransformEngine
 from tests.kit.transform_cases import SIGNED, InputSlice, input_schema, request_of
 
 if TYPE_CHECKING:

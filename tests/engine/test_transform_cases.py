@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.engine.inprocess import SparkTransformEngine
-from odfchain.engine.interface import Executed
-from odfchain.engine.remote.client import RemoteEngine
-from odfchain.engine.remote.service import serve
 from odfchain.errors import EngineError, QueryError
-from odfchain.model.engine_messages import TransformRequest
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.engine_messages import TransformRequest
+from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
+from odfchain.transform.engine_client import RemoteEngine
+from odfchain.transform.engine_interface import Executed
+from odfchain.transform.engine_service import serve
+from odfchain.transform.spark_engine import SparkTransformEngine
 from tests.kit import case_process
 from tests.kit.support import IMPORTABLE, ROOT, conformance
 from tests.kit.transform_cases import (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.engine.remote.protocol import unwrap, wrap
 from odfchain.errors import DecodeError
+from odfchain.transform.engine_client import unwrap, wrap
 
 
 @given(st.binary(max_size=300))

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import (
     DatasetsDivergedError,
     DestinationAheadError,
@@ -25,10 +26,10 @@ from odfchain.errors import (
     SchemaError,
     UsageError,
 )
-from odfchain.export.delta_table import DeltaFolder
-from odfchain.export.iceberg_table import IcebergFolder
-from odfchain.export.table_columns import TableFormat, cast_rows, table_columns
-from odfchain.ids.multihash import Multihash
+from odfchain.odf.identity import Multihash
+from odfchain.profiles.delta_table import DeltaFolder
+from odfchain.profiles.iceberg_table import IcebergFolder
+from odfchain.profiles.table_columns import TableFormat, cast_rows, table_columns
 from tests.kit.exports import (
     BLOCKS,
     TABLES,

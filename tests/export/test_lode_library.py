@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import DatasetsDivergedError, StoreError
-from odfchain.store import fsio
+from odfchain.storage import fsio
 from tests.kit.exports import add, part
 from tests.kit.support import ROOT
 

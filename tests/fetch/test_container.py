@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from odfchain.errors import FetchError, StorageFullError
-from odfchain.ingest.fetch.container import fetch_container
-from odfchain.ingest.fetch.fetcher import UP_TO_DATE, FetchContext, etag_state, last_modified_state
+from odfchain.ingest.fetch_container import fetch_container
+from odfchain.ingest.fetching import UP_TO_DATE, FetchContext, etag_state, last_modified_state
 from odfchain.limits import FetchLimits
-from odfchain.model.events import SourceState
-from odfchain.model.sources import EnvVar, FetchStepContainer
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.events import SourceState
+from odfchain.odf.sources import EnvVar, FetchStepContainer
+from odfchain.odf.times import Timestamp
 from odfchain.progress import Silent
 from tests.kit.plain_environment import BASIC_PROGRAMS
 from tests.kit.support import conformance
@@ -414,7 +414,7 @@ def test_a_runtime_that_cannot_be_started(engine: Engine) -> None:
 
 
 def test_a_full_disk(engine: Engine) -> None:
-    from odfchain.ingest.fetch.container_run import _write
+    from odfchain.ingest.fetch_container import _write
 
     with Path("/dev/full").open("wb", buffering=0) as stream, pytest.raises(StorageFullError):
         _write(stream, b"x", Path("/dev/full"))

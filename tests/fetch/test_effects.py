@@ -7,10 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import FetchError
-from odfchain.ingest.fetch.bindings import check_container, check_host, check_redirect, is_admitted
-from odfchain.ingest.fetch.effects import EffectKind, effects_of, host_as_written
-from odfchain.model.events import SetPollingSource
-from odfchain.model.sources import (
+from odfchain.ingest.fetching import (
+    EffectKind,
+    check_container,
+    check_host,
+    check_redirect,
+    effects_of,
+    host_as_written,
+    is_admitted,
+)
+from odfchain.odf.events import SetPollingSource
+from odfchain.odf.sources import (
     EnvVar,
     FetchStep,
     FetchStepContainer,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import FetchError
-from odfchain.ingest.fetch import java_time
-from odfchain.ingest.fetch.event_time import from_path
-from odfchain.model.timestamp import Timestamp
+from odfchain.ingest import fetch_files
+from odfchain.ingest.fetch_files import from_path
+from odfchain.odf.times import Timestamp
 
 DATE = r"data-(\d+-\d+-\d+)\.csv"
 
@@ -132,7 +132,7 @@ def test_what_is_printed_is_read_again(pattern: str, unit: int, time: dt.datetim
     midnight = time.replace(hour=0, minute=0, second=0, microsecond=0)
     micros = (time - midnight) // dt.timedelta(microseconds=1) // unit * unit
     exact = (midnight + dt.timedelta(microseconds=micros)).replace(tzinfo=zone)
-    assert java_time.parse(pattern, java_format(pattern, exact)) == Timestamp.from_datetime(exact)
+    assert fetch_files.parse(pattern, java_format(pattern, exact)) == Timestamp.from_datetime(exact)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_is_printed_is_read_again(pattern: str, unit: int, time: dt.datetim
     ],
 )
 def test_java_notation(pattern: str, text: str, expected: str) -> None:
-    assert str(java_time.parse(pattern, text)) == expected
+    assert str(fetch_files.parse(pattern, text)) == expected
 
 
 @pytest.mark.parametrize(
@@ -184,13 +184,13 @@ def test_java_notation(pattern: str, text: str, expected: str) -> None:
 )
 def test_java_mistakes(pattern: str, text: str, said: str) -> None:
     with pytest.raises(FetchError) as caught:
-        java_time.parse(pattern, text)
+        fetch_files.parse(pattern, text)
     assert said in str(caught.value)
 
 
 @given(st.text("yMdHhmsSaEzZX'- :.", max_size=12), st.text("0123456789-+: .ZAPM'", max_size=14))
 def test_no_pattern_and_text_raise_anything_else(pattern: str, text: str) -> None:
     try:
-        assert str(java_time.parse(pattern, text))
+        assert str(fetch_files.parse(pattern, text))
     except FetchError as error:
         assert str(error)

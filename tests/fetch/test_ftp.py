@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
-from odfchain.ingest.fetch.by_url import fetch_url
-from odfchain.ingest.fetch.fetcher import UP_TO_DATE, Fetched, etag_state, last_modified_state
-from odfchain.ingest.fetch.ftp import fetch_ftp, parse_place
-from odfchain.ingest.fetch.ftp_session import parse_mdtm
-from odfchain.model.sources import EventTimeSourceFromSystemTime, FetchStepUrl
-from odfchain.model.timestamp import Timestamp
+from odfchain.ingest.fetch_ftp import fetch_ftp, parse_mdtm, parse_place
+from odfchain.ingest.fetch_url import fetch_url
+from odfchain.ingest.fetching import UP_TO_DATE, Fetched, etag_state, last_modified_state
+from odfchain.odf.sources import EventTimeSourceFromSystemTime, FetchStepUrl
+from odfchain.odf.times import Timestamp
 from tests.kit.ftp_server import MDTM, Ftp, Sending
 from tests.kit.servers import CSV37, MODIFIED_TIME, Clock, Meter, closed_port, context
 

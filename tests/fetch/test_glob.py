@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from odfchain.errors import FetchError, SourceNotFoundError
-from odfchain.ingest.fetch.fetcher import UP_TO_DATE, FetchContext, Fetched, etag_state, last_modified_state
-from odfchain.ingest.fetch.glob import fetch_glob
-from odfchain.model.enums import SourceOrdering
-from odfchain.model.events import SourceState
-from odfchain.model.sources import (
+from odfchain.ingest.fetch_files import fetch_glob
+from odfchain.ingest.fetching import UP_TO_DATE, FetchContext, Fetched, etag_state, last_modified_state
+from odfchain.odf.enums import SourceOrdering
+from odfchain.odf.events import SourceState
+from odfchain.odf.sources import (
     EventTimeSourceFromMetadata,
     EventTimeSourceFromPath,
     EventTimeSourceFromSystemTime,
     FetchStepFilesGlob,
 )
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.times import Timestamp
 from odfchain.progress import Silent
 from tests.kit.support import conformance
 

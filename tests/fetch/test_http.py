@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 
 import odfchain
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
-from odfchain.ingest.fetch.fetcher import UP_TO_DATE, Fetched, etag_state, last_modified_state
-from odfchain.ingest.fetch.http import fetch_http
-from odfchain.ingest.fetch.remembered import is_known
-from odfchain.model.events import SourceState
-from odfchain.model.timestamp import Timestamp
-from odfchain.net.headers import ContentRange, Headers, http_date, parse_http_date, retry_after
-from odfchain.net.redirects import is_public
-from odfchain.net.url import parse_target
+from odfchain.ingest.fetch_url import fetch_http
+from odfchain.ingest.fetching import UP_TO_DATE, Fetched, etag_state, is_known, last_modified_state
+from odfchain.odf.events import SourceState
+from odfchain.odf.times import Timestamp
+from odfchain.storage.http_rules import ContentRange, Headers, http_date, parse_http_date, retry_after
+from odfchain.storage.urls import is_public, parse_target
 from tests.kit.servers import (
     CSV37,
     MODIFIED,
@@ -625,7 +623,7 @@ def test_another_port_of_the_same_private_host_is_refused(tmp_path: Path) -> Non
 
 def test_a_route_that_began_in_public_never_gets_private() -> None:
     """Also not by the name it began with, once that leads to another address."""
-    from odfchain.net.redirects import Route
+    from odfchain.storage.urls import Route
 
     for first, later, admitted in (("93.184.216.34", "10.0.0.1", False), ("10.0.0.7", "10.0.0.1", True)):
         route = Route(parse_target("http://h/a", name="x"), name="x", limit=5, allow_private=False)

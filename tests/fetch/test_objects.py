@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
-from odfchain.ingest.fetch.bucket import fetch_object
-from odfchain.ingest.fetch.by_url import fetch_url
-from odfchain.ingest.fetch.fetcher import UP_TO_DATE, Fetched, FetchResult, etag_state, last_modified_state
-from odfchain.model.events import SourceState
-from odfchain.model.sources import FetchStepUrl
-from odfchain.model.timestamp import Timestamp
+from odfchain.ingest.fetch_url import fetch_object, fetch_url
+from odfchain.ingest.fetching import UP_TO_DATE, Fetched, FetchResult, etag_state, last_modified_state
+from odfchain.odf.events import SourceState
+from odfchain.odf.sources import FetchStepUrl
+from odfchain.odf.times import Timestamp
 from tests.kit.servers import (
     CSV37,
     MODIFIED,

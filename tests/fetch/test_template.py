@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import FetchError
-from odfchain.net.template import expand, names_in, public_name, redact, values_in
+from odfchain.storage.template import expand, names_in, public_name, redact, values_in
 from odfchain.text import one_line, printable
 from tests.kit.support import conformance
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from odfchain.errors import FetchError, SourceNotFoundError
-from odfchain.ingest.fetch.by_url import fetch_url
-from odfchain.ingest.fetch.fetcher import UP_TO_DATE, FetchContext, Fetched, last_modified_state
-from odfchain.model.sources import (
+from odfchain.ingest.fetch_url import fetch_url
+from odfchain.ingest.fetching import UP_TO_DATE, FetchContext, Fetched, last_modified_state
+from odfchain.odf.sources import (
     EventTimeSource,
     EventTimeSourceFromMetadata,
     EventTimeSourceFromPath,
@@ -20,7 +20,7 @@ from odfchain.model.sources import (
     FetchStepUrl,
     RequestHeader,
 )
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.times import Timestamp
 from tests.kit.servers import CSV37, MODIFIED, MODIFIED_TIME, Reply, Server, context
 from tests.kit.support import conformance
 

@@ -10,26 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import InvalidIdError
-from odfchain.ids.did import DatasetId
-from odfchain.ids.keys import DatasetKey
-from odfchain.ids.multibase import FINAL_PREFIXES, encode
-from odfchain.ids.names import AccountName, DatasetAlias, DatasetAliasRemote, DatasetName, RepoName
-from odfchain.ids.patterns import (
+from odfchain.odf.identity import FINAL_PREFIXES, DatasetId, DatasetKey, encode
+from odfchain.odf.names import (
+    AccountName,
+    AmbiguousAlias,
     AmbiguousPattern,
+    DatasetAlias,
+    DatasetAliasRemote,
+    DatasetName,
     DatasetNamePattern,
     DatasetPattern,
-    RemotePattern,
-    parse_ref_any_pattern,
-    parse_ref_pattern,
-    ref_matches,
-)
-from odfchain.ids.refs import (
-    AmbiguousAlias,
     DatasetUrl,
     RemoteDatasetId,
+    RemotePattern,
+    RepoName,
     parse_ref,
     parse_ref_any,
+    parse_ref_any_pattern,
+    parse_ref_pattern,
     parse_ref_remote,
+    ref_matches,
 )
 from tests.kit.support import cases, conformance, seeded_id
 

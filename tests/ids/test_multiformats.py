@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.digest.physical import hash_bytes
 from odfchain.errors import InvalidIdError
-from odfchain.ids import multibase
-from odfchain.ids.did import DidKey
-from odfchain.ids.multicodec import Multicodec, decode_varint, encode_varint
-from odfchain.ids.multihash import Multihash
+from odfchain.odf import identity
+from odfchain.odf.identity import DidKey, Multicodec, Multihash, decode_varint, encode_varint
+from odfchain.odf.physical_hash import hash_bytes
 from tests.kit.support import cases, conformance, seeded_id
 
 
@@ -67,7 +65,7 @@ def test_multihash_of_bytes(case: dict[str, Any]) -> None:
     assert str(found) == case["base16"]
     assert str(found.codec) == case["codec"]
     if "base58btc" in case:
-        assert multibase.encode(found.to_bytes(), "base58btc") == case["base58btc"]
+        assert identity.encode(found.to_bytes(), "base58btc") == case["base58btc"]
     if "short" in case:
         assert found.short == case["short"]
 
@@ -89,7 +87,7 @@ def test_multihash_parse(case: dict[str, Any]) -> None:
     if "not_equals" in case:
         assert found != Multihash.parse(case["not_equals"])
     if "base58btc" in case:
-        assert multibase.encode(found.to_bytes(), "base58btc") == case["base58btc"]
+        assert identity.encode(found.to_bytes(), "base58btc") == case["base58btc"]
 
 
 @pytest.mark.parametrize("case", cases("multiformats", "cases", "arrow0_sha3_256"))
@@ -106,8 +104,8 @@ def test_did_key(case: dict[str, Any]) -> None:
     if "seed_utf8" in case:
         did = seeded_id(case["seed_utf8"]).as_did_key()
         assert str(did) == case["did_key"]
-        assert multibase.encode(did.to_bytes(), "base58btc") == case["base58btc"]
-        assert multibase.encode(did.to_bytes(), "base16") == case["base16"]
+        assert identity.encode(did.to_bytes(), "base58btc") == case["base58btc"]
+        assert identity.encode(did.to_bytes(), "base16") == case["base16"]
         return
     if not case["accept"]:
         with pytest.raises(InvalidIdError):
@@ -133,31 +131,31 @@ def test_did_key_needs_no_prefix_at_its_own_entry_point() -> None:
 def test_reference_encodings_are_read(encoding: dict[str, Any]) -> None:
     name = {"base64url, no padding": "base64url"}.get(encoding["name"], encoding["name"])
     data = bytes(range(34))
-    text = multibase.encode(data, name)
+    text = identity.encode(data, name)
     assert text[0] == encoding["prefix"]
     for prefix in encoding["decode_prefixes"]:
         body = text[1:].upper() if prefix == "F" else text[1:]
-        assert multibase.decode(prefix + body) == data
+        assert identity.decode(prefix + body) == data
 
 
-@pytest.mark.parametrize("name", sorted(multibase.FINAL_PREFIXES.values()))
+@pytest.mark.parametrize("name", sorted(identity.FINAL_PREFIXES.values()))
 @given(data=st.binary(min_size=1, max_size=40))
 def test_every_final_encoding_is_read(name: str, data: bytes) -> None:
     """The specification asks for all encodings in state "final" (RFC-001)."""
     import multiformats.multibase as reference
 
-    assert multibase.decode(reference.encode(data, name)) == data
+    assert identity.decode(reference.encode(data, name)) == data
 
 
 @pytest.mark.parametrize("text", ["", "f1", "fxy", "zO0", "1620", "x12", "b1", "f" * 300, "z" + "é"])
 def test_multibase_refused(text: str) -> None:
     with pytest.raises(InvalidIdError):
-        multibase.decode(text)
+        identity.decode(text)
 
 
 @given(st.text(max_size=90))
 def test_parsing_raises_only_the_projects_error(text: str) -> None:
-    for parse in (Multihash.parse, DidKey.parse, multibase.decode):
+    for parse in (Multihash.parse, DidKey.parse, identity.decode):
         with contextlib.suppress(InvalidIdError):
             parse(text)
 

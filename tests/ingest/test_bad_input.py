@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from tests.kit.support import Result, derivative, manifest, unchanged
 
 Cli = Callable[..., Result]
@@ -117,10 +118,10 @@ def test_the_share_is_a_setting_of_the_workspace(run_cli: Cli, filled: Dataset, 
 
 def test_other_types_than_the_recorded_ones(run_cli: Cli, filled: Dataset, tmp_path: Path) -> None:
     """The source was redefined: the dataset's schema and the input's are both shown."""
-    from odfchain.model.events import AddPushSource
-    from odfchain.model.sources import MergeStrategyAppend, ReadStepCsv
-    from odfchain.model.timestamp import Timestamp
-    from odfchain.repo.commit import commit
+    from odfchain.odf.events import AddPushSource
+    from odfchain.odf.sources import MergeStrategyAppend, ReadStepCsv
+    from odfchain.odf.times import Timestamp
+    from odfchain.workspace.commit import commit
 
     read = ReadStepCsv(header=True, ddl_schema=("city STRING", "population INT"))
     event = AddPushSource(source_name="default", read=read, merge=MergeStrategyAppend())

@@ -9,15 +9,16 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Dataset, Workspace
-from odfchain.digest.physical import hash_bytes
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import ObjectCorruptedError
 from odfchain.ingest.polling import set_watermark
-from odfchain.model import events as ev
-from odfchain.model.sources import MergeStrategySnapshot, ReadStepCsv
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo import recorded
-from odfchain.repo.commit import StagedFile, commit
+from odfchain.odf import events as ev
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.sources import MergeStrategySnapshot, ReadStepCsv
+from odfchain.odf.times import Timestamp
+from odfchain.workspace import read_slices
+from odfchain.workspace.commit import StagedFile, commit
 from tests.kit.support import manifest, unchanged
 
 SNAPSHOT = "{kind: Snapshot, primaryKey: [city]}"
@@ -28,7 +29,7 @@ COLUMNS = '["city STRING", "population BIGINT"]'
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints are due as soon as half as many rows as the state has have been added, however few."""
-    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 1)
+    monkeypatch.setattr(read_slices, "_SMALLEST_DELTA", 1)
 
 
 def cities(workspace: Workspace, merge: str = SNAPSHOT, name: str = "cities") -> Dataset:
@@ -105,22 +106,22 @@ def test_a_checkpoint_stays_in_force_until_there_is_another(workspace: Workspace
 
 
 def test_many_small_slices_make_one_due() -> None:
-    def slices(*rows: int) -> recorded.RecordedRows:
+    def slices(*rows: int) -> read_slices.RecordedRows:
         ends = [sum(rows[: i + 1]) for i in range(len(rows))]
-        return recorded.RecordedRows(
+        return read_slices.RecordedRows(
             tuple(
-                recorded.RecordedSlice(ev.OffsetInterval(start=end - n, end=end - 1), Path)
+                read_slices.RecordedSlice(ev.OffsetInterval(start=end - n, end=end - 1), Path)
                 for n, end in zip(rows, ends, strict=True)
             )
         )
 
-    assert not recorded.checkpoint_is_due(slices(1_000_000))
-    assert not recorded.checkpoint_is_due(slices(10, *[5] * 31))
-    assert recorded.checkpoint_is_due(slices(10, *[5] * 32))
-    assert not recorded.checkpoint_is_due(slices(100_000, 49_999))
-    assert recorded.checkpoint_is_due(slices(100_000, 25_000, 25_000))
-    assert not recorded.checkpoint_is_due(slices(1_000_000, 499_999))
-    assert recorded.checkpoint_is_due(slices(1_000_000, 500_000))
+    assert not read_slices.checkpoint_is_due(slices(1_000_000))
+    assert not read_slices.checkpoint_is_due(slices(10, *[5] * 31))
+    assert read_slices.checkpoint_is_due(slices(10, *[5] * 32))
+    assert not read_slices.checkpoint_is_due(slices(100_000, 49_999))
+    assert read_slices.checkpoint_is_due(slices(100_000, 25_000, 25_000))
+    assert not read_slices.checkpoint_is_due(slices(1_000_000, 499_999))
+    assert read_slices.checkpoint_is_due(slices(1_000_000, 500_000))
 
 
 @pytest.mark.parametrize("merge", [SNAPSHOT, UPSERT])
@@ -135,7 +136,7 @@ def test_the_rows_are_those_without_checkpoints(
     for rows in rounds:
         push(without, rows)
     assert files(without) == []
-    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 1)
+    monkeypatch.setattr(read_slices, "_SMALLEST_DELTA", 1)
     for rows in rounds:
         push(with_them, rows)
     assert len(files(with_them)) >= 2

@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import BadInputError, OdfchainError, SchemaError
-from odfchain.ingest.read import csv_records
-from odfchain.ingest.read.csv_records import CsvDialect, CsvRecords, header_of, rewrite_csv
-from odfchain.ingest.read.formats import open_input
-from odfchain.ingest.read.preflight import scan_text
+from odfchain.ingest import read_csv
+from odfchain.ingest.read_csv import CsvDialect, CsvRecords, header_of, rewrite_csv, scan_text
+from odfchain.ingest.read_formats import open_input
 from odfchain.limits import INPUT
-from odfchain.model.sources import ReadStepCsv
-from odfchain.spark.failure import explain
+from odfchain.odf.sources import ReadStepCsv
+from odfchain.spark.jobs import explain
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
@@ -90,7 +89,7 @@ def test_what_breaks_the_rule(tmp_path: Path, text: str, dialect: CsvDialect, me
 def test_a_missing_closing_quote_does_not_take_the_file_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_records, "INPUT", INPUT.__class__(record_bytes=1 << 20))
+    monkeypatch.setattr(read_csv, "INPUT", INPUT.__class__(record_bytes=1 << 20))
     with pytest.raises(BadInputError, match="line 2: a quoted field that begins here has more than 1 MiB"):
         records(tmp_path, 'a\n"' + "x\n" * (1 << 20))
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import odfchain as odf
-from odfchain.api.manifests import read_snapshots
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.metadata_block import DatasetSnapshot
+from odfchain.odf import events as ev
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import DatasetSnapshot
+from odfchain.odf.manifests import read_snapshots
 from tests.kit.branch_cases import run_here
 from tests.kit.root_rows import add_root, schema_with
 from tests.kit.support import FIXTURES

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError, SchemaError, UsageError
-from odfchain.ingest.read.formats import open_input, read_step_for
+from odfchain.ingest.read_formats import open_input, read_step_for
 from odfchain.limits import INPUT
-from odfchain.model.sources import (
+from odfchain.odf.sources import (
     ReadStep,
     ReadStepCsv,
     ReadStepEsriShapefile,
@@ -24,11 +24,9 @@ from odfchain.model.sources import (
     ReadStepNdGeoJson,
     ReadStepNdJson,
 )
-from odfchain.spark import json_records
+from odfchain.spark import json_values
 from odfchain.spark.documents import BATCH_ROWS, LineFile, record_batches
-from odfchain.spark.geo import FeatureCollection, FeatureLine
-from odfchain.spark.json_records import JsonArray
-from odfchain.spark.json_values import RecordError, json_text
+from odfchain.spark.json_values import FeatureCollection, FeatureLine, JsonArray, RecordError, json_text
 from tests.kit.memory_growth import rows_and_growth
 from tests.kit.reader_harness import Harness
 from tests.kit.support import Result, manifest, unchanged
@@ -139,7 +137,7 @@ def test_depth_is_bounded_in_and_around_records(tmp_path: Path) -> None:
 
 
 def test_the_size_of_a_record_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_records, "INPUT", dataclasses.replace(INPUT, record_bytes=1 << 20))
+    monkeypatch.setattr(json_values, "INPUT", dataclasses.replace(INPUT, record_bytes=1 << 20))
     many = ",".join(['{"a":"' + "x" * 1_000 + '"}'] * 3_000)
     assert len(array(tmp_path, f"[{many}]")) == 3_000, "many records may be larger together"
     huge = '{"a":[' + ",".join(["1"] * 1_000_000) + "]}"
@@ -225,7 +223,7 @@ def test_batches_are_bounded_and_numbered(tmp_path: Path) -> None:
 
 IMPORTS = """
 from odfchain.spark.documents import record_batches
-from odfchain.spark.json_records import JsonArray
+from odfchain.spark.json_values import JsonArray
 """
 
 

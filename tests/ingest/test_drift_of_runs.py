@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.api.configuration import configuration
+from odfchain.api.settings import configuration
+from odfchain.api.workspace import Workspace
+from odfchain.chain.signed_lines import SnapshotKind
 from odfchain.errors import GuardError
-from odfchain.trust.snapshot_lines import SnapshotKind
 from tests.kit.polled_sources import LEDGER, file_url, polled, touch
 from tests.kit.support import Result, derivative, manifest
 

@@ -17,21 +17,21 @@ import pyarrow.parquet as pq
 import pytest
 
 import odfchain as odf
-from odfchain.branch.cell_text import array_of, tree_of
-from odfchain.codec.arrow import to_arrow_type
-from odfchain.codec.tree import from_tree
-from odfchain.codec.yaml_manifest import read_snapshots
-from odfchain.digest.logical import hash_table
-from odfchain.engine.result import settled_schema
+from odfchain.branches.row_diff import array_of, tree_of
 from odfchain.ingest.schema_fit import MS_UTC, normalized
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.ddl import _NAMES, _SIMPLE, _UNSIGNED, type_name
-from odfchain.model.enums import TimeUnit
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile, commit
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import to_arrow_type
+from odfchain.odf.enums import TimeUnit
+from odfchain.odf.logical_hash import hash_table
+from odfchain.odf.manifests import read_snapshots
+from odfchain.odf.schema import _NAMES, _SIMPLE, _UNSIGNED, type_name
+from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import from_tree
 from odfchain.spark.session import SparkEngine
+from odfchain.transform.engine_result import settled_schema
+from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.root_rows import MADE, START, add_root, records, schema_with, slice_of
 from tests.kit.support import FIXTURES, Result, derivative
 

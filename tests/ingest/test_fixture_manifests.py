@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from tests.kit.support import ROOT
 
 FOLDER = ROOT / "fixtures" / "manifests" / "published"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from tests.kit.foreign_key_cases import manifest
 from tests.kit.support import Result, derivative
 

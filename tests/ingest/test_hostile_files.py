@@ -10,11 +10,10 @@ from typing import NoReturn
 import pytest
 
 from odfchain.errors import BadInputError, OdfchainError
-from odfchain.ingest.prepare.prepare import prepare
-from odfchain.ingest.prepare.sink import PrepareLimits
-from odfchain.ingest.read.formats import open_input
-from odfchain.model.enums import CompressionFormat
-from odfchain.model.sources import (
+from odfchain.ingest.prepare import PrepareLimits, prepare
+from odfchain.ingest.read_formats import open_input
+from odfchain.odf.enums import CompressionFormat
+from odfchain.odf.sources import (
     PrepStepDecompress,
     ReadStep,
     ReadStepCsv,
@@ -23,8 +22,7 @@ from odfchain.model.sources import (
 )
 from odfchain.progress import SILENT
 from odfchain.spark.documents import DocumentInputError, LineFile, record_batches
-from odfchain.spark.json_records import JsonArray
-from odfchain.spark.json_values import ObjectLine
+from odfchain.spark.json_values import JsonArray, ObjectLine
 from odfchain.spark.shapefile import find_layer
 from tests.kit.support import FIXTURES
 

@@ -10,12 +10,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.errors import BadInputError, InvalidIdError, SchemaError, UsageError
-from odfchain.ids.names import DatasetAlias
-from odfchain.ingest.importing import SYSTEM_COLUMNS, ImportPlan, merge_for, name_for, plan_import
-from odfchain.ingest.read.inferred_file import InferredFile, infer_file
-from odfchain.ingest.read.value_kinds import ColumnValues
-from odfchain.model.ddl import parse_ddl, type_name
-from odfchain.model.events import AddPushSource, SetVocab
+from odfchain.ingest.importing import (
+    SYSTEM_COLUMNS,
+    ColumnValues,
+    ImportPlan,
+    InferredFile,
+    infer_file,
+    merge_for,
+    name_for,
+    plan_import,
+)
+from odfchain.odf.events import AddPushSource, SetVocab
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.schema import parse_ddl, type_name
 from odfchain.spark.json_values import parse_object
 
 

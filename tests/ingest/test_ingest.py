@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import RefConflictError, UsageError
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.times import Timestamp
 from odfchain.progress import Silent
 from tests.kit.support import Result, manifest
 

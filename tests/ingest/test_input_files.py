@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import OdfchainError
-from odfchain.ingest.read.formats import OpenedInput, open_input
-from odfchain.model.sources import (
+from odfchain.ingest.read_formats import OpenedInput, open_input
+from odfchain.odf.sources import (
     ReadStep,
     ReadStepCsv,
     ReadStepGeoJson,
@@ -27,11 +27,10 @@ from odfchain.model.sources import (
     ReadStepNdJson,
     ReadStepParquet,
 )
-from odfchain.spark import input_files
-from odfchain.spark.executor_files import files_of, give_files
-from odfchain.spark.few_rows import FEW_SETTINGS, session_for_few
-from odfchain.spark.input_files import InputFile, text_ranges
+from odfchain.spark import executor_files
+from odfchain.spark.executor_files import InputFile, files_of, give_files, text_ranges
 from odfchain.spark.input_frames import ROW_ID
+from odfchain.spark.plans import FEW_SETTINGS, session_for_few
 from odfchain.spark.session import session_beside
 from tests.kit.folder_files import FolderFiles
 
@@ -57,13 +56,13 @@ def sessions(engine: SparkEngine, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture(autouse=True)
 def through_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also small files, which otherwise go within the plan."""
-    monkeypatch.setattr(input_files, "CARRIED_BYTES", -1)
+    monkeypatch.setattr(executor_files, "CARRIED_BYTES", -1)
 
 
 @pytest.fixture
 def carried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files go within the plan."""
-    monkeypatch.setattr(input_files, "CARRIED_BYTES", 256 << 10)
+    monkeypatch.setattr(executor_files, "CARRIED_BYTES", 256 << 10)
 
 
 def store_of(session: SparkSession) -> Path:
@@ -218,7 +217,7 @@ JSON = [
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of some lines have several ranges, and tasks."""
-    monkeypatch.setattr(input_files, "RANGE_BYTES", 3_000)
+    monkeypatch.setattr(executor_files, "RANGE_BYTES", 3_000)
 
 
 def check_files(
@@ -229,7 +228,7 @@ def check_files(
     assert check_both(cases) == rows
     assert not any(isinstance(opened, str) for case in cases for opened in case.opened)
     store = store_of(sessions[1])
-    assert bool(list(store.rglob("input-*"))) == (input_files.CARRIED_BYTES < 0)
+    assert bool(list(store.rglob("input-*"))) == (executor_files.CARRIED_BYTES < 0)
     for case in cases:
         case.resources.close()
     assert not list(store.rglob("input-*"))
@@ -293,7 +292,7 @@ def test_made_files_both_ways(
     sessions: list[SparkSession], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(input_files, "RANGE_BYTES", rng.choice([20, 100, 1_000]))
+    monkeypatch.setattr(executor_files, "RANGE_BYTES", rng.choice([20, 100, 1_000]))
     cases = []
     for n in range(40):
         separator = rng.choice([",", ",", ";", "\t"])

@@ -11,15 +11,14 @@ import pyarrow as pa
 import pytest
 
 from odfchain.errors import BadInputError
-from odfchain.ingest.read.formats import open_input
-from odfchain.model.ddl import parse_ddl
-from odfchain.model.sources import ReadStepGeoJson, ReadStepJson
+from odfchain.ingest.read_formats import open_input
+from odfchain.odf.schema import parse_ddl
+from odfchain.odf.sources import ReadStepGeoJson, ReadStepJson
 from odfchain.spark import json_pieces
 from odfchain.spark.documents import DocumentInputError, Fields, piece_batches, record_batches
-from odfchain.spark.geo import FeatureCollection
 from odfchain.spark.json_pieces import SplitDocument, split
-from odfchain.spark.json_records import JsonArray
 from odfchain.spark.json_typed import UnsureError
+from odfchain.spark.json_values import FeatureCollection, JsonArray
 from tests.kit.json_documents import Writer
 from tests.kit.memory_growth import rows_and_growth
 from tests.kit.reader_harness import Harness
@@ -189,10 +188,10 @@ def test_columns_of_batches_have_one_form(tmp_path: Path, small_pieces: None) ->
 
 
 IMPORTS = """
-from odfchain.model.ddl import parse_ddl
+from odfchain.odf.schema import parse_ddl
 from odfchain.spark.documents import piece_batches
 from odfchain.spark.json_pieces import split
-from odfchain.spark.json_records import JsonArray
+from odfchain.spark.json_values import JsonArray
 from odfchain.spark.json_typed import typed_columns
 from odfchain.spark.parse import TextRules
 fields = parse_ddl(("text STRING", "numbers ARRAY<DOUBLE>")).fields

@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from odfchain.ingest.read.formats import open_input
-from odfchain.model import data_schema as ds
-from odfchain.model.ddl import parse_ddl
-from odfchain.model.sources import ReadStepJson
+from odfchain.ingest.read_formats import open_input
+from odfchain.odf import schema as ds
+from odfchain.odf.schema import parse_ddl
+from odfchain.odf.sources import ReadStepJson
 from odfchain.spark import json_pieces, json_typed
 from odfchain.spark.documents import DocumentInputError, piece_batches, record_batches
-from odfchain.spark.geo import FeatureCollection
 from odfchain.spark.json_pieces import SplitDocument, split
-from odfchain.spark.json_records import JsonArray
 from odfchain.spark.json_typed import TypedReader, UnsureError, typed_columns
+from odfchain.spark.json_values import FeatureCollection, JsonArray
 from odfchain.spark.parse import TextRules
 from tests.kit.json_documents import NUMBERS, Writer
 

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError
-from odfchain.ingest.merge_input import MergeInput
+from odfchain.ingest.keys import MergeInput, check_repeated
 from odfchain.ingest.merge_strategies import merge
-from odfchain.ingest.primary_keys import check_repeated
-from odfchain.model import data_schema as ds
-from odfchain.model.events import DatasetVocabulary
-from odfchain.model.sources import (
+from odfchain.odf import schema as ds
+from odfchain.odf.events import DatasetVocabulary
+from odfchain.odf.sources import (
     MergeStrategy,
     MergeStrategyLedger,
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
 )
-from odfchain.repo import recorded
-from odfchain.repo.workspace_config import DuplicateKeys
 from odfchain.slices.marker import find_marker
 from odfchain.spark.input_frames import ROW_ID
+from odfchain.workspace import read_slices
+from odfchain.workspace.config import DuplicateKeys
 from tests.kit.support import Result, manifest, unchanged
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def test_copies_and_contradictions(
 def test_a_state_checkpoint_tells_keys_as_the_merge_does(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 1)
+    monkeypatch.setattr(read_slices, "_SMALLEST_DELTA", 1)
     merge = f"{{kind: {kind}, primaryKey: [city, level]}}"
     dataset = dataset_of(workspace, merge, '["city STRING", "level DOUBLE", "population BIGINT"]')
     path = tmp_path / "in.csv"
@@ -254,7 +254,7 @@ def test_a_state_checkpoint_tells_keys_as_the_merge_does(
 
 
 def test_an_event_time_in_the_key_is_compared_as_it_is_recorded(workspace: Workspace, tmp_path: Path) -> None:
-    from odfchain.model.timestamp import Timestamp
+    from odfchain.odf.times import Timestamp
 
     dataset = dataset_of(workspace, "{kind: Ledger, primaryKey: [event_time, city]}", COLUMNS_DDL)
     path = tmp_path / "in.csv"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError
-from odfchain.repo.workspace_config import LateEdits
+from odfchain.workspace.config import LateEdits
 from tests.kit.support import Result, manifest, unchanged
 
 FIRST = "event_time,city,population\n2020-01-01,A,1\n2020-01-02,B,2\n2020-01-03,C,\n"

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odfchain.errors import BadInputError, IncompatibleSchemaError
-from odfchain.ingest.merge_input import MergeInput
+from odfchain.ingest.keys import MergeInput, check_repeated, first_bad_key
 from odfchain.ingest.merge_strategies import Merged, current_state, merge
-from odfchain.ingest.primary_keys import check_repeated, first_bad_key
-from odfchain.model import data_schema as ds
-from odfchain.model.events import DatasetVocabulary
-from odfchain.model.sources import (
+from odfchain.odf import schema as ds
+from odfchain.odf.events import DatasetVocabulary
+from odfchain.odf.sources import (
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
@@ -21,9 +20,9 @@ from odfchain.model.sources import (
     MergeStrategyUpsertStream,
     primary_key,
 )
-from odfchain.repo.workspace_config import DuplicateKeys
 from odfchain.slices.marker import find_marker
 from odfchain.spark.input_frames import ROW_ID
+from odfchain.workspace.config import DuplicateKeys
 from tests.kit.support import ROOT, cases, conformance
 
 if TYPE_CHECKING:

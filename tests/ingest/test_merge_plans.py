@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.ingest import transaction, write
+from odfchain.api.workspace import Workspace
+from odfchain.ingest import ingesting, write
 from tests.kit.support import manifest
 
 
@@ -34,7 +34,7 @@ def test_recorded_rows_are_broadcast_only_where_they_are_few(
         raise PlanSeenError
 
     plans: list[str] = []
-    monkeypatch.setattr(transaction, "_are_few", lambda *_: False)
+    monkeypatch.setattr(ingesting, "_are_few", lambda *_: False)
     monkeypatch.setattr(write, "_write_rows", note)
     for most in (2, 1):
         monkeypatch.setattr(write, "_MOST_BROADCAST", most)

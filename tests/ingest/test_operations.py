@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.codec.yaml_manifest import read_snapshots
+from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError, IncompatibleSchemaError, ManifestError
+from odfchain.odf.manifests import read_snapshots
 from tests.kit.support import manifest, of_others, unchanged
 
 CHANGELOG = "{kind: ChangelogStream, primaryKey: [city]}"

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError, FetchError
-from odfchain.ingest.news import CONTENT_HASH
-from odfchain.ingest.polling import PullStatus
-from odfchain.model.sources import FetchStepEthereumLogs, FetchStepMqtt
+from odfchain.ingest.polling import CONTENT_HASH, PullStatus
+from odfchain.odf.sources import FetchStepEthereumLogs, FetchStepMqtt
 from tests.kit.ftp_server import Ftp
 from tests.kit.polled_sources import file_url, polled, rows, touch
 from tests.kit.support import ROOT, Result, conformance, unchanged

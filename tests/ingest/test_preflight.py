@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import BadInputError
-from odfchain.ingest.read import preflight
-from odfchain.ingest.read.csv_records import CsvDialect
-from odfchain.ingest.read.preflight import LONGEST_SHORT_LINE, scan_text
+from odfchain.ingest import read_csv
+from odfchain.ingest.read_csv import LONGEST_SHORT_LINE, CsvDialect, scan_text
 
 PIECES = st.lists(
     st.sampled_from([b"a", b"b,c", b'"', b'""', b"\n", b"\r\n", b"\t", b"\x7f", b"\x01", "é".encode(), b" ", b";"]),
@@ -29,7 +28,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _small_chunks() -> object:
     """Everything happens at the seams of chunks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preflight, "_CHUNK", 3)
+        patch.setattr(read_csv, "_CHUNK", 3)
         yield
 
 
@@ -64,7 +63,7 @@ def test_only_files_without_controls_are_plain(path: Path, pieces: list[bytes], 
 def test_long_lines(
     path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, lengths: list[int], long: bool
 ) -> None:
-    monkeypatch.setattr(preflight, "_CHUNK", chunk)
+    monkeypatch.setattr(read_csv, "_CHUNK", chunk)
     path.write_bytes(b"\n".join(b"x" * n for n in lengths))
     assert scan_text(path).long_lines is long
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.errors import (
     AppendError,
     BadInputError,
@@ -27,10 +27,10 @@ from odfchain.errors import (
     UsageError,
 )
 from odfchain.ingest.polling import PullStatus
-from odfchain.model import events as ev
-from odfchain.model.sources import FetchStepFilesGlob, FetchStepUrl
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
+from odfchain.odf import events as ev
+from odfchain.odf.sources import FetchStepFilesGlob, FetchStepUrl
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.commit import commit
 from tests.kit.polled_sources import (
     ABC,
     APPEND,
@@ -504,7 +504,7 @@ def test_a_new_manifest_is_valid_as_it_is(
     assert run_cli("new", "org.example.cities", kind).code == 0
     text = (tmp_path / "org.example.cities.yaml").read_text()
     assert text == run_cli("new", "org.example.cities", kind, "--output", "-").out
-    from odfchain.codec.yaml_manifest import read_snapshots
+    from odfchain.odf.manifests import read_snapshots
 
     (snapshot,) = read_snapshots(text)
     assert str(snapshot.name) == "org.example.cities"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.api.pull_ahead import pulling
+from odfchain.api.pulling import pulling
+from odfchain.api.workspace import Workspace
 from odfchain.progress import SILENT, DeferredProgress
 from tests.kit.polled_sources import polled, rows
 from tests.kit.servers import Reply, Request, Server
@@ -169,8 +169,8 @@ def test_new_bytes_are_announced_before_they_come(
     tmp_path: Path, status: int, headers: dict[str, str], previous: str | None, calls: int
 ) -> None:
     from odfchain.errors import SourceNotFoundError
-    from odfchain.ingest.fetch.fetcher import etag_state
-    from odfchain.ingest.fetch.http import fetch_http
+    from odfchain.ingest.fetch_url import fetch_http
+    from odfchain.ingest.fetching import etag_state
     from tests.kit.servers import context
 
     announced: list[bool] = []

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import AppendError, BadInputError, UsageError
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.enums import TimeUnit
-from odfchain.model.sources import MergeStrategyLedger, ReadStepNdJson
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.enums import TimeUnit
+from odfchain.odf.sources import MergeStrategyLedger, ReadStepNdJson
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.commit import commit
 from tests.kit.support import conformance, derivative, unchanged
 
 CASES = {c["id"]: c for c in conformance("polling_cases")["cases"]}

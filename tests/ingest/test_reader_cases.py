@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.errors import BadInputError, OdfchainError
-from odfchain.ingest.read.formats import open_input
-from odfchain.model import data_schema as ds
-from odfchain.model.ddl import type_name
-from odfchain.model.enums import TimeUnit
-from odfchain.model.sources import (
+from odfchain.ingest.read_formats import open_input
+from odfchain.odf import schema as ds
+from odfchain.odf.enums import TimeUnit
+from odfchain.odf.schema import type_name
+from odfchain.odf.sources import (
     ReadStep,
     ReadStepCsv,
     ReadStepEsriShapefile,
@@ -29,8 +29,8 @@ from odfchain.model.sources import (
     ReadStepNdJson,
     ReadStepParquet,
 )
-from odfchain.spark.failure import explain
 from odfchain.spark.input_frames import first_bad_row
+from odfchain.spark.jobs import explain
 from tests.kit.reader_harness import plain
 from tests.kit.shapefiles import SQUARE_TEXT, WGS84, archive, named, parts, ukraine
 from tests.kit.support import ROOT, conformance

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odfchain.errors import BadInputError, OdfchainError
-from odfchain.ingest.read.formats import open_input
-from odfchain.model.sources import ReadStepCsv, ReadStepNdGeoJson, ReadStepNdJson, ReadStepParquet
+from odfchain.ingest.read_formats import open_input
+from odfchain.odf.sources import ReadStepCsv, ReadStepNdGeoJson, ReadStepNdJson, ReadStepParquet
 from odfchain.spark import json_pieces
 from odfchain.spark.documents import DocumentInputError, document_error, record_batches
-from odfchain.spark.failure import explain
 from odfchain.spark.input_frames import ROW_ID, InputFrame, first_bad_row
+from odfchain.spark.jobs import explain
 from tests.kit.mutations import Case, data_folder, mutations, same
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def collect(trials: list[Trial]) -> None:
 
 def foresee(trial: Trial, folder: Path) -> None:
     """Refuse what the workers' own code refuses, here and without Spark: this spares the halving of jobs."""
-    from odfchain.ingest.read.formats import declared_schema, record_source
+    from odfchain.ingest.read_formats import declared_schema, record_source
 
     if trial.found is not None or isinstance(trial.case.step, ReadStepParquet):
         return

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import IncompatibleSchemaError, SchemaError
-from odfchain.model import events as ev
-from odfchain.model.sources import ReadStepNdJson
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
+from odfchain.odf import events as ev
+from odfchain.odf.sources import ReadStepNdJson
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.commit import commit
 from tests.kit.support import Result, manifest, of_others, unchanged
 
 TWO = '["city STRING", "population BIGINT"]'

@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from odfchain.api import Dataset, Workspace
-from odfchain.digest.physical import hash_bytes
-from odfchain.ingest.checkpoint import LookBack
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.ingest.ingesting import IngestOutcome, _with_batch
-from odfchain.ingest.write_events import recorded_write
-from odfchain.ingest.writer_state import WriteOptions, WriterState, Written
-from odfchain.model import data_schema as ds
-from odfchain.model.events import AddData, Checkpoint, DatasetVocabulary, SourceState
-from odfchain.model.sources import MergeStrategyAppend
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.recorded import RecordedRows
+from odfchain.ingest.keys import LookBack
+from odfchain.ingest.write import WriteOptions, WriterState, Written, recorded_write
+from odfchain.odf import schema as ds
+from odfchain.odf.events import AddData, Checkpoint, DatasetVocabulary, SourceState
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.sources import MergeStrategyAppend
+from odfchain.odf.times import Timestamp
 from odfchain.slices.runs import Rows, Run, cuts
 from odfchain.slices.writer import SliceFacts
-from odfchain.spark import several_slices
-from odfchain.spark.few_rows import INTERPRETED
+from odfchain.spark import stage
+from odfchain.spark.plans import INTERPRETED
 from odfchain.spark.session import SparkEngine
+from odfchain.workspace.read_slices import RecordedRows
 from tests.kit.keyed_inputs import COLUMNS, MERGES, releases
 from tests.kit.support import limit_slices, manifest
 
@@ -95,7 +95,7 @@ def test_it_is_as_if_it_were_one(
         runs.append(len(found))
         return cuts(found, max_bytes)
 
-    monkeypatch.setattr(several_slices, "cuts", counted)
+    monkeypatch.setattr(stage, "cuts", counted)
     path = tmp_path / "input.ndjson"
     for text in releases(kind):
         path.write_text(text)

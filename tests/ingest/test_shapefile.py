@@ -13,7 +13,7 @@ import pytest
 
 from odfchain.errors import BadInputError
 from odfchain.limits import INPUT
-from odfchain.model.sources import ReadStepEsriShapefile
+from odfchain.odf.sources import ReadStepEsriShapefile
 from odfchain.spark import shapefile
 from odfchain.spark.json_values import RecordError, json_text
 from odfchain.spark.shapefile import codec_of, find_layer

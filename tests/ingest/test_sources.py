@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
 from odfchain.errors import IngestError, UsageError
-from odfchain.model import events as ev
+from odfchain.odf import events as ev
 
 HEAD = "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: cities\n  kind: {kind}\n  metadata:\n"
 PUSH = "    - {{kind: AddPushSource, sourceName: {name}, read: {{kind: NdJson}}, merge: {{kind: Append}}}}\n"

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import ObjectCorruptedError
-from odfchain.ingest import transaction
-from odfchain.repo import recorded
-from odfchain.spark import input_files
+from odfchain.ingest import ingesting
+from odfchain.spark import executor_files
 from odfchain.spark.session import SparkEngine
+from odfchain.workspace import read_slices
 from tests.kit import shared_store
 from tests.kit.keyed_inputs import COLUMNS, MERGES, releases
 from tests.kit.shared_store import PREFIX, objects, wide_machine
@@ -29,9 +30,9 @@ BYTES = 2_048
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: SparkEngine) -> Iterator[SmallS3]:
     """A store on loopback that workers have credentials for; no input is taken for one of few rows, or small."""
     shared_store.environment(monkeypatch, tmp_path / "home")
-    monkeypatch.setattr(input_files, "CARRIED_BYTES", -1)
-    monkeypatch.setattr(transaction, "FEW_BYTES", -1)
-    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 1)
+    monkeypatch.setattr(executor_files, "CARRIED_BYTES", -1)
+    monkeypatch.setattr(ingesting, "FEW_BYTES", -1)
+    monkeypatch.setattr(read_slices, "_SMALLEST_DELTA", 1)
     with SmallS3() as store, shared_store.credentials_of_workers(engine):
         yield store
 
@@ -128,7 +129,7 @@ def test_a_slice_of_few_rows_is_written_by_the_driver_and_read_by_executors(
     wide: Workspace, store: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two files in one run the second one is compared with the first, which is not committed yet."""
-    monkeypatch.setattr(transaction, "FEW_BYTES", 1 << 20)
+    monkeypatch.setattr(ingesting, "FEW_BYTES", 1 << 20)
     (dataset,) = wide.add(manifest("{kind: Ledger, primaryKey: [city]}"))
     for name, text in (("a", "A,1\nB,2\n"), ("b", "B,2\nC,3\n")):
         (tmp_path / f"{name}.csv").write_text(f"city,population\n{text}")
@@ -156,6 +157,6 @@ def test_a_commit_by_executors_asks_no_more_of_the_store(
     asked = asked_for("B")
     assert len([each for each in asked if "/staging/" in each]) == 2, "put, and read by a worker"
     assert len(asked) == 7 + 4, "its folder is listed and removed; the rest as everywhere"
-    monkeypatch.setattr(input_files, "CARRIED_BYTES", path.stat().st_size)
+    monkeypatch.setattr(executor_files, "CARRIED_BYTES", path.stat().st_size)
     assert len(asked_for("C")) == 7, "as everywhere"
     assert wide["cities"].scan(["city"]).to_arrow()["city"].to_pylist() == ["A", "B", "C"]

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from odfchain.errors import BadInputError
-from odfchain.ingest.read.formats import open_input
-from odfchain.model.ddl import parse_ddl
-from odfchain.model.sources import ReadStepNdJson
+from odfchain.ingest.read_formats import open_input
+from odfchain.odf.schema import parse_ddl
+from odfchain.odf.sources import ReadStepNdJson
 from odfchain.spark.documents import LineFile
-from odfchain.spark.failure import explain
 from odfchain.spark.input_frames import first_bad_row
+from odfchain.spark.jobs import explain
 from odfchain.spark.json_values import ObjectLine, RecordError, parse_object
 from tests.kit.support import Result, manifest, unchanged
 
 if TYPE_CHECKING:
-    from odfchain.api import Workspace
+    from odfchain.api.workspace import Workspace
     from odfchain.spark.session import SparkEngine
 
 FIELDS = parse_ddl(("a BIGINT", "s STRING", "o STRUCT<x: INT>")).fields

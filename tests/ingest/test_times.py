@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Dataset, Workspace
-from odfchain.codec.raw_arrow import encode_raw_arrow
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
+from odfchain.odf.arrow_schema import encode_raw_arrow
 from tests.kit.support import Result, derivative, manifest, unchanged
 
 FINE = dt.datetime(2020, 1, 1, 10, 0, 0, 123456, tzinfo=dt.UTC)
@@ -136,10 +137,10 @@ def test_parquet(workspace: Workspace, tmp_path: Path, ingest: Ingest) -> None:
 def test_a_chain_that_declared_milliseconds_keeps_them(
     workspace: Workspace, tmp_path: Path, ingest: Ingest
 ) -> None:
-    from odfchain.model import events as ev
-    from odfchain.model.ddl import parse_ddl
-    from odfchain.model.timestamp import Timestamp
-    from odfchain.repo.commit import commit
+    from odfchain.odf import events as ev
+    from odfchain.odf.schema import parse_ddl
+    from odfchain.odf.times import Timestamp
+    from odfchain.workspace.commit import commit
 
     (dataset,) = workspace.add(manifest("{kind: Append}", '["city STRING", "t TIMESTAMP(6)"]'))
     system = (

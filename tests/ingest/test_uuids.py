@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Dataset, Workspace
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.model import events as ev
-from odfchain.model.ddl import parse_ddl
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
+from odfchain.odf import events as ev
+from odfchain.odf.arrow_schema import encode_raw_arrow
+from odfchain.odf.schema import parse_ddl
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.commit import commit
 from tests.kit.support import Result, derivative, manifest
 
 IDS = [uuid.UUID(int=number << 64 | 7) for number in range(1, 5)]

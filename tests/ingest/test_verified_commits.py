@@ -15,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError, IngestError, OdfchainError
 from odfchain.spark.session import SparkEngine
 from tests.kit.support import limit_slices, manifest, unchanged

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import AppendError, GuardError
 from odfchain.ingest.polling import PullStatus
-from odfchain.model.duration import Duration
-from odfchain.model.events import AddData
-from odfchain.model.sources import WatermarkRule
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.watermark import latest_believed, of_data, of_system_time
+from odfchain.odf.events import AddData
+from odfchain.odf.sources import WatermarkRule
+from odfchain.odf.times import Duration, Timestamp
+from odfchain.workspace.dataset_state import latest_believed, of_data, of_system_time
 from tests.kit.polled_sources import file_url, polled, touch
 from tests.kit.support import Result, unchanged
 

@@ -19,10 +19,10 @@ from odfchain.errors import (
     SchemaError,
 )
 from odfchain.ingest.schema_fit import fit
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.enums import TimeUnit
-from odfchain.model.sources import (
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.enums import TimeUnit
+from odfchain.odf.sources import (
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
@@ -33,7 +33,7 @@ from odfchain.model.sources import (
     ReadStepNdJson,
     ReadStepParquet,
 )
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.times import Timestamp
 from tests.kit.reader_harness import Harness
 from tests.kit.support import conformance
 

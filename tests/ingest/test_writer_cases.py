@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import BadInputError, IncompatibleSchemaError, NothingToCommitError
-from odfchain.ingest.writer_state import WriterState
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.enums import TimeUnit
-from odfchain.model.sources import (
+from odfchain.ingest.write import WriterState
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import encode_raw_arrow
+from odfchain.odf.enums import TimeUnit
+from odfchain.odf.sources import (
     FetchStepUrl,
     MergeStrategy,
     MergeStrategyAppend,
@@ -25,9 +25,9 @@ from odfchain.model.sources import (
     MergeStrategySnapshot,
     ReadStepNdJson,
 )
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.system_columns import SystemColumns
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.config import SystemColumns
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.commits import make_seeded
 from tests.kit.reader_harness import Harness, csv_step, merge_in_force, parquet_columns
 from tests.kit.support import ROOT, conformance, no_session
@@ -135,7 +135,7 @@ def check_round(
 
 def check_schema(event: ev.MetadataEvent, expected: list[list[str]], system_columns: SystemColumns) -> None:
     """As the case says, except for the two system columns that RFC-001 writes as the specification does."""
-    from odfchain.codec.raw_arrow import schema_of_event
+    from odfchain.odf.arrow_schema import schema_of_event
 
     assert isinstance(event, ev.SetDataSchema)
     schema = schema_of_event(event.raw_arrow_schema, event.schema)

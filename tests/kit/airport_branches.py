@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from odfchain.api import Workspace
-from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.api.workspace import Workspace
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.branch_rows import Row, branch, keyed, record
 
 AIRPORTS = (pa.field("iata", pa.string()), pa.field("name", pa.string()), pa.field("elevation", pa.int64()))

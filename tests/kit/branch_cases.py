@@ -41,19 +41,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odfchain.api import Workspace
-from odfchain.audit.checks import SIGNATURE
+from odfchain.api.workspace import Workspace
 from odfchain.audit.dataset_checks import verify_dataset
-from odfchain.codec.yaml_manifest import read_snapshots
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile, commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.merge_record import merges
-from odfchain.store.interfaces import HEAD
-from odfchain.store.local import LocalRefStore
+from odfchain.audit.report import SIGNATURE
+from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
+from odfchain.odf.manifests import read_snapshots
+from odfchain.odf.times import Timestamp
+from odfchain.storage.local import HEAD, LocalRefStore
+from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import merges
 from tests.kit import query_datasets
 from tests.kit.root_rows import schema_event, schema_with, staged_slice
 from tests.kit.support import FIXTURES, Result

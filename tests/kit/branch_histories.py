@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 import odfchain as odf
-from odfchain.branch.block_graph import BlockGraph
-from odfchain.branch.computing import Engine
-from odfchain.branch.diffing import Diff, diff
-from odfchain.ids.multihash import Multihash
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.points import opened_at
-from odfchain.repo.read_slices import read_state
+from odfchain.branches.branches import BlockGraph
+from odfchain.branches.diff import Diff, diff
+from odfchain.branches.executor import Engine
+from odfchain.odf.identity import Multihash
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.points import opened_at
+from odfchain.workspace.read_slices import read_state
 from tests.kit.branch_rows import Row, branch, keyed, record
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from odfchain.api import Workspace
-from odfchain.codec.yaml_manifest import read_snapshots
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.api.workspace import Workspace
+from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
+from odfchain.odf.manifests import read_snapshots
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.root_rows import schema_event, schema_with, staged_slice
 
 OPERATIONS = ("+A", "-R", "-C", "+C")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.merge_record import MergeRecord
-from odfchain.store.interfaces import HEAD
+from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
+from odfchain.storage.local import HEAD
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import MergeRecord
 from tests.kit.recorded_dataset import add, add_slice, slice_of
 from tests.kit.upkeep_scenes import head_of
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import AppendError, OdfchainError
-from odfchain.ids.multihash import Multihash
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
 from tests.kit.support import (
     T0,
     TWO_SCHEMAS,

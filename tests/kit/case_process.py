@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odfchain.digest.physical import hash_file
-from odfchain.engine.inprocess import SparkTransformEngine
-from odfchain.engine.interface import TransformEngine
-from odfchain.model.engine_messages import TransformRequest
+from odfchain.odf.engine_messages import TransformRequest
+from odfchain.odf.physical_hash import hash_file
 from odfchain.progress import SILENT
-from odfchain.slices.hashes import hash_parquet
+from odfchain.slices.reader import hash_parquet
 from odfchain.spark.session import SparkEngine
+from odfchain.transform.engine_interface import TransformEngine
+from odfchain.transform.spark_engine import SparkTransformEngine
 from tests.kit.transform_cases import SIGNED, Case, all_cases
 
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto"

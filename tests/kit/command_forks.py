@@ -100,7 +100,7 @@ def serve(path: str) -> None:
 
 
 if __name__ == "__main__":
-    from odfchain.imports import put_off_pandas
+    from odfchain.startup import put_off_pandas
 
     put_off_pandas()
     import pyarrow.parquet  # noqa: F401 - what odfchain puts off has to be put off before
@@ -108,7 +108,7 @@ if __name__ == "__main__":
 
     import odfchain.api.dataset
     import odfchain.audit.dataset_checks
-    import odfchain.cli.support.screen
+    import odfchain.cli.screen
     import odfchain.slices.reader
     import odfchain.transfer.sharing  # noqa: F401
     from odfchain.cli.main import run

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from odfchain.chain.chain import link_blocks
-from odfchain.digest.physical import hash_bytes
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile, commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.odf import events as ev
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.support import RAW_SCHEMA, seeded_id
 
 T = Timestamp.parse("2000-01-01T00:00:00Z")

@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 
 from odfchain.errors import OdfchainError
-from odfchain.model.sources import TransformSql
-from odfchain.spark.plan_session import PlanEngine, give_judge
-from odfchain.spark.session import SparkEngine
-from odfchain.sql.over_connect import run_queries_over_connect, session_for_queries
+from odfchain.odf.sources import TransformSql
+from odfchain.spark.query import run_queries_over_connect, session_for_queries
+from odfchain.spark.session import PlanEngine, SparkEngine, give_judge
 from tests.kit import query_corpus
 
 

@@ -7,20 +7,19 @@ from unittest import mock
 
 from odfchain.chain import chain
 from odfchain.chain.chain import MetadataChain
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.ids.refs import RemoteDatasetId
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.sources import SqlQueryStep, TransformSql
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.store.local import LocalObjectStore
-from odfchain.store.scratch import MemoryScratch
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import encode_raw_arrow
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias, RemoteDatasetId
+from odfchain.odf.sources import SqlQueryStep, TransformSql
+from odfchain.odf.times import Timestamp
+from odfchain.storage.fsio import MemoryScratch
+from odfchain.storage.local import LocalObjectStore
 from odfchain.transform.planner import PlannedStep, UpToDate, plan_next
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.support import T0, ChainBuilder, hash_of, seeded_id
 

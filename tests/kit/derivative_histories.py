@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odfchain.api import Workspace
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.api.workspace import Workspace
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit import root_rows
 from tests.kit.root_rows import MADE, START, records, schema_with
 

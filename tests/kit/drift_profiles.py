@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from odfchain.codec.document_bytes import canonical_bytes
+from odfchain.odf.canonical_json import canonical_bytes
 from tests.kit.made_profiles import DATASET, profile_of_table
 from tests.kit.snapshot_columns import type_of
 

@@ -16,10 +16,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow import types as t
 
-from odfchain.api import Dataset, Workspace
-from odfchain.codec.uuids import UUID_MARK
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
+from odfchain.odf.arrow_schema import UUID_MARK
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.commit import commit
 from tests.kit import query_datasets
 from tests.kit.support import ROOT
 

@@ -35,7 +35,7 @@ class FaultyCalls:
 @contextlib.contextmanager
 def faulty(fail_at: int | None, error: int = errno.ENOSPC, *, forever: bool = False) -> Iterator[FaultyCalls]:
     """Within the block, the storage layer's system calls go through a counter."""
-    from odfchain.store import fsio
+    from odfchain.storage import fsio
 
     faults = FaultyCalls(fail_at, error, forever=forever)
 

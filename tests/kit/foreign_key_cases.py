@@ -24,18 +24,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from odfchain.api import Workspace
-from odfchain.branch.foreign_keys import ForeignKeys
-from odfchain.branch.violations import Broken
+from odfchain.api.workspace import Workspace
+from odfchain.branches.foreign_keys import Broken, ForeignKeys
 from odfchain.errors import ForeignKeyError, OdfchainError
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.merge_record import merges
-from odfchain.repo.references import refs_of
-from odfchain.store.interfaces import HEAD
+from odfchain.odf import events as ev
+from odfchain.odf.times import Timestamp
+from odfchain.storage.local import HEAD
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import merges
+from odfchain.workspace.points import refs_of
 from tests.kit import query_datasets
 from tests.kit.branch_cases import run_here
 from tests.kit.root_rows import schema_event, schema_with, staged_slice
@@ -201,7 +200,7 @@ class Scene:
 
     def verify(self, place: str, expected: dict[str, Any]) -> None:
         """What check 18 says of a dataset."""
-        from odfchain.audit.checks import FOREIGN_KEYS
+        from odfchain.audit.report import FOREIGN_KEYS
 
         report = self.workspace[place.partition("@")[0]].verify()
         faults = [fault.message for fault in report.faults]

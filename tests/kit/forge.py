@@ -7,11 +7,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from odfchain.ids.keys import DatasetKey
-from odfchain.model.timestamp import Timestamp
-from odfchain.trust.canonical import canonical_json
-from odfchain.trust.jws import StatementType
-from odfchain.trust.signed_statements import Attestation, EngineUsed, SignedHead, Verdict
+from odfchain.chain.statements import Attestation, EngineUsed, SignedHead, StatementType, Verdict
+from odfchain.odf.canonical_json import canonical_json
+from odfchain.odf.identity import DatasetKey
+from odfchain.odf.times import Timestamp
 from tests.kit.support import hash_of
 
 OWNER, STRANGER = DatasetKey.generate(), DatasetKey.generate()

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from tests.kit.processes import ODFCHAIN, TIMEOUT
 from tests.kit.support import manifest
 

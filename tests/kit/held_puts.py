@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from odfchain.serve import smart_pushes
-from odfchain.transfer.incoming import Incoming
-from odfchain.transfer.public_layout import ObjectKey
+from odfchain.transfer import node_pushes
+from odfchain.transfer.public_layout import Incoming, ObjectKey
 
 PIECE = 5 << 18
 """Of so many bytes that are sent the node takes the most, a megabyte at least [bytes]."""
@@ -63,7 +62,7 @@ class Watched:
         """Those of which something was written, by the time of that."""
         self.ended = 0
         """Requests that were answered, or given up [count]."""
-        append, receive = smart_pushes._append, smart_pushes._receive
+        append, receive = node_pushes._append, node_pushes._receive
 
         def noting(incoming: Incoming, pieces: list[bytes]) -> None:
             append(incoming, pieces)
@@ -80,8 +79,8 @@ class Watched:
                     self.ended += 1
                     self._changed.notify_all()
 
-        monkeypatch.setattr(smart_pushes, "_append", noting)
-        monkeypatch.setattr(smart_pushes, "_receive", ending)
+        monkeypatch.setattr(node_pushes, "_append", noting)
+        monkeypatch.setattr(node_pushes, "_receive", ending)
 
     def until_written(self, file: int, count: int) -> None:
         """Until so many bytes of a file, by its number, are written."""

@@ -8,13 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odfchain.api import Workspace
-from odfchain.codec.arrow import from_arrow
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.model import events as ev
-from odfchain.model import sources as src
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.api.workspace import Workspace
+from odfchain.odf import events as ev
+from odfchain.odf import sources as src
+from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.recorded_dataset import add
 from tests.kit.root_rows import slice_of
 from tests.kit.support import T0, hash_of, seeded_id

@@ -16,12 +16,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Self
 
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.odf import events as ev
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKind
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.recorded_dataset import schema_event, slice_of
 from tests.kit.scenario import Chain, time_of
 from tests.kit.support import seeded_id

@@ -7,8 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from odfchain.spark.geo import FeatureCollection
-from odfchain.spark.json_records import JsonArray
+from odfchain.spark.json_values import FeatureCollection, JsonArray
 
 NUMBERS = [
     "0", "-0", "7", "-12", "1.50", "-0.0", "1e5", "1E-7", "0.0000001", "-1e400", "12345678901234567890123",

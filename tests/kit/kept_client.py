@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.spark.job import run_job
+from odfchain.spark.jobs import run_job
 from odfchain.spark.session import SparkEngine
 
 if TYPE_CHECKING:

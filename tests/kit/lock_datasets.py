@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 import odfchain as odf
-from odfchain.api.templates import manifest_template
+from odfchain.api.definitions import manifest_template
 from tests.kit import query_datasets
 
 COLUMNS = [

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from odfchain.ids.multihash import Multihash
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.store.scratch import LocalScratch
+from odfchain.odf.identity import Multihash
+from odfchain.storage.fsio import LocalScratch
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.opened_files import opened_files
 
 _MAKER = Path(__file__).parent.parent.parent / "bench" / "long_chain.py"

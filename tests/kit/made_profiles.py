@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from odfchain.digest.physical import hash_bytes
-from odfchain.profile.languages import library
-from odfchain.profile.profile_document import ProfileFacts, profile_document
-from odfchain.profile.totals import Totals
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.profiles.document import ProfileFacts, library, profile_document
+from odfchain.profiles.totals import Totals
 
 DATASET = "did:odf:fed01" + "0" * 64
 DESCRIPTIVE: dict[str, Any] = {

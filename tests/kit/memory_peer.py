@@ -6,15 +6,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from odfchain.digest.physical import hash_bytes, hash_file
+from odfchain.chain.signing import SignedFile
 from odfchain.errors import CorruptedPeerError, TransferError
-from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import hash_bytes, hash_file
 from odfchain.progress import Progress
-from odfchain.smart.block_batch import RawBlock
-from odfchain.store.fsio import FileState
+from odfchain.storage.fsio import FileState
+from odfchain.transfer.block_batch import RawBlock
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind
-from odfchain.trust.parties import SignedFile
 from tests.kit.scenario import Chain
 
 WHERE = "memory://peer/"

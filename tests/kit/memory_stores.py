@@ -9,11 +9,10 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from odfchain.digest.physical import hash_bytes
 from odfchain.errors import InvalidIdError, ObjectCorruptedError, ObjectNotFoundError
-from odfchain.ids.multihash import Multihash
-from odfchain.store.interfaces import check_object_name
-from odfchain.store.local import _REF_NAME, conflict
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.storage.local import _REF_NAME, check_object_name, conflict
 
 
 class MemoryObjectStore:

@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odfchain.model.sources import (
+from odfchain.odf.sources import (
     ReadStep,
     ReadStepCsv,
     ReadStepEsriShapefile,

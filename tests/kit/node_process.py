@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from odfchain.serve.token_file import TokenFile
+from odfchain.transfer.access_tokens import TokenFile
 
 COMMAND = str(Path(sys.executable).with_name("odfchain"))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import odfchain as odf
-from odfchain.query.answer import Answer, read_answer
+from odfchain.query.answers import Answer, read_answer
 from tests.kit.support import FIXTURES, conformance
 
 FOLDER = FIXTURES / "data" / "reference-node" / "types"

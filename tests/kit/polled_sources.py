@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from odfchain.api import Dataset, Workspace
-from odfchain.model.timestamp import Timestamp
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
+from odfchain.odf.times import Timestamp
 
 MANIFEST = """\
 kind: DatasetSnapshot

@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from odfchain.api import Workspace
-from odfchain.spark.class_archive import PATH_VARIABLE, pyspark_folder
+from odfchain.api.workspace import Workspace
+from odfchain.spark.gateway import PATH_VARIABLE, pyspark_folder
 from odfchain.spark.java import find_java
 from tests.kit.support import Result, manifest
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 import xxhash
 from pyarrow import types as t
 
-from odfchain.model.timestamp import Timestamp
-from odfchain.profile.encoded_column import encoded
+from odfchain.odf.times import Timestamp
+from odfchain.profiles.value_counts import encoded
 
 TINY, HUGE = 5e-324, 1.7976931348623157e308
 WORDS = (

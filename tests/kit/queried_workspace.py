@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from odfchain.api import Workspace
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.api.workspace import Workspace
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 
 BIG = (1 << 63) + 5

@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from odfchain.api import Workspace
-from odfchain.codec.yaml_manifest import read_snapshots
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile, commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.api.workspace import Workspace
+from odfchain.odf import events as ev
+from odfchain.odf.manifests import read_snapshots
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.root_rows import schema_event, schema_with, staged_slice
 
 TYPES = {

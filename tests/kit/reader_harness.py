@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from odfchain.ingest.merge_strategies import takes_operations
-from odfchain.ingest.read.formats import declared_schema, open_input
-from odfchain.ingest.read.inference import fix_up
-from odfchain.ingest.write import write_input
-from odfchain.ingest.writer_state import WriteOptions, WriterState, Written
-from odfchain.model.events import MetadataEvent, SourceState
-from odfchain.model.sources import MergeStrategy, MergeStrategyAppend, ReadStep, ReadStepCsv
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.ingest.read_formats import declared_schema, open_input
+from odfchain.ingest.schema_fit import fix_up
+from odfchain.ingest.write import WriteOptions, WriterState, Written, write_input
+from odfchain.odf.events import MetadataEvent, SourceState
+from odfchain.odf.sources import MergeStrategy, MergeStrategyAppend, ReadStep, ReadStepCsv
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.commits import make_seeded
 
 if TYPE_CHECKING:

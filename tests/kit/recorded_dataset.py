@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from odfchain.chain.chain import link_blocks
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.odf import events as ev
+from odfchain.odf.arrow_schema import encode_raw_arrow
+from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
 from odfchain.slices.writer import SliceSpec, write_slice
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 
 VOCABULARY = ev.DatasetVocabulary()
 TIME = pa.timestamp("ms", "UTC")
@@ -51,7 +51,7 @@ def slice_of(dataset: DatasetFiles, start: int, cities: list[str]) -> ev.DataSli
 
 def schema_event() -> ev.SetDataSchema:
     """The schema of the slices."""
-    from odfchain.codec.arrow import from_arrow
+    from odfchain.odf.arrow_schema import from_arrow
 
     return ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA)))
 

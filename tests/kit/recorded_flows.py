@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from odfchain.smart.block_batch import unpacked
-from odfchain.smart.message_text import message_of
-from odfchain.smart.smart_messages import PulledBlocks
+from odfchain.transfer.block_batch import unpacked
+from odfchain.transfer.message_text import message_of
+from odfchain.transfer.smart_messages import PulledBlocks
 
 ROOT = Path("fixtures/conformance")
 

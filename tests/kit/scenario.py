@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from odfchain.codec.blocks import block_hash, encode_block
-from odfchain.digest.physical import hash_bytes
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.metadata_block import MetadataBlock
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.store.interfaces import HEAD
+from odfchain.odf import events as ev
+from odfchain.odf.block_codec import block_hash, encode_block
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import MetadataBlock
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.times import Timestamp
+from odfchain.storage.local import HEAD
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.support import RAW_SCHEMA, conformance, seeded_id
 
 ROWS = 10

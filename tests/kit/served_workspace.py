@@ -11,16 +11,16 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from odfchain.chain.chain import link_blocks
-from odfchain.codec.blocks import decode_block
-from odfchain.digest.physical import hash_bytes
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.metadata_block import DatasetSnapshot
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.odf import events as ev
+from odfchain.odf.block_codec import decode_block
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import DatasetSnapshot
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.physical_hash import hash_bytes
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.support import RAW_SCHEMA
 
 

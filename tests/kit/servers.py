@@ -14,11 +14,11 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
-from odfchain.ingest.fetch.fetcher import FetchContext
+from odfchain.ingest.fetching import FetchContext
 from odfchain.limits import FetchLimits
-from odfchain.model.events import SourceState
-from odfchain.model.timestamp import Timestamp
-from odfchain.net.retry import Timing
+from odfchain.odf.events import SourceState
+from odfchain.odf.times import Timestamp
+from odfchain.storage.http_rules import Timing
 
 CSV37 = b"city,population\nA,1000\nB,2000\nC,3000\n"
 MODIFIED = "Wed, 21 Oct 2015 07:28:00 GMT"

@@ -13,18 +13,18 @@ import pyarrow as pa
 import pytest
 
 import odfchain as odf
-from odfchain.api import Workspace
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile, commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.api.workspace import Workspace
+from odfchain.odf import events as ev
+from odfchain.odf.times import Timestamp
 from odfchain.spark.session import SparkEngine, session_beside
-from odfchain.transfer.object_space import STORE_LIMITS
+from odfchain.transfer.object_peer import STORE_LIMITS
+from odfchain.transfer.object_workspace import SharedWorkspace
 from odfchain.transfer.public_layout import PeerUrl
-from odfchain.transfer.shared_workspace import SharedWorkspace
 from odfchain.transfer.store_files import StoreFiles
+from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.root_rows import MADE, START, add_root, records, schema_with, staged_slice
 from tests.kit.small_s3 import SmallS3
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from odfchain.ids.keys import DatasetKey
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.chain.remote_signatures import SignaturePolicy
+from odfchain.chain.statements import SignedHead, sign_head
+from odfchain.odf import events as ev
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import DatasetKey
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.pulling import SyncOptions
 from odfchain.transfer.sharing import Pulled, Sharing
-from odfchain.transfer.sync import SyncOptions
-from odfchain.trust.signature_policy import SignaturePolicy
-from odfchain.trust.signed_statements import SignedHead, sign_head
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import forge
 from tests.kit.scenario import Chain
 from tests.kit.support import RAW_SCHEMA, tree_of

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odfchain.cli.engine import ended_by_sigterm, serve_until_ended
-from odfchain.engine.interface import Executed
-from odfchain.engine.remote.service import serve
-from odfchain.model.data_schema import DataSchema
-from odfchain.model.engine_messages import RawQueryRequest, TransformRequest, TransformRequestInput
-from odfchain.model.events import OffsetInterval
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest, TransformRequestInput
+from odfchain.odf.events import OffsetInterval
+from odfchain.odf.schema import DataSchema
+from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
+from odfchain.transform.engine_interface import Executed
+from odfchain.transform.engine_service import serve
 
 PATIENCE = 30
 

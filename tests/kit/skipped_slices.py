@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.model import events as ev
-from odfchain.repo.commit import StagedFile, commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.api.workspace import Workspace
+from odfchain.odf import events as ev
+from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.root_rows import MADE, START, add_root, records, schema_event, schema_with, slice_of
 
 SIGNED_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0000))[0]
@@ -144,5 +144,5 @@ def _literal(chance: random.Random, name: str) -> str:
 def without_skipping() -> Iterator[None]:
     """Everything is read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("odfchain.repo.needed_slices.may_match", lambda *_, **__: True)
+        patch.setattr("odfchain.workspace.needed_slices.may_match", lambda *_, **__: True)
         yield

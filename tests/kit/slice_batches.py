@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odfchain.model.events import DatasetVocabulary
+from odfchain.odf.events import DatasetVocabulary
 from odfchain.slices.writer import SliceSpec
 
 VOCABULARY = DatasetVocabulary()

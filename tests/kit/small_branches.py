@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import odfchain as odf
-from odfchain.model.events import AddData
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.merge_record import MergeRecord
+from odfchain.odf.events import AddData
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import MergeRecord
 from tests.kit import query_datasets
 
 DAYS = [f"2026-01-0{day}T12:00:00Z" for day in range(1, 6)]

@@ -14,18 +14,18 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.token_file import TokenFile
-from odfchain.smart.block_batch import RawBlock, packed
-from odfchain.smart.message_text import document_of
-from odfchain.smart.smart_messages import BlocksBatch, PushedBlocks
-from odfchain.transfer.open import PeerOptions, open_writable
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.access_tokens import TokenFile
+from odfchain.transfer.block_batch import RawBlock, packed
+from odfchain.transfer.message_text import document_of
+from odfchain.transfer.open_peer import PeerOptions, open_writable
 from odfchain.transfer.public_layout import ObjectKind, PeerUrl
 from odfchain.transfer.pushing import PushOptions, PushOutcome, push_dataset
+from odfchain.transfer.smart_messages import BlocksBatch, PushedBlocks
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.scenario import Chain
 
 CITIES = DatasetAlias.parse("cities")

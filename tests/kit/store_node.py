@@ -9,16 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from odfchain.errors import (
-    DatasetNotFoundError,
-)
-from odfchain.ids.names import DatasetAlias
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.server import RepositoryServer
-from odfchain.serve.token_file import TokenFile
-from odfchain.transfer.object_space import STORE_LIMITS
+from odfchain.errors import DatasetNotFoundError
+from odfchain.odf.names import DatasetAlias
+from odfchain.transfer.access_tokens import TokenFile
+from odfchain.transfer.object_peer import STORE_LIMITS
+from odfchain.transfer.object_workspace import SharedWorkspace
 from odfchain.transfer.public_layout import PeerUrl
-from odfchain.transfer.shared_workspace import SharedWorkspace
+from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.scenario import Chain, chain_of, extend
 from tests.kit.served_workspace import ask
 from tests.kit.shared_store import machine

@@ -9,17 +9,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from odfchain.codec.binding import field_types
-from odfchain.codec.tree import properties_of
-from odfchain.ids.did import DatasetId
-from odfchain.ids.multicodec import Multicodec
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.ids.refs import DatasetRefAny, parse_ref_any
-from odfchain.model import data_schema, events
-from odfchain.model.data_schema import ExtraAttributes
-from odfchain.model.metadata_block import MetadataBlock
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf import events, schema
+from odfchain.odf.block_codec import field_types
+from odfchain.odf.events import MetadataBlock
+from odfchain.odf.identity import DatasetId, Multicodec, Multihash
+from odfchain.odf.names import DatasetAlias, DatasetRefAny, parse_ref_any
+from odfchain.odf.schema import ExtraAttributes
+from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import properties_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 HASH = st.binary(min_size=32, max_size=32).map(lambda d: Multihash(Multicodec.SHA3_256, d))
@@ -47,9 +44,7 @@ _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     ExtraAttributes: st.dictionaries(TEXT, JSON, max_size=3).map(ExtraAttributes),
 }
 _SIMPLE_TYPES = [
-    cls()
-    for cls in typing.get_args(data_schema.DataType)
-    if not field_types(cls) or cls is data_schema.DataTypeTime
+    cls() for cls in typing.get_args(schema.DataType) if not field_types(cls) or cls is schema.DataTypeTime
 ]
 
 
@@ -59,7 +54,7 @@ def values(hint: Any, depth: int = 0) -> st.SearchStrategy[Any]:
         return st.integers(hint.start, hint.stop - 1)
     if hint in _LEAVES:
         return _LEAVES[hint]
-    if hint == data_schema.DataType and depth > 3:
+    if hint == schema.DataType and depth > 3:
         return st.sampled_from(_SIMPLE_TYPES)
     if typing.get_origin(hint) is tuple:
         return st.lists(st.deferred(lambda: values(typing.get_args(hint)[0], depth + 1)), max_size=3).map(

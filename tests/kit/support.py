@@ -11,29 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odfchain.chain.chain import MetadataChain
-from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import AppendError, ChainError, ObjectNotFoundError, OdfchainError, RefConflictError
-from odfchain.ids.did import DatasetId
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.refs import RemoteDatasetId
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.metadata_block import MetadataBlock
-from odfchain.model.sources import (
-    FetchStepUrl,
-    MergeStrategyAppend,
-    ReadStepNdJson,
-    SqlQueryStep,
-    TransformSql,
-)
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import encode_raw_arrow
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import MetadataBlock
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import RemoteDatasetId
+from odfchain.odf.sources import FetchStepUrl, MergeStrategyAppend, ReadStepNdJson, SqlQueryStep, TransformSql
+from odfchain.odf.times import Timestamp
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfchain.api import Dataset, Workspace
+    from odfchain.api.dataset import Dataset
+    from odfchain.api.workspace import Workspace
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "fixtures"
@@ -148,7 +142,7 @@ class ChainBuilder:
 
 def hash_of(text: str) -> Multihash:
     """The sha3-256 multihash of a label."""
-    from odfchain.digest.physical import hash_bytes
+    from odfchain.odf.physical_hash import hash_bytes
 
     return hash_bytes(text.encode())
 
@@ -334,7 +328,7 @@ def manifest(
 
 def of_others(workspace: Workspace, text: str) -> Dataset:
     """A dataset as it may come from elsewhere: its definition only keeps the rules of blocks."""
-    from odfchain.codec.yaml_manifest import read_snapshots
+    from odfchain.odf.manifests import read_snapshots
 
     (snapshot,) = read_snapshots(text)
     return workspace[workspace._files.create(snapshot).alias]

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from odfchain.errors import QueryError
-from odfchain.model.sources import TransformSql
+from odfchain.odf.sources import TransformSql
+from odfchain.spark.query import check_queries, run_queries
 from odfchain.spark.session import SparkEngine
-from odfchain.sql.query import check_queries, run_queries
 from tests.kit.query_corpus import SCHEMA, TABLES, own, shared
 
 FIRST, LAST = "mark-first", "mark-last"

@@ -18,12 +18,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odfchain.engine.engine_version import EngineRules
-from odfchain.ids.names import DatasetAlias
-from odfchain.model.engine_messages import RawQueryRequest, TransformRequest, TransformRequestInput, Watermark
-from odfchain.model.events import DatasetVocabulary, OffsetInterval
-from odfchain.model.sources import SqlQueryStep, TemporalTable, TransformSql
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest, TransformRequestInput, Watermark
+from odfchain.odf.events import DatasetVocabulary, OffsetInterval
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.sources import SqlQueryStep, TemporalTable, TransformSql
+from odfchain.odf.times import Timestamp
+from odfchain.transform.engine_interface import EngineRules
 from tests.kit.support import conformance, seeded_id
 
 MS = pa.timestamp("ms", "UTC")

@@ -12,20 +12,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.chain.chain import link_blocks
-from odfchain.ids.did import DatasetId
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.ids.refs import RemoteDatasetId
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.metadata_block import DatasetSnapshot
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.read_slices import read_all
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.odf import events as ev
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import DatasetSnapshot
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import DatasetAlias, RemoteDatasetId
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.read_slices import read_all
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.recorded_dataset import add_slice, schema_event
 from tests.kit.support import IMPORTABLE, set_transform
 
@@ -164,10 +162,10 @@ _LOOP = """
     import json, os, shutil, signal, sys
     from pathlib import Path
     from tests.kit import upkeep_scenes as scenes
-    import odfchain.slices.writer, odfchain.upkeep.soft, odfchain.upkeep.repair, odfchain.upkeep.garbage  # once, not in each child
-    import odfchain.api.merging_branches, odfchain.branch.merging, odfchain.audit.dataset_checks
-    import odfchain.trust.signed_statements, odfchain.slices.hashes, odfchain.transfer.folder_peer, odfchain.transfer.sharing
-    from odfchain.repo.workspace_files import WorkspaceFiles
+    import odfchain.slices.writer, odfchain.upkeep.compact, odfchain.upkeep.fsck, odfchain.upkeep.garbage  # once, not in each child
+    import odfchain.api.branching, odfchain.branches.merging, odfchain.audit.dataset_checks
+    import odfchain.chain.statements, odfchain.slices.reader, odfchain.transfer.folder_peer, odfchain.transfer.sharing
+    from odfchain.workspace.workspace_files import WorkspaceFiles
 
     template, target, work = Path(sys.argv[1]), Path(sys.argv[2]), scenes.OPERATIONS[sys.argv[3]]
     CALLS = ("link", "replace", "rename", "unlink", "mkdir", "rmdir", "utime", "fsync")

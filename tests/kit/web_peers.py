@@ -19,10 +19,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Protocol
 
-from odfchain.digest.physical import hash_bytes
-from odfchain.ids.multihash import Multihash
+from odfchain.chain.signing import SignedFile
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import hash_bytes
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
-from odfchain.trust.parties import SignedFile
 
 
 class Place(Protocol):

@@ -54,11 +54,11 @@ if __name__ == "__main__":
     import pyarrow.parquet  # noqa: F401
 
     import odfchain.audit.dataset_checks
-    import odfchain.codec.arrow
-    import odfchain.digest.logical
-    import odfchain.slices.hashes
+    import odfchain.odf.arrow_schema
+    import odfchain.odf.logical_hash
+    import odfchain.slices.reader
     import odfchain.transfer.http_peer  # noqa: F401
-    from odfchain import conformance
+    from odfchain.cli import conformance
 
     gc.freeze()  # memory that no run writes to is not copied
     serve()

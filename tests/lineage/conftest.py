@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.ids.multibase import encode_base16
-from odfchain.ids.names import DatasetAlias
-from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.api.workspace import Workspace
+from odfchain.odf.identity import encode_base16
+from odfchain.odf.names import DatasetAlias
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.support import seeded_id
 
 

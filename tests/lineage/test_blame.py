@@ -11,17 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
+from odfchain.audit.blame import Blame, blame_document, blame_records, blame_tree
+from odfchain.audit.origins import Locator
 from odfchain.errors import BrokenChainError, ObjectCorruptedError, SchemaError, UsageError
 from odfchain.limits import LineageLimits
-from odfchain.lineage.blame_document import blame_document, blame_tree
-from odfchain.lineage.locate import Locator
-from odfchain.lineage.provenance import Blame, blame_records
-from odfchain.model import events as ev
-from odfchain.model.sources import MergeStrategySnapshot, ReadStepCsv
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.transfer.partial import set_selection
-from odfchain.transfer.slice_files import Selection
+from odfchain.odf import events as ev
+from odfchain.odf.sources import MergeStrategySnapshot, ReadStepCsv
+from odfchain.transfer.slice_files import Selection, set_selection
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit import derived_dataset as derived
 from tests.kit.derivation import Derived, Root, transform_of
 from tests.kit.support import Result, polling, push, seeded_id

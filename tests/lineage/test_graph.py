@@ -11,20 +11,17 @@ from typing import Any
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.cli.support.trees import print_trees
-from odfchain.ids.refs import RemoteDatasetId
+from odfchain.api.workspace import Workspace
+from odfchain.audit.drawings import layout_of, quoted, to_dot, to_html
+from odfchain.audit.lineage import Edge, Graph, InputUse, Node, NodeState, graph_document, trees_of
+from odfchain.cli.screen import print_trees
 from odfchain.limits import LINEAGE
-from odfchain.lineage.drawing import layout_of
-from odfchain.lineage.graph import Edge, Graph, InputUse, Node, NodeState
-from odfchain.lineage.graph_document import graph_document, trees_of
-from odfchain.lineage.render_dot import quoted, to_dot
-from odfchain.lineage.render_html import to_html
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.sources import SqlQueryStep, TransformSql
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.transfer.aliases import AliasKind, add_alias
+from odfchain.odf import events as ev
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.names import RemoteDatasetId
+from odfchain.odf.sources import SqlQueryStep, TransformSql
+from odfchain.transfer.sharing import AliasKind, add_alias
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.derivation import Derived, Grown, Root, transform_of
 from tests.kit.support import Result, manifest, seeded_id
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.lineage.render_dot import to_dot
-from odfchain.lineage.render_html import to_html
+from odfchain.audit.drawings import to_dot, to_html
 from tests.kit.hostile_dataset import make_workspace
 
 _LINE = re.compile(

@@ -7,18 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
+from odfchain.audit.lineage import Definition
 from odfchain.errors import DatasetNotFoundError
-from odfchain.lineage.queries import Definition
-from odfchain.model import events as ev
-from odfchain.model.sources import (
-    FetchStepUrl,
-    MergeStrategyLedger,
-    ReadStepCsv,
-    SqlQueryStep,
-    TransformSql,
-)
-from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.odf import events as ev
+from odfchain.odf.sources import FetchStepUrl, MergeStrategyLedger, ReadStepCsv, SqlQueryStep, TransformSql
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.derivation import Derived, Grown, Root, transform_of
 from tests.kit.support import Result, polling, push, seeded_id
 

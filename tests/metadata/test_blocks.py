@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from odfchain.codec.blocks import block_hash, decode_block, decode_header, encode_block, open_manifest
-from odfchain.codec.tree import from_tree, to_tree
-from odfchain.codec.yaml_manifest import block_document, read_block
-from odfchain.codec.yaml_writer import dump_json, dump_yaml
 from odfchain.errors import CodecError, DecodeError, UnsupportedVersionError
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf import events as ev
+from odfchain.odf.block_codec import block_hash, decode_block, decode_header, encode_block, open_manifest
+from odfchain.odf.identity import Multihash
+from odfchain.odf.manifests import block_document, read_block
+from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import from_tree, to_tree
+from odfchain.odf.yaml import dump_json, dump_yaml
 from tests.kit.block_vectors import FILE, vectors
 from tests.kit.strategies import BLOCKS
 
 
 @pytest.mark.parametrize(("tree", "version", "digest", "hex_bytes"), vectors())
 def test_vector(tree: dict[str, Any], version: int, digest: str, hex_bytes: str | None) -> None:
-    from odfchain.model.metadata_block import MetadataBlock
+    from odfchain.odf.events import MetadataBlock
 
     block = from_tree(MetadataBlock, tree)
     data = encode_block(block, version)
@@ -79,7 +79,7 @@ def test_round_trip_of_any_block_through_documents(block: Any) -> None:
 
 @pytest.mark.parametrize("number", [-1, 2**64])
 def test_numbers_that_do_not_fit_are_refused(number: int) -> None:
-    from odfchain.model.metadata_block import MetadataBlock
+    from odfchain.odf.events import MetadataBlock
 
     block = MetadataBlock(system_time=Timestamp(0), sequence_number=number, event=ev.SetInfo())
     with pytest.raises(CodecError):
@@ -87,7 +87,7 @@ def test_numbers_that_do_not_fit_are_refused(number: int) -> None:
 
 
 def test_text_that_utf8_cannot_hold_is_refused() -> None:
-    from odfchain.model.metadata_block import MetadataBlock
+    from odfchain.odf.events import MetadataBlock
 
     block = MetadataBlock(system_time=Timestamp(0), sequence_number=0, event=ev.SetInfo(description="\ud800"))
     with pytest.raises(CodecError):
@@ -96,7 +96,7 @@ def test_text_that_utf8_cannot_hold_is_refused() -> None:
 
 def test_unknown_slots_are_ignored() -> None:
     """A newer writer may append fields; the block still reads, and its hash is over the bytes as they are."""
-    from odfchain.codec.builder import FlatBufferBuilder
+    from odfchain.odf.flatbuffers import FlatBufferBuilder
 
     builder = FlatBufferBuilder()
     text = builder.string("from the future")
@@ -130,10 +130,9 @@ def test_unknown_slots_are_ignored() -> None:
 
 
 def test_engine_messages_round_trip() -> None:
-    from odfchain.codec.decoder import Decoder
-    from odfchain.codec.encoder import Encoder
-    from odfchain.codec.fbs import load_fbs
-    from odfchain.model import engine_messages as engine
+    from odfchain.odf import engine_messages as engine
+    from odfchain.odf.block_codec import Decoder, Encoder
+    from odfchain.odf.flatbuffers import load_fbs
     from tests.kit.strategies import dataclass
 
     encoder, decoder = Encoder(load_fbs("odf.fbs"), 4), Decoder(load_fbs("odf.fbs"))
@@ -158,7 +157,7 @@ def test_missing_required_field_is_named() -> None:
 
 
 def _empty_block() -> bytes:
-    from odfchain.codec.builder import FlatBufferBuilder
+    from odfchain.odf.flatbuffers import FlatBufferBuilder
 
     inner = FlatBufferBuilder()
     content = inner.finish(inner.end_table(inner.size, []))

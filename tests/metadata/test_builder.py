@@ -9,7 +9,7 @@ import flatbuffers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.codec.builder import FlatBufferBuilder
+from odfchain.odf.flatbuffers import FlatBufferBuilder
 
 # A tree of tables: (scalars as (slot, width, value), children as strings, bytes, or tables)
 SCALAR = st.tuples(st.sampled_from([1, 2, 4, 8]), st.integers(1, 250))

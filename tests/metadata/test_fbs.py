@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from odfchain.codec.binding import dataclass_of, enum_of, field_types, wrapped_union
-from odfchain.codec.fbs import SCALARS, FieldKind, load_fbs, parse_fbs
 from odfchain.errors import CodecError
+from odfchain.odf.block_codec import dataclass_of, enum_of, field_types, wrapped_union
+from odfchain.odf.flatbuffers import SCALARS, FieldKind, load_fbs, parse_fbs
 from tests.kit.support import conformance
 
 ODF = load_fbs("odf.fbs")

@@ -16,12 +16,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from odfchain.codec.blocks import decode_block, decode_header, encode_block, open_manifest
-from odfchain.codec.builder import FlatBufferBuilder
-from odfchain.codec.flatbuffer import FlatBuffer
-from odfchain.codec.raw_arrow import decode_raw_arrow
 from odfchain.errors import CodecError, DecodeError
 from odfchain.limits import Limits
+from odfchain.odf.arrow_schema import decode_raw_arrow
+from odfchain.odf.block_codec import decode_block, decode_header, encode_block, open_manifest
+from odfchain.odf.flatbuffers import FlatBuffer, FlatBufferBuilder
 from tests.kit.strategies import BLOCKS
 from tests.kit.support import conformance
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.errors import ManifestError, TransformError
-from odfchain.model.events import SetTransform
-from odfchain.model.query_options import lateness_option, split_version
-from odfchain.transform.definition import with_versions
+from odfchain.odf.events import SetTransform
+from odfchain.odf.manifests import read_snapshots
+from odfchain.odf.transform_options import lateness_option, split_version
+from odfchain.transform.catch_up import with_versions
 
 MANIFEST = """
 kind: DatasetSnapshot

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from odfchain.codec.resources import _LEFT_OUT, _REFUSED
-from odfchain.codec.yaml_manifest import read_definitions, read_snapshots
 from odfchain.errors import ManifestError
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.odf.manifests import _LEFT_OUT, _REFUSED, read_definitions, read_snapshots
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.support import FIXTURES
 
 CASES: list[dict[str, Any]] = json.loads((FIXTURES / "resources.json").read_text(encoding="utf-8"))["cases"]

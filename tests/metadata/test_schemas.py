@@ -11,14 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.chain.schema_rules import canonical
-from odfchain.codec.arrow import from_arrow, to_arrow
-from odfchain.codec.raw_arrow import decode_raw_arrow, encode_raw_arrow, schema_of_event
-from odfchain.codec.uuids import with_extensions, without_extensions
+from odfchain.chain.rules import canonical
 from odfchain.errors import CodecError, SchemaError
-from odfchain.model import data_schema as ds
-from odfchain.model.ddl import format_ddl, parse_ddl
-from odfchain.model.enums import TimeUnit
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import (
+    decode_raw_arrow,
+    encode_raw_arrow,
+    from_arrow,
+    schema_of_event,
+    to_arrow,
+    with_extensions,
+    without_extensions,
+)
+from odfchain.odf.enums import TimeUnit
+from odfchain.odf.schema import format_ddl, parse_ddl
 from tests.kit.support import conformance
 
 SIMPLE = [

@@ -7,11 +7,11 @@ import json
 import jsonschema
 import pytest
 
-from odfchain.codec.yaml_manifest import METADATA_EVENT, read_manifest, read_snapshots
-from odfchain.codec.yaml_reader import read_document
 from odfchain.errors import InvalidIdError, ManifestError
-from odfchain.model.duration import Duration
-from odfchain.model.sources import WatermarkRule
+from odfchain.odf.manifests import METADATA_EVENT, read_manifest, read_snapshots
+from odfchain.odf.sources import WatermarkRule
+from odfchain.odf.times import Duration
+from odfchain.odf.yaml import read_document
 from tests.kit.support import ROOT
 
 DAY = 86_400_000

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import SchemaError
-from odfchain.model.time_format import check_date_format, check_timestamp_format, java_format
+from odfchain.odf.times import check_date_format, check_timestamp_format, java_format
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import InvalidIdError
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.times import Timestamp
 
 NS = st.integers(-62_135_596_800 * 10**9, 253_402_300_799 * 10**9 + 999_999_999)
 

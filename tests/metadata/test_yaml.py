@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.codec.extra import dump_attributes, load_attributes
-from odfchain.codec.tree import from_tree, to_tree
-from odfchain.codec.yaml_manifest import (
+from odfchain.errors import ManifestError
+from odfchain.limits import Limits
+from odfchain.odf import enums, events, schema, sources
+from odfchain.odf.block_codec import dump_attributes, load_attributes
+from odfchain.odf.manifests import (
     DATASET_SNAPSHOT,
     METADATA_BLOCK,
     METADATA_EVENT,
@@ -22,20 +24,17 @@ from odfchain.codec.yaml_manifest import (
     read_snapshots,
     snapshot_document,
 )
-from odfchain.codec.yaml_reader import Document, read_document, read_documents
-from odfchain.codec.yaml_writer import dump_json, dump_yaml
-from odfchain.errors import ManifestError
-from odfchain.limits import Limits
-from odfchain.model import data_schema, enums, events, sources
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import from_tree, to_tree
+from odfchain.odf.yaml import Document, dump_json, dump_yaml, read_document, read_documents
 from tests.kit.support import FIXTURES, cases, conformance
 
 FRAGMENTS: dict[str, Any] = {
     "ReadStep": sources.ReadStep,
     "SourceOrdering": enums.SourceOrdering,
     "FetchStep": sources.FetchStep,
-    "DataSchema": data_schema.DataSchema,
-    "ExtraAttributes": data_schema.ExtraAttributes,
+    "DataSchema": schema.DataSchema,
+    "ExtraAttributes": schema.ExtraAttributes,
     "AddData": events.AddData,
     "date-time": Timestamp,
     "any object type": sources.ReadStep,
@@ -85,17 +84,17 @@ def test_case(case: dict[str, Any]) -> None:
 
 
 def test_every_listed_spelling_is_read_and_pascal_case_printed() -> None:
-    from odfchain.codec.tree import union_variants
+    from odfchain.odf.tree import union_variants
 
     unions = {
         "MetadataEvent": events.MetadataEvent, "ReadStep": sources.ReadStep, "FetchStep": sources.FetchStep,
         "PrepStep": sources.PrepStep, "MergeStrategy": sources.MergeStrategy,
         "EventTimeSource": sources.EventTimeSource, "SourceCaching": sources.SourceCaching,
-        "Transform": sources.Transform, "Attachments": events.Attachments, "DataType": data_schema.DataType,
+        "Transform": sources.Transform, "Attachments": events.Attachments, "DataType": schema.DataType,
     }  # fmt: skip
     for name, entry in conformance("yaml_manifests")["enum_spellings"].items():
         if name in ("RawQueryResponse", "TransformResponse"):
-            from odfchain.model import engine_messages as engine
+            from odfchain.odf import engine_messages as engine
 
             unions[name] = getattr(engine, name)
         for value, spelled in entry["spellings"].items():

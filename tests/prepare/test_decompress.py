@@ -19,11 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import PrepareError, StoreError
-from odfchain.ingest.prepare import sink as output
-from odfchain.ingest.prepare.decompress import glob_matches
-from odfchain.ingest.prepare.prepare import PrepareLimits, prepare
-from odfchain.model.enums import CompressionFormat
-from odfchain.model.sources import PrepStepDecompress
+from odfchain.ingest import prepare as output
+from odfchain.ingest.prepare import PrepareLimits, glob_matches, prepare
+from odfchain.odf.enums import CompressionFormat
+from odfchain.odf.sources import PrepStepDecompress
 from tests.kit.support import conformance
 
 CSV = conformance("polling_cases")["common_input"]["CSV37"].encode()

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from odfchain.errors import PrepareError
-from odfchain.ingest.prepare.prepare import PrepareLimits, prepare
-from odfchain.model.enums import CompressionFormat
-from odfchain.model.sources import PrepStep, PrepStepDecompress, PrepStepPipe
+from odfchain.ingest.prepare import PrepareLimits, prepare
+from odfchain.odf.enums import CompressionFormat
+from odfchain.odf.sources import PrepStep, PrepStepDecompress, PrepStepPipe
 from odfchain.progress import Silent
 from tests.kit.support import conformance
 

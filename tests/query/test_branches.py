@@ -11,13 +11,13 @@ import pytest
 
 import odfchain as odf
 from odfchain.query.embedded import Embedded
-from odfchain.query.pins import Pins
-from odfchain.query.time_travel import with_points
+from odfchain.query.resolved_tables import Pins
+from odfchain.query.table_functions import with_points
 from odfchain.query.worker import Worker
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.session import SparkEngine
-from odfchain.store.local import LocalObjectStore
+from odfchain.storage.local import LocalObjectStore
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit import branch_rows
 
 COLUMNS = (pa.field("k", pa.string()), pa.field("n", pa.uint32()), pa.field("f", pa.float64()))

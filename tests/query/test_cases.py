@@ -11,9 +11,9 @@ import pytest
 
 import odfchain as odf
 from odfchain.chain.chain import link_blocks
-from odfchain.model import events as ev
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.odf import events as ev
 from odfchain.spark.session import SparkEngine
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.query_datasets import make
 from tests.kit.support import FIXTURES
 

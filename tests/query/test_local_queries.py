@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 
 import odfchain as odf
-from odfchain.api.named_points import exported
-from odfchain.api.questions import explained
+from odfchain.api.queries import explained
+from odfchain.api.scan import exported
 from odfchain.cli.main import main
-from odfchain.cli.support.sql_shell import Shell
+from odfchain.cli.sql_shell import Shell
 from odfchain.query import local_queries
-from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.on_spark import OnSpark
-from odfchain.query.pins import Pins
+from odfchain.query.resolved_tables import CheckedSlices, Pins
 from tests.kit.processes import ODFCHAIN, environment
 from tests.kit.queried_workspace import add_numbers, new_workspace
 from tests.kit.support import Result
@@ -207,7 +206,7 @@ def test_the_process_has_the_environment_of_who_asks(tmp_path: Path, monkeypatch
     other = odf.init(tmp_path / "other")
     other.sql("select 1").to_arrow()
     before = children()
-    monkeypatch.setattr("odfchain.api.questions.checked_slices", lambda _: CheckedSlices())
+    monkeypatch.setattr("odfchain.api.queries.checked_slices", lambda _: CheckedSlices())
     (other.path / "run").chmod(0o777)
     with pytest.raises(odf.WorkspaceError, match="written by everybody"):
         other.sql("select 1").to_arrow()
@@ -284,9 +283,7 @@ def test_ctrl_c_in_a_shell_ends_the_query_and_not_the_shell(
     assert "interrupted" in capsys.readouterr().err
     assert not children()
     monkeypatch.setattr(local_queries.LocalProcess, "plan", real)
-    monkeypatch.setattr(
-        "odfchain.cli.support.sql_shell.show_answer", lambda result, *_, **__: result.to_arrow()
-    )
+    monkeypatch.setattr("odfchain.cli.sql_shell.show_answer", lambda result, *_, **__: result.to_arrow())
     assert shell._guarded(shell._answer, "select 1")
 
 

@@ -137,7 +137,7 @@ def test_rows_are_lazy_and_limited(workspace: odf.Workspace) -> None:
 
 
 def test_plans_are_explained(workspace: odf.Workspace) -> None:
-    from odfchain.api.questions import explained
+    from odfchain.api.queries import explained
 
     assert "parquet" in explained(workspace, "select city from x", {"engine": "spark"})
 

@@ -23,15 +23,12 @@ import pyarrow as pa
 import pytest
 
 import odfchain as odf
-from odfchain.api.proofs import ask_node
+from odfchain.api.queries import ask_node
 from odfchain.cli.main import main
-from odfchain.ids.did import DidKey
-from odfchain.query import answer_verdicts, proving
-from odfchain.query.answer import FILE_BYTES, Answer, read_answer
-from odfchain.query.answer_values import json_rows
-from odfchain.query.arrow_json import arrow_json
-from odfchain.query.node_json import canonical, written
-from odfchain.query.proving import VOLATILE
+from odfchain.odf.identity import DidKey
+from odfchain.query import proofs
+from odfchain.query.answers import FILE_BYTES, Answer, arrow_json, canonical, json_rows, read_answer, written
+from odfchain.query.proofs import VOLATILE
 from tests.kit import curve
 from tests.kit.node_types import RECORDED, recorded_answer, workspace_with_types
 from tests.kit.root_rows import add_root, schema_with
@@ -116,7 +113,7 @@ def test_case_33_no_function_of_the_engine_that_changes_can_be_named(workspace: 
     )
     suspicious = {name for name in known if any(part in name for part in looks_like)}
     assert suspicious - VOLATILE == {"to_local_time"}, "a new function: is it the same each time?"
-    engine = proving.repeatable()
+    engine = proofs.repeatable()
     closed, _ = _context_of(engine)
     assert not VOLATILE & set(closed.udfs())
     assert workspace.prove("select to_local_time(timestamp '2020-01-01') t").output is not None
@@ -239,7 +236,7 @@ def test_a_dataset_that_is_called_like_a_function_is_not_read_by_it(tmp_path: Pa
 def signed_anew(answer: Answer, workspace: odf.Workspace) -> Answer:
     """What somebody who has a key can make of an answer."""
     assert answer.output is not None
-    key = proving.node_key(workspace._files)
+    key = proofs.node_key(workspace._files)
     return Answer.signed(answer.input, answer.output, key, engine=answer.engine)
 
 
@@ -289,7 +286,7 @@ def test_case_35_rows_that_were_signed_and_are_not_there(
     answer = workspace.prove(ORDERED)
     assert answer.output is not None
     lie = Answer.signed(
-        answer.input, answer.output | {"data": []}, proving.node_key(workspace._files), engine=answer.engine
+        answer.input, answer.output | {"data": []}, proofs.node_key(workspace._files), engine=answer.engine
     )
     verdict = odf.verify_proof(lie, workspace)
     assert (verdict.kind, verdict.exit_code) == ("VerificationFailed::OutputMismatch", 6)
@@ -301,7 +298,7 @@ def test_case_35_rows_that_were_signed_and_are_not_there(
         verdict = odf.verify_proof(other, workspace)
         assert (verdict.kind, verdict.exit_code) == ("VerificationFailed::OutputMismatch", 7)
         assert "datafusion 55.0.0" in verdict.message
-    monkeypatch.setattr(answer_verdicts, "engine_version", lambda: "datafusion 56.0.0")
+    monkeypatch.setattr(proofs, "engine_version", lambda: "datafusion 56.0.0")
     assert odf.verify_proof(lie, workspace).exit_code == 7
     assert odf.verify_proof(answer, workspace).exit_code == 0
 
@@ -496,7 +493,7 @@ def test_answers_with_intervals_are_made_and_checked(
     assert odf.verify_proof(read, workspace).ok
     false = canonical(answer.output).replace(canonical(wanted), b'"2 days"')
     output = json.loads(false)
-    lying = Answer.signed(answer.input, output, proving.node_key(workspace._files), engine=answer.engine)
+    lying = Answer.signed(answer.input, output, proofs.node_key(workspace._files), engine=answer.engine)
     verdict = odf.verify_proof(lying, workspace)
     assert (verdict.ok, verdict.kind) == (False, "VerificationFailed::OutputMismatch")
 
@@ -566,7 +563,7 @@ def test_nothing_in_a_file_acts_on_a_terminal(workspace: odf.Workspace, tmp_path
     asked["query"] = "select '\x1b[31m\u202e' as \"\x1b]0;x\x07\""
     lie = changed(workspace.prove("select 1 as a"), input=asked, engine="\x1b[2J")
     lie = Answer.signed(
-        lie.input, {"data": ["\x1b[2J\n\u202e"]}, proving.node_key(workspace._files), engine="\x1b[2J"
+        lie.input, {"data": ["\x1b[2J\n\u202e"]}, proofs.node_key(workspace._files), engine="\x1b[2J"
     )
     lie.save(tmp_path / "a.json")
     for command in (["show"], ["verify"], ["verify", "-o", "json"]):

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import odfchain as odf
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.query_datasets import make
 from tests.kit.stand_ins import BUCKET, simulated_s3
 from tests.kit.web_peers import by_threads
@@ -103,7 +103,7 @@ def test_slices_of_other_widths_are_cast(workspace: odf.Workspace) -> None:
     """What older tools wrote: signed offsets and operations, microseconds."""
     import pyarrow.parquet as pq
 
-    from odfchain.query.arrow_dataset import arrow_dataset
+    from odfchain.query.results import arrow_dataset
 
     whole = workspace["cities"].scan().to_arrow()
     path = workspace.path.parent / "old.parquet"
@@ -150,7 +150,7 @@ def test_22_what_a_partial_copy_lacks_is_fetched(workspace: odf.Workspace, way: 
 
 
 def test_23_a_touched_slice_is_hashed_anew(workspace: odf.Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    from odfchain.store import local
+    from odfchain.storage import local
 
     hashed: list[str] = []
     real = local.hash_file
@@ -357,7 +357,7 @@ def test_a_workspace_is_read_by_the_name_of_a_dataset(workspace: odf.Workspace, 
 
 def test_a_block_that_is_no_part_of_the_chain_is_refused(workspace: odf.Workspace) -> None:
     from odfchain.chain.chain import link_blocks
-    from odfchain.model import events as ev
+    from odfchain.odf import events as ev
 
     files = workspace["cities"]._files
     state = DatasetState.read(files.chain)

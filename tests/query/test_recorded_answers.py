@@ -13,10 +13,19 @@ import pyarrow as pa
 import pytest
 
 import odfchain as odf
-from odfchain.ids.keys import DatasetKey
-from odfchain.query.answer import Answer, hash_of, read_answer
-from odfchain.query.arrow_json import arrow_json
-from odfchain.query.node_json import Number, canonical, double, read, single, written
+from odfchain.odf.identity import DatasetKey
+from odfchain.query.answers import (
+    Answer,
+    Number,
+    arrow_json,
+    canonical,
+    double,
+    hash_of,
+    read,
+    read_answer,
+    single,
+    written,
+)
 from odfchain.text import one_line
 from tests.kit.node_types import RECORDED, SIGNED, recorded_answer, workspace_with_types
 from tests.kit.support import FIXTURES

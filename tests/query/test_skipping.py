@@ -13,8 +13,8 @@ import pytest
 
 import odfchain as odf
 from odfchain.errors import QueryError
-from odfchain.repo.kept_footers import footers_path
 from odfchain.spark.session import SparkEngine
+from odfchain.workspace.read_slices import footers_path
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 from tests.kit.skipped_slices import POOLS, add_mixed, conditions, without_skipping
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.errors import ObjectCorruptedError
 from odfchain.spark.session import SparkEngine
 from tests.kit import shared_store

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import odfchain as odf
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.times import Timestamp
 from odfchain.spark.session import SparkEngine
 from tests.kit.root_rows import START, add_root, append, records, schema_with
 from tests.kit.support import FIXTURES

@@ -19,8 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.engine.sandbox import bubblewrap
+from odfchain.api.workspace import Workspace
 from odfchain.errors import (
     BusyError,
     DatasetNotFoundError,
@@ -30,15 +29,16 @@ from odfchain.errors import (
     QueryError,
     SliceNotFoundError,
 )
-from odfchain.ids.multihash import Multihash
 from odfchain.limits import ASKED
+from odfchain.odf.identity import Multihash
 from odfchain.query import worker as module
 from odfchain.query import worker_process
-from odfchain.query.embedded import Embedded
-from odfchain.query.pins import Pins
-from odfchain.query.worker import Worker, Workers, check_text
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.query.embedded import Embedded, check_text
+from odfchain.query.resolved_tables import Pins
+from odfchain.query.worker import Worker, Workers
+from odfchain.transform import sandbox
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 from tests.kit.support import Notes
 
@@ -318,8 +318,8 @@ import dataclasses, sys
 from pathlib import Path
 from odfchain.limits import ASKED
 from odfchain.query import worker
-from odfchain.query.pins import Pins
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.query.resolved_tables import Pins
+from odfchain.workspace.workspace_files import WorkspaceFiles
 if sys.argv[2] == "plain":
     worker.Worker._sandboxed = lambda self: False
 limits = dataclasses.replace(ASKED, seconds=float(sys.argv[3]))
@@ -425,7 +425,7 @@ def test_the_process_sees_the_datasets_and_nothing_else(
 def test_without_a_sandbox_it_is_said_once_or_nothing_is_run(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
     monkeypatch.setattr(module, "_SAID", set())
     with pytest.raises(EngineError, match="bubblewrap is not installed") as refused:
         Worker(sandbox="require").answer("select 1 as a", scene.pins())

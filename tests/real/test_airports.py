@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from odfchain.api import Dataset, Workspace
-from odfchain.model.timestamp import Timestamp
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
+from odfchain.odf.times import Timestamp
 from tests.kit.support import FIXTURES, ROOT, tree_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pytest
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from tests.kit.support import ROOT, tree_of
 
 if TYPE_CHECKING:

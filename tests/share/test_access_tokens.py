@@ -12,11 +12,10 @@ from click.testing import CliRunner
 
 from odfchain.cli.main import cli
 from odfchain.errors import AccessError, NameCollisionError, UsageError, WorkspaceError
-from odfchain.ids.names import DatasetAlias
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.access_tokens import Right, digest_of, holder, made_token
-from odfchain.serve.token_file import TokenFile
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.access_tokens import Right, TokenFile, digest_of, holder, made_token
+from odfchain.workspace.workspace_files import WorkspaceFiles
 
 NOW = Timestamp.parse("2026-01-01T00:00:00Z")
 

@@ -10,13 +10,13 @@ from urllib.request import urlopen
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.fetched_branches import fetched_branch
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.application import Branches
-from odfchain.serve.server import RepositoryServer
+from odfchain.transfer.server import RepositoryServer
+from odfchain.transfer.server_app import Branches
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.merge_record import fetched_branch
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.branched_dataset import delete_branch, fork, merge, write
 from tests.kit.support import Result
 from tests.kit.upkeep_scenes import head_of, new_workspace, root

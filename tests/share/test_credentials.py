@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from odfchain.cli.main import main
 from odfchain.errors import AccessError, UnsupportedPeerError
-from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer.credentials import Credentials, checked_token, is_readable_on_the_way, origin_of
 from odfchain.transfer.public_layout import PeerUrl
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import make_dataset
 
 SECRET = "s3cret-Token.1~+/=="  # noqa: S105 - for the test's own servers

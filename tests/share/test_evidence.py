@@ -11,6 +11,19 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from odfchain.chain import equivocation as evidence_module
+from odfchain.chain.equivocation import (
+    Claim,
+    Evidence,
+    EvidenceStore,
+    SignedBranch,
+    evidence_of,
+    prove,
+    read_evidence,
+    read_evidence_file,
+)
+from odfchain.chain.remote_signatures import SignaturePolicy
+from odfchain.chain.statements import SignedHead, sign_head
 from odfchain.cli.main import main
 from odfchain.errors import (
     DatasetsDivergedError,
@@ -20,12 +33,7 @@ from odfchain.errors import (
     StoreError,
 )
 from odfchain.limits import ATTEST
-from odfchain.transfer.sync import SyncStatus
-from odfchain.trust import two_histories as evidence_module
-from odfchain.trust.proof_store import EvidenceStore, read_evidence_file
-from odfchain.trust.signature_policy import SignaturePolicy
-from odfchain.trust.signed_statements import SignedHead, sign_head
-from odfchain.trust.two_histories import Claim, Evidence, SignedBranch, evidence_of, prove, read_evidence
+from odfchain.transfer.pulling import SyncStatus
 from tests.kit.forge import OWNER, STRANGER, container, header, signed
 from tests.kit.scenario import Chain
 from tests.kit.served_workspace import add_slice, make_dataset

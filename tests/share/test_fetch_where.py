@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 import odfchain as odf
+from odfchain.chain.signed_lines import SnapshotKind
 from odfchain.cli.main import main
-from odfchain.codec.document_bytes import canonical_bytes
-from odfchain.ids.keys import DatasetKey
-from odfchain.manifest.manifest_of import manifest_of
-from odfchain.manifest.published_objects import publish
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.kept_footers import footers_path
-from odfchain.trust.snapshot_lines import SnapshotKind
+from odfchain.odf.canonical_json import canonical_bytes
+from odfchain.odf.identity import DatasetKey
+from odfchain.profiles.manifests import manifest_of
+from odfchain.profiles.published import publish
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.read_slices import footers_path
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 
 SCHEMA = schema_with(pa.field("i", pa.int64()), pa.field("s", pa.string()))

@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from odfchain.chain.remote_signatures import SignaturePolicy
+from odfchain.chain.signed_heads import SignatureStatus
+from odfchain.chain.statements import Problem, sign_attestation
 from odfchain.errors import (
     CorruptedPeerError,
     DatasetsDivergedError,
@@ -24,13 +27,9 @@ from odfchain.errors import (
     RollbackError,
     SignatureError,
 )
-from odfchain.ids.did import DatasetId
-from odfchain.model.timestamp import Timestamp
-from odfchain.transfer.sync import SyncStatus
-from odfchain.trust.problems import Problem
-from odfchain.trust.signature_policy import SignaturePolicy
-from odfchain.trust.signed_head import SignatureStatus
-from odfchain.trust.signed_statements import sign_attestation
+from odfchain.odf.identity import DatasetId
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.pulling import SyncStatus
 from tests.kit import curve, forge
 from tests.kit.forge import OWNER, STRANGER, container, header
 from tests.kit.scenario import Chain

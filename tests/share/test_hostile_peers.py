@@ -18,23 +18,22 @@ from typing import Any
 
 import pytest
 
-from odfchain import conformance
 from odfchain.chain import compare
+from odfchain.chain.signing import SignedFile
+from odfchain.cli import conformance
 from odfchain.errors import CorruptedPeerError, TransferError
-from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS, SHARING
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.net import address as fetch_address
-from odfchain.net import dial as http_dial
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer import peer_links
+from odfchain.odf import events as ev
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.names import DatasetAlias
+from odfchain.storage import http_client as http_dial
+from odfchain.storage import urls as fetch_address
+from odfchain.transfer import receive
 from odfchain.transfer.http_peer import HttpPeer
 from odfchain.transfer.peer import PEER_LIMITS
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind, PeerUrl
-from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.sync import SyncOptions
-from odfchain.trust.parties import SignedFile
+from odfchain.transfer.pulling import SyncOptions, pull_dataset
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import pull_client as clients
 from tests.kit.hostile_server import (
     ENDLESS,
@@ -645,7 +644,7 @@ def test_the_limit_of_blocks_is_inclusive(
 ) -> None:
     limits = replace(LIMITS, chain_blocks=blocks)
     monkeypatch.setattr(compare, "LIMITS", limits)
-    monkeypatch.setattr(peer_links, "LIMITS", limits)
+    monkeypatch.setattr(receive, "LIMITS", limits)
     with HostilePeer(lookup(world.chain)) as peer, by_library(peer.url) as link:
         if allowed:
             pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
@@ -662,7 +661,7 @@ def test_the_limit_of_blocks_is_inclusive(
 def test_the_bytes_of_a_chain_are_bounded(world: World, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = sum(map(len, world.chain.blocks))
     for most, allowed in ((size - 1, False), (size, True)):
-        monkeypatch.setattr(peer_links, "SHARING", replace(SHARING, chain_bytes=most))
+        monkeypatch.setattr(receive, "SHARING", replace(SHARING, chain_bytes=most))
         with HostilePeer(lookup(world.chain)) as peer, by_library(peer.url) as link:
             if allowed:
                 pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
@@ -679,7 +678,7 @@ def test_the_bytes_of_a_chain_are_bounded(world: World, empty: Path, monkeypatch
 @pytest.mark.skipif(not OURS, reason="is about this program")
 def test_the_contract_as_a_program(world: World, tmp_path: Path) -> None:
     def run(*args: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "odfchain.conformance", *map(str, args)]
+        command = [sys.executable, "-m", "odfchain.cli.conformance", *map(str, args)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     with HostilePeer(lookup(world.chain)) as peer:

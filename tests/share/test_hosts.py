@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.api.configuration import configuration
+from odfchain.api.settings import configuration
+from odfchain.api.workspace import Workspace
 from odfchain.errors import UsageError
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.hosts import admitted_hosts, is_admitted
-from odfchain.serve.server import RepositoryServer
+from odfchain.transfer.node_pulls import admitted_hosts, is_admitted
+from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.crowd import RawClient
 from tests.kit.served_workspace import make_dataset, raw
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import odfchain
-from odfchain.digest.physical import hash_bytes
 from odfchain.errors import AccessError, CorruptedPeerError, TransferError
-from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
 from odfchain.transfer.http_peer import HttpPeer
 from odfchain.transfer.peer import PEER_LIMITS

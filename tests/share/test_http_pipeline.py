@@ -11,16 +11,14 @@ from pathlib import Path
 import pytest
 
 from odfchain.errors import CorruptedPeerError, TransferError
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS
-from odfchain.net.pipeline import HttpPipeline
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer.http_peer import HttpPeer
-from odfchain.transfer.prefetch import AHEAD
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.storage.http_client import HttpPipeline
+from odfchain.transfer.http_peer import AHEAD, HttpPeer
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, PeerUrl
-from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.sync import SyncStatus
+from odfchain.transfer.pulling import SyncStatus, pull_dataset
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.hostile_server import End, HostilePeer, Trick, answer, body, lookup, raw
 from tests.kit.scenario import Chain, chain_of, numbered
 

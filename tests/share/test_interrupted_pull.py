@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.digest.physical import hash_bytes
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import hash_bytes
 from odfchain.transfer.public_layout import HEAD_KEY
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit import pull_client as clients
 from tests.kit.hostile_server import HostilePeer, lookup
 from tests.kit.pull_client import OURS, Client, Running, published

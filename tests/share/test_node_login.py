@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from odfchain.cli.main import main
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.server import RepositoryServer
-from odfchain.serve.token_file import TokenFile
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.credentials import Credentials
 from odfchain.transfer.public_layout import PeerUrl
+from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.servers import closed_port
 
 RECORDED = Path("fixtures/conformance/smart_live.json")
@@ -201,7 +201,7 @@ def test_who_sits_at_a_terminal_is_asked(user: Typed, monkeypatch: pytest.Monkey
         asked.append((text, hide_input))
         return PASSWORD if hide_input else "alice"
 
-    monkeypatch.setattr("odfchain.cli.login.is_somebody_there", lambda: True)
+    monkeypatch.setattr("odfchain.cli.share.is_somebody_there", lambda: True)
     monkeypatch.setattr("click.prompt", prompt)
     with node({"GET /info": INFO, "POST /platform/login": (200, {"accessToken": TOKEN})}) as there:
         assert user.login(f"odf+{there.url}")[0] == 0

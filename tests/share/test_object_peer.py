@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.digest.physical import hash_bytes
+from odfchain.chain.signing import SignedFile
 from odfchain.errors import (
     AccessError,
     CorruptedPeerError,
@@ -17,14 +17,13 @@ from odfchain.errors import (
     TransferError,
     UnsupportedPeerError,
 )
-from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
-from odfchain.store.locations import Location
-from odfchain.transfer.object_peer import ObjectPeer
-from odfchain.transfer.object_space import STORE_LIMITS, place_of
+from odfchain.storage.locations import Location
+from odfchain.transfer.object_peer import STORE_LIMITS, ObjectPeer, place_of
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
-from odfchain.trust.parties import SignedFile
 from tests.kit.servers import Meter, Reply, Request, Server, closed_port
 from tests.kit.small_s3 import SmallS3, tag_of
 from tests.kit.stand_ins import simulated_s3

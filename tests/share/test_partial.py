@@ -9,20 +9,21 @@ from typing import Any
 import pytest
 
 from odfchain.errors import CorruptedPeerError, StoreError, TransferError, UsageError
-from odfchain.ids.names import DatasetAlias
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer.partial import (
+from odfchain.odf.names import DatasetAlias
+from odfchain.transfer.public_layout import ObjectKey
+from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
+from odfchain.transfer.slice_files import (
+    EVERYTHING,
+    DataObject,
+    Selection,
     fetch_missing,
     is_partial,
     mark_path,
     missing_objects,
     selection_of,
 )
-from odfchain.transfer.public_layout import ObjectKey
-from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.slice_files import EVERYTHING, DataObject, Selection
-from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.scenario import ROWS, Chain, chain_of, time_of
 from tests.kit.support import tree_of

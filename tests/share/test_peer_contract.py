@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.digest.physical import hash_bytes
+from odfchain.chain.signing import SignedFile
 from odfchain.errors import (
     AccessError,
     CorruptedPeerError,
@@ -18,14 +18,14 @@ from odfchain.errors import (
     TransferError,
     UnsupportedPeerError,
 )
-from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
 from odfchain.transfer.folder_peer import FolderPeer
-from odfchain.transfer.open import PeerOptions, gateway_url, open_peer, open_writable
+from odfchain.transfer.open_peer import PeerOptions, gateway_url, open_peer, open_writable
 from odfchain.transfer.peer import Peer, WritablePeer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
-from odfchain.trust.parties import SignedFile
 from tests.kit.servers import Meter
 from tests.kit.support import hash_of
 from tests.kit.web_peers import PLACES, WRITABLE, Place, Published

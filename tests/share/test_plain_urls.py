@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from odfchain.chain.remote_signatures import NO_POLICY, SignaturePolicy
 from odfchain.errors import SignatureError
-from odfchain.ids.names import RepoName
-from odfchain.transfer.plain_urls import PlainUrl
-from odfchain.transfer.public_layout import PeerUrl
-from odfchain.trust.signature_policy import NO_POLICY, SignaturePolicy
+from odfchain.odf.names import RepoName
+from odfchain.transfer.public_layout import PeerUrl, PlainUrl
 from tests.kit.signed_heads import COMMON, Reader, owned, publish
 
 CHAIN = owned(COMMON)

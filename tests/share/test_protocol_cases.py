@@ -23,15 +23,21 @@ from odfchain.errors import (
     OdfchainError,
     StoreError,
 )
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
+from odfchain.odf import events as ev
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import Multihash
 from odfchain.progress import SILENT
-from odfchain.store.interfaces import HEAD, ObjectStore, check_object_name, parse_ref
-from odfchain.store.local import LocalObjectStore, LocalRefStore
-from odfchain.store.scratch import LocalScratch
+from odfchain.storage.fsio import LocalScratch
+from odfchain.storage.local import (
+    HEAD,
+    LocalObjectStore,
+    LocalRefStore,
+    ObjectStore,
+    check_object_name,
+    parse_ref,
+)
 from odfchain.transfer.folder_peer import FolderPeer
-from odfchain.transfer.open import open_writable
+from odfchain.transfer.open_peer import open_writable
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from tests.kit.case_language import Expected, Given, attempts, check_refusal
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import (
     ChainsDifferError,
     CorruptedPeerError,
@@ -22,20 +21,20 @@ from odfchain.errors import (
     TransferError,
     UsageError,
 )
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.sources import MergeStrategyAppend, ReadStepCsv
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import encode_raw_arrow
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.sources import MergeStrategyAppend, ReadStepCsv
 from odfchain.progress import Silent
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.store.interfaces import HEAD
-from odfchain.transfer import prefetch
+from odfchain.storage.local import HEAD
+from odfchain.transfer import http_peer
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind
-from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
+from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.scenario import Chain, chain_of, extend, install, numbered, scenario_steps, time_of
 from tests.kit.support import RAW_SCHEMA, conformance, hash_of, seeded_id, set_transform, tree_of
@@ -294,8 +293,8 @@ def test_a_file_that_two_blocks_name_is_asked_for_once(workspace: WorkspaceFiles
 
 
 def test_blocks_are_kept_as_they_were_sent(workspace: WorkspaceFiles) -> None:
-    from odfchain.codec.blocks import encode_block
-    from odfchain.model.metadata_block import MetadataBlock
+    from odfchain.odf.block_codec import encode_block
+    from odfchain.odf.events import MetadataBlock
 
     chain = chain_of(["seed"])
     older = encode_block(
@@ -389,7 +388,7 @@ def test_the_result_does_not_depend_on_the_hint(lie: str, workspace: WorkspaceFi
     peer = MemoryPeer(chain, lies(chain)[lie])
     pull(workspace, peer)
     assert holds(workspace.dataset("name"), chain)
-    assert len(peer.asked("blocks/")) <= 100 + prefetch.AHEAD
+    assert len(peer.asked("blocks/")) <= 100 + http_peer.AHEAD
 
 
 def test_a_hint_that_cannot_be_read_is_done_without(workspace: WorkspaceFiles) -> None:
@@ -597,7 +596,7 @@ def test_an_event_that_is_not_known_is_refused_with_a_hint(workspace: WorkspaceF
 
 
 def test_a_predecessor_named_by_another_hash_is_refused(workspace: WorkspaceFiles) -> None:
-    from odfchain.ids.multicodec import Multicodec
+    from odfchain.odf.identity import Multicodec
 
     chain = chain_of(["seed"])
     short = Multihash(Multicodec.SHA3_256, chain.head.digest[:20])

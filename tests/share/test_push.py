@@ -20,8 +20,8 @@ from odfchain.errors import (
     RefConflictError,
     UnsupportedPeerError,
 )
-from odfchain.ids.multihash import Multihash
-from odfchain.transfer.open import open_writable
+from odfchain.odf.identity import Multihash
+from odfchain.transfer.open_peer import open_writable
 from odfchain.transfer.peer import WritablePeer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pushing import PushOptions, open_destination, plan_push, push_dataset

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from odfchain.codec.json_schema import manifest_schema
 from odfchain.errors import (
     AccessError,
     CorruptedPeerError,
@@ -21,14 +20,24 @@ from odfchain.errors import (
     UnsupportedPeerError,
     WorkspaceError,
 )
-from odfchain.ids.names import DatasetAlias, DatasetAliasRemote, DatasetName, RepoName
-from odfchain.ids.refs import DatasetUrl, RemoteDatasetId
 from odfchain.limits import SHARING
-from odfchain.model.enums import DatasetKind
-from odfchain.repo.dataset_config import DATASET_CONFIG, read_config
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer import catalog
-from odfchain.transfer.aliases import (
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.manifests import manifest_schema
+from odfchain.odf.names import (
+    DatasetAlias,
+    DatasetAliasRemote,
+    DatasetName,
+    DatasetUrl,
+    RemoteDatasetId,
+    RepoName,
+)
+from odfchain.transfer import repositories as transfer_repositories
+from odfchain.transfer.object_peer import place_of
+from odfchain.transfer.open_peer import open_writable
+from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl
+from odfchain.transfer.pushing import push_dataset
+from odfchain.transfer.repositories import REPOSITORY, Repositories, list_repository, search
+from odfchain.transfer.sharing import (
     AliasKind,
     add_alias,
     aliases,
@@ -36,12 +45,8 @@ from odfchain.transfer.aliases import (
     read_reference,
     resolve_remote,
 )
-from odfchain.transfer.catalog import list_repository, search
-from odfchain.transfer.object_space import place_of
-from odfchain.transfer.open import open_writable
-from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl
-from odfchain.transfer.pushing import push_dataset
-from odfchain.transfer.repositories import REPOSITORY, Repositories
+from odfchain.workspace.config import DATASET_CONFIG, read_config
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.local_folder import LocalDataset
 from tests.kit.servers import Reply, Server
 from tests.kit.stand_ins import simulated_s3
@@ -366,7 +371,9 @@ def test_an_index_is_bounded_and_checked(
     reply: Reply, error: type[TransferError], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = 2_000 if said.startswith("larger") else SHARING.index_bytes
-    monkeypatch.setattr(catalog, "SHARING", replace(SHARING, listed_datasets=3, index_bytes=size))
+    monkeypatch.setattr(
+        transfer_repositories, "SHARING", replace(SHARING, listed_datasets=3, index_bytes=size)
+    )
     with Server(reply) as server:
         with pytest.raises(error, match=said) as caught:
             list_repository(PeerUrl.parse(server.url("/odf")))
@@ -398,7 +405,7 @@ def test_a_folder_or_bucket_is_listed_by_looking(
     assert {e.head for e in found} == {dataset.head}
     with pytest.raises(UnsupportedPeerError, match="a dataset, not a repository"):
         list_repository(url.dataset("foo"))
-    monkeypatch.setattr(catalog, "SHARING", replace(SHARING, listed_datasets=1))
+    monkeypatch.setattr(transfer_repositories, "SHARING", replace(SHARING, listed_datasets=1))
     with pytest.raises(TransferError, match="more than 1 folders"):
         list_repository(url)
 

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from odfchain.chain.signature_check import Seen, SeenHeads
 from odfchain.errors import DestinationAheadError, RollbackError, StoreError
-from odfchain.ids.multibase import encode_base16
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import events as ev
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
-from odfchain.trust.seen import Seen, SeenHeads
+from odfchain.odf import events as ev
+from odfchain.odf.identity import encode_base16
+from odfchain.odf.names import DatasetAlias
+from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.scenario import Chain, chain_of, extend, install
 from tests.kit.support import hash_of, seeded_id, tree_of

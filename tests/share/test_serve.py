@@ -18,22 +18,21 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from odfchain.digest.physical import hash_bytes
+from odfchain.chain.signing import SignedFile
 from odfchain.errors import CorruptedPeerError, TransferError
-from odfchain.ids.multibase import FINAL_PREFIXES, encode
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
 from odfchain.limits import SHARING
-from odfchain.model import events as ev
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve import connection
-from odfchain.serve.application import repository
-from odfchain.serve.server import RepositoryServer
-from odfchain.transfer.hint_file import parse_hint
-from odfchain.transfer.hints import HintCache
-from odfchain.transfer.repository_index import RepositoryIndex, parse_index, render_index
-from odfchain.trust.parties import SignedFile
+from odfchain.odf import events as ev
+from odfchain.odf.identity import FINAL_PREFIXES, Multihash, encode
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.transfer import server
+from odfchain.transfer.folder_peer import HintCache
+from odfchain.transfer.public_layout import parse_hint
+from odfchain.transfer.repositories import RepositoryIndex, parse_index, render_index
+from odfchain.transfer.server import RepositoryServer
+from odfchain.transfer.server_app import repository
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import add_slice, ask, make_dataset, raw
 from tests.kit.support import RAW_SCHEMA, ChainBuilder, hash_of, memory_chain, unchanged
 
@@ -586,7 +585,7 @@ def test_a_client_that_goes_away_in_the_middle_does_no_harm(
 def test_stopping_cuts_a_response_that_does_not_end(
     workspace: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch, problems: list[str]
 ) -> None:
-    monkeypatch.setattr("odfchain.serve.server.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("odfchain.transfer.server.GRACE_SECONDS", 0.2)
     name = slice_of(make_dataset(workspace, "big", 30_000_000), 30_000_000)
     with RepositoryServer(workspace, on_problem=problems.append) as server, connect(server.url) as client:
         client.sendall(f"GET /big/data/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
@@ -600,7 +599,7 @@ def test_a_client_that_takes_too_long_is_dropped(
 ) -> None:
     # a piece of which more than the buffers hold is to be sent is too slow
     short = replace(SHARING, request_head_seconds=0.1, piece_seconds=0)
-    monkeypatch.setattr(connection, "SHARING", short)
+    monkeypatch.setattr(server, "SHARING", short)
     name = slice_of(make_dataset(workspace, "big", 30_000_000), 30_000_000)
     for said in (b"", b"GET / HTTP/1.1\r\nX: 1\r\n"):
         with connect(url) as client:
@@ -662,8 +661,8 @@ def test_it_listens_on_this_machine_only_unless_told_otherwise(workspace: Worksp
 PROGRAM = """\
 import sys
 from pathlib import Path
-from odfchain.serve.server import serve
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.server import serve
+from odfchain.workspace.workspace_files import WorkspaceFiles
 serve(WorkspaceFiles.find(Path(sys.argv[1])), port=0, listening=lambda url: print(url, flush=True))
 print("ended")
 """

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from tests.kit import shared_store as kit
 from tests.kit.shared_store import add, append, append_slices, machine, texts
 from tests.kit.small_s3 import SmallS3

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.server import RepositoryServer
 from odfchain.transfer.public_layout import PeerUrl
+from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.support import Result, derivative, manifest, unchanged
 
@@ -248,7 +248,7 @@ def test_the_token_goes_to_the_server_that_is_named(
 def test_a_token_that_others_can_read_on_the_way_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from odfchain.cli.support.peers import token_for
+    from odfchain.cli.parameters import token_for
 
     monkeypatch.setenv("ODFCHAIN_TOKEN", "secret")
     assert token_for([PeerUrl.parse("http://example.com/cities")]) == "secret"
@@ -505,7 +505,7 @@ def test_the_gateway_of_the_settings_is_asked_for_ipfs(run: Run, theirs: Workspa
 def test_progress_counts_blocks_and_bytes() -> None:
     from rich.console import Console
 
-    from odfchain.cli.support.progress_bar import TerminalProgress, TransferProgress
+    from odfchain.cli.progress_bar import TerminalProgress, TransferProgress
 
     shown = TerminalProgress()
     shown._shown = True

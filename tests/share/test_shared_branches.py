@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api.branch_trust import ensure_verified
+from odfchain.api.branching import ensure_verified
+from odfchain.chain.remote_signatures import SignaturePolicy
+from odfchain.chain.signature_check import SeenHeads
+from odfchain.chain.signed_heads import SignatureStatus
+from odfchain.chain.signing import head_signature
 from odfchain.errors import (
     BranchNotFoundError,
     CorruptedPeerError,
@@ -18,20 +22,16 @@ from odfchain.errors import (
     TransferError,
     UsageError,
 )
-from odfchain.ids.multihash import Multihash
-from odfchain.model.events import AddData
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.fetched_branches import fetched_branch, is_known_here
-from odfchain.repo.references import branch_names
+from odfchain.odf.events import AddData
+from odfchain.odf.identity import Multihash
 from odfchain.transfer.folder_peer import FolderPeer
-from odfchain.transfer.partial import is_partial
+from odfchain.transfer.pulling import SyncOptions
 from odfchain.transfer.pushing import PushOptions
 from odfchain.transfer.sharing import Sharing
-from odfchain.transfer.sync import SyncOptions
-from odfchain.trust.head_signature import head_signature
-from odfchain.trust.seen import SeenHeads
-from odfchain.trust.signature_policy import SignaturePolicy
-from odfchain.trust.signed_head import SignatureStatus
+from odfchain.transfer.slice_files import is_partial
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.merge_record import fetched_branch, is_known_here
+from odfchain.workspace.points import branch_names
 from tests.kit.branched_dataset import blocks_of, delete_branch, fork, merge, write
 from tests.kit.recorded_dataset import add
 from tests.kit.small_s3 import SmallS3

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.errors import (
     BranchNotFoundError,
     CorruptedPeerError,
@@ -15,11 +15,11 @@ from odfchain.errors import (
     RefConflictError,
     UnsavedBlocksError,
 )
-from odfchain.repo.fetched_branches import fetched_branches
-from odfchain.serve import shared_copy
-from odfchain.serve.server import RepositoryServer
+from odfchain.transfer import node_pulls
 from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.public_layout import PeerUrl
+from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.merge_record import fetched_branches
 from tests.kit.branch_cases import Scene, run_here
 from tests.kit.shared_store import PREFIX, add, append, machine, objects, texts
 from tests.kit.small_s3 import START, SmallS3
@@ -198,7 +198,7 @@ def test_a_revert_and_a_second_merge_go_over_two_machines(store: SmallS3, tmp_pa
 def test_branches_in_a_store_are_served_and_pulled_from_it(
     store: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_copy, "_SECONDS", 0)
+    monkeypatch.setattr(node_pulls, "_SECONDS", 0)
     one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
     append(add(one), "a")
     append(one["cities"].create_branch("fix")._files, "b")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.errors import (
     BranchNotFoundError,
     ObjectNotFoundError,
@@ -18,12 +18,12 @@ from odfchain.errors import (
     UnsavedBlocksError,
     UsageError,
 )
-from odfchain.ids.multihash import Multihash
-from odfchain.repo.fetched_branches import fetched_branches
-from odfchain.repo.references import overwritten_name
-from odfchain.store.local import LocalRefStore
-from odfchain.transform.start_over import reset_to_metadata
+from odfchain.odf.identity import Multihash
+from odfchain.storage.local import LocalRefStore
+from odfchain.transform.catch_up import reset_to_metadata
 from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.workspace.merge_record import fetched_branches
+from odfchain.workspace.points import overwritten_name
 from tests.kit.branch_cases import run_here
 from tests.kit.shared_store import PREFIX, QUICK, add, append, at, calm, machine, objects, reopened, texts
 from tests.kit.small_s3 import START, SmallS3

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
-from odfchain.api import Workspace
-from odfchain.api.key_files import create_key
+from odfchain.api.rendering import create_key
+from odfchain.api.workspace import Workspace
 from odfchain.errors import (
     AccessError,
     CorruptedPeerError,
@@ -24,14 +24,13 @@ from odfchain.errors import (
     UnsupportedPeerError,
     WorkspaceError,
 )
-from odfchain.model import events as ev
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve import shared_copy
-from odfchain.serve.server import RepositoryServer
-from odfchain.transfer import shared_sending
+from odfchain.odf import events as ev
+from odfchain.transfer import node_pulls, store_commit
 from odfchain.transfer.reading import Origin
+from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.long_chains import lengthen
 from tests.kit.processes import odfchain, one_session
 from tests.kit.root_rows import MADE
@@ -334,7 +333,7 @@ def test_what_is_in_a_store_is_served(
     store: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     """As it is there, whoever commits; slices come when somebody asks."""
-    monkeypatch.setattr(shared_copy, "_SECONDS", 0)
+    monkeypatch.setattr(node_pulls, "_SECONDS", 0)
     one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
     append(add(one), "a")
     reader, problems = odf.init(tmp_path / "reader"), list[str]()
@@ -443,7 +442,7 @@ def test_the_hint_for_clones_is_written_now_and_then(store: SmallS3, tmp_path: P
     append(root, "a")
     assert store.objects[hint] == first
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_sending, "_HINT_EVERY", 2)
+        patch.setattr(store_commit, "_HINT_EVERY", 2)
         append(root, "b")
         append(root, "c")
     assert store.objects[hint].count(b"\n") > first.count(b"\n")

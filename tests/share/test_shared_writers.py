@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.errors import OdfchainError, RefConflictError, TransferError
 from odfchain.progress import SILENT
-from odfchain.repo.commit import on_the_newest_head
-from odfchain.store.interfaces import HEAD
-from odfchain.store.local import LocalRefStore
+from odfchain.storage.local import HEAD, LocalRefStore
+from odfchain.workspace.commit import on_the_newest_head
 from tests.kit.shared_store import QUICK, add, append, at, calm, machine, reopened, texts
 from tests.kit.small_s3 import RESET, SmallS3
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from odfchain import Workspace
-from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.errors import (
     CorruptedPeerError,
     DatasetNotFoundError,
@@ -19,16 +18,16 @@ from odfchain.errors import (
     UsageError,
     WorkspaceError,
 )
-from odfchain.ids.names import RepoName
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dependencies import with_upstream
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.server import RepositoryServer
-from odfchain.transfer import by_id
-from odfchain.transfer.aliases import is_copy
-from odfchain.transfer.catalog import RepositoryEntry
-from odfchain.transfer.slice_counts import LocalSlices
-from odfchain.transfer.sync import SyncOptions, SyncStatus
+from odfchain.odf.manifests import read_snapshots
+from odfchain.odf.names import RepoName
+from odfchain.transfer import repositories
+from odfchain.transfer.pulling import SyncOptions, SyncStatus
+from odfchain.transfer.repositories import RepositoryEntry
+from odfchain.transfer.server import RepositoryServer
+from odfchain.transfer.sharing import is_copy
+from odfchain.transfer.slice_files import LocalSlices
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles, with_upstream
 from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.support import derivative, manifest, unchanged
 
@@ -191,7 +190,7 @@ def test_what_a_repository_says_of_ids_is_not_believed(
     make_dataset(WorkspaceFiles(theirs.path), "lakes", 10)
     lakes = theirs["lakes"]
     lie = [RepositoryEntry(alias=cities.alias, head=lakes.head, id=lakes.id)]
-    monkeypatch.setattr(by_id, "list_repository", lambda *_: lie)
+    monkeypatch.setattr(repositories, "list_repository", lambda *_: lie)
     with RepositoryServer(WorkspaceFiles(theirs.path)) as server:
         mine._sharing.repositories.add(RepoName("server"), server.url)
         with pytest.raises(CorruptedPeerError, match=f"is {cities.id}, and {lakes.id} was asked for"):

@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from odfchain.chain.remote_signatures import NO_POLICY, SignaturePolicy, read_offer
+from odfchain.chain.signature_check import Seen, SeenHeads
+from odfchain.chain.signed_heads import SignatureStatus
+from odfchain.chain.signing import SignedFile, head_signature, sign_head
+from odfchain.chain.statements import sign_attestation
 from odfchain.cli.main import main
 from odfchain.errors import (
     ManifestError,
@@ -18,21 +23,12 @@ from odfchain.errors import (
     TransferError,
     UsageError,
 )
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias, RepoName
-from odfchain.model.timestamp import Timestamp
-from odfchain.transfer.aliases import policy_of
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias, RepoName
+from odfchain.odf.times import Timestamp
 from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl
-from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
-from odfchain.trust.head_signature import head_signature
-from odfchain.trust.offered import read_offer
-from odfchain.trust.parties import SignedFile
-from odfchain.trust.seen import Seen, SeenHeads
-from odfchain.trust.signature_policy import NO_POLICY, SignaturePolicy
-from odfchain.trust.signed_head import SignatureStatus
-from odfchain.trust.signed_statements import sign_attestation
-from odfchain.trust.signer import sign_head
+from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
+from odfchain.transfer.sharing import policy_of
 from tests.kit.forge import AUDITORS, OWNER, attestation, signed
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.scenario import Chain

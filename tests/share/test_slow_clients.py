@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from odfchain.limits import SHARING, FetchLimits
-from odfchain.net.retry import Deadline, Timing, TransientError
-from odfchain.net.wire import Connection
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve import connection
-from odfchain.serve.server import RepositoryServer
+from odfchain.storage.http_connection import Connection
+from odfchain.storage.http_rules import Deadline, Timing, TransientError
+from odfchain.transfer import server
 from odfchain.transfer.peer import PEER_LIMITS
+from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import ask, make_dataset
 
 GET = b"GET /cities/refs/head HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -121,7 +121,7 @@ def test_the_bound_of_headers_is_met_to_the_byte(url: str) -> None:
 def test_what_is_no_request_is_not_waited_for(
     url: str, monkeypatch: pytest.MonkeyPatch, piece: bytes
 ) -> None:
-    monkeypatch.setattr(connection, "SHARING", replace(SHARING, request_head_seconds=0.3))
+    monkeypatch.setattr(server, "SHARING", replace(SHARING, request_head_seconds=0.3))
     with connect(url) as client:
         client.sendall(GET)
         assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
@@ -149,7 +149,7 @@ def test_bodies_are_not_waited_for(url: str) -> None:
 
 
 def test_a_client_that_does_not_read_is_dropped(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "SHARING", replace(SHARING, stall_seconds=0.3))
+    monkeypatch.setattr(server, "SHARING", replace(SHARING, stall_seconds=0.3))
     with connect(url) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         client.settimeout(20)
@@ -169,7 +169,7 @@ def connected() -> tuple[socket.socket, socket.socket]:
 
 
 def test_a_peer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.net.wire.SHARING", replace(SHARING, window_seconds=0.3))
+    monkeypatch.setattr("odfchain.storage.http_connection.SHARING", replace(SHARING, window_seconds=0.3))
     ours, theirs = connected()
     over = threading.Event()
 
@@ -198,7 +198,7 @@ def test_a_peer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_source_that_drips_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.net.wire.SHARING", replace(SHARING, window_seconds=0.03))
+    monkeypatch.setattr("odfchain.storage.http_connection.SHARING", replace(SHARING, window_seconds=0.03))
     ours, theirs = connected()
     theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
     reading = Connection(ours, limits=FetchLimits(), name="x")
@@ -211,7 +211,7 @@ def test_a_source_that_drips_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_time_in_which_we_do_not_wait_is_not_the_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.net.wire.SHARING", replace(SHARING, window_seconds=0.3))
+    monkeypatch.setattr("odfchain.storage.http_connection.SHARING", replace(SHARING, window_seconds=0.3))
     ours, theirs = connected()
     theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n" + b"x" * 100)
     reading = Connection(ours, limits=PEER_LIMITS, name="x")

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.digest.physical import hash_bytes
+from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.server import RepositoryServer
-from odfchain.transfer.open import open_peer
+from odfchain.transfer.open_peer import open_peer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pushing import open_destination, push_dataset
+from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.nginx import nginx
 from tests.kit.served_workspace import make_dataset, read_all
 

@@ -14,14 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.errors import AccessError, TransferError
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer.object_space import STORE_LIMITS
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.object_peer import STORE_LIMITS
+from odfchain.transfer.object_workspace import SharedWorkspace, make_workspace_at
 from odfchain.transfer.public_layout import PeerUrl
-from odfchain.transfer.shared_workspace import SharedWorkspace
-from odfchain.transfer.workspace_marker import make_workspace_at
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.processes import odfchain
 from tests.kit.shared_store import PREFIX, add, append, machine, texts
 from tests.kit.small_s3 import RESET, Fault, SmallS3

@@ -17,15 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from odfchain.api import Workspace
-from odfchain.digest.physical import hash_file
+from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError, OdfchainError, OversizedInputError
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.odf import events as ev
+from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.times import Timestamp
 from odfchain.slices.bounds import rows_at_a_time
-from odfchain.slices.hashes import hash_parquet
-from odfchain.slices.reader import check_parquet, open_parquet
+from odfchain.slices.reader import check_parquet, hash_parquet, open_parquet
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.recorded_dataset import add, schema_event
 from tests.kit.support import FIXTURES, ROOT
 

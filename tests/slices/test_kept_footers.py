@@ -10,16 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.branch.recording import stage_changes
+from odfchain.api.workspace import Workspace
+from odfchain.branches.recording import stage_changes
 from odfchain.errors import ObjectCorruptedError, SliceNotFoundError
-from odfchain.manifest.manifest_of import manifest_of
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.kept_footers import KeptFooters, drop_footers, footers_path, kept_stats
-from odfchain.slices.footer_lines import stats_of_text, stats_text
-from odfchain.slices.footers import FileStats, file_stats
+from odfchain.profiles.manifests import manifest_of
+from odfchain.slices.footers import FileStats, file_stats, stats_of_text, stats_text
 from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.read_slices import KeptFooters, drop_footers, footers_path, kept_stats
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 
 SCHEMA = schema_with(pa.field("i", pa.int64()), pa.field("s", pa.string()))

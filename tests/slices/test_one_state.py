@@ -16,21 +16,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odfchain.audit.states import _difference
-from odfchain.branch.by_key_on_spark import _ranges
-from odfchain.branch.row_diff import net_of
-from odfchain.branch.wanted_keys import WantedKeys, key_schema, newest_of
-from odfchain.digest.row_hash import hash_rows
-from odfchain.model.enums import TAKES_BACK
-from odfchain.model.events import DatasetVocabulary, OffsetInterval
-from odfchain.model.timestamp import Timestamp
-from odfchain.profile import large_states
+from odfchain.audit.state_checks import _difference
+from odfchain.branches.executor import _ranges
+from odfchain.branches.key_lookup import WantedKeys, key_schema, newest_of
+from odfchain.branches.row_diff import net_of
+from odfchain.odf.enums import TAKES_BACK
+from odfchain.odf.events import DatasetVocabulary, OffsetInterval
+from odfchain.odf.row_hash import hash_rows
+from odfchain.odf.times import Timestamp
+from odfchain.profiles import state_totals
 from odfchain.progress import SILENT
-from odfchain.repo.corrections import taken_back_in_vain
-from odfchain.repo.recorded import StateCheckpoint
-from odfchain.slices.newest_rows import newest_rows
-from odfchain.slices.rows_in_force import SliceFile, in_force, state
-from odfchain.slices.state_by_time import state_at
+from odfchain.slices.state import SliceFile, in_force, newest_rows, state, state_at
+from odfchain.workspace.corrections import taken_back_in_vain
+from odfchain.workspace.read_slices import StateCheckpoint
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
@@ -217,7 +215,7 @@ def test_without_a_key(tmp_path_factory: pytest.TempPathFactory, seed: int, coun
     assert in_force(slices, (), upto=count // 2).tolist() == walked(rows[: count // 2 + 1], ())[0]
     assert taken_back_in_vain(slices, slices).tolist() == in_vain
     profiled = pa.schema([field for field in VALUES if field.name != "m"])  # no value hash is known for maps
-    totals = large_states.large_state(
+    totals = state_totals.large_state(
         slices, [None] * len(slices), profiled, SILENT, engine=None, near_duplicates=False
     )
     assert totals.rows == len(netted(rows))
@@ -256,8 +254,8 @@ def test_on_spark(engine: SparkEngine, tmp_path: Path, histories: int) -> None:
     """Many small tables at a time, each told apart by the number of its history."""
     from pyspark.sql import functions as F
 
-    from odfchain.engine.stream import in_force as stream
-    from odfchain.spark.latest_rows import latest_rows
+    from odfchain.spark.types import latest_rows
+    from odfchain.transform import stream_flow as stream
 
     parts = [table(seed, 1 + seed % 12) for seed in range(histories)]
     starts = np.cumsum([0, *map(len, parts)])

@@ -15,14 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import BadInputError, SchemaError
-from odfchain.model.enums import TAKES_BACK
-from odfchain.model.events import DatasetVocabulary, OffsetInterval
-from odfchain.slices import newest_rows
-from odfchain.slices import rows_in_force as rule
+from odfchain.odf.enums import TAKES_BACK
+from odfchain.odf.events import DatasetVocabulary, OffsetInterval
+from odfchain.slices import state
 from tests.kit.support import manifest
 
 if TYPE_CHECKING:
-    from odfchain.api import Workspace
+    from odfchain.api.workspace import Workspace
     from odfchain.spark.session import SparkEngine
 
 NAMES = DatasetVocabulary()
@@ -48,7 +47,7 @@ ROWS = st.lists(
 KEYS = st.sampled_from([("k",), ("k", "s"), ("s", "n"), ("n",), ()])
 
 
-def slices_of(folder: Path, rows: list[Row], cuts: list[int]) -> list[rule.SliceFile]:
+def slices_of(folder: Path, rows: list[Row], cuts: list[int]) -> list[state.SliceFile]:
     """The rows as slices that are cut at these places."""
     table = pa.table(
         [
@@ -62,7 +61,7 @@ def slices_of(folder: Path, rows: list[Row], cuts: list[int]) -> list[rule.Slice
     for start, end in itertools.pairwise(edges):
         path = folder / f"{start}.parquet"
         pq.write_table(table.slice(start, end - start), path)
-        found.append(rule.SliceFile(path, NAMES, OffsetInterval(start=start, end=end - 1)))
+        found.append(state.SliceFile(path, NAMES, OffsetInterval(start=start, end=end - 1)))
     return found
 
 
@@ -96,9 +95,9 @@ def test_a_state_is_what_a_walk_over_the_rows_leaves(
 ) -> None:
     slices = slices_of(tmp_path_factory.mktemp("state"), rows, cuts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rule, "_AT_ONCE", 4)  # keys are thinned out on the way
-        found = rule.state(slices, key, SCHEMA)
-        earlier = rule.state(slices, key, SCHEMA, upto=last)
+        patch.setattr(state, "_AT_ONCE", 4)  # keys are thinned out on the way
+        found = state.state(slices, key, SCHEMA)
+        earlier = state.state(slices, key, SCHEMA, upto=last)
     assert found["offset"].to_pylist() == walked(rows, key)
     assert earlier["offset"].to_pylist() == walked(rows[: last + 1], key)
     values = [[found[name][i].as_py() for name in ("op", "k", "s", "n")] for i in range(len(found))]
@@ -116,21 +115,21 @@ def test_one_reading_finds_the_same_state(
     folder = tmp_path_factory.mktemp("state")
     slices = slices_of(folder, rows, cuts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(newest_rows, "_AT_ONCE", data.draw(st.sampled_from([1, 200, 1 << 20])))
-        patch.setattr(newest_rows, "_WHOLE", data.draw(st.sampled_from([3, 1 << 20])))
-        found = newest_rows.newest_rows(slices, key, SCHEMA)
-        expected = rule.state(slices, key, SCHEMA)
+        patch.setattr(state, "_ROWS_AT_ONCE", data.draw(st.sampled_from([1, 200, 1 << 20])))
+        patch.setattr(state, "_WHOLE", data.draw(st.sampled_from([3, 1 << 20])))
+        found = state.newest_rows(slices, key, SCHEMA)
+        expected = state.state(slices, key, SCHEMA)
         assert repr(found.to_pylist()) == repr(expected.to_pylist())
         if not slices:
             return
         # a checkpoint stands for the first slices, in whatever order
         count = data.draw(st.integers(1, len(slices)))
-        before = rule.state(slices[:count], key, SCHEMA)
+        before = state.state(slices[:count], key, SCHEMA)
         order = data.draw(st.permutations(range(len(before))))
         pq.write_table(before.take(pa.array(order, pa.int64())), folder / "state")
         interval = OffsetInterval(start=0, end=slices[count - 1].interval.end)
-        stands = rule.SliceFile(folder / "state", NAMES, interval)
-        found = newest_rows.newest_rows([stands, *slices[count:]], key, SCHEMA)
+        stands = state.SliceFile(folder / "state", NAMES, interval)
+        found = state.newest_rows([stands, *slices[count:]], key, SCHEMA)
     assert repr(found.to_pylist()) == repr(expected.to_pylist())
 
 
@@ -152,7 +151,7 @@ def test_codes_are_equal_where_keys_are(columns: list[pa.Array], expected: list[
     names = [str(i) for i in range(len(columns))]
     whole = pa.table(columns, names)
     table = pa.concat_tables([whole.slice(0, 2), whole.slice(2)])  # codes do not depend on the pieces
-    codes, count = newest_rows.codes_of(table, names)
+    codes, count = state.codes_of(table, names)
     seen = list(dict.fromkeys(codes.tolist()))
     assert [seen.index(code) for code in codes.tolist()] == expected
     assert 0 <= min(codes) <= max(codes) < count
@@ -167,9 +166,9 @@ def test_a_state_stands_for_the_slices_before_it(
     if len(slices) < 2:
         return
     before = slices[0].interval
-    pq.write_table(rule.state(slices[:1], key, SCHEMA), folder / "state")
-    stands = rule.SliceFile(folder / "state", NAMES, before)
-    found, expected = rule.state([stands, slices[1]], key, SCHEMA), rule.state(slices, key, SCHEMA)
+    pq.write_table(state.state(slices[:1], key, SCHEMA), folder / "state")
+    stands = state.SliceFile(folder / "state", NAMES, before)
+    found, expected = state.state([stands, slices[1]], key, SCHEMA), state.state(slices, key, SCHEMA)
     assert repr(found.to_pylist()) == repr(expected.to_pylist())
 
 
@@ -182,10 +181,10 @@ def test_columns_that_came_later_and_wider_types(tmp_path: Path) -> None:
     for start, table in ((0, old), (2, new)):
         pq.write_table(table, tmp_path / str(start))
         interval = OffsetInterval(start=start, end=start + len(table) - 1)
-        slices.append(rule.SliceFile(tmp_path / str(start), NAMES, interval))
+        slices.append(state.SliceFile(tmp_path / str(start), NAMES, interval))
     schema = pa.schema([("s", pa.string()), ("k", pa.float64())])
-    assert rule.state(slices, ["k"], schema).to_pylist() == [{"s": None, "k": 1.0}, {"s": "x", "k": 2.0}]
-    assert rule.state([], ["k"], schema).to_pylist() == []
+    assert state.state(slices, ["k"], schema).to_pylist() == [{"s": None, "k": 1.0}, {"s": "x", "k": 2.0}]
+    assert state.state([], ["k"], schema).to_pylist() == []
 
 
 @pytest.mark.parametrize(
@@ -201,9 +200,9 @@ def test_slices_that_are_not_what_their_blocks_say(
     tmp_path: Path, columns: dict[str, list[Any]], message: str
 ) -> None:
     pq.write_table(pa.table(columns), tmp_path / "slice")
-    item = rule.SliceFile(tmp_path / "slice", NAMES, OffsetInterval(start=0, end=1))
+    item = state.SliceFile(tmp_path / "slice", NAMES, OffsetInterval(start=0, end=1))
     with pytest.raises(BadInputError, match=message):
-        rule.state([item], ["k"], SCHEMA)
+        state.state([item], ["k"], SCHEMA)
 
 
 # --- the twins -------------------------------------------------------------------------------------
@@ -222,8 +221,8 @@ def histories(seed: int, count: int) -> list[tuple[int, int, int, str | None, in
 def test_spark_finds_the_same_rows_in_force(engine: SparkEngine, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
 
-    from odfchain.engine.stream.in_force import in_force, takes_back
-    from odfchain.spark.latest_rows import latest_rows
+    from odfchain.spark.types import latest_rows
+    from odfchain.transform.stream_flow import in_force, takes_back
 
     rows = histories(3, 300)
     columns = ["offset", "op", "history", "key", "value"]
@@ -233,7 +232,7 @@ def test_spark_finds_the_same_rows_in_force(engine: SparkEngine, tmp_path: Path)
         ),
         tmp_path / "rows",
     )
-    slices = [rule.SliceFile(tmp_path / "rows", NAMES, OffsetInterval(start=0, end=len(rows) - 1))]
+    slices = [state.SliceFile(tmp_path / "rows", NAMES, OffsetInterval(start=0, end=len(rows) - 1))]
     frame = engine.session.createDataFrame(
         rows, "offset bigint, op int, history int, key string, value int"
     ).coalesce(1)
@@ -242,22 +241,22 @@ def test_spark_finds_the_same_rows_in_force(engine: SparkEngine, tmp_path: Path)
         return sorted(row["offset"] for row in found.select("offset").collect())
 
     merged = latest_rows(frame, ("history", "key"), NAMES)
-    assert offsets(merged) == rule.in_force(slices, ["history", "key"]).tolist()
+    assert offsets(merged) == state.in_force(slices, ["history", "key"]).tolist()
     kept, in_vain = in_force(frame.withColumn("back", takes_back(F.col("op"))), ["history", "key", "value"])
-    assert offsets(kept) == rule.in_force(slices, []).tolist()
-    ((numbers, operations, hashes),) = rule.hashed_rows(slices[0])
-    walk = rule.Walk.of(numbers, rule.takes_back(operations), hashes)
+    assert offsets(kept) == state.in_force(slices, []).tolist()
+    ((numbers, operations, hashes),) = state.hashed_rows(slices[0])
+    walk = state.Walk.of(numbers, state.takes_back(operations), hashes)
     assert offsets(in_vain) == sorted(walk.in_vain.nonzero()[0].tolist())
 
 
 def test_a_dataset_s_state_is_its_checkpoint_and_its_verification(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from odfchain.repo import recorded
-    from odfchain.repo.dataset_state import DatasetState
-    from odfchain.repo.read_slices import read_state
+    from odfchain.workspace import read_slices
+    from odfchain.workspace.dataset_state import DatasetState
+    from odfchain.workspace.read_slices import read_state
 
-    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 1)
+    monkeypatch.setattr(read_slices, "_SMALLEST_DELTA", 1)
     (dataset,) = workspace.add(manifest("{kind: Snapshot, primaryKey: [city]}"))
     draw, path = random.Random(5), workspace.path / "in.csv"
     columns = ["offset", "op", "city", "population"]
@@ -275,7 +274,7 @@ def test_a_dataset_s_state_is_its_checkpoint_and_its_verification(
 
 
 def test_sources_that_disagree_on_the_key(workspace: Workspace) -> None:
-    from odfchain.repo.dataset_state import DatasetState
+    from odfchain.workspace.dataset_state import DatasetState
 
     text = manifest("{kind: Snapshot, primaryKey: [city]}")
     (dataset,) = workspace.add(

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError
-from odfchain.slices.reader import open_parquet
-from odfchain.slices.values import check_values
+from odfchain.slices.reader import check_values, open_parquet
 from tests.kit.support import Result, derivative, manifest, unchanged
 
 DAY = 86_400

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.ids.names import DatasetAlias
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve import shared_copy
-from odfchain.serve.access_tokens import AccessToken
-from odfchain.serve.push_sessions import PushSession, PushSessions
-from odfchain.serve.server import RepositoryServer
-from odfchain.serve.token_file import TokenFile
+from odfchain.odf.names import DatasetAlias
+from odfchain.transfer import node_pulls
+from odfchain.transfer.access_tokens import AccessToken, PushSession, PushSessions, TokenFile
+from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import shared_store
 from tests.kit.small_s3 import SmallS3
 from tests.kit.smart_site import Site
@@ -53,7 +51,7 @@ def site(tmp_path: Path, idle: threading.Event) -> Iterator[Site]:
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallS3]:
     shared_store.environment(monkeypatch, tmp_path / "home")
     # readers ask the store once, so what they see afterwards is what pushes have brought
-    monkeypatch.setattr(shared_copy, "_SECONDS", float("inf"))
+    monkeypatch.setattr(node_pulls, "_SECONDS", float("inf"))
     with SmallS3() as store:
         yield store
 

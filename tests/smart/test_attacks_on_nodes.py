@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 from websockets.exceptions import WebSocketException
 
-from odfchain.digest.physical import hash_bytes, hash_file
 from odfchain.errors import OdfchainError, TransferError
-from odfchain.ids.names import DatasetAlias
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.smart.block_batch import packed
-from odfchain.transfer.open import PeerOptions, open_writable
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.physical_hash import hash_bytes, hash_file
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.block_batch import packed
+from odfchain.transfer.open_peer import PeerOptions, open_writable
 from odfchain.transfer.public_layout import ObjectKey, PeerUrl
 from odfchain.transfer.pushing import PushOptions, push_dataset
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.held_puts import PIECE, HeldPut, path_of
 from tests.kit.node_process import Node
 from tests.kit.scenario import Chain, chain_of, install

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from odfchain.errors import OdfchainError, TransferError, UnsupportedPeerError
-from odfchain.ids.names import DatasetAlias
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.server import RepositoryServer
-from odfchain.serve.token_file import TokenFile
-from odfchain.transfer.catalog import list_repository
-from odfchain.transfer.node_login import check_token
-from odfchain.transfer.open import PeerOptions, open_peer, open_writable
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.access_tokens import TokenFile
+from odfchain.transfer.credentials import check_token
+from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.pushing import push_dataset
+from odfchain.transfer.repositories import list_repository
+from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.crowd import RawClient
 from tests.kit.nginx import nginx
 from tests.kit.served_workspace import make_dataset, raw

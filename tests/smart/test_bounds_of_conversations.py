@@ -13,18 +13,19 @@ from typing import Any
 import pytest
 
 from odfchain.errors import CorruptedPeerError
-from odfchain.ids.names import DatasetAlias
 from odfchain.limits import SHARING, SMART
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve import connection, conversation
-from odfchain.serve.server import RepositoryServer
-from odfchain.smart import smart_messages as m
-from odfchain.smart.block_batch import packed
-from odfchain.smart.message_text import message_of
-from odfchain.smart.smart_messages import TOO_MANY_BLOCKS
-from odfchain.transfer.open import PeerOptions, open_peer
+from odfchain.odf.names import DatasetAlias
+from odfchain.transfer import server
+from odfchain.transfer import server as transfer_server
+from odfchain.transfer import smart_messages as m
+from odfchain.transfer.block_batch import packed
+from odfchain.transfer.message_text import message_of
+from odfchain.transfer.open_peer import PeerOptions, open_peer
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.server import RepositoryServer
+from odfchain.transfer.smart_messages import TOO_MANY_BLOCKS
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.crowd import CONTINUATION, PING, TEXT, RawClient, frame, listed
 from tests.kit.node_stand_in import node
 from tests.kit.scenario import chain_of
@@ -115,29 +116,29 @@ class Seen:
     """What the conversations of a node hold, as they say it."""
 
     changed: threading.Condition
-    memory: conversation.Memory | None = None
+    memory: transfer_server.Memory | None = None
 
-    def wait(self, holds: Callable[[conversation.Memory], object]) -> None:
+    def wait(self, holds: Callable[[transfer_server.Memory], object]) -> None:
         with self.changed:
             assert self.changed.wait_for(lambda: self.memory is not None and holds(self.memory), 20)
 
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    found, judge = Seen(threading.Condition()), conversation.Memory.judge
+    found, judge = Seen(threading.Condition()), transfer_server.Memory.judge
 
-    def judged(memory: conversation.Memory, new: conversation.Conversation) -> None:
+    def judged(memory: transfer_server.Memory, new: transfer_server.Conversation) -> None:
         judge(memory, new)
         with found.changed:
             found.memory = memory
             found.changed.notify_all()
 
-    monkeypatch.setattr(conversation.Memory, "judge", judged)
+    monkeypatch.setattr(transfer_server.Memory, "judge", judged)
     return found
 
 
 def test_who_holds_the_most_goes_first(url: str, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "SMART", replace(SMART, unfinished_bytes=4 * SOME))
+    monkeypatch.setattr(transfer_server, "SMART", replace(SMART, unfinished_bytes=4 * SOME))
     with RawClient(url) as small, RawClient(url) as large, RawClient(url) as late:
         small.say(frame(BEGIN.rjust(3 * SOME))[:SOME])
         seen.wait(lambda memory: memory.held > SOME - 100)
@@ -151,7 +152,7 @@ def test_who_holds_the_most_goes_first(url: str, seen: Seen, monkeypatch: pytest
 
 
 def test_texts_count_as_what_they_take(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "SMART", replace(SMART, unfinished_bytes=2 * SOME))
+    monkeypatch.setattr(transfer_server, "SMART", replace(SMART, unfinished_bytes=2 * SOME))
     with RawClient(url) as client:
         client.say(frame(BEGIN.rjust(SOME)))
         assert "Ok" in next_document(client)
@@ -164,7 +165,7 @@ def test_messages_of_blocks_come_some_at_a_time(
     site: Site, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that has to wait is read on when another one has gone."""
-    monkeypatch.setattr(conversation, "SMART", replace(SMART, large_messages=1))
+    monkeypatch.setattr(transfer_server, "SMART", replace(SMART, large_messages=1))
     field, part = f"Authorization: Bearer {site.token()}", SMART.request_bytes * 2
     chain = chain_of(["seed", "schema"])
     batch = json.dumps(blocks(packed(raw(chain)))).encode().rjust(4 * part)
@@ -187,7 +188,7 @@ def test_what_clients_do_not_take_is_bounded(tmp_path: Path, monkeypatch: pytest
     """Blocks for which there is no room come one by one."""
     theirs, ours = WorkspaceFiles.init(tmp_path / "theirs"), WorkspaceFiles.init(tmp_path / "ours")
     dataset = make_dataset(theirs, "cities", *[70] * 40)
-    monkeypatch.setattr(conversation, "SMART", replace(SMART, unread_bytes=100))
+    monkeypatch.setattr(transfer_server, "SMART", replace(SMART, unread_bytes=100))
     with RepositoryServer(theirs) as server:
         with RawClient(server.url) as client:
             client.say(frame(BEGIN) + frame(b"{}"))
@@ -202,17 +203,17 @@ def test_what_clients_do_not_take_is_bounded(tmp_path: Path, monkeypatch: pytest
 def test_who_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace = WorkspaceFiles.init(tmp_path)
     make_dataset(workspace, "cities", 700)
-    monkeypatch.setattr(conversation, "SHARING", replace(SHARING, piece_seconds=0.1))
+    monkeypatch.setattr(transfer_server, "SHARING", replace(SHARING, piece_seconds=0.1))
     asked = [
         {"object_type": "DataSlice", "physical_hash": "f1620" + "00" * 32, "size": n} for n in range(1_000)
     ]
-    lost, end = threading.Event(), conversation.Conversation.connection_lost
+    lost, end = threading.Event(), transfer_server.Conversation.connection_lost
 
-    def ended(self: conversation.Conversation, error: Exception | None) -> None:
+    def ended(self: transfer_server.Conversation, error: Exception | None) -> None:
         end(self, error)
         lost.set()
 
-    monkeypatch.setattr(conversation.Conversation, "connection_lost", ended)
+    monkeypatch.setattr(transfer_server.Conversation, "connection_lost", ended)
     shown = f"Authorization: {'x' * 6_000}"
     with RepositoryServer(workspace) as server, RawClient(server.url, "cities/pull", shown) as client:
         client.say(frame(BEGIN))
@@ -224,7 +225,7 @@ def test_who_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_conversations_and_other_requests_do_not_take_each_others_place(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "SHARING", replace(SHARING, connections=4))
+    monkeypatch.setattr(server, "SHARING", replace(SHARING, connections=4))
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(RawClient(url)) for _ in range(5)]
         assert [client.status for client in clients] == [101] * 4 + [503]
@@ -245,7 +246,7 @@ def test_values_of_a_message_are_counted_before_it_is_read(
     def loads(*_: object, **__: object) -> None:
         pytest.fail("it was read")
 
-    monkeypatch.setattr("odfchain.smart.number_lists.json.loads", loads)
+    monkeypatch.setattr("odfchain.transfer.message_text.json.loads", loads)
     for kind, size in ((m.PullRequest, SMART.request_bytes), (m.PushedBlocks, SMART.message_bytes // 4)):
         with pytest.raises(CorruptedPeerError, match="more than 16,384 values"):
             message_of(kind, listed(item, size).decode())
@@ -293,7 +294,7 @@ def test_what_a_node_may_not_say_to_a_client(said: str, problem: str) -> None:
 
 
 def test_a_node_that_floods_a_client_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.smart.frames.SMART", replace(SMART, small_frames=-1))
+    monkeypatch.setattr("odfchain.transfer.message_text.SMART", replace(SMART, small_frames=-1))
     with node({}, lambda _: "{}") as found:
         peer = open_peer(PeerUrl.parse(f"odf+{found.url}cities"), PeerOptions(retries=0))
         with contextlib.closing(peer), pytest.raises(CorruptedPeerError, match="more small frames"):

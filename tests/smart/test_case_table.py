@@ -20,17 +20,17 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from odfchain.errors import ChainsDifferError, NameCollisionError, OdfchainError
-from odfchain.ids.names import DatasetAlias
 from odfchain.limits import SMART
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve import application, smart_pushes
-from odfchain.serve.push_sessions import PushSessions
-from odfchain.smart.block_batch import packed
-from odfchain.smart.message_text import document_of
-from odfchain.smart.smart_messages import BlocksBatch, PulledBlocks
-from odfchain.transfer.open import open_peer
+from odfchain.odf.names import DatasetAlias
+from odfchain.transfer import node_pushes, server_app
+from odfchain.transfer.access_tokens import PushSessions
+from odfchain.transfer.block_batch import packed
+from odfchain.transfer.message_text import document_of
+from odfchain.transfer.open_peer import open_peer
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.smart_messages import BlocksBatch, PulledBlocks
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_stand_in import node
 from tests.kit.scenario import chain_of, extend, install
 from tests.kit.served_workspace import ask, make_dataset
@@ -284,24 +284,24 @@ def test_a_chain_that_is_longer_than_a_batch(
     chain = chain_of(["seed", "schema", *(f"note {n}" for n in range(case["blocks"] - 2))])
     install(site.ours, "cities", chain)
     sent: list[int] = []
-    take = smart_pushes.DatasetTarget.take_blocks
+    take = node_pushes.DatasetTarget.take_blocks
 
-    def taken(target: smart_pushes.DatasetTarget, batch: BlocksBatch) -> Any:
+    def taken(target: node_pushes.DatasetTarget, batch: BlocksBatch) -> Any:
         sent.append(batch.num_blocks)
         return take(target, batch)
 
-    monkeypatch.setattr(smart_pushes.DatasetTarget, "take_blocks", taken)
+    monkeypatch.setattr(node_pushes.DatasetTarget, "take_blocks", taken)
     site.push("cities", site.token())
     assert sent == case["pushes"]
     assert site.head() == chain.head
     pulls: list[str] = []
-    answer = application.Repository._converse
+    answer = server_app.Repository._converse
 
     async def conversed(self: Any, scope: Any, *more: Any) -> None:
         pulls.append(scope["path"])
         await answer(self, scope, *more)
 
-    monkeypatch.setattr(application.Repository, "_converse", conversed)
+    monkeypatch.setattr(server_app.Repository, "_converse", conversed)
     third = WorkspaceFiles.init(tmp_path / "third")
     with contextlib.closing(open_peer(PeerUrl.parse(f"odf+{site.url}cities"))) as peer:
         assert pull_dataset(third, peer, CITIES).new == chain.head
@@ -370,7 +370,7 @@ def conversation(what: str, heard: list[Any], site: Site) -> list[tuple[float, A
     selector = _Jumping()
     loop = asyncio.SelectorEventLoop(selector)
     loop.time = lambda: selector.now  # type: ignore[method-assign]
-    published = application.repository(site.node, write=True)
+    published = server_app.repository(site.node, write=True)
     writing = published._writing
     assert writing is not None
     writing.sessions = PushSessions(now=loop.time)

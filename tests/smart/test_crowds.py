@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.crowd import WORDS
 from tests.kit.measured_node import peak_mib, served
 from tests.kit.served_workspace import ask, make_dataset

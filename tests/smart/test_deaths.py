@@ -17,16 +17,15 @@ from urllib.parse import urlsplit
 import pytest
 
 from odfchain.errors import OdfchainError
-from odfchain.ids.names import DatasetAlias
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.server import RepositoryServer
-from odfchain.serve.token_file import TokenFile
-from odfchain.transfer.open import PeerOptions, open_peer, open_writable
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.access_tokens import TokenFile
+from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable
 from odfchain.transfer.public_layout import PeerUrl
-from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.pulling import SyncOptions, pull_dataset
 from odfchain.transfer.pushing import PushOptions, push_dataset
-from odfchain.transfer.sync import SyncOptions
+from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.cutting_relay import Relay
 from tests.kit.scenario import Chain, chain_of, install
 from tests.kit.support import tree_of

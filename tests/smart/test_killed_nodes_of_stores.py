@@ -10,13 +10,13 @@ import pytest
 
 import odfchain as odf
 from odfchain.errors import DatasetNotFoundError, OdfchainError
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer.open import PeerOptions, open_writable
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.open_peer import PeerOptions, open_writable
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pushing import PushOptions, push_dataset
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_process import Node
 from tests.kit.scenario import Chain, chain_of, extend, install
 from tests.kit.shared_store import machine, objects

@@ -14,23 +14,23 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect
 
-from odfchain.codec.blocks import decode_block
 from odfchain.errors import CorruptedPeerError
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.block_codec import decode_block
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.server import RepositoryServer
-from odfchain.serve.token_file import TokenFile
-from odfchain.smart.block_batch import RawBlock, unpacked
-from odfchain.smart.message_text import message_of
-from odfchain.smart.smart_messages import PulledBlocks
-from odfchain.transfer.open import PeerOptions, open_peer, open_writable
+from odfchain.transfer.access_tokens import TokenFile
+from odfchain.transfer.block_batch import RawBlock, unpacked
+from odfchain.transfer.message_text import message_of
+from odfchain.transfer.node_peer import Shipment, SmartDestination
+from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.slice_files import objects_of
-from odfchain.transfer.smart_destination import Shipment, SmartDestination
+from odfchain.transfer.smart_messages import PulledBlocks
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_stand_in import Answer, node, uploads
 from tests.kit.recorded_flows import FLOWS, Recorded, same
 from tests.kit.scenario import Chain, install

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.digest.physical import hash_bytes
 from odfchain.errors import CorruptedPeerError, OdfchainError, UnsupportedPeerError
 from odfchain.limits import LIMITS, SMART
-from odfchain.model.timestamp import Timestamp
-from odfchain.smart import smart_messages as m
-from odfchain.smart.block_batch import RawBlock, packed, readable, unpacked
-from odfchain.smart.message_text import document_of, message_of, refusal_of, text_of
-from odfchain.smart.server_flow import failed
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.times import Timestamp
+from odfchain.transfer import smart_messages as m
+from odfchain.transfer.block_batch import RawBlock, packed, readable, unpacked
+from odfchain.transfer.message_text import document_of, message_of, refusal_of, text_of
+from odfchain.transfer.smart_flows import failed
 
 HASH = hash_bytes(b"a")
 hashes = st.binary(max_size=3).map(hash_bytes)
@@ -284,7 +284,7 @@ def test_what_came_before_a_fault_is_what_it_seems() -> None:
 def test_unpacking_ends_where_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = gzip.compress(bytes(SMART.unpacked_bytes // 16))
     limits = type(SMART)(unpacked_bytes=1 << 20)
-    monkeypatch.setattr("odfchain.smart.block_batch.SMART", limits)
+    monkeypatch.setattr("odfchain.transfer.block_batch.SMART", limits)
     blocks = [RawBlock(hash_bytes(bytes(n)), bytes(n)) for n in range(1 << 19, (1 << 19) + 4)]
     with pytest.raises(CorruptedPeerError, match="unpacks to more"):
         unpacked(packed(blocks))

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from odfchain.errors import AccessError, CorruptedPeerError, DatasetNotFoundError, OdfchainError
-from odfchain.ids.names import DatasetAlias, RepoName
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.server import RepositoryServer
-from odfchain.serve.token_file import TokenFile
-from odfchain.transfer.aliases import AliasKind, aliases
-from odfchain.transfer.sharing import Sharing
+from odfchain.odf.names import DatasetAlias, RepoName
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.access_tokens import TokenFile
+from odfchain.transfer.server import RepositoryServer
+from odfchain.transfer.sharing import AliasKind, Sharing, aliases
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_stand_in import Node, node
 from tests.kit.scenario import chain_of, extend, install
 from tests.kit.served_workspace import make_dataset

@@ -12,20 +12,17 @@ from typing import Any
 import pytest
 
 from odfchain.errors import OdfchainError, StorageFullError, TransferError
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve import smart_pushes
-from odfchain.serve.access_tokens import AccessToken
-from odfchain.serve.push_sessions import PushSession, PushSessions
-from odfchain.serve.push_target import DatasetTarget
-from odfchain.serve.server import RepositoryServer
-from odfchain.serve.token_file import TokenFile
-from odfchain.smart.smart_messages import ObjectFile, PushStrategies
-from odfchain.transfer.incoming import Incoming
-from odfchain.transfer.open import PeerOptions, open_writable
-from odfchain.transfer.public_layout import PeerUrl
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.transfer import node_pushes
+from odfchain.transfer.access_tokens import AccessToken, PushSession, PushSessions, TokenFile
+from odfchain.transfer.node_pushes import DatasetTarget
+from odfchain.transfer.open_peer import PeerOptions, open_writable
+from odfchain.transfer.public_layout import Incoming, PeerUrl
 from odfchain.transfer.pushing import push_dataset
+from odfchain.transfer.server import RepositoryServer
+from odfchain.transfer.smart_messages import ObjectFile, PushStrategies
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.scenario import chain_of, install
 from tests.kit.smart_cases import rows
 from tests.kit.smart_site import Site
@@ -63,13 +60,13 @@ def test_a_node_that_is_full(
     fired: list[str] = []
     with monkeypatch.context() as full:
         if case["when"] == "before":
-            real = smart_pushes.shutil.disk_usage(site.node.root)
+            real = node_pushes.shutil.disk_usage(site.node.root)
 
             def usage(_: Any) -> Any:
                 fired.append("asked for space")
                 return real._replace(free=1 << 20)
 
-            full.setattr(smart_pushes.shutil, "disk_usage", usage)
+            full.setattr(node_pushes.shutil, "disk_usage", usage)
         else:
             add = Incoming.add
 

@@ -13,15 +13,11 @@ from typing import Any
 import pytest
 from websockets.sync.client import ClientConnection
 
-from odfchain.errors import (
-    DatasetsDivergedError,
-    RefConflictError,
-    TransferError,
-)
-from odfchain.ids.names import DatasetAlias
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.serve import shared_copy, smart_pushes
-from odfchain.smart.block_batch import packed
+from odfchain.errors import DatasetsDivergedError, RefConflictError, TransferError
+from odfchain.odf.names import DatasetAlias
+from odfchain.transfer import node_pulls, node_pushes
+from odfchain.transfer.block_batch import packed
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.scenario import Chain, chain_of, extend, install
 from tests.kit.shared_store import objects
 from tests.kit.small_s3 import RESET
@@ -159,7 +155,7 @@ def test_a_store_that_is_silent_when_a_push_begins(hub: Hub, monkeypatch: pytest
     held = threading.Event()
     hub.store.before = lambda *_: None if held.wait(20) else 500
     with monkeypatch.context() as impatient:
-        impatient.setattr(smart_pushes, "_FIRST_SECONDS", 0.05)
+        impatient.setattr(node_pushes, "_FIRST_SECONDS", 0.05)
         try:
             with hub.site.socket(token) as socket:
                 socket.send(json.dumps(started(longer("x"), chain.head, len(LABELS))))
@@ -193,7 +189,7 @@ def test_a_push_that_ended_before_the_dataset_had_its_name(hub: Hub) -> None:
 def test_readers_do_not_wait_for_a_store_that_is_silent(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = chain_of(LABELS)
     install(hub.site.node, "cities", chain)
-    monkeypatch.setattr(shared_copy, "_PATIENCE", 0.05)
+    monkeypatch.setattr(node_pulls, "_PATIENCE", 0.05)
     held = threading.Event()
 
     def wait(_method: str, _path: str) -> None:

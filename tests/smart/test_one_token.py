@@ -15,19 +15,19 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from odfchain.digest.physical import hash_bytes, hash_file
 from odfchain.errors import StoreError
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve import push_sessions, push_target, smart_pushes
-from odfchain.serve.access_tokens import made_token
-from odfchain.serve.push_target import remove_left
-from odfchain.serve.server import RepositoryServer
-from odfchain.smart.block_batch import packed
-from odfchain.store import fsio
+from odfchain.odf import events as ev
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.physical_hash import hash_bytes, hash_file
+from odfchain.odf.times import Timestamp
+from odfchain.storage import fsio
+from odfchain.transfer import access_tokens, node_pushes
+from odfchain.transfer.access_tokens import made_token
+from odfchain.transfer.block_batch import packed
+from odfchain.transfer.node_pushes import remove_left
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
+from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.held_puts import HeldPut, path_of
 from tests.kit.scenario import Chain, chain_of, install
 from tests.kit.served_workspace import ask
@@ -44,7 +44,7 @@ BUSY = (1011, "Busy.")
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Files that the node hashes because they are named."""
     found = list[str]()
-    monkeypatch.setattr(push_target, "hash_file", lambda path: found.append(path.name) or hash_file(path))
+    monkeypatch.setattr(node_pushes, "hash_file", lambda path: found.append(path.name) or hash_file(path))
     return found
 
 
@@ -78,7 +78,7 @@ def test_a_token_has_a_share_of_the_pushes(site: Site, monkeypatch: pytest.Monke
             assert closed(socket) == BUSY
         with site.socket(second, beside=True) as socket:
             assert say(socket, started(CHAIN)) == {"Ok": {}}
-        monkeypatch.setattr(push_sessions, "_MOST", 4)
+        monkeypatch.setattr(access_tokens, "_MOST_PUSHES", 4)
         with site.socket(third, beside=True) as socket:
             assert closed(socket) == BUSY, "as many as there may be in all"
 
@@ -91,7 +91,7 @@ def test_who_waited_for_too_long_is_told_when_he_speaks(site: Site) -> None:
 
 
 def test_a_token_has_a_share_of_the_connections(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(push_sessions, "_CONNECTIONS", 3)
+    monkeypatch.setattr(access_tokens, "_CONNECTIONS", 3)
     token = site.token()
     with sockets(site, token, 3, speak=False) as held:
         with site.socket(token, beside=True) as socket:
@@ -118,8 +118,8 @@ def test_who_was_refused_is_in_nobodys_way(site: Site) -> None:
 
 def test_a_push_does_not_last_for_ever(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often its client says that it goes on."""
-    monkeypatch.setattr(push_sessions, "_LONGEST_SECONDS", 0.3)
-    monkeypatch.setattr(smart_pushes, "_PING_SECONDS", 0.01)
+    monkeypatch.setattr(access_tokens, "_LONGEST_SECONDS", 0.3)
+    monkeypatch.setattr(node_pushes, "_PING_SECONDS", 0.01)
     token = site.token()
     with site.socket(token) as socket:
         asked_for_objects(socket, CHAIN)
@@ -133,13 +133,13 @@ def test_a_push_does_not_last_for_ever(site: Site, monkeypatch: pytest.MonkeyPat
 def test_what_comes_gives_a_push_time() -> None:
     """As much as the slowest client needs for it, and no more."""
     now = [0.0]
-    sessions = push_sessions.PushSessions(now=lambda: now[0])
+    sessions = access_tokens.PushSessions(now=lambda: now[0])
     session = sessions.begin(CITIES, made_token("x", ["push:%"], Timestamp.now()).token)
     assert session is not None
-    assert session.until == push_sessions._LONGEST_SECONDS
+    assert session.until == access_tokens._LONGEST_SECONDS
     now[0] = 5.0
     sessions.received(session, 64 << 10)
-    assert (session.until, session.touched) == (push_sessions._LONGEST_SECONDS + 1, 5.0)
+    assert (session.until, session.touched) == (access_tokens._LONGEST_SECONDS + 1, 5.0)
 
 
 # --- a share of the work ------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def test_a_token_has_a_share_of_the_disk(site: Site, monkeypatch: pytest.MonkeyP
 def test_what_counts_is_what_waits_for_a_commit() -> None:
     """Of one token, for whatever dataset; until it is committed, refused, or removed after a day."""
     now = [0.0]
-    sessions = push_sessions.PushSessions(now=lambda: now[0])
+    sessions = access_tokens.PushSessions(now=lambda: now[0])
     made = [made_token(name, ["push:%"], Timestamp.now()).token for name in ("a", "b")]
     one, two, theirs = (
         session
@@ -326,7 +326,7 @@ def test_what_counts_is_what_waits_for_a_commit() -> None:
     sessions.committed(two, CHAIN.head)
     assert fits(one, "x", 50)
     assert not fits(two, "x", 50)
-    now[0] = push_sessions.LEFT_SECONDS + 1
+    now[0] = access_tokens.LEFT_SECONDS + 1
     assert fits(two, "x", 50)
 
 
@@ -404,14 +404,14 @@ def test_a_node_looks_for_what_was_left(site: Site, monkeypatch: pytest.MonkeyPa
         looked.release()
         raise StoreError("the disk is gone")
 
-    monkeypatch.setattr(smart_pushes, "remove_left", look)
+    monkeypatch.setattr(node_pushes, "remove_left", look)
     told = threading.Event()
     with RepositoryServer(site.node, write=True, on_problem=lambda text: told.set()) as server:
         for _ in range(3):
             assert ask(server.url, "/info").status == 200
         assert looked.acquire(timeout=20)
         assert told.wait(20)
-        monkeypatch.setattr(smart_pushes, "_LOOK_SECONDS", 0.0)
+        monkeypatch.setattr(node_pushes, "_LOOK_SECONDS", 0.0)
     assert days == [1.0]
     with RepositoryServer(site.node, write=True) as server:
         for _ in range(2):

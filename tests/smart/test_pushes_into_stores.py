@@ -10,15 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.errors import (
-    NameCollisionError,
-    OdfchainError,
-    RefConflictError,
-    SetBackError,
-    TransferError,
-)
-from odfchain.smart.block_batch import packed
-from odfchain.trust.signed_head import SignatureStatus
+from odfchain.chain.signed_heads import SignatureStatus
+from odfchain.errors import NameCollisionError, OdfchainError, RefConflictError, SetBackError, TransferError
+from odfchain.transfer.block_batch import packed
 from tests.kit.scenario import chain_of, extend, install
 from tests.kit.served_workspace import ask
 from tests.kit.shared_store import objects

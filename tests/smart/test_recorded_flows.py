@@ -8,12 +8,20 @@ from typing import Any
 
 import pytest
 
-from odfchain.ids.multihash import Multihash
-from odfchain.smart.block_batch import packed, unpacked
-from odfchain.smart.client_flow import ClosedError, PullFlow, PushFlow, RefusedError
-from odfchain.smart.message_text import document_of, message_of, refusal_of
-from odfchain.smart.server_flow import FlowError, PullServing, PushServing, Turn
-from odfchain.smart.smart_messages import (
+from odfchain.odf.identity import Multihash
+from odfchain.transfer.block_batch import packed, unpacked
+from odfchain.transfer.message_text import document_of, message_of, refusal_of
+from odfchain.transfer.smart_flows import (
+    ClosedError,
+    FlowError,
+    PullFlow,
+    PullServing,
+    PushFlow,
+    PushServing,
+    RefusedError,
+    Turn,
+)
+from odfchain.transfer.smart_messages import (
     Message,
     ObjectFile,
     PulledBlocks,

@@ -16,17 +16,17 @@ from websockets.sync.client import connect
 
 from odfchain.cli.main import cli
 from odfchain.errors import AccessError, DatasetNotFoundError, TransferError, UsageError
-from odfchain.ids.names import DatasetAlias
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.server import RepositoryServer
-from odfchain.serve.token_file import TokenFile
-from odfchain.transfer.catalog import list_repository
-from odfchain.transfer.open import PeerOptions, open_peer
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.access_tokens import TokenFile
+from odfchain.transfer.open_peer import PeerOptions, open_peer
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.repositories import list_repository
+from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.sharing import Sharing
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import ask, make_dataset
 from tests.kit.support import tree_of
 

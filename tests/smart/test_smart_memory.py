@@ -15,18 +15,18 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from odfchain.chain.chain import link_blocks
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.digest.physical import hash_bytes
-from odfchain.ids.names import DatasetAlias
 from odfchain.limits import SMART
-from odfchain.model import events as ev
-from odfchain.model.data_schema import DataField, DataSchema, DataTypeInt64
-from odfchain.model.enums import DatasetKind
-from odfchain.model.metadata_block import DatasetSnapshot
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.token_file import TokenFile
+from odfchain.odf import events as ev
+from odfchain.odf.arrow_schema import encode_raw_arrow
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import DatasetSnapshot
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.schema import DataField, DataSchema, DataTypeInt64
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.access_tokens import TokenFile
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.measured_node import SIDES, peak_mib, served
 
 MOST_MIB = 200

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from odfchain.chain.signature_check import Seen, SeenHeads
 from odfchain.errors import (
     AccessError,
     ChainsDifferError,
@@ -18,18 +19,16 @@ from odfchain.errors import (
     TransferError,
     UnsupportedPeerError,
 )
-from odfchain.ids.names import DatasetAlias
 from odfchain.limits import SMART
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve.server import RepositoryServer
-from odfchain.smart.block_batch import RawBlock, packed
-from odfchain.smart.message_text import document_of
-from odfchain.smart.smart_messages import PulledBlocks
-from odfchain.transfer.open import open_peer
+from odfchain.odf.names import DatasetAlias
+from odfchain.transfer.block_batch import RawBlock, packed
+from odfchain.transfer.message_text import document_of
+from odfchain.transfer.open_peer import open_peer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
-from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
-from odfchain.trust.seen import Seen, SeenHeads
+from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
+from odfchain.transfer.server import RepositoryServer
+from odfchain.transfer.smart_messages import PulledBlocks
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_stand_in import Answer, Node, node
 from tests.kit.scenario import Chain, chain_of, install
 from tests.kit.served_workspace import add_slice, make_dataset
@@ -129,7 +128,7 @@ def test_a_chain_that_is_overwritten_comes_in_one_piece_as_well(
 def test_blocks_that_do_not_fit_into_a_message_are_walked(
     where: str, bound: object, theirs: WorkspaceFiles, ours: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"odfchain.serve.smart_pulls.{where}", bound)
+    monkeypatch.setattr(f"odfchain.transfer.node_pulls.{where}", bound)
     chain = chain_of(["seed", "schema", "d1", "d2", "d3"])
     install(theirs, "cities", chain)
     asked: list[str] = []
@@ -317,7 +316,7 @@ def test_addresses_that_are_valid_for_a_time(
     case: dict[str, Any], ours: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Case 17: by the node's clock and by ours; each object is asked for again once at most."""
-    monkeypatch.setattr("odfchain.transfer.smart_peer.SmartPeer._pause", lambda *_: None)
+    monkeypatch.setattr("odfchain.transfer.node_peer.SmartPeer._pause", lambda *_: None)
     made: list[Node] = []
     good = addresses(honest, made, expires_at=case["expires_at"])
     bad = addresses(lambda n, p: f"{n.url}forbidden/{p}", made, expires_at=case["expires_at"])
@@ -364,7 +363,7 @@ def test_addresses_expire_by_the_clock_of_the_node(
 def test_an_address_that_is_refused_twice_says_whether_it_is_for_a_clock(
     storage: str, hint: str, ours: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("odfchain.transfer.smart_peer.SmartPeer._pause", lambda *_: None)
+    monkeypatch.setattr("odfchain.transfer.node_peer.SmartPeer._pause", lambda *_: None)
     made: list[Node] = []
     bad = addresses(lambda n, p: f"{n.url}forbidden/{p}", made, expires_at="2015-10-21T08:28:00Z")
     with node(files_of(CHAIN), plan, batch(raw(CHAIN)), *[bad] * 9) as n:
@@ -376,7 +375,7 @@ def test_an_address_that_is_refused_twice_says_whether_it_is_for_a_clock(
 
 
 def test_a_long_chain_is_walked(ours: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.transfer.smart_peer.SMART", replace(SMART, blocks=3))
+    monkeypatch.setattr("odfchain.transfer.node_peer.SMART", replace(SMART, blocks=3))
     with node(files_of(CHAIN)) as n:
         pull(ours, f"odf+{n.url}cities")
     assert not any(path.endswith("/pull") for path, _ in n.asked)

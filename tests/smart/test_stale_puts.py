@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from odfchain.digest.physical import hash_file
 from odfchain.errors import BusyError, CorruptedPeerError, StoreError
-from odfchain.ids.multibase import encode
-from odfchain.ids.multihash import Multihash
+from odfchain.odf.identity import Multihash, encode
+from odfchain.odf.physical_hash import hash_file
 from odfchain.progress import SILENT
-from odfchain.serve import push_target, smart_pushes
-from odfchain.transfer.incoming import Incoming
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind
+from odfchain.transfer import node_pushes
+from odfchain.transfer.public_layout import Incoming, ObjectKey, ObjectKind
 from tests.kit.held_puts import PIECE, HeldPut, Watched, path_of
 from tests.kit.scenario import Chain, chain_of, install
 from tests.kit.smart_site import CITIES, Site, asked_for_objects, closed, say
@@ -195,13 +193,13 @@ def test_a_file_is_not_written_to_once_it_has_its_name(
         late.send(PIECE)
         watched.until_written(number, 1)
         said = list[int]()
-        pull = push_target.pull_dataset
+        pull = node_pushes.pull_dataset
 
         def committing(*args: Any) -> Any:
             said.append(late.finish())
             return pull(*args)
 
-        monkeypatch.setattr(push_target, "pull_dataset", committing)
+        monkeypatch.setattr(node_pushes, "pull_dataset", committing)
         commit(socket)
         assert said == [404], "nothing is taken over once a push commits"
     assert site.idle.wait(20)
@@ -333,7 +331,7 @@ def test_a_server_that_ends_waits_for_what_writes(site: Site, monkeypatch: pytes
         said.append("written")
 
     async def main() -> None:
-        task = asyncio.ensure_future(smart_pushes._whole(work))
+        task = asyncio.ensure_future(node_pushes._whole(work))
         await asyncio.to_thread(began.wait, 20)
         task.cancel()
         asyncio.get_running_loop().call_soon(go.set)

@@ -20,7 +20,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from odfchain.digest.physical import hash_file
+from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.errors import (
     CorruptedPeerError,
     DatasetsDivergedError,
@@ -29,21 +29,20 @@ from odfchain.errors import (
     OdfchainError,
     UsageError,
 )
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.serve import connection, push_sessions, smart_pushes
-from odfchain.serve.push_sessions import PushSessions
-from odfchain.serve.server import RepositoryServer
-from odfchain.serve.token_file import TokenFile
-from odfchain.smart.block_batch import packed, unpacked
-from odfchain.smart.smart_messages import BlocksBatch
-from odfchain.transfer.open import open_peer
+from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.times import Timestamp
+from odfchain.transfer import access_tokens, node_pushes, server
+from odfchain.transfer.access_tokens import PushSessions, TokenFile
+from odfchain.transfer.block_batch import packed, unpacked
+from odfchain.transfer.open_peer import open_peer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
-from odfchain.trust.signed_head import SignatureStatus
+from odfchain.transfer.server import RepositoryServer
+from odfchain.transfer.smart_messages import BlocksBatch
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import forge
 from tests.kit.scenario import Chain, chain_of, extend, install
 from tests.kit.served_workspace import make_dataset
@@ -354,8 +353,8 @@ def test_a_disk_that_is_full_is_said_before_the_body(site: Site, monkeypatch: py
     key = chain.files[0]
     with site.socket(token) as socket:
         asked_for_objects(socket, chain)
-        found = smart_pushes.shutil.disk_usage(site.node.root)
-        monkeypatch.setattr(smart_pushes.shutil, "disk_usage", lambda _: found._replace(free=3))
+        found = node_pushes.shutil.disk_usage(site.node.root)
+        monkeypatch.setattr(node_pushes.shutil, "disk_usage", lambda _: found._replace(free=3))
         assert site.put(str(key), chain.objects[key], token) == row(23, when="before")["status"]
 
 
@@ -445,7 +444,7 @@ def test_one_push_to_a_dataset_at_a_time(site: Site, monkeypatch: pytest.MonkeyP
         busy = (rows(25)[0]["code"], rows(25)[0]["reason"])
         with site.socket(token, "Cities", beside=True) as second:
             assert closed(second) == busy
-        monkeypatch.setattr(push_sessions, "_MOST", 1)
+        monkeypatch.setattr(access_tokens, "_MOST_PUSHES", 1)
         with site.socket(token, "towns", beside=True) as third:
             assert closed(third) == busy
         assert say(first, blocks(packed(raw(CHAIN)))) == {"Ok": {}}
@@ -454,8 +453,8 @@ def test_one_push_to_a_dataset_at_a_time(site: Site, monkeypatch: pytest.MonkeyP
 def test_a_conversation_goes_on_when_the_time_for_headers_is_over(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "SHARING", replace(connection.SHARING, request_head_seconds=0.1))
-    monkeypatch.setattr(smart_pushes, "_PING_SECONDS", 0.15)
+    monkeypatch.setattr(server, "SHARING", replace(server.SHARING, request_head_seconds=0.1))
+    monkeypatch.setattr(node_pushes, "_PING_SECONDS", 0.15)
     with site.socket(site.token()) as socket:
         asked_for_objects(socket, CHAIN)
         assert [socket.recv(20), socket.recv(20)] == ["{}", "{}"]
@@ -531,13 +530,13 @@ def test_frames_that_are_none(site: Site) -> None:
 
 def test_silence_ends_a_push_and_uploads_are_asked_after(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     token = site.token()
-    monkeypatch.setattr(smart_pushes, "_PING_SECONDS", 0.01)
+    monkeypatch.setattr(node_pushes, "_PING_SECONDS", 0.01)
     with site.socket(token) as socket:
         asked_for_objects(socket, CHAIN)
         assert socket.recv(20) == "{}"
         socket.send(json.dumps({"details": {"Running": {"uploaded_objects_count": 0}}}))
         assert socket.recv(20) == "{}"
-        monkeypatch.setattr(smart_pushes, "_SILENT_SECONDS", 0.01)
+        monkeypatch.setattr(node_pushes, "_SILENT_SECONDS", 0.01)
         with contextlib.suppress(ConnectionClosed):
             while True:
                 assert socket.recv(20) == "{}"

@@ -11,16 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from odfchain.api import Dataset, Workspace
-from odfchain.codec.document_bytes import canonical_bytes
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
+from odfchain.chain.signed_lines import SnapshotKind
 from odfchain.errors import GuardError, ManifestError, StoreError, UsageError
-from odfchain.manifest import published_objects
-from odfchain.manifest.published_objects import object_of, published
-from odfchain.profile.kept_parts import parts_folder
-from odfchain.repo.dataset_config import DatasetConfig, change_config
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.snapshot_settings import OwnSnapshots, ProfileWhen
-from odfchain.trust.snapshot_lines import SnapshotKind
+from odfchain.odf.canonical_json import canonical_bytes
+from odfchain.profiles import published
+from odfchain.profiles.cache import parts_folder
+from odfchain.profiles.published import object_of
+from odfchain.profiles.published import published as published_objects
+from odfchain.workspace.config import DatasetConfig, OwnSnapshots, ProfileWhen, change_config
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.branch_rows import add, branch, keyed, record, schema_event, schema_with
 from tests.kit.support import unchanged
 
@@ -67,7 +68,7 @@ class Scene:
     def profiles(self) -> list[dict[str, Any]]:
         """What was written, the newest first."""
         files = self.dataset._files
-        lines = published(files, SnapshotKind.PROFILE)
+        lines = published_objects(files, SnapshotKind.PROFILE)
         return [json.loads(object_of(files, line)) for line in lines]
 
 
@@ -209,7 +210,7 @@ def test_a_profile_that_cannot_be_written_is_said_and_the_commit_stands(
     def full(*_: Any, **__: Any) -> None:
         raise StoreError("no room")
 
-    monkeypatch.setattr(published_objects, "store_of_kind", full)
+    monkeypatch.setattr(published, "store_of_kind", full)
     outcome = scene.dataset.correct(scene.one_german_less(), progress=Said())  # type: ignore[arg-type]
     assert outcome.head == scene.dataset.head
     assert said == ["the profile was not written: no room"]

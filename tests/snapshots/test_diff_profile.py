@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import odfchain as odf
-from odfchain.manifest.published_objects import publish
-from odfchain.profile.kept_profiles import keep_profile, kept_profile
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.trust.snapshot_lines import SnapshotKind
+from odfchain.chain.signed_lines import SnapshotKind
+from odfchain.profiles.cache import keep_profile, kept_profile
+from odfchain.profiles.published import publish
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.branch_cases import run_here
 from tests.kit.drift_profiles import profile_of
 from tests.kit.query_datasets import make

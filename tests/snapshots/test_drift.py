@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import odfchain as odf
-from odfchain.drift.comparison import compare_profiles
-from odfchain.drift.policy import DriftPolicy, read_policy
+from odfchain.profiles.drift import DriftPolicy, compare_profiles, read_policy
 from tests.kit.branch_cases import run_here
 from tests.kit.drift_profiles import Document, profile_of
 from tests.kit.snapshot_columns import fixture

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from odfchain.drift.common_bins import common_bins
-from odfchain.drift.compared_profile import ComparedColumn, compared_profile
-from odfchain.drift.comparison import compare_profiles
-from odfchain.drift.drift_page import drift_page
-from odfchain.drift.drift_values import Drift
 from odfchain.limits import DRIFT_PAGE, DriftPageLimits
+from odfchain.profiles.drift import Drift, compare_profiles
+from odfchain.profiles.drift_metrics import ComparedColumn, common_bins, compared_profile
+from odfchain.profiles.drift_page import drift_page
 from tests.kit.browser import DARK, measure, photograph
 from tests.kit.drift_profiles import Document, profile_of
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.model.timestamp import Timestamp
+from odfchain.api.workspace import Workspace
+from odfchain.odf.times import Timestamp
 from tests.kit.root_rows import START, add_root, append, records, schema_with
 
 KINDS = [pa.int64(), pa.float64(), pa.string(), pa.bool_(), pa.date32(), pa.binary(), pa.list_(pa.int32())]
@@ -44,10 +44,10 @@ def test_a_dataset_without_rows_and_columns_without_values(tmp_path: Path) -> No
 _MEASURE = """
 import resource, sys
 import numpy as np, pyarrow as pa
-from odfchain.codec.document_bytes import canonical_bytes
-from odfchain.profile.statistics import column_statistics
-from odfchain.profile.totals import Totals
-from odfchain.profile.totals_bytes import to_bytes
+from odfchain.odf.canonical_json import canonical_bytes
+from odfchain.profiles.statistics import column_statistics
+from odfchain.profiles.totals import Totals
+from odfchain.profiles.totals import to_bytes
 
 def add_up(schema, batches, **options):
     found = Totals(schema, **options)

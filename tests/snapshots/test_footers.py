@@ -15,10 +15,10 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.codec.document_bytes import canonical_bytes
 from odfchain.errors import CodecError, QueryError
-from odfchain.manifest.snapshot_manifest import times_of
-from odfchain.manifest.where import parse_where
+from odfchain.odf.canonical_json import canonical_bytes
+from odfchain.profiles.manifests import times_of
+from odfchain.slices.conditions import parse_where
 from odfchain.slices.footers import ColumnStats, FileStats, file_stats
 from odfchain.slices.skipping import about, may_match
 from tests.kit.snapshot_columns import column, fixture, type_of, value_of

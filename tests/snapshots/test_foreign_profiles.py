@@ -14,12 +14,11 @@ import pyarrow as pa
 import pytest
 
 from odfchain.api.snapshots import Profile
-from odfchain.codec.document_bytes import canonical_bytes
-from odfchain.drift.comparison import compare_profiles
 from odfchain.errors import CodecError, OdfchainError, UnsupportedVersionError
-from odfchain.profile.profile_page import profile_page
-from odfchain.profile.profile_reader import read_profile
-from odfchain.profile.profile_words import line_of
+from odfchain.odf.canonical_json import canonical_bytes
+from odfchain.profiles.drift import compare_profiles
+from odfchain.profiles.page import line_of, profile_page
+from odfchain.profiles.reader import read_profile
 from tests.kit.made_profiles import profile_of_table
 
 SOME = (

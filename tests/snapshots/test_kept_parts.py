@@ -7,14 +7,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError
-from odfchain.model.timestamp import Timestamp
-from odfchain.profile import state_totals as subject
-from odfchain.profile.kept_parts import keep_part, kept_part, parts_folder
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.odf.times import Timestamp
+from odfchain.profiles import state_totals as subject
+from odfchain.profiles.cache import keep_part, kept_part, parts_folder
 from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.root_rows import START, add_root, append, records, schema_with
 
 SCHEMA = schema_with(pa.field("city", pa.string()))

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Dataset, Workspace
-from odfchain.api.lineage_views import lineage_page
-from odfchain.manifest.published_objects import publish
-from odfchain.model.events import SetInfo
-from odfchain.profile import of_dataset
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.trust.snapshot_lines import SnapshotKind
+from odfchain.api.dataset import Dataset
+from odfchain.api.rendering import lineage_page
+from odfchain.api.workspace import Workspace
+from odfchain.chain.signed_lines import SnapshotKind
+from odfchain.odf.events import SetInfo
+from odfchain.profiles import compute
+from odfchain.profiles.published import publish
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.branch_rows import add, keyed, record
 
 
@@ -30,7 +31,7 @@ def test_what_was_computed_is_known_until_other_rows_come(
 ) -> None:
     assert dataset.known_profile() is None
     made = dataset.profile()
-    monkeypatch.setattr(of_dataset, "state_totals", None)  # nothing is computed from here on
+    monkeypatch.setattr(compute, "state_totals", None)  # nothing is computed from here on
     known = dataset.known_profile()
     assert known is not None
     assert known.content == made.content

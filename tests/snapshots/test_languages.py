@@ -7,9 +7,9 @@ from importlib import metadata
 import pyarrow as pa
 import pytest
 
-from odfchain.codec.document_bytes import canonical_bytes
-from odfchain.profile import languages
-from odfchain.profile.languages import LEAST_ROWS, MOST_ROWS, detected_languages, library
+from odfchain.odf.canonical_json import canonical_bytes
+from odfchain.profiles import document
+from odfchain.profiles.document import LEAST_ROWS, MOST_ROWS, detected_languages, library
 from tests.kit.made_profiles import profile_of_table
 
 ENGLISH = "the quick brown fox jumps over the lazy dog"
@@ -40,7 +40,7 @@ def test_the_first_rows_of_the_sample_count() -> None:
 
 
 def test_the_start_of_a_long_text_says_its_language(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(languages, "LONGEST_SAMPLED", len(ENGLISH))
+    monkeypatch.setattr(document, "LONGEST_SAMPLED", len(ENGLISH))
     assert detected_languages(column(*[ENGLISH + GERMAN * 100] * LEAST_ROWS)) == {"en": 1.0}
 
 
@@ -49,7 +49,7 @@ def test_at_most_ten_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
         def classify(self, text: str) -> tuple[str, float]:
             return text[-2:], 0.0
 
-    monkeypatch.setattr(languages, "_identifier", Numbered)
+    monkeypatch.setattr(document, "_identifier", Numbered)
     found = detected_languages(column(*[f"{ENGLISH} {n:02}" for n in range(12, 0, -1)]))
     assert found == {f"{n:02}": 1 / 12 for n in range(1, 11)}
 
@@ -63,6 +63,6 @@ def test_a_profile_names_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert silent["odf"]["languages"] is None
     assert silent["column_stats"]["text"]["detected_languages"] == {}
     library.cache_clear()
-    monkeypatch.setattr(languages, "LIBRARY", "a-library-that-nobody-has")
+    monkeypatch.setattr(document, "LIBRARY", "a-library-that-nobody-has")
     assert canonical_bytes(profile_of_table(table, languages=True)) == canonical_bytes(silent)
     library.cache_clear()

@@ -12,20 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 
 import odfchain as odf
+from odfchain.chain.signed_lines import SnapshotKind
 from odfchain.cli.main import main
-from odfchain.digest.physical import hash_file
-from odfchain.ids.keys import DatasetKey
-from odfchain.manifest import snapshot_manifest
-from odfchain.manifest.document_stats import stats_of_document
-from odfchain.manifest.published_objects import publish
-from odfchain.manifest.snapshot_manifest import files_of, manifest_document, read_manifest
-from odfchain.model import events as ev
-from odfchain.repo import kept_footers
-from odfchain.repo.commit import StagedFile, commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState, SliceRef
+from odfchain.odf import events as ev
+from odfchain.odf.identity import DatasetKey
+from odfchain.odf.physical_hash import hash_file
+from odfchain.profiles import manifests
+from odfchain.profiles.manifests import files_of, manifest_document, read_manifest, stats_of_document
+from odfchain.profiles.published import publish
 from odfchain.slices.footers import FileStats, file_stats
-from odfchain.trust.snapshot_lines import SnapshotKind
+from odfchain.workspace import read_slices
+from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from tests.kit.query_datasets import make
 from tests.kit.root_rows import MADE
 from tests.kit.snapshot_columns import column, fixture
@@ -67,7 +66,7 @@ def test_manifests_of_blocks(case: dict[str, Any], cities: DatasetFiles) -> None
             return FileStats(ref.slice.offset_interval.count, ())
         return file_stats(cities.data.verified_path(ref.slice.physical_hash))
 
-    document = json.loads(snapshot_manifest.manifest_bytes(manifest_document(state, stats_of)))
+    document = json.loads(manifests.manifest_bytes(manifest_document(state, stats_of)))
     assert {name: document[name] for name in case["expect"]} == case["expect"]
     assert not set(case["absent"]) & set(document)
     assert document["snapshot_id"] == str(hashes[case["block"]])
@@ -112,7 +111,7 @@ def test_statistics_are_the_same_after_a_document(case: dict[str, Any], tmp_path
     table = pa.table({name: column(*given) for name, given in case["columns"].items()})
     pq.write_table(table, tmp_path / "slice")
     found = file_stats(tmp_path / "slice")
-    document = json.loads(snapshot_manifest.canonical_bytes({"stats": found.to_document()}))
+    document = json.loads(manifests.canonical_bytes({"stats": found.to_document()}))
     assert stats_of_document(document, table.schema) == FileStats(found.row_count, found.columns)
     assert stats_of_document(document, pa.schema([])).columns == ()
 
@@ -199,8 +198,8 @@ def forget_first_slice(cities: DatasetFiles) -> None:
     """As in a copy that never had it."""
     (first, _) = DatasetState.read(cities.chain).slices()
     Path(cities.data.locate(first.slice.physical_hash)).unlink()
-    kept_footers.footers_path(cities).unlink(missing_ok=True)
-    kept_footers._READ.clear()
+    read_slices.footers_path(cities).unlink(missing_ok=True)
+    read_slices._READ.clear()
 
 
 @pytest.mark.parametrize("command", ["manifest", "profile"])
@@ -289,7 +288,7 @@ def test_a_slice_that_is_no_parquet_file_ends_with_6(
 def test_a_manifest_that_is_too_large_ends_with_3(
     run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_manifest, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(manifests, "MOST_BYTES", 1_000)
     done = run("manifest", "cities", "-o", "json")
     assert (done.code, done.out) == (3, "")
     assert "`odfchain compact`" in done.err

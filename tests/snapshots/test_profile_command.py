@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.api.key_files import create_key
+from odfchain.api.rendering import create_key
+from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
-from odfchain.model import events as ev
-from odfchain.model import sources as src
-from odfchain.profile.profile_reader import read_profile
+from odfchain.odf import events as ev
+from odfchain.odf import sources as src
+from odfchain.profiles.reader import read_profile
 from tests.kit.branch_rows import add, keyed, record
 
 

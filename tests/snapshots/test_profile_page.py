@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from odfchain.profile.profile_page import profile_page
+from odfchain.profiles.page import profile_page
 from tests.kit.browser import measure
 from tests.kit.made_profiles import profile_of_table
 

@@ -14,24 +14,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.branch.computing import Engine
-from odfchain.codec.document_bytes import canonical_bytes
-from odfchain.digest.physical import hash_bytes
+from odfchain.api.workspace import Workspace
+from odfchain.branches.executor import Engine
 from odfchain.errors import BadInputError
-from odfchain.ids.multihash import Multihash
-from odfchain.model.events import DatasetVocabulary, DataSlice, OffsetInterval
-from odfchain.model.timestamp import Timestamp
-from odfchain.profile import large_states
-from odfchain.profile.near_duplicates import BANDS
-from odfchain.profile.profile_document import DESCRIPTIVE, ProfileFacts, profile_document
-from odfchain.profile.state_totals import ProfiledSlice, totals_of_slices
-from odfchain.profile.totals import Totals
-from odfchain.profile.totals_bytes import from_bytes, to_bytes
-from odfchain.profile.value_hashes import column_seed, splitmix64
-from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.odf.canonical_json import canonical_bytes
+from odfchain.odf.events import DatasetVocabulary, DataSlice, OffsetInterval
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.times import Timestamp
+from odfchain.profiles import state_totals
+from odfchain.profiles.document import DESCRIPTIVE, ProfileFacts, profile_document
+from odfchain.profiles.sketches import BANDS
+from odfchain.profiles.state_totals import ProfiledSlice, totals_of_slices
+from odfchain.profiles.totals import Totals, from_bytes, to_bytes
+from odfchain.profiles.value_counts import column_seed, splitmix64
 from odfchain.spark.executor_files import give_files
 from odfchain.spark.session import SparkEngine
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit import profiled_tables as plain
 from tests.kit.folder_files import FolderFiles
 from tests.kit.root_rows import add_root, schema_with
@@ -223,8 +222,8 @@ def check_one_state(seed: int, dataset: DatasetFiles, folder: Path, engine: Engi
     ) -> bytes:
         of, keep = slices.of(records, rng, cuts=cuts), rng.random() < 0.5
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(large_states, "IN_MEMORY", most)
-            patch.setattr(large_states, "_TASK_ROWS", rng.randint(1, 30))
+            patch.setattr(state_totals, "IN_MEMORY", most)
+            patch.setattr(state_totals, "_TASK_ROWS", rng.randint(1, 30))
             found = totals_of_slices(dataset, table.schema, DatasetVocabulary(), of, keep=keep, engine=by)
         return profile(found)
 
@@ -278,7 +277,7 @@ def test_executors_that_see_no_folder_find_the_same_profiles(
 def test_what_goes_wrong_in_a_task_is_said_as_it_is_here(
     dataset: DatasetFiles, tmp_path: Path, engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large_states, "IN_MEMORY", 1)
+    monkeypatch.setattr(state_totals, "IN_MEMORY", 1)
     table = RandomTable(random.Random(3))
     records = [(0, 0), (1, 0), (0, 0)]
     (item,) = Slices(tmp_path, table).of(records, random.Random(3), cuts=0)

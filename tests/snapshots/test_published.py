@@ -21,16 +21,16 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 
 import odfchain as odf
-from odfchain.ids.keys import DatasetKey
+from odfchain.chain.signed_lines import SNAPSHOTS, sign_snapshot
+from odfchain.chain.statements import create_key_file
 from odfchain.limits import AttestLimits
-from odfchain.manifest import published_objects
-from odfchain.manifest.published_objects import object_of, publish, signed_manifest
-from odfchain.model.timestamp import Timestamp
-from odfchain.serve.server import RepositoryServer
+from odfchain.odf.identity import DatasetKey
+from odfchain.odf.times import Timestamp
+from odfchain.profiles import published
+from odfchain.profiles.published import object_of, publish, signed_manifest
 from odfchain.transfer import snapshot_objects
 from odfchain.transfer.folder_peer import FolderPeer
-from odfchain.trust.signing_keys import create_key_file
-from odfchain.trust.snapshot_lines import SNAPSHOTS, sign_snapshot
+from odfchain.transfer.server import RepositoryServer
 from tests.kit.query_datasets import make
 from tests.kit.snapshot_columns import fixture
 from tests.kit.support import IMPORTABLE, ROOT, hash_of, tree_of
@@ -109,7 +109,7 @@ def test_a_better_profile_takes_the_place_of_the_one_before_though_clocks_stand(
     cities: odf.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = Timestamp.now()
-    monkeypatch.setattr(published_objects.Timestamp, "now", lambda: now)
+    monkeypatch.setattr(published.Timestamp, "now", lambda: now)
     first = cities.write_profile()
     second = cities.write_profile(cities.profile(stage="other"))
     assert cities.published(PROFILE) == [second.line]
@@ -145,7 +145,7 @@ def test_without_a_key_it_is_written_and_not_published(
 
 
 def test_what_is_too_large_is_not_published(cities: odf.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(published_objects, "ATTEST", AttestLimits(snapshot_bytes=100))
+    monkeypatch.setattr(published, "ATTEST", AttestLimits(snapshot_bytes=100))
     with pytest.raises(odf.CodecError, match=r"at most 100 are published") as caught:
         cities.write_manifest()
     assert (caught.value.exit_code, "odfchain compact" in (caught.value.hint or "")) == (3, True)
@@ -250,7 +250,7 @@ def test_lines_that_the_destination_has_alone_stay(cities: odf.Dataset, place: P
 def test_a_manifest_that_cannot_be_made_is_said_and_the_push_is_done(
     cities: odf.Dataset, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(published_objects, "ATTEST", AttestLimits(snapshot_bytes=100))
+    monkeypatch.setattr(published, "ATTEST", AttestLimits(snapshot_bytes=100))
     outcome = cities.push(place.as_uri())
     assert "the manifest of the head was not published: a manifest of" in (outcome.problem or "")
     assert (place / "refs" / "head").read_text() == str(cities.head)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
+from odfchain.chain.signed_lines import SNAPSHOTS
 from odfchain.limits import AttestLimits
-from odfchain.manifest.published_objects import object_of
-from odfchain.store import fsio
+from odfchain.profiles.published import object_of
+from odfchain.storage import fsio
 from odfchain.transfer import snapshot_objects
-from odfchain.trust.snapshot_lines import SNAPSHOTS
+from odfchain.upkeep.fsck import State
 from odfchain.upkeep.garbage import GcOptions, collect
-from odfchain.upkeep.repair import State
 from tests.kit.query_datasets import make
 from tests.kit.snapshot_columns import fixture
 from tests.kit.support import tree_of
@@ -142,9 +142,9 @@ def test_fsck_repairs_what_is_damaged_and_does_not_miss_what_comes_on_demand(
 
 
 def test_a_lying_size_is_no_damage(cities: odf.Dataset) -> None:
-    from odfchain.ids.keys import DatasetKey
-    from odfchain.model.timestamp import Timestamp
-    from odfchain.trust.snapshot_lines import SnapshotLine, sign_snapshot
+    from odfchain.chain.signed_lines import SnapshotLine, sign_snapshot
+    from odfchain.odf.identity import DatasetKey
+    from odfchain.odf.times import Timestamp
 
     key, line = DatasetKey.generate(), cities.published()[0]
     lie = SnapshotLine(

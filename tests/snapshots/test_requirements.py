@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import odfchain as odf
-from odfchain.codec.document_bytes import canonical_bytes
-from odfchain.digest.physical import hash_file
 from odfchain.errors import CodecError, UnsupportedVersionError
-from odfchain.model import events as ev
-from odfchain.model.data_schema import ExtraAttributes
-from odfchain.profile.profile_reader import read_profile
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.odf import events as ev
+from odfchain.odf.canonical_json import canonical_bytes
+from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.schema import ExtraAttributes
+from odfchain.profiles.reader import read_profile
 from odfchain.slices.footers import file_stats
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.query_datasets import make
 from tests.kit.root_rows import MADE
 from tests.kit.snapshot_columns import column, fixture

@@ -14,21 +14,16 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.codec.document_bytes import canonical_bytes
-from odfchain.digest.physical import hash_bytes
-from odfchain.drift import metrics
 from odfchain.errors import CodecError
-from odfchain.profile import near_duplicates
-from odfchain.profile.encoded_column import encoded
-from odfchain.profile.hyperloglog import Hll
-from odfchain.profile.near_duplicates import BandKeys, band_keys
-from odfchain.profile.profile_document import merkle_root, schema_hash
-from odfchain.profile.row_likeness import jaccard, published_hashes
-from odfchain.profile.sketches import Kmv, sampled
-from odfchain.profile.statistics import column_statistics
-from odfchain.profile.totals import Totals
-from odfchain.profile.totals_bytes import from_bytes, to_bytes
-from odfchain.profile.value_hashes import column_seed, distinct_hashes, splitmix64
+from odfchain.odf.canonical_json import canonical_bytes
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.profiles import drift_metrics, sketches
+from odfchain.profiles.document import merkle_root, schema_hash
+from odfchain.profiles.drift_metrics import jaccard, published_hashes
+from odfchain.profiles.sketches import BandKeys, Hll, Kmv, band_keys, sampled
+from odfchain.profiles.statistics import column_statistics
+from odfchain.profiles.totals import Totals, from_bytes, to_bytes
+from odfchain.profiles.value_counts import column_seed, distinct_hashes, encoded, splitmix64
 from tests.kit.snapshot_columns import column, fixture, type_of
 
 PROFILES, DRIFT = fixture("profiles"), fixture("drift")
@@ -147,19 +142,21 @@ def curve(given: dict[str, float]) -> list[float]:
 @cases("curves", DRIFT)
 def test_distances_of_curves(case: dict[str, Any]) -> None:
     one, other = curve(case["one"]), curve(case["other"])
-    assert round(metrics.ks(one, other), 6) == case["ks"]
-    assert round(metrics.psi_of_quantiles(one, other), 4) == case["psi"]
+    assert round(drift_metrics.ks(one, other), 6) == case["ks"]
+    assert round(drift_metrics.psi_of_quantiles(one, other), 4) == case["psi"]
     if "w1" in case:
-        assert metrics.w1(one, other) == pytest.approx(case["w1"])
+        assert drift_metrics.w1(one, other) == pytest.approx(case["w1"])
 
 
 @cases("shares", DRIFT)
 def test_distances_of_shares(case: dict[str, Any]) -> None:
     one, other = case["one"], case["other"]
-    shares = metrics.shares_of_values(one, sum(one.values()), other, sum(other.values()), whole=(True, True))
-    assert round(metrics.jensen_shannon(*shares), 6) == case["js"]
+    shares = drift_metrics.shares_of_values(
+        one, sum(one.values()), other, sum(other.values()), whole=(True, True)
+    )
+    assert round(drift_metrics.jensen_shannon(*shares), 6) == case["js"]
     if "linf" in case:
-        assert round(metrics.largest_difference(*shares), 6) == case["linf"]
+        assert round(drift_metrics.largest_difference(*shares), 6) == case["linf"]
 
 
 rows = st.lists(
@@ -279,10 +276,10 @@ def test_keys_of_rows_that_are_too_many_for_the_memory_are_compared_in_files(
         return found
 
     assert (bands(500).share, bands(500).is_small) == (3 / 500, True)
-    monkeypatch.setattr(near_duplicates, "_HELD_ROWS", 100)
+    monkeypatch.setattr(sketches, "_HELD_ROWS", 100)
     assert (bands(30).share, bands(30).is_small) == (3 / 500, False)
     both = bands(30)
-    monkeypatch.setattr(near_duplicates, "_HELD_ROWS", 10_000)
+    monkeypatch.setattr(sketches, "_HELD_ROWS", 10_000)
     both.merge(bands(500))
     assert both.share == 2 * present.sum() / 1_000, "every row is there twice"
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.spark.class_archive import PATH_VARIABLE, archive_options, archive_path
-from odfchain.spark.gateway import start_gateway
+from odfchain.spark.gateway import PATH_VARIABLE, archive_options, archive_path, start_gateway
 from odfchain.spark.java import find_java
 from tests.kit.processes import odfchain, wait_until
 

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import odfchain as odf
-from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.session import SparkEngine
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.query_datasets import make
 from tests.kit.stand_ins import BUCKET, simulated_s3
 from tests.kit.support import ROOT
@@ -189,7 +189,7 @@ def test_writing_is_refused_with_the_way(engine: SparkEngine) -> None:
 def test_large_slices_are_split_and_many_are_folded(dataset: odf.Dataset) -> None:
     import dataclasses
 
-    from odfchain.model.events import OffsetInterval
+    from odfchain.odf.events import OffsetInterval
     from pyspark_odf.pinned import pin
     from pyspark_odf.rows import MOST_TASKS, Piece, pieces_of, tasks_of
 

@@ -16,9 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import odfchain as odf
-from odfchain.codec.arrow import from_arrow
-from odfchain.digest.physical import hash_bytes
-from odfchain.engine.inprocess import SparkTransformEngine
 from odfchain.errors import (
     AccessError,
     BadInputError,
@@ -29,7 +26,9 @@ from odfchain.errors import (
     OdfchainError,
     TransferError,
 )
-from odfchain.model import data_schema as ds
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import from_arrow
+from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
 from odfchain.spark.executor_files import (
     CREDENTIALS_HINT,
@@ -41,13 +40,13 @@ from odfchain.spark.executor_files import (
     staged,
     telling,
 )
-from odfchain.spark.failure import explain
-from odfchain.spark.few_rows import session_for_few
-from odfchain.spark.input_frames import spark_path
-from odfchain.spark.parquet_frame import parquet_frame
+from odfchain.spark.input_frames import parquet_frame, spark_path
+from odfchain.spark.jobs import explain
+from odfchain.spark.plans import session_for_few
 from odfchain.spark.types import physical_struct
 from odfchain.transfer import store_files
 from odfchain.transfer.store_files import StoreFiles
+from odfchain.transform.spark_engine import SparkTransformEngine
 from tests.kit import shared_store
 from tests.kit.shared_store import PREFIX
 from tests.kit.small_s3 import RESET, SmallS3

@@ -10,9 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import odfchain as odf
-from odfchain.spark.given_session import check_given
-from odfchain.spark.plan_walk import jvm_of
-from odfchain.spark.session import SAME_EVERYWHERE, SparkEngine
+from odfchain.spark.plans import jvm_of
+from odfchain.spark.session import SAME_EVERYWHERE, SparkEngine, check_given
 from tests.kit.support import derivative, manifest
 
 
@@ -91,7 +90,7 @@ def test_executors_need_the_same(
 ) -> None:
     """Java of executors is not seen by the driver: what they were started with is looked at."""
     names = ("spark.executor.extraJavaOptions", "spark.executor.defaultJavaOptions")
-    monkeypatch.setattr("odfchain.spark.given_session.is_local", lambda _: False)
+    monkeypatch.setattr("odfchain.spark.session.is_local", lambda _: False)
     found = {n: v for n, v in given.sparkContext.getConf().getAll() if n not in names} | conf
     monkeypatch.setattr(given.sparkContext, "getConf", lambda: found)
     if fine:

@@ -152,7 +152,7 @@ def test_the_runtime_of_the_registry_runs_spark(tmp_path: Path) -> None:
         time.sleep(0.1)
     assert not alive(jvm), "the JVM outlived the process that started it"
     assert [p.name for p in tmp_path.iterdir()] == ["run"], "nothing in the current folder"
-    from odfchain.store.fsio import private_folder
+    from odfchain.storage.fsio import private_folder
 
     with private_folder(run, "next"):
         assert [p.name for p in run.iterdir() if p.is_dir()] == ["next"], (

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from odfchain.errors import EngineError, was_interrupted
-from odfchain.spark.failure import explain
-from odfchain.spark.job import Cancellation, run_job
+from odfchain.spark.jobs import Cancellation, explain, run_job
 
 if TYPE_CHECKING:
     import pyarrow as pa

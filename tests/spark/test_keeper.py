@@ -17,11 +17,10 @@ from typing import Any
 
 import pytest
 
-from odfchain.api import Workspace
 from odfchain.api.executing import let_session_stay
-from odfchain.spark import kept
-from odfchain.spark.gateway import Gateway
-from odfchain.spark.idle_memory import give_back, resident_mib
+from odfchain.api.workspace import Workspace
+from odfchain.spark import session_client
+from odfchain.spark.gateway import Gateway, give_back, resident_mib
 from tests.kit.processes import HEEDS_INTERRUPTS, ODFCHAIN, TIMEOUT, begun_with, environment, wait_until
 from tests.kit.support import ROOT, manifest
 
@@ -85,7 +84,7 @@ def status(home: Path) -> Any:
 
 
 def log(home: Path) -> str:
-    return (home / "odfchain" / kept.LOG).read_text()
+    return (home / "odfchain" / session_client.LOG).read_text()
 
 
 def has_ended(pid: int) -> bool:
@@ -217,7 +216,7 @@ def test_lines_that_are_no_request_do_no_harm(common: Path) -> None:
         b"half",
     ):
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(common / "odfchain" / kept.SOCKET))
+            connection.connect(str(common / "odfchain" / session_client.SOCKET))
             connection.sendall(said)
     client.end()
     assert (status(common)["jvm"], status(common)["clients"]) == (jvm, [])
@@ -471,12 +470,12 @@ def test_only_local_sessions_stay(tmp_path: Path, options: dict[str, str]) -> No
 def test_what_makes_another_session(
     monkeypatch: pytest.MonkeyPatch, part: str | None, change: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
-    before = kept.fingerprint({"a": "b"})
+    before = session_client.fingerprint({"a": "b"})
     change(monkeypatch)
-    after = kept.fingerprint({"a": "b"})
+    after = session_client.fingerprint({"a": "b"})
     assert part in {None, *before}
     assert [name for name in before if before[name] != after[name]][:1] == ([part] if part else [])
-    assert kept.fingerprint({"a": "c"})["settings"] != before["settings"]
+    assert session_client.fingerprint({"a": "c"})["settings"] != before["settings"]
 
 
 @pytest.mark.soak

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from odfchain.errors import EngineError
-from odfchain.spark.launch import Launch
-from odfchain.spark.session import SparkEngine
+from odfchain.spark.session import Launch, SparkEngine
 from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, make_workspace, still_running
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odfchain.errors import SchemaError
-from odfchain.model import data_schema as ds
-from odfchain.model.enums import TimeUnit
-from odfchain.model.time_format import java_format
+from odfchain.odf import schema as ds
+from odfchain.odf.enums import TimeUnit
+from odfchain.odf.times import java_format
 from odfchain.spark.parse import TextRules, parse_text
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ import pytest
 
 from odfchain.errors import QueryError
 from odfchain.limits import QueryLimits
-from odfchain.model.sources import SqlQueryStep, TemporalTable, TransformSql
-from odfchain.sql import query
-from odfchain.sql.messages import failed_query
-from odfchain.sql.over_connect import guarded_steps
-from odfchain.sql.query import MAX_STEPS, check_queries, judged_steps, run_queries
+from odfchain.odf.sources import SqlQueryStep, TemporalTable, TransformSql
+from odfchain.spark import query
+from odfchain.spark.query import MAX_STEPS, check_queries, guarded_steps, judged_steps, run_queries
+from odfchain.spark.query_refusals import failed_query
 from odfchain.text import excerpt
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odfchain.errors import QueryError
-from odfchain.model.sources import SqlQueryStep, TransformSql
-from odfchain.sql.query import check_queries, run_queries
+from odfchain.odf.sources import SqlQueryStep, TransformSql
+from odfchain.spark.query import check_queries, run_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from odfchain.errors import QueryError
-from odfchain.model.sources import TransformSql
-from odfchain.sql import allowed_functions as functions
-from odfchain.sql.query import check_queries, run_queries
+from odfchain.odf.sources import TransformSql
+from odfchain.spark import query_rules as functions
+from odfchain.spark.query import check_queries, run_queries
 from tests.kit.support import conformance
 
 if TYPE_CHECKING:

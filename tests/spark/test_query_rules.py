@@ -6,23 +6,21 @@ from typing import Any
 
 import pytest
 
-from odfchain.sql.java_dependence import (
+from odfchain.spark.query_refusals import spark_says
+from odfchain.spark.query_rules import (
     deciding_arguments,
-    java_dependence,
-    option_dependence,
-    pattern_dependence,
-)
-from odfchain.sql.messages import spark_says
-from odfchain.sql.size import shown_count
-from odfchain.sql.text_times import (
     has_text,
     holds,
+    java_dependence,
     names_zone,
+    option_dependence,
+    pattern_dependence,
     reads_times,
     spells_date,
     times_in,
     unformatted,
 )
+from odfchain.spark.query_size import shown_count
 
 
 def array(element: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 
 from odfchain.errors import EngineError
 from odfchain.slices.marker import find_marker, marker
-from odfchain.spark.failure import explain, first_line
 from odfchain.spark.input_frames import spark_path
+from odfchain.spark.jobs import explain, first_line
 from odfchain.spark.session import SparkEngine, _scratch_base
 
 
@@ -146,7 +146,7 @@ def test_a_java_that_is_gone_is_no_fault_of_ours() -> None:
     refusal = "raise ConnectionRefusedError(111, 'Connection refused')"
     for module, message in (
         ("py4j.clientserver", "the Java process that Spark runs in has ended"),
-        ("odfchain.net.dial", None),
+        ("odfchain.storage.http_client", None),
     ):
         with pytest.raises(ConnectionRefusedError) as caught:
             exec(refusal, {"__name__": module})  # noqa: S102 - ours; a frame of that module

@@ -18,17 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odfchain.codec.arrow import to_arrow
-from odfchain.codec.uuids import UUID_MARK
-from odfchain.digest.logical import LogicalDigest
-from odfchain.digest.physical import hash_file
-from odfchain.model import data_schema as ds
-from odfchain.model.events import DatasetVocabulary
-from odfchain.slices.hashes import hash_parquet
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import UUID_MARK, to_arrow
+from odfchain.odf.events import DatasetVocabulary
+from odfchain.odf.logical_hash import LogicalDigest
+from odfchain.odf.physical_hash import hash_file
 from odfchain.slices.marker import find_marker
-from odfchain.slices.observers import SliceObserver
-from odfchain.slices.reader import open_parquet
-from odfchain.slices.writer import ObservedParquet, SliceInputError, write_slice
+from odfchain.slices.reader import hash_parquet, open_parquet
+from odfchain.slices.writer import ObservedParquet, SliceInputError, SliceObserver, write_slice
 from tests.kit.slice_batches import MS, NOW, SYSTEM, US, batch, spec
 from tests.kit.support import IMPORTABLE
 

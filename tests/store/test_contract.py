@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from odfchain.digest.physical import hash_bytes
 from odfchain.errors import (
     InvalidIdError,
     ObjectCorruptedError,
@@ -19,12 +18,11 @@ from odfchain.errors import (
     RefConflictError,
     StoreError,
 )
-from odfchain.ids.multicodec import Multicodec
-from odfchain.ids.multihash import Multihash
-from odfchain.store.brought import BroughtObjectStore
-from odfchain.store.local import LocalObjectStore, LocalRefStore
-from odfchain.store.scratch import LocalScratch, MemoryScratch
-from odfchain.transfer import shared_refs, shared_sending
+from odfchain.odf.identity import Multicodec, Multihash
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.storage.fsio import LocalScratch, MemoryScratch
+from odfchain.storage.local import BroughtObjectStore, LocalObjectStore, LocalRefStore
+from odfchain.transfer import store_commit
 from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.public_layout import PeerUrl
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
@@ -52,11 +50,11 @@ def refs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     environment(monkeypatch, tmp_path)
     with SmallS3() as server:
         peer = ObjectPeer(PeerUrl.parse(server.url("bucket/x")))
-        yield shared_refs.SharedRefStore(
+        yield store_commit.SharedRefStore(
             local,
             lambda _: peer,
-            functools.cache(lambda _: shared_refs.KnownHead()),
-            lambda *_: shared_sending.Sent([]),
+            functools.cache(lambda _: store_commit.KnownHead()),
+            lambda *_: store_commit.Sent([]),
             lambda *_: contextlib.nullcontext(),
             lambda _peer, _expected, new, head: head == new,
             lambda *_: contextlib.nullcontext(),

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.digest.physical import hash_bytes
 from odfchain.errors import RefConflictError, StorageFullError, StoreError
-from odfchain.store import fsio
-from odfchain.store.local import LocalObjectStore, LocalRefStore
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.storage import fsio
+from odfchain.storage.local import LocalObjectStore, LocalRefStore
 from tests.kit.faults import faulty
 
 A, B = hash_bytes(b"a"), hash_bytes(b"b")
@@ -169,7 +169,7 @@ def test_a_real_file_size_limit(tmp_path: Path) -> None:
         import resource, signal, sys
         from pathlib import Path
         from odfchain.errors import StorageFullError
-        from odfchain.store.local import LocalObjectStore
+        from odfchain.storage.local import LocalObjectStore
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         store = LocalObjectStore(Path(sys.argv[1]))
@@ -224,9 +224,9 @@ WRITER = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from odfchain.digest.physical import hash_bytes
+    from odfchain.odf.physical_hash import hash_bytes
     from odfchain.errors import RefConflictError
-    from odfchain.store.local import LocalRefStore
+    from odfchain.storage.local import LocalRefStore
     folder, me = Path(sys.argv[1]), sys.argv[2]
     refs = LocalRefStore(folder / "refs", folder / "lock")
     for step in range(25):
@@ -261,7 +261,7 @@ def test_no_update_is_lost_between_processes(refs: LocalRefStore, tmp_path: Path
 
 def test_a_killed_lock_holder_blocks_nobody(refs: LocalRefStore, tmp_path: Path) -> None:
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom odfchain.store import fsio\n"
+        "import sys, time\nfrom pathlib import Path\nfrom odfchain.storage import fsio\n"
         "with fsio.locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(600)\n"
     )
     holder = subprocess.Popen(

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from odfchain.errors import InvalidIdError
-from odfchain.store.locations import LONGEST, Location
+from odfchain.storage.locations import LONGEST, Location
 
 PLACES = {
     "s3://sentinel-cogs/a/B04.tif": ("s3", "sentinel-cogs", None, "a/B04.tif"),

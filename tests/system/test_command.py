@@ -16,9 +16,9 @@ import jsonschema
 import pytest
 import yaml
 
-from odfchain.api import Workspace
-from odfchain.codec.yaml_manifest import read_snapshots
-from odfchain.drift.policy import read_policy
+from odfchain.api.workspace import Workspace
+from odfchain.odf.manifests import read_snapshots
+from odfchain.profiles.drift import read_policy
 from tests.kit.command_forks import commands_in_forks
 from tests.kit.processes import (
     HEEDS_INTERRUPTS,
@@ -159,7 +159,7 @@ def test_pandas_is_loaded_by_nobody_who_has_no_frames(
 def test_pandas_comes_when_it_is_asked_for() -> None:
     code = """if True:
         import sys
-        from odfchain.imports import allow_pandas, put_off_pandas
+        from odfchain.startup import allow_pandas, put_off_pandas
         put_off_pandas()
         import pyarrow as pa
         table = pa.table({"x": [1]})

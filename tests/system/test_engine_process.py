@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import EngineError, QueryError
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf.times import Timestamp
 from tests.kit.processes import ODFCHAIN, environment, wait_until
 from tests.kit.support import derivative
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.repo.workspace_config import parse_config
 from odfchain.spark.java import find_java
 from odfchain.spark.session import SQL_SETTINGS
+from odfchain.workspace.config import parse_config
 from tests.kit.processes import TIMEOUT, environment, need_whole_java, odfchain, spark_home
 from tests.kit.support import ROOT
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 import odfchain
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from tests.kit.processes import ODFCHAIN, TIMEOUT, one_session
 from tests.kit.support import ROOT, manifest
 from tests.kit.turned_clock import TurnedClock

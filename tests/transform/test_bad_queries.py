@@ -15,12 +15,13 @@ from odfchain.transform.catch_up import TransformOptions, run_transform
 from tests.kit.support import Result, derivative, manifest, steps, unchanged
 
 if TYPE_CHECKING:
-    from odfchain.api import Dataset, Workspace
-    from odfchain.engine.inprocess import SparkTransformEngine
-    from odfchain.engine.interface import Executed
-    from odfchain.model.data_schema import DataSchema
-    from odfchain.model.engine_messages import RawQueryRequest, TransformRequest
+    from odfchain.api.dataset import Dataset
+    from odfchain.api.workspace import Workspace
+    from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
+    from odfchain.odf.schema import DataSchema
     from odfchain.progress import Progress
+    from odfchain.transform.engine_interface import Executed
+    from odfchain.transform.spark_engine import SparkTransformEngine
 
 NUMBERED = "SELECT event_time, city, population, explode(sequence(1, %d)) AS x FROM cities"
 GROUPED = "SELECT max(event_time) AS event_time, city FROM cities GROUP BY city"

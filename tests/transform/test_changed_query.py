@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from odfchain.audit.blame import blame_records
 from odfchain.errors import EngineError, TransformError
-from odfchain.lineage.provenance import blame_records
-from odfchain.model.events import ExecuteTransform, SetTransform
-from odfchain.transform.state_change import StateChange
+from odfchain.odf.events import ExecuteTransform, SetTransform
+from odfchain.transform.changed_query import StateChange
 from tests.kit.support import Notes, Result, derivative, manifest, unchanged
 
 if TYPE_CHECKING:
-    from odfchain.api import Dataset, Workspace
+    from odfchain.api.dataset import Dataset
+    from odfchain.api.workspace import Workspace
 
 EXAMPLES = {"ci": 2, "local": 6, "soak": 40, "deep": 200}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
 SCHEMA = '["event_time TIMESTAMP", "k STRING", "v BIGINT"]'
@@ -55,7 +56,7 @@ def derived(query: str, name: str = "derived") -> str:
 
 
 def snapshot_of(text: str) -> Any:
-    from odfchain.codec.yaml_manifest import read_snapshots
+    from odfchain.odf.manifests import read_snapshots
 
     (found,) = read_snapshots(text)
     return found
@@ -198,7 +199,7 @@ def test_a_rebuild_that_was_interrupted(
         def fail(*_: object, **__: object) -> None:
             raise EngineError("killed")
 
-        patched.setattr("odfchain.transform.rebuilt.write_difference", fail)
+        patched.setattr("odfchain.transform.changed_query.write_difference", fail)
         with unchanged(dataset.path), pytest.raises(EngineError, match="killed"):
             dataset.pull()
     kinds, notes = change(workspace, TWO_HOURS, None)

@@ -13,28 +13,28 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.api.manifests import read_snapshots
-from odfchain.engine.interface import Executed
-from odfchain.engine.remote.service import serve
+from odfchain.api.workspace import Workspace
 from odfchain.errors import EngineError, OdfchainError, QueryError, TransformError
-from odfchain.model import events as ev
-from odfchain.model.data_schema import DataSchema
-from odfchain.model.engine_messages import TransformRequest
-from odfchain.model.events import OffsetInterval
-from odfchain.model.sources import TransformSql
-from odfchain.model.timestamp import Timestamp
+from odfchain.odf import events as ev
+from odfchain.odf.engine_messages import TransformRequest
+from odfchain.odf.events import OffsetInterval
+from odfchain.odf.manifests import read_snapshots
+from odfchain.odf.schema import DataSchema
+from odfchain.odf.sources import TransformSql
+from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.workspace_config import TransformConfig
 from odfchain.text import printable
+from odfchain.transform.engine_interface import Executed
+from odfchain.transform.engine_service import serve
 from odfchain.transform.engines import check_version
+from odfchain.workspace.config import TransformConfig
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.root_rows import MADE, START, TIME, add_root, append, records, schema_with
 from tests.kit.support import derivative, tree_of
 
 if TYPE_CHECKING:
-    from odfchain.api import Dataset
+    from odfchain.api.dataset import Dataset
 
 SCHEMA = schema_with(pa.field("city", pa.string()))
 

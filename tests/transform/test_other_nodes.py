@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.codec.yaml_manifest import read_snapshots
-from odfchain.engine.engine_version import engine_version
-from odfchain.model import data_schema as ds
-from odfchain.model.events import SetTransform
-from odfchain.repo.settings import edit, setting
-from odfchain.repo.system_columns import SystemColumns
+from odfchain.odf import schema as ds
+from odfchain.odf.events import SetTransform
+from odfchain.odf.manifests import read_snapshots
+from odfchain.transform.engine_interface import engine_version
+from odfchain.workspace.config import SystemColumns
+from odfchain.workspace.settings import edit, setting
 from tests.kit.support import derivative, manifest
 
 if TYPE_CHECKING:
-    from odfchain.api import Dataset, Workspace
+    from odfchain.api.dataset import Dataset
+    from odfchain.api.workspace import Workspace
 
 SCHEMA = '["event_time TIMESTAMP", "city STRING", "population BIGINT"]'
 SNAPSHOT = derivative(

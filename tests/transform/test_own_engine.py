@@ -9,17 +9,15 @@ import pytest
 
 from odfchain import Workspace
 from odfchain.cli.main import main
-from odfchain.codec.yaml_manifest import read_snapshots
-from odfchain.engine.engine_version import engine_version
 from odfchain.errors import TransformError
-from odfchain.model.own_engine import is_own, with_own_name
-from odfchain.model.sources import TransformSql
-from odfchain.repo.dataset_config import read_config
-from odfchain.repo.settings import edit, setting
-from odfchain.repo.system_columns import SystemColumns
-from odfchain.repo.workspace_config import TransformConfig
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.odf.manifests import read_snapshots
+from odfchain.odf.sources import TransformSql
+from odfchain.odf.transform_options import is_own, with_own_name
+from odfchain.transform.engine_interface import engine_version
 from odfchain.transform.engines import address_of, remote_engine
+from odfchain.workspace.config import SystemColumns, TransformConfig, read_config
+from odfchain.workspace.settings import edit, setting
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.support import derivative, manifest
 
 HERE = "http://127.0.0.1:1"

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from odfchain.chain.chain import MetadataChain, link_blocks
 from odfchain.errors import AppendError, ChainError, DivergedInputError, TransformError
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.model.engine_messages import Watermark
-from odfchain.model.enums import DatasetKind
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.store.scratch import MemoryScratch
+from odfchain.odf import events as ev
+from odfchain.odf.engine_messages import Watermark
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import Multihash
+from odfchain.storage.fsio import MemoryScratch
+from odfchain.transform.catch_up import reset_to_metadata
 from odfchain.transform.planner import (
     PlannedInput,
     PlannedStep,
@@ -29,7 +28,8 @@ from odfchain.transform.planner import (
     plan_next,
     plan_recorded,
 )
-from odfchain.transform.start_over import reset_to_metadata
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.derivation import Derived, Grown, Root, at, in_memory, on_disk, schema_of, transform_of
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.support import conformance

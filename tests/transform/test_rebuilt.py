@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.codec.arrow import from_arrow
 from odfchain.errors import BadInputError
-from odfchain.model.events import DatasetVocabulary, OffsetInterval
-from odfchain.model.rebuild import is_rebuilt, rebuilt, unmarked
-from odfchain.model.sources import SqlQueryStep, TransformSql
-from odfchain.repo.corrections import taken_back_in_vain
-from odfchain.slices.rows_in_force import SliceFile
+from odfchain.odf.arrow_schema import from_arrow
+from odfchain.odf.events import DatasetVocabulary, OffsetInterval
+from odfchain.odf.sources import SqlQueryStep, TransformSql
+from odfchain.odf.transform_options import is_rebuilt, rebuilt, unmarked
+from odfchain.slices.state import SliceFile
 from odfchain.slices.writer import SliceSpec
-from odfchain.transform.rebuilt import write_difference
+from odfchain.transform.changed_query import write_difference
+from odfchain.workspace.corrections import taken_back_in_vain
 
 NAMES = DatasetVocabulary()
 MS = pa.timestamp("ms", "UTC")

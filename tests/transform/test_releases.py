@@ -12,7 +12,8 @@ from odfchain.errors import QueryError
 from tests.kit.support import Result, derivative, manifest
 
 if TYPE_CHECKING:
-    from odfchain.api import Dataset, Workspace
+    from odfchain.api.dataset import Dataset
+    from odfchain.api.workspace import Workspace
 
 COUNTED = "SELECT max(event_time) AS event_time, country, count(*) AS n FROM cities GROUP BY country"
 DAILY = (

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.codec.arrow import to_arrow
 from odfchain.errors import ObjectCorruptedError, ObjectNotFoundError, SchemaError, StoreError
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.engine_messages import TransformRequest, Watermark
-from odfchain.model.sources import SqlQueryStep, TransformSql
+from odfchain.odf import events as ev
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import to_arrow
+from odfchain.odf.engine_messages import TransformRequest, Watermark
+from odfchain.odf.sources import SqlQueryStep, TransformSql
+from odfchain.transform.execute import build_request, normalized, write_empty_parquet
 from odfchain.transform.planner import PlannedStep
-from odfchain.transform.request import build_request, normalized, write_empty_parquet
 from tests.kit.derivation import Derived, Root, at, on_disk, schema_of
 
 

@@ -10,14 +10,14 @@ import pytest
 
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import DivergedInputError, RefConflictError, TransformError
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.store.scratch import MemoryScratch
+from odfchain.odf import events as ev
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
+from odfchain.storage.fsio import MemoryScratch
+from odfchain.transform.catch_up import reset_to_metadata
 from odfchain.transform.planner import UpToDate
-from odfchain.transform.start_over import reset_to_metadata
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.derivation import Derived, Grown, Root, at, in_memory, on_disk, transform_of
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 

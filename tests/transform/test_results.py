@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from odfchain.engine.engine_version import RULES, engine_version
+from odfchain.transform.engine_interface import RULES, engine_version
 from tests.kit.support import derivative, manifest
 
 if TYPE_CHECKING:
-    from odfchain.api import Dataset, Workspace
+    from odfchain.api.dataset import Dataset
+    from odfchain.api.workspace import Workspace
 
 START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 ZEROS = [("a", "-0.0", 1), ("b", "0.0", 2), ("c", "-0.0", 3), ("d", "NaN", 4)]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.codec.yaml_manifest import read_snapshots
-from odfchain.engine.engine_version import RULES, EngineRules, engine_version, rules_of, same_results
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.api.workspace import Workspace
+from odfchain.odf.manifests import read_snapshots
 from odfchain.spark.session import SparkEngine
+from odfchain.transform.engine_interface import RULES, EngineRules, engine_version, rules_of, same_results
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit import derivative_histories as rules_1
 from tests.kit.root_rows import MADE
 from tests.kit.support import FIXTURES

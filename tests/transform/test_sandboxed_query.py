@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.errors import EngineError
 from tests.kit.support import FIXTURES
 

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from odfchain.engine.inprocess import SparkTransformEngine
 from odfchain.errors import QueryError
-from odfchain.model.events import ExecuteTransform
+from odfchain.odf.events import ExecuteTransform
+from odfchain.transform.spark_engine import SparkTransformEngine
 from tests.kit.support import derivative, limit_slices, manifest, unchanged
 
 if TYPE_CHECKING:
-    from odfchain.api import Dataset, Workspace
-    from odfchain.api.pull_targets import PullResult
+    from odfchain.api.dataset import Dataset
+    from odfchain.api.pulling import PullResult
+    from odfchain.api.workspace import Workspace
 
 TIME = "2050-01-01T00:00:00Z"
 ROWS = 64

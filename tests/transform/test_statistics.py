@@ -12,17 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.engine.inprocess import SparkTransformEngine
 from odfchain.errors import UsageError
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.odf.times import Timestamp
 from odfchain.spark.input_frames import spark_path
 from odfchain.spark.session import SparkEngine
+from odfchain.transform.spark_engine import SparkTransformEngine
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.root_rows import START, TIME, add_root, append, records, schema_with
 from tests.kit.support import derivative, write_lying
 
 if TYPE_CHECKING:
-    from odfchain.api import Workspace
+    from odfchain.api.workspace import Workspace
 
 SCHEMA = schema_with(pa.field("f", pa.float64()), pa.field("n", pa.int64()))
 NAN, INF = math.nan, math.inf

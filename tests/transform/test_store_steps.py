@@ -9,15 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from odfchain.api import Dataset, Workspace
-from odfchain.codec.yaml_manifest import read_snapshots
-from odfchain.engine.inprocess import SparkTransformEngine
-from odfchain.model.events import ExecuteTransform
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
+from odfchain.odf.events import ExecuteTransform
+from odfchain.odf.manifests import read_snapshots
 from odfchain.progress import SILENT
-from odfchain.spark import input_files
+from odfchain.spark import executor_files
 from odfchain.spark.executor_files import files_of, give_files
 from odfchain.spark.session import SparkEngine
-from odfchain.transform.state_change import StateChange
+from odfchain.transform.changed_query import StateChange
+from odfchain.transform.spark_engine import SparkTransformEngine
 from tests.kit import case_process, shared_store
 from tests.kit.folder_files import FolderFiles
 from tests.kit.shared_store import objects, wide_machine
@@ -40,7 +41,7 @@ QUERIES = {
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: SparkEngine) -> Iterator[SmallS3]:
     """A store on loopback that workers have credentials for; no step is small, and nothing is carried."""
     shared_store.environment(monkeypatch, tmp_path / "home")
-    monkeypatch.setattr(input_files, "CARRIED_BYTES", -1)
+    monkeypatch.setattr(executor_files, "CARRIED_BYTES", -1)
     with SmallS3() as store, shared_store.credentials_of_workers(engine):
         yield store
 
@@ -114,7 +115,7 @@ def test_a_small_step_costs_the_store_no_request(
     wide: Workspace, store: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it reads, and what the step before remembers, goes within the plan; the driver writes."""
-    monkeypatch.setattr(input_files, "CARRIED_BYTES", 256 << 10)
+    monkeypatch.setattr(executor_files, "CARRIED_BYTES", 256 << 10)
     (root,) = wide.add(manifest())
     wide.add(derivative(QUERIES["retracting"], name="x"), check=False)
     for numbers in (range(9), range(32, 34)):

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from odfchain.engine.engine_version import engine_version
 from odfchain.errors import ManifestError, OdfchainError, QueryError, TransformError, WorkspaceError
-from odfchain.model.events import ExecuteTransform, SetTransform
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.odf.events import ExecuteTransform, SetTransform
+from odfchain.transform.engine_interface import engine_version
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.support import Notes, Result, derivative, manifest, tree_of, unchanged
 
 if TYPE_CHECKING:
-    from odfchain.api import Dataset, Workspace
+    from odfchain.api.dataset import Dataset
+    from odfchain.api.workspace import Workspace
 
 SCHEMA = '["event_time TIMESTAMP", "city STRING", "population BIGINT"]'
 SELECT = "SELECT event_time, city FROM cities"
@@ -200,7 +201,7 @@ def test_preprocessing_is_read(workspace: Workspace) -> None:
 
 
 def test_what_has_no_query_needs_no_spark(tmp_path: Path) -> None:
-    from odfchain.api import Workspace
+    from odfchain.api.workspace import Workspace
 
     with Workspace.init(tmp_path) as home:
         home.add(manifest())
@@ -209,7 +210,7 @@ def test_what_has_no_query_needs_no_spark(tmp_path: Path) -> None:
 
 
 def test_an_engine_at_an_address_reads_its_queries_itself(tmp_path: Path) -> None:
-    from odfchain.api import Workspace
+    from odfchain.api.workspace import Workspace
 
     files = WorkspaceFiles.init(tmp_path)
     (files.root / "config.yaml").write_text(
@@ -242,7 +243,7 @@ def test_what_the_user_should_know(workspace: Workspace, cities: Dataset, query:
 
 
 def snapshot_of(text: str) -> object:
-    from odfchain.codec.yaml_manifest import read_snapshots
+    from odfchain.odf.manifests import read_snapshots
 
     (found,) = read_snapshots(text)
     return found

@@ -10,22 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odfchain.chain.signature_check import SeenHeads
 from odfchain.errors import BrokenChainError, ObjectNotFoundError, UnsavedBlocksError, UsageError
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.merge_record import MergeRecord, merges
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.store import fsio
-from odfchain.store.local import LocalRefStore
+from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
+from odfchain.storage import fsio
+from odfchain.storage.local import LocalRefStore
 from odfchain.transfer.sharing import Sharing
-from odfchain.trust.seen import SeenHeads
-from odfchain.upkeep.garbage import GcOptions, collect
-from odfchain.upkeep.hard_compaction import CompactOptions, compact, plan_compact
-from odfchain.upkeep.lost_head import candidates
-from odfchain.upkeep.reachable import reachable
-from odfchain.upkeep.repair import FsckOptions, State, fsck
-from odfchain.upkeep.rollback import plan_reset, reset
+from odfchain.upkeep.compact import CompactOptions, compact, plan_compact
+from odfchain.upkeep.fsck import FsckOptions, State, candidates, fsck
+from odfchain.upkeep.garbage import GcOptions, collect, reachable
+from odfchain.upkeep.reset import plan_reset, reset
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.merge_record import MergeRecord, merges
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.branched_dataset import blocks_of, delete_branch, fork, merge, write
 from tests.kit.local_folder import LocalDataset
 from tests.kit.support import ChainBuilder

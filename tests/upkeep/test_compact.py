@@ -13,11 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.chain.chain import MetadataChain
-from odfchain.codec.arrow import from_arrow
-from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import (
     NameCollisionError,
     ObjectCorruptedError,
@@ -25,18 +23,17 @@ from odfchain.errors import (
     UnsavedBlocksError,
     UsageError,
 )
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.slices.hashes import hash_parquet
-from odfchain.slices.observers import PhysicalHash
-from odfchain.slices.writer import ObservedParquet
-from odfchain.upkeep.batches import BatchLimits, batches
+from odfchain.odf import events as ev
+from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.times import Timestamp
+from odfchain.slices.reader import hash_parquet
+from odfchain.slices.writer import ObservedParquet, PhysicalHash
+from odfchain.upkeep.compact import PROVENANCE, BatchLimits, batches
 from odfchain.upkeep.garbage import GcOptions, collect
-from odfchain.upkeep.soft import PROVENANCE
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import root_rows
 from tests.kit.recorded_dataset import SCHEMA, add, add_slice, slice_of
 from tests.kit.support import (

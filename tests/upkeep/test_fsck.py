@@ -10,22 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.chain.chain import link_blocks
-from odfchain.digest.physical import hash_file
 from odfchain.errors import BusyError, UsageError
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.references import keep_reachable, lock_path
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.store import fsio
+from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import hash_file
+from odfchain.storage import fsio
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
-from odfchain.transfer.sync import SyncOptions
-from odfchain.upkeep.batches import BatchLimits
+from odfchain.transfer.pulling import SyncOptions
+from odfchain.upkeep.compact import BatchLimits
+from odfchain.upkeep.fsck import Finding, FsckOptions, FsckReport, State, fsck
 from odfchain.upkeep.garbage import collect
-from odfchain.upkeep.repair import Finding, FsckOptions, FsckReport, State, fsck
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.points import keep_reachable, lock_path
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.recorded_dataset import add, add_slice, slice_of
 from tests.kit.scenario import Chain

@@ -16,16 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odfchain.digest.physical import hash_bytes
 from odfchain.errors import BrokenChainError, BusyError, UsageError
-from odfchain.ids.multihash import Multihash
-from odfchain.model import events as ev
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.references import keep_reachable, lock_path
-from odfchain.store import fsio
-from odfchain.store.interfaces import HEAD
-from odfchain.store.local import LocalObjectStore
+from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.storage import fsio
+from odfchain.storage.local import HEAD, LocalObjectStore
 from odfchain.upkeep.garbage import SHORTEST_GRACE, GcOptions, collect, collect_workspace
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.points import keep_reachable, lock_path
 from tests.kit.local_folder import LocalDataset
 from tests.kit.support import ChainBuilder, Result, tree_of
 from tests.kit.upkeep_scenes import everything, head_of, killed_everywhere, later, new_workspace, root

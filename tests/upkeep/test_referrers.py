@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import odfchain as odf
-from odfchain.branch.named_changes import are_changes
+from odfchain.branches.row_history import are_changes
 from odfchain.errors import GuardError, SliceNotFoundError
-from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.upkeep.compact import CompactOptions, plan_compact
 from odfchain.upkeep.garbage import GcOptions, collect
-from odfchain.upkeep.hard_compaction import CompactOptions, plan_compact
+from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.branch_cases import run_here
 from tests.kit.branched_dataset import fork
 from tests.kit.foreign_key_cases import Scene

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
+from odfchain.chain.signature_check import SeenHeads
+from odfchain.chain.signed_heads import SignatureStatus, check_head, read_head_signature
 from odfchain.errors import (
     BusyError,
     InvalidIdError,
@@ -20,16 +22,14 @@ from odfchain.errors import (
     UnsavedBlocksError,
     UsageError,
 )
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.references import lock_path
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.store import fsio
-from odfchain.transfer.aliases import AliasKind, add_alias
-from odfchain.trust.seen import SeenHeads
-from odfchain.trust.signed_head import SignatureStatus, check_head, read_head_signature
-from odfchain.upkeep.downstream import RemoteState
+from odfchain.storage import fsio
+from odfchain.transfer.sharing import AliasKind, add_alias
 from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.upkeep.reset import RemoteState
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.points import lock_path
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.recorded_dataset import add_slice
 from tests.kit.support import Result, unchanged
 from tests.kit.upkeep_scenes import (
@@ -161,7 +161,7 @@ def dataset_blocks(dataset: DatasetFiles) -> list[str]:
 
 
 def number(dataset: DatasetFiles, name: str) -> int:
-    from odfchain.ids.multihash import Multihash
+    from odfchain.odf.identity import Multihash
 
     return dataset.chain.get(Multihash.parse(name)).sequence_number
 

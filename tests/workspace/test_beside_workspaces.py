@@ -7,18 +7,16 @@ from pathlib import Path
 import pytest
 
 import odfchain
-from odfchain.api import Workspace
-from odfchain.api.block_file import BlockFile, encode
-from odfchain.api.configuration import Configuration
-from odfchain.api.digests import digest_file
-from odfchain.api.key_files import create_key, identity_in
+from odfchain.api.definitions import Allowed, manifest_template, questions
 from odfchain.api.known_errors import known_error
-from odfchain.api.manifests import in_creation_order, read_snapshots
-from odfchain.api.permissions import Allowed, questions
-from odfchain.api.rendering import dump_json, dump_yaml
-from odfchain.api.templates import manifest_template
-from odfchain.api.tokens import VARIABLE, parse_peer_url, token_for
+from odfchain.api.rendering import BlockFile, create_key, digest_file, encode, identity_in
+from odfchain.api.settings import VARIABLE, Configuration, token_for
+from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError, StoreError, UsageError
+from odfchain.odf.manifests import read_snapshots
+from odfchain.odf.yaml import dump_json, dump_yaml
+from odfchain.transfer.repositories import parse_peer_url
+from odfchain.workspace.creation import in_creation_order
 from tests.kit.support import manifest
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.errors import ManifestError
-from odfchain.ids.did import DatasetId
-from odfchain.model import events as ev
-from odfchain.model.metadata_block import DatasetSnapshot
-from odfchain.model.sources import SqlQueryStep
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.odf import events as ev
+from odfchain.odf.events import DatasetSnapshot
+from odfchain.odf.identity import DatasetId
+from odfchain.odf.manifests import read_snapshots
+from odfchain.odf.sources import SqlQueryStep
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.support import conformance
 
 PUSH = """
@@ -142,7 +142,7 @@ def test_an_alias_of_an_input_is_kept_and_ids_are_accepted(workspace: WorkspaceF
 
 
 def test_inputs_are_made_before_what_is_made_from_them() -> None:
-    from odfchain.repo.creation import events_of, in_creation_order
+    from odfchain.workspace.creation import events_of, in_creation_order
 
     def derived(name: str, *inputs: str) -> DatasetSnapshot:
         refs = ", ".join(f"{{datasetRef: {i}}}" for i in inputs)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
+from odfchain.api.workspace import Workspace
 from odfchain.errors import DatasetNotFoundError, WorkspaceError
-from odfchain.ids.refs import RemoteDatasetId
-from odfchain.model import events as ev
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
-from odfchain.repo.dependencies import with_upstream
+from odfchain.odf import events as ev
+from odfchain.odf.names import RemoteDatasetId
+from odfchain.odf.times import Timestamp
+from odfchain.workspace.commit import commit
+from odfchain.workspace.workspace_files import with_upstream
 from tests.kit.support import derivative, manifest
 
 

@@ -13,17 +13,17 @@ import pytest
 import odfchain
 from odfchain import Workspace
 from odfchain.chain.index import ROW_BYTES
+from odfchain.chain.signed_heads import SignatureStatus
+from odfchain.chain.signing import head_signature
 from odfchain.errors import ObjectNotFoundError
-from odfchain.model.events import SetInfo
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.store.interfaces import HEAD
-from odfchain.transfer.slice_counts import LocalSlices, local_slices
-from odfchain.transfer.sync import SyncStatus
-from odfchain.trust.head_signature import head_signature
-from odfchain.trust.signed_head import SignatureStatus
+from odfchain.odf.events import SetInfo
+from odfchain.odf.times import Timestamp
+from odfchain.storage.local import HEAD
+from odfchain.transfer.pulling import SyncStatus
+from odfchain.transfer.slice_files import LocalSlices, local_slices
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.long_chains import counted_reads, long_chain
 
 SHORT, LONG = 100, 10_000

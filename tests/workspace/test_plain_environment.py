@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from odfchain.spark.kept import keeper_folder
+from odfchain.spark.session_client import keeper_folder
 from odfchain.transfer.credentials import Credentials
-from odfchain.transfer.named_stores import NamedStores
+from odfchain.transfer.open_peer import NamedStores
 from tests.kit.plain_environment import HOME
 from tests.kit.support import ROOT
 

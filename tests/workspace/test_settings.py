@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from odfchain.cli.main import main
 from odfchain.errors import ManifestError, UsageError
-from odfchain.repo.settings import all_settings, edit, parsed, setting, value_of
-from odfchain.repo.workspace_config import DEFAULT_TEXT, load_config, parse_config
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.workspace.config import DEFAULT_TEXT, load_config, parse_config
+from odfchain.workspace.settings import all_settings, edit, parsed, setting, value_of
+from odfchain.workspace.workspace_files import WorkspaceFiles
 
 DID = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
 

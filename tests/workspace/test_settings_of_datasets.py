@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api import Workspace
-from odfchain.api.configuration import configuration
+from odfchain.api.settings import configuration
+from odfchain.api.workspace import Workspace
 from odfchain.errors import ManifestError, OdfchainError, UsageError
-from odfchain.repo.dataset_config import snapshots_of
-from odfchain.repo.snapshot_settings import ProfileWhen
+from odfchain.workspace.config import ProfileWhen, snapshots_of
 from tests.kit.branch_rows import keyed
 
 POLICY = "kind: DriftPolicy\nversion: 1\n"

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.errors import (
     BrokenChainError,
     DatasetNotFoundError,
@@ -24,9 +23,10 @@ from odfchain.errors import (
     StoreError,
     WorkspaceError,
 )
-from odfchain.ids.names import DatasetAlias
-from odfchain.model.metadata_block import DatasetSnapshot
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.odf.events import DatasetSnapshot
+from odfchain.odf.manifests import read_snapshots
+from odfchain.odf.names import DatasetAlias
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.faults import faulty
 
 
@@ -258,8 +258,8 @@ def test_two_processes_making_the_same_name(workspace: WorkspaceFiles, tmp_path:
         import sys
         from pathlib import Path
         from odfchain.errors import NameCollisionError
-        from odfchain.codec.yaml_manifest import read_snapshots
-        from odfchain.repo.workspace_files import WorkspaceFiles
+        from odfchain.odf.manifests import read_snapshots
+        from odfchain.workspace.workspace_files import WorkspaceFiles
         text = "kind: DatasetSnapshot\\nversion: 1\\ncontent: {name: same, kind: Root, metadata: []}"
         workspace = WorkspaceFiles.find(Path(sys.argv[1]))
         snapshot = read_snapshots(text)[0]
@@ -294,7 +294,7 @@ def test_two_processes_making_the_same_name(workspace: WorkspaceFiles, tmp_path:
 
 
 def test_the_settings_written_by_init_are_the_defaults(workspace: WorkspaceFiles) -> None:
-    from odfchain.repo.workspace_config import WorkspaceConfig
+    from odfchain.workspace.config import WorkspaceConfig
 
     assert workspace.config == WorkspaceConfig()
     (workspace.root / "config.yaml").unlink()

@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import pytest
 
 import odfchain as odf
-from odfchain.api.native_frames import native_frame
+from odfchain.api.scan import native_frame
 from odfchain.cli.main import main
-from odfchain.cli.support.parameters import DATASET
-from odfchain.repo import workspace_owner
+from odfchain.cli.parameters import DATASET
 from odfchain.transfer.reading import Origin
+from odfchain.workspace import workspace_files
 from tests.kit.root_rows import add_root, schema_with
 from tests.kit.support import Result
 
@@ -61,12 +61,12 @@ def give(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 os.chown(path, MALLORY, -1, follow_symlinks=False)
             return
         given = {(found.st_dev, found.st_ino) for found in (path.lstat() for path in paths)}
-        real = workspace_owner.owner_of
+        real = workspace_files.owner_of
 
         def owner_of(found: os.stat_result) -> int:
             return MALLORY if (found.st_dev, found.st_ino) in given else real(found)
 
-        monkeypatch.setattr(workspace_owner, "owner_of", owner_of)
+        monkeypatch.setattr(workspace_files, "owner_of", owner_of)
 
     return give
 
@@ -266,7 +266,7 @@ def test_root_by_sudo_is_also_who_asked(
     monkeypatch.setattr(os, "geteuid", lambda: user)
     if sudo is not None:
         monkeypatch.setenv("SUDO_UID", sudo)
-    assert workspace_owner.trusted_users() == trusted
+    assert workspace_files.trusted_users() == trusted
 
 
 # --- trusting it ----------------------------------------------------------------------------------------

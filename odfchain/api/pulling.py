@@ -1,0 +1,389 @@
+"""What `pull` means for a dataset: its polling source, the inputs it is made of, or its peer."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from odfchain.api.branching import check_branch, matching_at
+from odfchain.api.options import check_pull_options, peer_options, source_options, transform_options
+from odfchain.errors import UsageError
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
+from odfchain.progress import Progress
+from odfchain.storage.local import HEAD
+
+if TYPE_CHECKING:
+    from odfchain.api.dataset import Dataset
+    from odfchain.api.workspace import Workspace
+    from odfchain.ingest.polling import FetchAhead, PullOptions, PullOutcome
+    from odfchain.transfer.public_layout import PeerUrl
+    from odfchain.transfer.pulling import SyncOutcome
+    from odfchain.transform.catch_up import TransformOutcome
+
+
+class Way(Enum):
+    """Where what is new comes from."""
+
+    SOURCE = "source"
+    INPUTS = "inputs"
+    PEER = "peer"
+
+
+@dataclass(frozen=True, slots=True)
+class PullTarget:
+    """One dataset of a pull: of this workspace, or elsewhere (`url`) and perhaps not here yet."""
+
+    ref: str
+    way: Way
+    dataset: Dataset | None = None
+    url: PeerUrl | None = None
+    source: str | None = None
+    """Where a branch is to come from; None is where it came from before."""
+
+    def __str__(self) -> str:
+        return str(self.url) if self.url is not None and ":" in self.ref else self.ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullResult:
+    """What a pull did to a dataset; `head` is `old_head` when there was nothing new."""
+
+    dataset: Dataset
+    way: Way
+    status: str
+    """`created`, `updated`, `overwritten`, `up to date`, or why nothing was done."""
+    old_head: Multihash | None
+    head: Multihash
+    blocks: int
+    """Blocks that are new here [count]."""
+    rows: int
+    """Rows read of the source or the inputs [count]; 0 for copies."""
+    operations: Mapping[str, int]
+    """Rows written for each operation (`+A`, `-R`, `-C`, `+C`)."""
+    watermark: Timestamp | None
+    details: PullOutcome | TransformOutcome | SyncOutcome
+    """What only this way of pulling can say."""
+    where: str | None = None
+    """The URL of the peer."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user has to hear."""
+        return getattr(self.details, "warnings", ())
+
+    def __repr__(self) -> str:
+        written = ", ".join(f"{n:,} {op}" for op, n in self.operations.items() if n)
+        found = [f"{self.dataset.label}: {self.status}", f"{self.blocks:,} blocks", written]
+        return f"<pull of {', '.join(part for part in found if part)}>"
+
+
+def targets_of(workspace: Workspace, names: Iterable[str] | None, *, recursive: bool) -> list[PullTarget]:
+    """What a pull of these names brings up to date, in the order in which that is done; None is everything.
+
+    Raises:
+        InvalidIdError, DatasetNotFoundError, WorkspaceError: a name means nothing here.
+    """
+    sharing = workspace._sharing
+    remotes: dict[str, PullTarget] = {}
+    named: list[Dataset] = []
+    for name in names or ():
+        if sharing.is_remote(name):
+            remotes[name] = PullTarget(name, Way.PEER, url=sharing.url_of(name))
+        else:
+            if "%" not in name:
+                sharing.named(name.partition("@")[0])  # says what `a/b` may have meant
+            check_branch(name)
+            named += matching_at(workspace, name)
+    if names is None:
+        named = [dataset for dataset in workspace if _is_pullable(dataset)]
+    ordered = list(dict.fromkeys(named))
+    if recursive or (names is None and any(d.kind is DatasetKind.DERIVATIVE for d in ordered)):
+        # what was not asked for by name may have no source to pull from: its data are pushed
+        ordered = [d for d in with_inputs(workspace, ordered) if d in named or _is_pullable(d)]
+    # what comes from elsewhere may be an input of the others
+    return [*remotes.values(), *map(target_of, ordered)]
+
+
+def target_of(dataset: Dataset) -> PullTarget:
+    """How a dataset of the workspace is brought up to date."""
+    if _is_fetched(dataset) if dataset.ref != HEAD else is_copy(dataset):
+        way = Way.PEER
+    else:
+        way = Way.INPUTS if dataset.kind is DatasetKind.DERIVATIVE else Way.SOURCE
+    return PullTarget(dataset.label, way, dataset)
+
+
+def is_copy(dataset: Dataset) -> bool:
+    """Whether a plain pull brings the dataset from a peer; errors as `odfchain.transfer.sharing.is_copy`."""
+    from odfchain.transfer import sharing
+
+    return sharing.is_copy(dataset._workspace._files, dataset._files)
+
+
+def _is_fetched(dataset: Dataset) -> bool:
+    from odfchain.workspace.merge_record import fetched_branch
+
+    return fetched_branch(dataset._files, dataset.ref) is not None
+
+
+def branch_target(workspace: Workspace, text: str, source: str | None) -> PullTarget:
+    """The branch `DATASET@BRANCH`, which may not be here yet, as it is at another place.
+
+    Raises:
+        UsageError, InvalidIdError: no branch is named, or the source is none.
+        DatasetNotFoundError, WorkspaceError: the dataset, or the source's repository, is not known.
+    """
+    from odfchain.api.dataset import Dataset
+    from odfchain.odf.names import check_branch_name
+
+    name, _, branch = text.partition("@")
+    if not branch:
+        raise UsageError(
+            f"{name}: --from says where a branch comes from",
+            hint=f"name it: odfchain pull {name}@BRANCH --from URL; a dataset is pulled by its URL alone",
+        )
+    files = workspace[name]._files.on(check_branch_name(branch))
+    sharing = workspace._sharing
+    if source is not None and not sharing.is_remote(source):
+        raise UsageError(f"{source}: not a URL, and not repository/dataset of a repository that is known")
+    url = sharing.url_of(source) if source is not None else None
+    return PullTarget(text, Way.PEER, Dataset(workspace, files), url, source)
+
+
+_FOR_BRANCHES = frozenset({"force", "parallel", "require_signature", "max_age"})
+
+
+def check_branch_options(labels: Mapping[str, Any]) -> None:
+    """What is given applies to a branch that is pulled.
+
+    Raises:
+        UsageError: it does not; the message names it.
+    """
+    for name, label in labels.items():
+        if name not in _FOR_BRANCHES:
+            shown = label if str(label).startswith("--") else name
+            raise UsageError(f"{shown} does not apply to a branch that is pulled from another place")
+
+
+def _is_pullable(dataset: Dataset) -> bool:
+    return (
+        dataset.kind is DatasetKind.DERIVATIVE
+        or dataset.summary.polling_source is not None
+        or is_copy(dataset)
+    )
+
+
+def with_inputs(workspace: Workspace, datasets: Iterable[Dataset]) -> list[Dataset]:
+    """The datasets and what they come from, inputs first; of copies the inputs do not matter.
+
+    Raises:
+        DatasetNotFoundError: an input is not in the workspace.
+        WorkspaceError: a dataset comes from itself.
+    """
+    from odfchain.api.dataset import Dataset
+    from odfchain.transfer import sharing
+    from odfchain.workspace.workspace_files import with_upstream
+
+    files = [d._files for d in datasets]
+    ends = functools.partial(sharing.is_copy, workspace._files)
+    return [Dataset(workspace, found) for found in with_upstream(workspace._files, files, ends)]
+
+
+def pull(
+    workspace: Workspace,
+    target: PullTarget,
+    name: str | None,
+    given: Mapping[str, Any],
+    token: str | None,
+    progress: Progress,
+    ahead: FetchAhead | None = None,
+) -> PullResult:
+    """Bring one target up to date, whose source may be fetched `ahead`.
+
+    Raises:
+        As `Dataset.pull` and `Workspace.pull`.
+    """
+    if target.way is Way.PEER:
+        return _from_peer(workspace, target, name, given, token, progress)
+    assert target.dataset is not None  # noqa: S101 - only what a peer has is elsewhere
+    if target.way is Way.INPUTS:
+        return _from_inputs(target.dataset, given, progress)
+    return _from_source(target.dataset, given, progress, ahead)
+
+
+def check_alone(target: PullTarget, name: str | None, given: Iterable[str]) -> None:
+    """What is given is for this target.
+
+    Raises:
+        UsageError: it is for another kind of pull.
+    """
+    copies = int(target.way is Way.PEER)
+    labels = {key: key for key in given} | ({"name": "name"} if name is not None else {})
+    check_pull_options(labels, copies=copies, others=1 - copies)
+
+
+def pull_options(dataset: Dataset, given: Mapping[str, Any]) -> PullOptions:
+    """What was given for the pull of a source, and what the settings say."""
+    files = dataset._workspace._files
+    config, own = files.config, files.has_key(dataset._files.id)
+    return source_options(given, config, dataset._system_columns(config), trusted=own)
+
+
+def _from_source(
+    dataset: Dataset, given: Mapping[str, Any], progress: Progress, ahead: FetchAhead | None
+) -> PullResult:
+    from odfchain.api.changing import commit_checks
+    from odfchain.ingest.polling import pull_source
+
+    engines = dataset._workspace._engines
+    start = functools.partial(engines.session, progress)
+    options = pull_options(dataset, given)
+    allowed = given.get("allow_drift", False)
+    with commit_checks(dataset._workspace, progress, given.get("violations"), allow_drift=allowed) as check:
+        outcome = pull_source(
+            dataset._files, start, options, progress, expect_rows=engines.begin, ahead=ahead, check=check
+        )
+    return PullResult(
+        dataset=dataset,
+        way=Way.SOURCE,
+        status=outcome.status.value,
+        old_head=outcome.old_head,
+        head=outcome.head,
+        blocks=outcome.blocks,
+        rows=sum(item.input_rows for item in outcome.inputs),
+        operations=_sum(item.operations for item in outcome.inputs),
+        watermark=outcome.watermark,
+        details=outcome,
+    )
+
+
+def _from_inputs(dataset: Dataset, given: Mapping[str, Any], progress: Progress) -> PullResult:
+    from odfchain.api.changing import commit_checks
+    from odfchain.transform.catch_up import run_transform
+    from odfchain.workspace.workspace_files import inputs_of
+
+    files, workspace = dataset._files, dataset._workspace
+    inputs = inputs_of(workspace._files, files)
+    config = workspace._files.config
+    options = transform_options(given, config, dataset._system_columns(config))
+    allowed = given.get("allow_drift", False)
+    with (
+        workspace._engines.of(files, progress, timeout=options.timeout) as engines,
+        commit_checks(workspace, progress, given.get("violations"), allow_drift=allowed) as check,
+    ):
+        outcome = run_transform(files, inputs, engines, options, progress, check=check)
+    return PullResult(
+        dataset=dataset,
+        way=Way.INPUTS,
+        status="updated" if outcome.blocks else outcome.reason or "up to date",
+        old_head=outcome.old_head,
+        head=outcome.head,
+        blocks=outcome.blocks,
+        rows=sum(step.input_rows for step in outcome.steps),
+        operations=_sum(step.operations for step in outcome.steps),
+        watermark=outcome.watermark,
+        details=outcome,
+    )
+
+
+def _from_peer(
+    workspace: Workspace,
+    target: PullTarget,
+    name: str | None,
+    given: Mapping[str, Any],
+    token: str | None,
+    progress: Progress,
+) -> PullResult:
+    sharing = workspace._sharing
+    options = peer_options(given, sharing.config.parallel)
+    if target.dataset is not None and target.dataset.ref != HEAD:
+        dataset = target.dataset
+        pulled = sharing.pull_branch(dataset._files, target.source, options, token=token, progress=progress)
+    else:
+        pulled = sharing.pull(target.ref, name, options, token=token, progress=progress)
+        dataset = workspace[pulled.alias]
+    outcome = pulled.outcome
+    return PullResult(
+        dataset=dataset,
+        way=Way.PEER,
+        status=outcome.status.value.replace("-", " "),
+        old_head=outcome.old,
+        head=outcome.new,
+        blocks=outcome.blocks,
+        rows=0,
+        operations={},
+        watermark=dataset.summary.watermark,
+        details=outcome,
+        where=pulled.where,
+    )
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for item in counts:
+        found.update(item)
+    return {op: found[op] for op in ("+A", "-R", "-C", "+C")}
+
+
+# Sources of several datasets are fetched side by side; what is new is recorded one after the other.
+
+_AT_ONCE = 4
+"""Sources that are fetched, or wait for their turn with what was fetched: so much is on the disk at most."""
+
+
+class _Ahead:
+    def __init__(self, workspace: Workspace, targets: Iterable[PullTarget], given: Mapping[str, Any]) -> None:
+        self._workspace = workspace
+        self._given = given
+        self._waiting = deque(target for target in targets if target.way is Way.SOURCE)
+        self._begun: dict[Dataset, FetchAhead] = {}
+        self._taken: FetchAhead | None = None
+
+    def of(self, target: PullTarget) -> FetchAhead | None:
+        """The fetch for a target whose turn has come; those of the next ones go on meanwhile."""
+        from odfchain.ingest.polling import FetchAhead
+
+        while self._waiting and len(self._begun) < _AT_ONCE:
+            dataset = self._waiting.popleft().dataset
+            assert dataset is not None  # noqa: S101 - sources are of datasets that are here
+            options = functools.partial(pull_options, dataset, self._given)
+            begin = self._workspace._engines.begin
+            self._begun[dataset] = FetchAhead(dataset._files, options, begin)
+        self.end()
+        self._taken = None if target.dataset is None else self._begun.pop(target.dataset, None)
+        return self._taken
+
+    def end(self) -> None:
+        """The last one that was taken is not used any more."""
+        if self._taken is not None:
+            self._taken.close()
+            self._taken = None
+
+    def close(self) -> None:
+        """What was not taken is given up."""
+        self.end()
+        for ahead in self._begun.values():
+            ahead.stop()
+        for ahead in self._begun.values():
+            ahead.close()
+
+
+@contextlib.contextmanager
+def pulling(
+    workspace: Workspace,
+    targets: list[PullTarget],
+    name: str | None,
+    token: str | None,
+    given: Mapping[str, Any],
+) -> Iterator[Callable[[PullTarget, Progress], PullResult]]:
+    """Gives what pulls one target, as `Workspace.pull`; to be called for each of them, in their order."""
+    several = targets if sum(target.way is Way.SOURCE for target in targets) > 1 else []
+    with contextlib.closing(_Ahead(workspace, several, given)) as ahead:
+        yield lambda target, progress: pull(workspace, target, name, given, token, progress, ahead.of(target))

@@ -1,0 +1,689 @@
+"""Where records come from: the slice, block and transaction of a record, what the transaction read, and so on
+down to the roots.
+
+A transaction of a derivative dataset names for each input the blocks and records that it read, `(prev, new]`.
+Consecutive transactions read on where the one before stopped, so what an interval of records comes from is
+again one interval for each input, unless the transform was changed in between. That is followed down.
+More cannot be known from chains: which of the records that were read made a certain record is in the query.
+Source: specification "ExecuteTransform", "ExecuteTransformInput", "AddData".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from odfchain.audit.lineage import (
+    SourceUse,
+    TextTree,
+    describe_merge,
+    describe_merged,
+    key_of,
+    source_of,
+    steps_of,
+)
+from odfchain.audit.origins import Contribution, InputReads, Interval, Locator, Origins, Span, data_event
+from odfchain.chain.chain import HashedBlock
+from odfchain.errors import (
+    BadInputError,
+    ObjectCorruptedError,
+    ObjectNotFoundError,
+    OdfchainError,
+    SchemaError,
+    StoreError,
+    UsageError,
+)
+from odfchain.limits import LINEAGE, LineageLimits
+from odfchain.odf.enums import TAKES_BACK, DatasetKind, OperationType
+from odfchain.odf.events import (
+    AddData,
+    DatasetVocabulary,
+    DataSlice,
+    ExecuteTransform,
+    SetTransform,
+    SetVocab,
+)
+from odfchain.odf.identity import Multihash
+from odfchain.text import one_line
+from odfchain.transfer.slice_files import is_partial
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import SliceRef
+from odfchain.workspace.merge_record import MergeRecord
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+# Single records, read from the slices that are here; and which record a correction or retraction is about.
+#
+# A slice is hashed before it is read. Only the row groups that hold the records are decoded. Values are
+# those
+# of the slice file, under its own column names.
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A record: its offset, its operation (`+A`, `-R`, `-C`, `+C`; None: unknown) and its values."""
+
+    offset: int
+    op: str | None
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectedRecord:
+    """The record that another one corrects or retracts and its block, or why it is not known."""
+
+    row: StoredRecord | None
+    sequence_number: int | None = None
+    problem: str | None = None
+
+
+def read_rows(
+    dataset: DatasetFiles, ref: SliceRef, vocabulary: DatasetVocabulary, first: int, last: int
+) -> list[StoredRecord]:
+    """The records `[first; last]` of a slice.
+
+    Raises:
+        SchemaError: it has other records than its block says.
+    """
+    start = ref.slice.offset_interval.start
+    table = _read(dataset, ref, None, first - start, last - start)
+    rows = [_row_at(values, vocabulary, first + index) for index, values in enumerate(_values(table))]
+    file = dataset.data.locate(ref.slice.physical_hash)
+    if len(rows) != last - first + 1:
+        interval = f"{start} to {ref.slice.offset_interval.end}"
+        raise SchemaError(
+            f"{file}: block {ref.sequence_number} promises the records {interval}, and {last} is not there"
+        )
+    for row in rows:
+        found = row.values.get(vocabulary.offset_column)
+        if found != row.offset:
+            raise SchemaError(
+                f"{file}: the record {row.offset} says that its offset is {one_line(str(found))}"
+            )
+    return rows
+
+
+def _row_at(values: dict[str, Any], vocabulary: DatasetVocabulary, offset: int) -> StoredRecord:
+    code = values.get(vocabulary.operation_type_column)
+    try:
+        op = None if code is None else OperationType.from_code(code).value
+    except ValueError:
+        op = None
+    return StoredRecord(offset, op, values)
+
+
+def _values(table: pa.Table) -> Iterator[dict[str, Any]]:
+    from odfchain.slices.reader import plain_value  # noqa: PLC0415
+
+    for index in range(table.num_rows):
+        yield {
+            name: plain_value(column[index])
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        }
+
+
+def _read(
+    dataset: DatasetFiles, ref: SliceRef, columns: Sequence[str] | None, first: int, last: int
+) -> pa.Table:
+    """Rows of a slice by position, both ends included; only their row groups are decoded."""
+    from odfchain.slices.reader import open_parquet  # noqa: PLC0415
+
+    path = dataset.data.verified_path(ref.slice.physical_hash)
+    try:
+        with open_parquet(path) as file:
+            return file.rows_between(first, last, columns)
+    except BadInputError as error:
+        raise ObjectCorruptedError(
+            f"{path}: the slice cannot be read: {error.message}", hint=error.hint
+        ) from None
+
+
+def find_corrected(
+    dataset: DatasetFiles,
+    slices: Iterable[SliceRef],
+    row: StoredRecord,
+    key: Sequence[str],
+    vocabulary: DatasetVocabulary,
+    limits: LineageLimits = LINEAGE,
+) -> CorrectedRecord:
+    """The newest record before `row` with the same key that was true until then.
+
+    `slices` come newest first and begin with the slice of `row`. The search ends at `limits`, and says so.
+    """
+    size = 0
+    for count, ref in enumerate(slices):
+        size += ref.slice.size
+        if count >= limits.searched_slices or size > limits.searched_bytes:
+            return CorrectedRecord(
+                None, problem=f"not found in the {count} slices before it; there are older ones"
+            )
+        try:
+            position = _newest_match(dataset, ref, row, key, vocabulary)
+            if position is None:
+                continue
+            offset = ref.slice.offset_interval.start + position
+            (record,) = read_rows(dataset, ref, vocabulary, offset, offset)
+        except ObjectNotFoundError:
+            return CorrectedRecord(
+                None, problem=f"not known: the slice of block {ref.sequence_number} is not here"
+            )
+        except OdfchainError as error:
+            return CorrectedRecord(None, problem=f"not known: {error}")
+        return CorrectedRecord(record, ref.sequence_number)
+    return CorrectedRecord(None, problem="no earlier record has the same key")
+
+
+def _newest_match(
+    dataset: DatasetFiles, ref: SliceRef, row: StoredRecord, key: Sequence[str], vocabulary: DatasetVocabulary
+) -> int | None:
+    """Position of the newest record in a slice that `row` may be about."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    interval = ref.slice.offset_interval
+    last = min(interval.end, row.offset - 1) - interval.start
+    if last < 0:
+        return None
+    op = vocabulary.operation_type_column
+    if missing := [name for name in key if name not in row.values]:
+        raise SchemaError(f"the record has no column {missing[0]!r}, which is part of the key")
+    table = _read(dataset, ref, [op, *key], 0, last)
+    if missing := [name for name in (op, *key) if name not in table.column_names]:
+        raise SchemaError(f"the slice of block {ref.sequence_number} has no column {missing[0]!r}")
+    try:
+        mask = pc.invert(pc.is_in(table[op], value_set=pa.array(TAKES_BACK, table[op].type)))
+        for name in key:
+            column = table[name]
+            value = row.values[name]
+            same = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
+            mask = pc.and_(mask, pc.fill_null(same, fill_value=False))
+        matches = pc.indices_nonzero(mask)
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError):  # KeyError: a name twice
+        raise SchemaError(f"the keys of block {ref.sequence_number} cannot be compared") from None
+    return int(matches[-1].as_py()) if len(matches) else None
+
+
+@dataclass(frozen=True, slots=True)
+class BlamedRow:
+    """A record, and of a correction or retraction the record that it is about."""
+
+    row: StoredRecord
+    corrects: CorrectedRecord | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """The transaction that added the records `[first; last]` of its slice."""
+
+    block: HashedBlock
+    ref: SliceRef
+    first: int
+    last: int
+    present: bool
+    """Whether the slice file is here."""
+    rows: tuple[BlamedRow, ...] = ()
+    rows_problem: str | None = None
+    """Why there are no rows."""
+    damaged: OdfchainError | None = None
+    source: SourceUse | None = None
+    """Of a root dataset."""
+    transform: HashedBlock | None = None
+    """The block of the transform in force, of a derivative dataset."""
+    reads: tuple[InputReads, ...] = ()
+    earlier: str | None = None
+    """What else the records may depend on: records that earlier transactions read."""
+    checkpoint: Multihash | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blame:
+    """What is known of some records of a dataset; `origins` only where they were asked for."""
+
+    dataset: DatasetFiles
+    id: str
+    first: int
+    last: int
+    transactions: tuple[Transaction, ...]
+    origins: tuple[Span, ...] | None = None
+
+    def __repr__(self) -> str:
+        what = f"records {self.first:,} to {self.last:,} of {self.dataset.alias}"
+        return f"<{what}: {len(self.transactions):,} transactions>"
+
+    @property
+    def damage(self) -> OdfchainError | None:
+        """The first damaged slice, if one was met."""
+        return next((t.damaged for t in self.transactions if t.damaged), None)
+
+
+def blame_records(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    first: int,
+    last: int | None = None,
+    *,
+    recursive: bool = False,
+    limits: LineageLimits = LINEAGE,
+) -> Blame:
+    """Where the records `[first; last]` (default: one) come from; what is missing or damaged is said in it.
+
+    Raises:
+        UsageError: there are no such records, or too many.
+    """
+    last = first if last is None else last
+    if first < 0 or last < first:
+        raise UsageError(
+            f"records {first} to {last} are no interval", hint="--to is the last record, included"
+        )
+    if last - first >= limits.rows:
+        raise UsageError(f"at most {limits.rows:,} records can be asked about at a time")
+    locator = Locator(dataset)
+    if locator.last_offset is None or last > locator.last_offset:
+        known = "no records" if locator.last_offset is None else f"the records 0 to {locator.last_offset}"
+        raise UsageError(f"{dataset.alias} has {known}, not {last}")
+    origins = Origins(workspace, limits)
+    found: list[Transaction] = []
+    offset = first
+    while offset <= last:
+        block = locator.block_of(offset)
+        transaction = _transaction(locator, block, offset, last, origins, limits)
+        found.append(transaction)
+        offset = transaction.last + 1
+    return Blame(
+        dataset=dataset,
+        id=key_of(dataset),
+        first=first,
+        last=last,
+        transactions=tuple(found),
+        origins=origins.of_interval(locator, found[0].block, found[-1].block) if recursive else None,
+    )
+
+
+def _transaction(
+    locator: Locator,
+    block: HashedBlock,
+    first: int,
+    last: int,
+    origins: Origins,
+    limits: LineageLimits,
+) -> Transaction:
+    dataset = locator.dataset
+    event = data_event(block)
+    assert event.new_data is not None  # noqa: S101 - it adds a record
+    ref = SliceRef(block.hash, block.block.sequence_number, event.new_data)
+    last = min(last, event.new_data.offset_interval.end)
+    chain = dataset.chain
+    source = source_of(chain, block) if isinstance(event, AddData) else None
+    rows, problem, damaged = _rows(dataset, block, ref, first, last, source, limits)
+    transform: HashedBlock | None = None
+    reads: tuple[InputReads, ...] = ()
+    if isinstance(event, ExecuteTransform):
+        transform = chain.nearest("SetTransform", head=block.hash)
+        reads = origins.reads_of(locator, block, transform)
+    return Transaction(
+        block=block,
+        ref=ref,
+        first=first,
+        last=last,
+        present=dataset.data.contains(ref.slice.physical_hash),
+        rows=rows,
+        rows_problem=problem,
+        damaged=damaged,
+        source=source,
+        transform=transform if transform and isinstance(transform.block.event, SetTransform) else None,
+        reads=reads,
+        earlier=_earlier(event),
+        checkpoint=event.prev_checkpoint if isinstance(event, ExecuteTransform) else None,
+    )
+
+
+def _earlier(event: AddData | ExecuteTransform) -> str | None:
+    if not isinstance(event, ExecuteTransform):
+        return None
+    if event.prev_checkpoint is not None:
+        return "may also depend on records that earlier transactions read: the query keeps state between them"
+    if event.new_checkpoint is not None:
+        return "depends on nothing earlier: the query keeps state, and this is where it begins"
+    return "depends on nothing earlier: the query keeps no state between transactions"
+
+
+def _rows(
+    dataset: DatasetFiles,
+    block: HashedBlock,
+    ref: SliceRef,
+    first: int,
+    last: int,
+    source: SourceUse | None,
+    limits: LineageLimits,
+) -> tuple[tuple[BlamedRow, ...], str | None, OdfchainError | None]:
+    """The rows, or why there are none and the damage that it is due to."""
+    if not dataset.data.contains(ref.slice.physical_hash):
+        how = (
+            f"a partial copy: `odfchain fetch {dataset.alias}` brings it"
+            if is_partial(dataset)
+            else "missing"
+        )
+        return (), f"the slice is not here ({how})", None
+    vocabulary = DatasetVocabulary.from_event(dataset.chain.nearest_event(SetVocab, head=block.hash))
+    try:
+        rows = read_rows(dataset, ref, vocabulary, first, last)
+    except (ObjectCorruptedError, SchemaError) as error:
+        return (), f"the slice is damaged: {error}", error
+    except StoreError as error:
+        return (), f"the slice cannot be read: {error}", None
+    key = source.primary_key if source else None
+    blamed = []
+    for row in rows:
+        corrected = None
+        if row.op not in (None, OperationType.APPEND.value):
+            corrected = _corrected(dataset, block, row, key, vocabulary, limits)
+        blamed.append(BlamedRow(row, corrected))
+    return tuple(blamed), None, None
+
+
+def _corrected(
+    dataset: DatasetFiles,
+    block: HashedBlock,
+    row: StoredRecord,
+    key: tuple[str, ...] | None,
+    vocabulary: DatasetVocabulary,
+    limits: LineageLimits,
+) -> CorrectedRecord:
+    if not key:
+        return CorrectedRecord(None, problem="not known: no primary key is recorded")
+    blocks = dataset.chain.nearest_all("AddData", head=block.hash)
+    slices = (
+        SliceRef(b.hash, b.block.sequence_number, data)
+        for b in blocks
+        if (data := data_event(b).new_data) is not None
+    )
+    return find_corrected(dataset, slices, row, key, vocabulary, limits)
+
+
+# Where records come from, as documents for programs and as indented lines for people.
+
+# --- for programs --------------------------------------------------------------------------------------
+
+
+def blame_document(blame: Blame) -> dict[str, Any]:
+    """All that is known, for programs; `origins` is null where they were not asked for."""
+    return {
+        "dataset": {"id": blame.id, "alias": str(blame.dataset.alias), "kind": _kind(_kind_of(blame))},
+        "offsets": [blame.first, blame.last],
+        "transactions": [_transaction_document(item) for item in blame.transactions],
+        "origins": None if blame.origins is None else [_span(span) for span in blame.origins],
+    }
+
+
+def _kind_of(blame: Blame) -> DatasetKind | None:
+    try:
+        return blame.dataset.kind
+    except OdfchainError:
+        return None
+
+
+def _kind(kind: DatasetKind | None) -> str | None:
+    return kind.value.lower() if kind else None
+
+
+def _transaction_document(item: Transaction) -> dict[str, Any]:
+    block = item.block.block
+    return {
+        "offsets": [item.first, item.last],
+        "rows": [_row(row) for row in item.rows],
+        "rowsProblem": item.rows_problem,
+        "slice": _slice(item.ref.slice) | {"present": item.present},
+        "block": {
+            "hash": str(item.block.hash),
+            "sequenceNumber": block.sequence_number,
+            "systemTime": str(block.system_time),
+            "event": block.event.KIND,
+        },
+        "source": _source(item.source),
+        "transform": _transform(item),
+        "inputs": [_reads(reads) for reads in item.reads],
+        "earlier": item.earlier,
+        "prevCheckpoint": item.checkpoint and str(item.checkpoint),
+    }
+
+
+def _slice(data: DataSlice) -> dict[str, Any]:
+    return {
+        "physicalHash": str(data.physical_hash),
+        "logicalHash": str(data.logical_hash),
+        "offsets": [data.offset_interval.start, data.offset_interval.end],
+        "size": data.size,
+    }
+
+
+def _row(blamed: BlamedRow) -> dict[str, Any]:
+    return {
+        "offset": blamed.row.offset,
+        "op": blamed.row.op,
+        "values": _finite(blamed.row.values),
+        "corrects": blamed.corrects
+        and {
+            "offset": blamed.corrects.row and blamed.corrects.row.offset,
+            "sequenceNumber": blamed.corrects.sequence_number,
+            "values": blamed.corrects.row and _finite(blamed.corrects.row.values),
+            "problem": blamed.corrects.problem,
+        },
+    }
+
+
+def _finite(value: Any) -> Any:
+    """A value without the numbers that JSON has not: they become text."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+    return value
+
+
+def _source(source: SourceUse | None) -> dict[str, Any] | None:
+    if source is None:
+        return None
+    return {
+        "kind": source.kind,
+        "name": source.name,
+        "fetch": source.fetch,
+        "merge": describe_merge(source.definition.merge) if source.definition else None,
+        "state": source.state and {"kind": source.state.kind, "value": source.state.value},
+        "problem": source.problem,
+        **({"merged": _merged(source.merged)} if source.merged is not None else {}),
+    }
+
+
+def _merged(record: MergeRecord) -> dict[str, Any]:
+    return {
+        "source": str(record.source),
+        "base": [str(block) for block in record.base],
+        "conflicts": record.conflicts,
+        "resolution": record.resolution.value,
+        "message": record.message,
+    }
+
+
+def _transform(item: Transaction) -> dict[str, Any] | None:
+    block = item.transform
+    if block is None or not isinstance(block.block.event, SetTransform):
+        return None
+    transform = block.block.event.transform
+    return {
+        "block": str(block.hash),
+        "sequenceNumber": block.block.sequence_number,
+        "engine": transform.engine,
+        "version": transform.version,
+        "steps": steps_of(transform),
+    }
+
+
+def _reads(reads: InputReads) -> dict[str, Any]:
+    return {
+        "id": reads.id,
+        "alias": reads.alias,
+        "name": reads.name,
+        "missing": reads.missing,
+        "prevBlock": reads.prev_block and str(reads.prev_block),
+        "newBlock": reads.new_block and str(reads.new_block),
+        "blocks": reads.blocks and list(reads.blocks),
+        "offsets": reads.offsets and list(reads.offsets),
+        "problem": reads.problem,
+    }
+
+
+def _span(span: Span) -> dict[str, Any]:
+    return _reads(span.reads) | {
+        "kind": _kind(span.kind),
+        "problem": span.problem or span.reads.problem,
+        "transactions": [_contribution(item) for item in span.contributions],
+        "transactionsLeftOut": span.left_out
+        and {"firstBlock": span.left_out[0], "lastBlock": span.left_out[1]},
+        "origins": [_span(item) for item in span.origins],
+    }
+
+
+def _contribution(item: Contribution) -> dict[str, Any]:
+    return {
+        "block": str(item.ref.block_hash),
+        "sequenceNumber": item.ref.sequence_number,
+        "systemTime": str(item.system_time),
+        "slice": _slice(item.ref.slice) | {"present": item.present},
+        "source": _source(item.source),
+    }
+
+
+# --- for people ----------------------------------------------------------------------------------------
+
+_SHOWN_TRANSACTIONS = 5
+_SHOWN_VALUES = 400
+
+
+def blame_tree(blame: Blame) -> TextTree:
+    """The same for people: what was asked about, its transactions, and below each what it was made of."""
+    asked = _span_of("record", (blame.first, blame.last))
+    top = TextTree(f"{asked} of {blame.dataset.alias}", style="bold")
+    top.below = [_transaction_tree(item) for item in blame.transactions]
+    if blame.origins:
+        top.below.append(TextTree("made of", [_span_tree(span) for span in blame.origins]))
+    return top
+
+
+def _span_of(what: str, interval: Interval) -> str:
+    first, last = interval
+    return f"{what} {first:,}" if first == last else f"{what}s {first:,} to {last:,}"
+
+
+def _transaction_tree(item: Transaction) -> TextTree:
+    block, data = item.block.block, item.ref.slice
+    interval = (data.offset_interval.start, data.offset_interval.end)
+    tree = TextTree(f"{_span_of('record', (item.first, item.last))}: block {block.sequence_number}")
+    tree.below = [_row_tree(row) for row in item.rows]
+    if item.rows_problem:
+        tree.below.append(TextTree(item.rows_problem, style="red" if item.damaged else "yellow"))
+    tree.below += [
+        TextTree(f"slice {data.physical_hash} ({_span_of('record', interval)}, {data.size:,} bytes)"),
+        TextTree(f"block {item.block.hash} ({block.event.KIND}, {block.system_time})"),
+    ]
+    if item.source is not None:
+        tree.below.append(TextTree(_source_text(item.source)))
+    if item.transform is not None and isinstance(item.transform.block.event, SetTransform):
+        transform = item.transform.block.event.transform
+        engine = f"{transform.engine} {transform.version or ''}".strip()
+        below = [
+            TextTree(
+                one_line(
+                    f"{step['alias']}: {step['query']}" if step["alias"] else step["query"], _SHOWN_VALUES
+                )
+            )
+            for step in steps_of(transform)
+        ]
+        number = item.transform.block.sequence_number
+        tree.below.append(TextTree(f"transform of block {number} ({one_line(engine)})", below))
+    if item.reads:
+        tree.below.append(TextTree("read", [TextTree(_reads_text(reads)) for reads in item.reads]))
+    if item.earlier:
+        tree.below.append(TextTree(item.earlier))
+    return tree
+
+
+def _row_tree(blamed: BlamedRow) -> TextTree:
+    tree = TextTree(_row_text(blamed.row))
+    if blamed.corrects is not None:
+        tree.below.append(TextTree(_corrected_text(blamed.corrects)))
+    return tree
+
+
+def _row_text(row: StoredRecord) -> str:
+    values = ", ".join(f"{name}={_value_text(value)}" for name, value in row.values.items())
+    return one_line(f"{row.op or '(operation unknown)'} {values}", _SHOWN_VALUES)
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, dt.datetime):
+        shown = value.isoformat().replace("+00:00", "Z")
+        return shown.replace("000Z", "Z") if value.microsecond else shown  # thousandths are enough
+    return "∅" if value is None else str(value)
+
+
+def _corrected_text(corrected: CorrectedRecord) -> str:
+    if corrected.row is None:
+        return f"of the record: {corrected.problem}"
+    block = corrected.sequence_number
+    return f"of the record {corrected.row.offset:,} (block {block}): {_row_text(corrected.row)}"
+
+
+def _source_text(source: SourceUse) -> str:
+    if source.merged is not None:
+        return describe_merged(source.merged)
+    match source.kind:
+        case "polling":
+            text = f"polling source: {source.fetch}"
+        case "push":
+            text = f"push source {source.name!r}"
+        case _:
+            return f"source: {source.problem}"
+    if source.state is not None:
+        text += f", {one_line(source.state.kind)} {one_line(source.state.value)}"
+    return text
+
+
+def _reads_text(reads: InputReads) -> str:
+    text = f"{reads.name or reads.alias or reads.id}: "
+    text += _span_of("record", reads.offsets) if reads.offsets else "no records"
+    if reads.blocks:
+        text += f", {_span_of('block', reads.blocks)}"
+    elif reads.new_block:
+        text += f", up to block {reads.new_block}"
+    if reads.problem:
+        text += f" ({reads.problem})" if reads.name else f" ({reads.id}: {reads.problem})"
+    return text
+
+
+def _span_tree(span: Span) -> TextTree:
+    tree = TextTree(_reads_text(span.reads))
+    if span.problem and span.problem != span.reads.problem:
+        tree.below.append(TextTree(span.problem, style="yellow"))
+    listed = span.contributions[-_SHOWN_TRANSACTIONS:]
+    if len(listed) < len(span.contributions) or span.left_out:
+        first = span.left_out[0] if span.left_out else span.contributions[0].ref.sequence_number
+        newest = span.contributions[-len(listed)].ref.sequence_number
+        tree.below.append(TextTree(f"earlier transactions from block {first} on, before block {newest}"))
+    for item in listed:
+        interval = item.ref.slice.offset_interval
+        records = _span_of("record", (interval.start, interval.end))
+        text = f"{records}: block {item.ref.sequence_number}, {item.system_time}"
+        if item.source is not None:
+            text += f", {_source_text(item.source)}"
+        tree.below.append(TextTree(text if item.present else f"{text} (the slice is not here)"))
+    tree.below += [_span_tree(origin) for origin in span.origins]
+    return tree

@@ -1,0 +1,619 @@
+"""Checks 1 to 4: the chain as it is stored, read block by block; nothing derived is trusted.
+
+A block whose bytes do not hash to its name is a fault, and what it says is believed in nothing: it is walked
+through where its predecessor proves itself by its own hash and number, and the files that it names are not
+accused. What depends on all earlier blocks (rules, names of columns, schemas) is not judged behind it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from odfchain.audit.report import BLOCKS, HEAD, LINKS, RULES, SCHEMA, SYSTEM, BlockLine, Report
+from odfchain.chain.chain import HashedBlock
+from odfchain.chain.index import EVENT_KINDS, MERGE, ROW_BYTES, ChainIndex, ReplayHistory, link_kind
+from odfchain.chain.rules import check_append
+from odfchain.chain.statements import read_regular
+from odfchain.errors import AppendError, CodecError, OdfchainError, StoreError, UsageError
+from odfchain.limits import LIMITS
+from odfchain.odf import events as ev
+from odfchain.odf.block_codec import decode_block
+from odfchain.odf.events import AddData, ExecuteTransform, MetadataBlock, Seed
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.progress import Progress
+from odfchain.storage import fsio
+from odfchain.text import one_line
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_records
+
+# The blocks of a chain as a verification found them, in memory that does not grow with the chain.
+#
+# The blocks of a short chain stay decoded. Of a long one the bytes are in temporary files (`TMPDIR`), in
+# the
+# order in which they were read, newest first, and are decoded again by each check that asks: what was
+# hashed
+# once is what all checks see, whatever happens to the files of the dataset meanwhile. The files have no
+# name,
+# so nothing is left behind.
+
+DECODED_BLOCKS = 50_000
+"""Chains of up to so many blocks stay decoded, where their bytes are not many."""
+_DECODED_BYTES = 64 << 20
+_IN_MEMORY = 8 << 20
+"""Bytes of blocks that are in memory at once, before they are written and when they are read."""
+_KINDS = (*EVENT_KINDS, MERGE)
+_ROW = struct.Struct("<32sBBBxIQQ")
+_ROWS_AT_ONCE = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """A block as it was found; one that is not `sound` does not hash to its name."""
+
+    name: Multihash
+    block: MetadataBlock
+    sound: bool
+    number: int
+    """Its sequence number; that of its place in the chain where it is not sound."""
+
+
+class StoredRow(NamedTuple):
+    """What is known of a block without decoding it again."""
+
+    name: Multihash
+    kind: str
+    sound: bool
+    has_data: bool
+    number: int
+    start: int
+    size: int
+
+    @property
+    def event_kind(self) -> str:
+        """What kind of event the block has."""
+        return AddData.KIND if self.kind == MERGE else self.kind
+
+
+class StoredBlocks:
+    """Blocks that are added newest first, and asked for oldest first."""
+
+    def __init__(self, decoded: int | None = None) -> None:
+        self._limit = DECODED_BLOCKS if decoded is None else decoded
+        self._decoded: list[StoredBlock] | None = []
+        self._rows, self._data = bytearray(), bytearray()
+        self._row_file: IO[bytes] | None = None
+        self._data_file: IO[bytes] | None = None
+        self._count = self._start = 0
+        self.sound = True
+        """Whether all blocks hash to their names."""
+        self.has_checkpoints = False
+        """Whether any of them names a checkpoint."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, stored: StoredBlock, data: bytes) -> None:
+        """The block before those that were added, and its bytes."""
+        kind = _KINDS.index(link_kind(stored.block.event))
+        has_data = stored.block.new_data is not None
+        self._rows += _ROW.pack(
+            stored.name.digest, kind, stored.sound, has_data, len(data), stored.number, self._start
+        )
+        self._data += data
+        self._start += len(data)
+        self._count += 1
+        self.sound = self.sound and stored.sound
+        event = stored.block.event
+        if isinstance(event, AddData | ExecuteTransform) and event.new_checkpoint is not None:
+            self.has_checkpoints = True
+        if self._decoded is not None:
+            self._decoded.append(stored)
+            if self._count > self._limit or self._start > _DECODED_BYTES:
+                self._decoded = None
+        if len(self._data) >= _IN_MEMORY:
+            self._spill()
+
+    def _spill(self) -> None:
+        folder = tempfile.gettempdir()
+        with fsio.storage_errors(folder):
+            if self._row_file is None or self._data_file is None:
+                self._row_file, self._data_file = self._temporary(), self._temporary()
+            _write(self._row_file, self._rows)
+            _write(self._data_file, self._data)
+        self._rows.clear()
+        self._data.clear()
+
+    def _temporary(self) -> IO[bytes]:
+        stream = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it lives as long as this object
+        weakref.finalize(self, stream.close)
+        return stream
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def rows(self) -> Iterator[StoredRow]:
+        """What is known of each block, oldest first."""
+        for end in range(self._count, 0, -_ROWS_AT_ONCE):
+            yield from reversed(self._rows_between(max(0, end - _ROWS_AT_ONCE), end))
+
+    def __iter__(self) -> Iterator[StoredBlock]:
+        return self.of(*_KINDS)
+
+    def of(self, *kinds: str) -> Iterator[StoredBlock]:
+        """The blocks with these events, and those that are not sound, oldest first."""
+        if self._decoded is not None:
+            for stored in reversed(self._decoded):
+                if not stored.sound or _is_of(link_kind(stored.block.event), kinds):
+                    yield stored
+            return
+        for end in range(self._count, 0, -_ROWS_AT_ONCE):
+            rows = self._rows_between(max(0, end - _ROWS_AT_ONCE), end)
+            first, last = rows[0].start, rows[-1].start + rows[-1].size
+            data = self._bytes(first, last) if last - first <= _IN_MEMORY else None
+            for row in reversed(rows):
+                if not row.sound or _is_of(row.kind, kinds):
+                    yield (
+                        self._again(row)
+                        if data is None
+                        else _decoded(row, data[row.start - first :][: row.size])
+                    )
+
+    def newest_first(self, *kinds: str) -> Iterator[StoredBlock]:
+        """The sound blocks with these events, newest first."""
+        for begin in range(0, self._count, _ROWS_AT_ONCE):
+            for index, row in enumerate(self._rows_between(begin, begin + _ROWS_AT_ONCE), start=begin):
+                if row.sound and _is_of(row.kind, kinds):
+                    yield self._at(index, row)
+
+    @property
+    def newest(self) -> StoredBlock:
+        """The block that was added first."""
+        return self._at(0, self._rows_between(0, 1)[0])
+
+    @property
+    def oldest(self) -> StoredBlock:
+        """The block that was added last."""
+        return self._at(self._count - 1, self._rows_between(self._count - 1, self._count)[0])
+
+    def numbered(self, number: int) -> StoredBlock | None:
+        """The oldest block with a sequence number."""
+        found = self._find(number)
+        return None if found is None else self._at(*found)
+
+    def name_of(self, number: int) -> Multihash | None:
+        """The hash of the oldest block with a sequence number."""
+        found = self._find(number)
+        return None if found is None else found[1].name
+
+    def _find(self, number: int) -> tuple[int, StoredRow] | None:
+        """Where numbers count without gaps it is one look-up."""
+        if not self._count:
+            return None
+        index = self._rows_between(0, 1)[0].number - number
+        if 0 <= index < self._count:
+            row = self._rows_between(index, index + 1)[0]
+            older = self._rows_between(index + 1, index + 2)
+            if row.number == number and (not older or older[0].number < number):
+                return index, row
+        return next(
+            ((self._count - 1 - place, row) for place, row in enumerate(self.rows()) if row.number == number),
+            None,
+        )
+
+    def _at(self, index: int, row: StoredRow) -> StoredBlock:
+        if self._decoded is not None:
+            return self._decoded[index]
+        return self._again(row)
+
+    def _again(self, row: StoredRow) -> StoredBlock:
+        return _decoded(row, self._bytes(row.start, row.start + row.size))
+
+    def _rows_between(self, begin: int, end: int) -> list[StoredRow]:
+        begin, end = begin * _ROW.size, min(end, self._count) * _ROW.size
+        return [
+            StoredRow(Multihash.sha3_256(digest), _KINDS[kind], bool(sound), bool(data), number, start, size)
+            for digest, kind, sound, data, size, number, start in _ROW.iter_unpack(
+                _piece(self._row_file, self._rows, begin, end)
+            )
+        ]
+
+    def _bytes(self, begin: int, end: int) -> bytes:
+        return _piece(self._data_file, self._data, begin, end)
+
+
+def _is_of(kind: str, kinds: tuple[str, ...]) -> bool:
+    return kind in kinds or (kind == MERGE and AddData.KIND in kinds)
+
+
+def _decoded(row: StoredRow, data: bytes) -> StoredBlock:
+    return StoredBlock(row.name, decode_block(data), row.sound, row.number)
+
+
+def _write(stream: IO[bytes], data: bytearray) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[stream.write(rest) :]
+    rest.release()
+
+
+def _piece(stream: IO[bytes] | None, rest: bytearray, begin: int, end: int) -> bytes:
+    """Bytes of a file that goes on in memory."""
+    if stream is None:
+        return bytes(rest[begin:end])
+    size = stream.tell()
+    found = b""
+    with fsio.storage_errors(tempfile.gettempdir()):
+        while begin < min(end, size):
+            read = os.pread(stream.fileno(), min(end, size) - begin, begin)
+            found += read
+            begin += len(read)
+    return found + bytes(rest[max(0, begin - size) : max(0, end - size)])
+
+
+# The newest blocks of a chain alone, with what earlier ones say that is still in force.
+#
+# Following the chain to its Seed takes as long as it is. Where only its newest blocks are asked for, the
+# earlier ones that the checks need (the one before, the newest of each kind, all sources and schemas) are
+# looked up in the chain's index, and read and hashed; that there are no others is the index's word. So the
+# report says of the checks that rest on it that they were not made everywhere (RFC-051).
+
+_ALL_OF = (
+    (ev.AddPushSource.KIND, ev.DisablePushSource.KIND),
+    (ev.SetPollingSource.KIND, ev.DisablePollingSource.KIND),
+    (ev.SetDataSchema.KIND,),
+    (MERGE,),
+)
+"""Events of which an earlier one counts beside the newest; they are few."""
+_RESTS_ON_THE_INDEX = (BLOCKS, LINKS, RULES, SYSTEM, SCHEMA)
+
+
+def add_what_is_in_force(
+    dataset: DatasetFiles, blocks: StoredBlocks, before: Multihash, report: Report
+) -> bool:
+    """Add the earlier blocks that count from `before` on; False where they cannot be looked up."""
+    number = blocks.oldest.number
+    report.skip(
+        _RESTS_ON_THE_INDEX,
+        f"the chain was read down to block {number:,}: what is in force before it was looked up in its index",
+    )
+    try:
+        for found in _in_force(dataset, before):
+            data = dataset.chain.get_bytes(found.hash)
+            blocks.add(StoredBlock(found.hash, found.block, True, found.block.sequence_number), data)
+    except OdfchainError as error:
+        report.leave_out(
+            f"what is in force before block {number:,} cannot be looked up: {error.message}", check=RULES
+        )
+        return False
+    return True
+
+
+def _in_force(dataset: DatasetFiles, before: Multihash) -> list[HashedBlock]:
+    """Newest first."""
+    chain = dataset.chain
+    found = {before: HashedBlock(before, chain.get(before))}
+    nearest = (chain.nearest(kind, head=before) for kind in EVENT_KINDS)
+    others = (block for kinds in _ALL_OF for block in chain.nearest_all(*kinds, head=before))
+    for block in (*nearest, *others):
+        if block is not None:
+            found[block.hash] = block
+    return sorted(found.values(), key=lambda item: -item.block.sequence_number)
+
+
+BlockName = Multihash | int
+"""A block by its hash or by its sequence number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """The blocks after `after` up to and including `upto`; None is the beginning, or the head."""
+
+    after: BlockName | None = None
+    upto: BlockName | None = None
+    last: int | None = None
+    """Only so many of the newest blocks; the chain is read no further."""
+
+
+EVERYTHING = Range()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChain:
+    """What could be read; `complete` if it begins with the first block of the chain."""
+
+    blocks: StoredBlocks = field(default_factory=StoredBlocks)
+    complete: bool = False
+    newest: int | None = None
+    """The number of the oldest block that was read in its turn; of those before it only what is in force was.
+    None where all were read."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether everything that the chain says can be believed."""
+        return self.complete and self.blocks.sound
+
+    def within(self, after: int, upto: int, *kinds: str) -> Iterator[StoredBlock]:
+        """The sound blocks `(after, upto]` with these events, oldest first."""
+        for stored in self.blocks.of(*kinds):
+            if after < stored.number <= upto and stored.sound:
+                yield stored
+
+
+def read_chain(
+    dataset: DatasetFiles, report: Report, progress: Progress, *, last: int | None = None
+) -> StoredChain:
+    """The blocks from the head down; what is wrong with the reference, bytes and links is in the report.
+
+    With `last`, so many of them, and what is in force before these.
+    """
+    reference = dataset.folder / "refs" / dataset.ref
+    try:
+        head = dataset.chain.head()
+    except StoreError as error:
+        report.fault(HEAD, reference, error.message)
+        return StoredChain()
+    if head is None:
+        report.fault(HEAD, reference, "the dataset has no head")
+        return StoredChain()
+    report.head = str(head)
+    report.count(HEAD)
+    if reference.name != str(head) and _spelling(reference) != str(head):  # not as of a block
+        report.notes.append(f"{reference}: the reference is not spelled as references are written: {head}")
+    progress.phase(f"Reading the chain of {dataset.alias}")
+    folder = dataset.folder / "blocks"
+    blocks = StoredBlocks()
+    current: Multihash | None = head
+    expected: int | None = None
+    believed = True
+    while current is not None:
+        read = _read(folder / str(current), current, expected, report, believed=believed)
+        if read is None:
+            break
+        item, data = read
+        progress.advance()
+        report.blocks += 1
+        if item.sound:
+            _check_link(folder, item, expected, report)
+        blocks.add(item, data)
+        believed = item.sound
+        expected = item.number - 1
+        current = item.block.prev_block_hash
+        if item.number == 0 or len(blocks) > LIMITS.chain_blocks:
+            break
+        if last is not None and len(blocks) >= last and item.sound and current is not None:
+            known = add_what_is_in_force(dataset, blocks, current, report)
+            chain = StoredChain(blocks, known and blocks.oldest.number == 0, item.number)
+            _describe(chain, report)
+            return chain
+    if not blocks and not os.path.lexists(folder / str(head)):
+        # either of the two files may be the damaged one
+        report.fault(HEAD, reference, f"the reference names a block that is not here: {head}")
+    chain = StoredChain(blocks, bool(blocks) and blocks.oldest.block.prev_block_hash is None)
+    _describe(chain, report)
+    return chain
+
+
+def _spelling(reference: Path) -> str:
+    try:
+        return reference.read_text(encoding="ascii", errors="replace").rstrip("\n")
+    except OSError:
+        return ""
+
+
+def _read(
+    path: Path, name: Multihash, expected: int | None, report: Report, *, believed: bool
+) -> tuple[StoredBlock, bytes] | None:
+    """The block in a file, its bytes too; None where the walk ends. What is only claimed accuses nothing."""
+    try:
+        content = read_regular(path, LIMITS.block_bytes, follow=True)
+        problem = "No such file or directory" if content is None else None
+    except StoreError as error:
+        content, problem = None, error.message.removeprefix(f"{path}: ")
+    data = content[0] if content is not None else b""
+    if len(data) > LIMITS.block_bytes:
+        problem = f"it has more than {LIMITS.block_bytes:,} bytes"
+    if problem is not None:
+        if believed:
+            report.fault(BLOCKS, path, f"the block cannot be read: {problem}", expected)
+        return None
+    actual = hash_bytes(data)
+    sound = actual == name
+    if not believed and not sound:
+        return None
+    report.count(BLOCKS)
+    try:
+        block = decode_block(data)
+    except CodecError as error:
+        why = "" if sound else f"the block's bytes hash to {actual}; "
+        report.fault(BLOCKS, path, f"{why}the block cannot be decoded: {error}", expected)
+        return None
+    if not believed and block.sequence_number != expected:
+        return None
+    if not sound:
+        report.fault(BLOCKS, path, f"the block's bytes hash to {actual}", expected)
+    number = block.sequence_number if sound or expected is None else expected
+    return StoredBlock(name, block, sound, number), data
+
+
+def _check_link(folder: Path, item: StoredBlock, expected: int | None, report: Report) -> None:
+    number = item.number
+    report.count(LINKS)
+    wrong = []
+    if expected is not None and number != expected:
+        wrong.append((f"sequence number {number} where {expected} is expected", expected))
+    if item.block.prev_block_hash is None and number != 0:
+        wrong.append((f"block {number} has no predecessor", number))
+    if item.block.prev_block_hash is not None and number == 0:
+        wrong.append(("the first block names a predecessor", number))
+    for message, at in wrong:
+        report.fault(LINKS, folder / str(item.name), message, at)
+
+
+def _describe(chain: StoredChain, report: Report) -> None:
+    if not chain.blocks:
+        return
+    report.sequence_number = chain.blocks.newest.number
+    first = chain.blocks.oldest
+    if first.sound and isinstance(first.block.event, Seed):
+        report.dataset_id = str(first.block.event.dataset_id)
+        report.kind = first.block.event.dataset_kind
+
+
+# --- the range -------------------------------------------------------------------------------------
+
+
+def resolve_range(dataset: DatasetFiles, chain: StoredChain, span: Range) -> tuple[int, int]:
+    """Sequence numbers `(after, upto]` of the range.
+
+    Raises:
+        UsageError: a block is not in the chain, or the range is the wrong way round.
+    """
+    last = chain.blocks.newest.number if chain.blocks else -1
+    if span.last is not None:
+        return (chain.newest - 1 if chain.newest is not None else -1), last
+    after = -1 if span.after is None else _number(dataset, chain, span.after)
+    upto = last if span.upto is None else _number(dataset, chain, span.upto)
+    if after > upto:
+        raise UsageError(
+            f"{dataset.alias}: the range begins after block {after} and ends with block {upto}",
+            hint="a range is (from, to]: the older block first",
+        )
+    return after, upto
+
+
+def _number(dataset: DatasetFiles, chain: StoredChain, name: BlockName) -> int:
+    for row in chain.blocks.rows():
+        if name in (row.name, row.number):
+            return row.number
+    raise UsageError(f"{dataset.alias}: block {name} is not in its chain")
+
+
+def hash_at(chain: StoredChain, number: int) -> Multihash | None:
+    """The hash of the block with this number, None where there is none."""
+    return chain.blocks.name_of(number)
+
+
+def describe_blocks(chain: StoredChain, after: int, upto: int, report: Report) -> None:
+    """One line of the report for each block of the range."""
+    carrying = (HashedBlock(stored.name, stored.block) for stored in chain.blocks.newest_first(MERGE))
+    merged = {item.block.hash: item.record for item in first_records(carrying)}
+    report.lines = BlockLines(chain.blocks, after, upto, merged)
+
+
+class BlockLines:
+    """The lines of a report about the blocks of a range, made when they are asked for."""
+
+    def __init__(
+        self, blocks: StoredBlocks, after: int, upto: int, merged: Mapping[Multihash, MergeRecord]
+    ) -> None:
+        self._blocks, self._after, self._upto, self._merged = blocks, after, upto, merged
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlockLines | list) and all(
+            one == another for one, another in zip_longest(self, other)
+        )
+
+    __hash__ = None  # type: ignore[assignment] # as of a list
+
+    def __len__(self) -> int:
+        return sum(self._after < row.number <= self._upto for row in self._blocks.rows())
+
+    def __iter__(self) -> Iterator[BlockLine]:
+        for stored in self._blocks:
+            if self._after < stored.number <= self._upto:
+                yield _line(stored, self._merged.get(stored.name))
+
+
+def _line(stored: StoredBlock, record: MergeRecord | None) -> BlockLine:
+    event, count, mark = stored.block.event, 0, None
+    if isinstance(event, AddData | ExecuteTransform) and stored.sound:
+        count = event.new_data.offset_interval.count if event.new_data is not None else 0
+        mark = event.new_watermark
+    branch = one_line(record.source_ref) if record and record.mode is MergeMode.MERGE else None
+    return BlockLine(stored.number, stored.name, stored.block.system_time, event.KIND, count, mark, branch)
+
+
+def count_slices(chain: StoredChain, upto: int) -> int:
+    """How many slices the chain names up to a block."""
+    return sum(row.has_data for row in chain.blocks.rows() if row.number <= upto)
+
+
+# --- 4: append rules -------------------------------------------------------------------------------
+
+
+def check_rules(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, report: Report) -> None:
+    """Every block of the range may follow the blocks before it, those outside the range included."""
+    if not chain.complete:
+        report.skip([RULES], "append rules were not checked: the chain cannot be followed to its Seed")
+        return
+    history = ReplayHistory()
+    for index, stored in enumerate(chain.blocks):
+        if not stored.sound:
+            report.skip([RULES], f"block {stored.number} is damaged, so what follows it was not judged")
+            return
+        if after < stored.number <= upto:
+            report.count(RULES)
+            path = dataset.folder / "blocks" / str(stored.name)
+            try:
+                check_append(stored.block, history if index else None)
+            except AppendError as error:
+                report.fault(RULES, path, f"{error.message} (rule {error.rule})", stored.number)
+        history.add(stored.block)
+
+
+# The chain's index against the chain: it is derived, so what is wrong with it is a note and no fault.
+
+_AHEAD_BYTES = 4_096 * ROW_BYTES
+
+
+def note_index(dataset: DatasetFiles, chain: StoredChain, report: Report) -> None:
+    """An index that says something else than the chain is noted: it is only a cache, and heals itself."""
+    path = dataset.index_path
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return
+    index = ChainIndex(_ReadAhead(path), lambda _: iter(()))
+    for stored in chain.blocks.rows():
+        if (stored.number + 1) * ROW_BYTES > size:
+            break  # blocks that it does not know yet
+        row = index.row(stored.number)
+        if stored.sound and (row is None or (row.hash, row.kind) != (stored.name, stored.event_kind)):
+            report.notes.append(
+                f"{path}: the index of the chain is damaged or old; it is made anew when used"
+            )
+            return
+    if size % ROW_BYTES:
+        report.notes.append(f"{path}: the index of the chain is cut; it is made anew when used")
+
+
+class _ReadAhead:
+    """A file that is read in order, many rows at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._start = 0
+        self._data = b""
+
+    def read(self, start: int, count: int) -> bytes:
+        """Up to `count` bytes from `start`; nothing when the file cannot be read."""
+        if not self._start <= start <= start + count <= self._start + len(self._data):
+            try:
+                with self._path.open("rb", buffering=0) as stream:
+                    stream.seek(start)
+                    self._start, self._data = start, stream.read(max(count, _AHEAD_BYTES))
+            except OSError:
+                self._data = b""
+        at = start - self._start
+        return self._data[at : at + count]
+
+    def write(self, start: int, data: bytes) -> None:
+        """Nothing: verification changes nothing."""

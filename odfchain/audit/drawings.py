@@ -1,0 +1,438 @@
+"""The graph of datasets as one page: a drawing in layers and a table, without scripts or other files.
+
+Edges go from left to right; those that close a circle go back. Below are the profiles of the datasets that
+were asked for, as far as they are known. Every text is escaped.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from odfchain.audit.lineage import Edge, Graph, Node, NodeState, describe_merged, facts_of, lies, was_used
+from odfchain.chain.chain import HashedBlock
+from odfchain.errors import CodecError
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.identity import Multihash
+from odfchain.profiles.page import line_of
+from odfchain.profiles.pages import histogram
+from odfchain.storage.local import HEAD
+from odfchain.text import counted, one_line, printable
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_record
+from odfchain.workspace.points import branch_names
+
+# The graph of datasets in the language of Graphviz (DOT).
+#
+# Nodes are called n0, n1 …; names and ids stand in labels only. In a quoted label a backslash starts an
+# escape
+# (`\N`, `\l`) and a quote ends it, so both are escaped, and nothing else can leave the label.
+# Source: https://graphviz.org/doc/info/lang.html, https://graphviz.org/docs/attr-types/escString/.
+
+_STYLES = {
+    NodeState.PRESENT: "solid",
+    NodeState.MISSING: "dashed",
+    NodeState.DAMAGED: "bold",
+}
+
+
+def quoted(*lines: str) -> str:
+    """A label of some lines, whatever they contain."""
+    texts = (one_line(line).replace("\\", "\\\\").replace('"', '\\"') for line in lines)
+    return '"' + "\\n".join(texts) + '"'
+
+
+def to_dot(graph: Graph) -> str:
+    """The graph as one DOT document; edges point from inputs to what is made of them."""
+    numbers = {key: f"n{index}" for index, key in enumerate(graph.nodes)}
+    lines = ["digraph lineage {", "  rankdir=LR;", "  node [fontname=sans];", "  edge [fontname=sans];"]
+    for key, node in graph.nodes.items():
+        lines.append(f"  {numbers[key]} [{_attributes(node)}];")
+        lines += _branches(numbers[key], node)
+    for edge in graph.edges:
+        words = was_used(edge)
+        attributes = f" [style=dashed, label={quoted(words)}]" if words else ""
+        lines.append(f"  {numbers[edge.upstream]} -> {numbers[edge.downstream]}{attributes};")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _branches(number: str, node: Node) -> Iterator[str]:
+    """Branches beside their dataset, and arrows back from those that were merged."""
+    facts = node.branching
+    ways = {branch.name: lies(branch) for branch in facts.branches}
+    blocks = {item.name: str(item) for item in facts.merged}
+    for index, name in enumerate(dict.fromkeys([*ways, *blocks])):
+        label = quoted(f"{node.name}@{name}", ways.get(name, "deleted"))
+        yield f"  {number}b{index} [label={label}, shape=note, style=dashed];"
+        yield f"  {number} -> {number}b{index} [style=dotted, dir=none];"
+        if name in blocks:
+            yield f"  {number}b{index} -> {number} [style=dotted, label={quoted(blocks[name])}];"
+
+
+def _attributes(node: Node) -> str:
+    shape = "ellipse" if node.kind is DatasetKind.ROOT else "box"
+    label = quoted(node.name, *facts_of(node)[:3])
+    return f"label={label}, tooltip={quoted(node.id)}, shape={shape}, style={_STYLES[node.state]}"
+
+
+# Where the datasets of a drawing stand: in layers from left to right, and edges beside what they pass.
+#
+# A dataset's layer is the longest path to it from a dataset without inputs. An edge that passes layers gets
+# a
+# free place in each of them, so that it is not drawn through the boxes there (as K. Sugiyama et al., 1981).
+
+_FREE_PLACES = 5_000
+"""More are not worth their space: long edges are then drawn straight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Keys of datasets and of free places, layer by layer; and the places that each edge goes through."""
+
+    layers: tuple[tuple[str, ...], ...]
+    routes: tuple[tuple[Edge, tuple[str, ...]], ...]
+
+
+def layout_of(graph: Graph) -> Layout:
+    """Every dataset has a place, after its inputs unless it is in a circle with them."""
+    layer = _layers(graph)
+    rows: list[list[str]] = [[] for _ in range(max(layer.values(), default=-1) + 1)]
+    for key in graph.nodes:
+        rows[layer[key]].append(key)
+    routes = []
+    before: dict[str, list[str]] = {}
+    free = sum(max(0, layer[e.downstream] - layer[e.upstream] - 1) for e in graph.edges)
+    for index, edge in enumerate(graph.edges):
+        passed = range(layer[edge.upstream] + 1, layer[edge.downstream]) if free <= _FREE_PLACES else ()
+        places = [f"\0{index}:{number}" for number in passed]  # no key has this character
+        for number, place in zip(passed, places, strict=True):
+            rows[number].append(place)
+        route = (edge.upstream, *places, edge.downstream)
+        for here, there in pairwise(route):
+            before.setdefault(there, []).append(here)
+        routes.append((edge, route))
+    height: dict[str, float] = {}
+    for row in rows:  # next to what leads there: fewer lines cross
+        row.sort(key=lambda key: _mean([height[k] for k in before.get(key, ()) if k in height]))
+        height |= {key: float(index) for index, key in enumerate(row)}
+    return Layout(tuple(tuple(row) for row in rows), tuple(routes))
+
+
+def _layers(graph: Graph) -> dict[str, int]:
+    inputs: dict[str, list[str]] = {key: [] for key in graph.nodes}
+    outputs: dict[str, list[str]] = {key: [] for key in graph.nodes}
+    for edge in graph.edges:
+        inputs[edge.downstream].append(edge.upstream)
+        outputs[edge.upstream].append(edge.downstream)
+    waiting = Counter({key: len(upstream) for key, upstream in inputs.items()})
+    layer: dict[str, int] = {}
+    ready = [key for key in graph.nodes if not inputs[key]]
+    rest = iter(graph.nodes)
+    while len(layer) < len(graph.nodes):
+        if not ready:  # only circles are left: one of them is cut
+            ready = [next(key for key in rest if key not in layer)]
+        key = ready.pop()
+        if key in layer:
+            continue
+        layer[key] = max((layer[other] + 1 for other in inputs[key] if other in layer), default=0)
+        for other in outputs[key]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                ready.append(other)
+    return layer
+
+
+def _mean(numbers: list[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else 0.0
+
+
+_WIDTH, _HEIGHT = 220, 54
+_GAP_X, _GAP_Y, _MARGIN = 90, 22, 12
+_NAME_LENGTH, _FACTS_LENGTH = 26, 34
+_COLUMNS = 200
+"""Columns of a dataset whose profile is shown."""
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem; }
+.drawing { overflow-x: auto; }
+rect { fill: Canvas; stroke: CanvasText; }
+.derivative rect { rx: 4; } .root rect { rx: 27; }
+.missing rect { stroke-dasharray: 6 4; } .damaged rect { stroke: #c62828; stroke-width: 3; }
+.asked .name { font-weight: 700; }
+text { fill: CanvasText; font-size: 14px; } .facts { font-size: 11px; opacity: .75; }
+path { fill: none; stroke: CanvasText; opacity: .6; } path.past { stroke-dasharray: 5 4; }
+marker path { fill: CanvasText; stroke: none; }
+table { border-collapse: collapse; table-layout: fixed; width: 100%; margin-top: 2rem; }
+th, td { text-align: left; overflow-wrap: anywhere; vertical-align: top; padding: .35rem .7rem .35rem 0; }
+tr { border-bottom: 1px solid #8884; }
+.profile table { table-layout: auto; margin-top: .5rem; }
+.profile h2 { margin: 2.5rem 0 0; font-size: 1.2rem; }
+.picture { display: block; width: 12rem; height: 2.2rem; }
+.picture rect { fill: CanvasText; stroke: none; opacity: .55; } .floor { opacity: .8; }
+.id { font-family: ui-monospace, monospace; font-size: 12px; }
+"""
+
+
+_TIP = (
+    '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" '
+    'orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>'
+)
+
+
+class _Position(NamedTuple):
+    x: int
+    y: int
+
+
+def to_html(graph: Graph, profiles: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+    """The graph as one self-contained page, with profiles by the keys of nodes."""
+    asked = ", ".join(graph.nodes[key].name for key in graph.roots)
+    title = f"{'What is made of' if graph.downstream else 'Lineage of'} {one_line(asked)}"
+    made_of: dict[str, list[Edge]] = {}
+    for edge in graph.edges:
+        made_of.setdefault(edge.downstream, []).append(edge)
+    rows = "".join(_row(graph, node, made_of.get(key, [])) for key, node in graph.nodes.items())
+    known = (profiles or {}).items()
+    shown = "".join(_profile(graph.nodes[key].name, document) for key, document in known)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f'<h1>{_text(title)}</h1>\n<div class="drawing">\n{_drawing(graph)}\n</div>\n'
+        "<table>\n<thead><tr><th>Dataset</th><th>What is known</th><th>Made of</th></tr></thead>\n"
+        f"<tbody>\n{rows}</tbody>\n</table>\n{shown}</body>\n</html>\n"
+    )
+
+
+def _profile(name: str, document: Mapping[str, Any]) -> str:
+    """The rows of a dataset, column by column, with pictures of their distributions."""
+    names = ("Column", "Type", "Nulls", "Distinct", "Values", "Distribution")
+    head = "".join(f"<th>{title}</th>" for title in names)
+    columns = document["columns"]
+    rows = "".join(_column(column, document["column_stats"][column["name"]]) for column in columns[:_COLUMNS])
+    rest = len(columns) - _COLUMNS
+    more = f"<p>{counted(rest, 'more column')} not shown here.</p>\n" if rest > 0 else ""
+    title = f"{name}: {counted(document['num_rows'], 'row')} at block {document['odf']['sequence_number']:,}"
+    return (
+        f'<section class="profile">\n<h2>{_text(title)}</h2>\n'
+        f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n{more}</section>\n"
+    )
+
+
+def _column(column: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
+    *words, _ = line_of(column, stats)
+    cells = "".join(f"<td>{_text(one_line(word))}</td>" for word in words[1:])
+    counts = stats.get("histogram", {}).get("counts", ())
+    label = f"Histogram of {one_line(column['name'])}"
+    picture = histogram(counts, label) if counts else ""
+    return f"<tr><th>{_text(one_line(words[0]))}</th>{cells}<td>{picture}</td></tr>\n"
+
+
+def _row(graph: Graph, node: Node, edges: list[Edge]) -> str:
+    made_of = []
+    for edge in edges:
+        words = was_used(edge)
+        made_of.append(graph.nodes[edge.upstream].name + (f" ({words})" if words else ""))
+    return (
+        f'<tr><td>{_text(node.name)}<div class="id">{_text(node.id)}</div></td>'
+        f"<td>{_text(', '.join(facts_of(node)))}</td><td>{_text(', '.join(made_of))}</td></tr>\n"
+    )
+
+
+def _drawing(graph: Graph) -> str:
+    layout = layout_of(graph)
+    places = {
+        key: _Position(_MARGIN + x * (_WIDTH + _GAP_X), _MARGIN + y * (_HEIGHT + _GAP_Y))
+        for x, row in enumerate(layout.layers)
+        for y, key in enumerate(row)
+    }
+    width = max((p.x for p in places.values()), default=0) + _WIDTH + _MARGIN
+    height = max((p.y for p in places.values()), default=0) + _HEIGHT + _MARGIN
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    opening = f'<svg role="img" aria-label="graph of datasets" {size} xmlns="http://www.w3.org/2000/svg">'
+    parts = [opening, _TIP]
+    parts += [_line(edge, [places[key] for key in route]) for edge, route in layout.routes]
+    parts += [_box(graph, node, places[key]) for key, node in graph.nodes.items()]
+    return "\n".join([*parts, "</svg>"])
+
+
+def _line(edge: Edge, places: list[_Position]) -> str:
+    """An edge: from the right side of a box through free places to the left side of another."""
+    x, y = places[0].x + _WIDTH, places[0].y + _HEIGHT // 2
+    path = f"M{x} {y}"
+    for place in places[1:]:
+        left, middle = place.x, place.y + _HEIGHT // 2
+        path += f"C{x + _GAP_X // 2} {y} {left - _GAP_X // 2} {middle} {left} {middle}"
+        x, y = place.x + _WIDTH, middle
+        if place is not places[-1]:
+            path += f"H{x}"
+    words = was_used(edge)
+    past = ' class="past"' if words else ""
+    return f'<path{past} marker-end="url(#tip)" d="{path}"><title>{_text(words or "in force")}</title></path>'
+
+
+def _box(graph: Graph, node: Node, place: _Position) -> str:
+    classes = [node.state.value, node.kind.value.lower() if node.kind else "unknown"]
+    if node.id in graph.roots:
+        classes.append("asked")
+    facts = facts_of(node)
+    seen = facts[:3] if node.state is NodeState.PRESENT else facts[:1]
+    middle = place.x + _WIDTH // 2
+    return (
+        f'<g class="{" ".join(classes)}"><title>{_text(", ".join([node.name, *facts]))}</title>'
+        f'<rect x="{place.x}" y="{place.y}" width="{_WIDTH}" height="{_HEIGHT}"/>'
+        f'<text class="name" text-anchor="middle" x="{middle}" y="{place.y + 23}">'
+        f"{_text(one_line(node.name, _NAME_LENGTH))}</text>"
+        f'<text class="facts" text-anchor="middle" x="{middle}" y="{place.y + 41}">'
+        f"{_text(one_line(', '.join(seen), _FACTS_LENGTH))}</text></g>"
+    )
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))
+
+
+# The blocks of a dataset on all its branches as lines of text, newest first, with lanes for its branches.
+#
+#     ● 9   merged from fix-names …  (head)
+#     ├─╮
+#     │ ● 9   …  (fix-names)
+#     ● │ 8
+#     ├─╯
+#     ● 7
+#
+# A block stands below every block that was made from it: later system times come first, then larger
+# numbers.
+# What is drawn is bounded by what is asked for: a chain is read only as far as it is drawn.
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnBlock:
+    """A block, the lines that lead to it and away from it, and what is to be said beside it."""
+
+    block: HashedBlock
+    before: tuple[str, ...]
+    """Lines above it, where lanes end in it."""
+    line: str
+    """The lanes in its own line."""
+    after: tuple[str, ...]
+    """Lines below it, where a merge begins a lane or joins one."""
+    references: tuple[str, ...]
+    """The head and the branches that point at it."""
+    note: str | None
+    """What was merged."""
+
+
+def draw_blocks(dataset: DatasetFiles, limit: int | None = None) -> Iterator[DrawnBlock]:
+    """The blocks that the head and the branches lead to, also by merges, at most `limit`, newest first.
+
+    Raises (when it is walked):
+        BrokenChainError, StoreError, CodecError: a chain cannot be read.
+    """
+    return _Drawing(dataset).blocks(limit)
+
+
+class _Drawing:
+    """Lanes from left to right; each waits for the block that its line leads down to."""
+
+    def __init__(self, dataset: DatasetFiles) -> None:
+        self._chain = dataset.chain
+        self._references: dict[Multihash, list[str]] = {}
+        for name in (HEAD, *branch_names(dataset)):
+            block = DatasetState.read(dataset.on(name).chain).head
+            self._references.setdefault(block, []).append(name)
+        self._waiting: list[tuple[int, int, int, Multihash]] = []
+        self._known: set[Multihash] = set()
+        self._lanes: list[Multihash | None] = []
+        for block in self._references:
+            self._wait_for(block)
+
+    def _wait_for(self, name: Multihash) -> None:
+        if name not in self._known:
+            self._known.add(name)
+            block = self._chain.get(name)
+            item = (-block.system_time.epoch_ns, -block.sequence_number, len(self._known), name)
+            heapq.heappush(self._waiting, item)
+
+    def blocks(self, limit: int | None) -> Iterator[DrawnBlock]:
+        drawn: set[Multihash] = set()
+        while self._waiting and (limit is None or len(drawn) < limit):
+            name = heapq.heappop(self._waiting)[-1]
+            drawn.add(name)
+            yield self._draw(HashedBlock(name, self._chain.get(name)), drawn)
+
+    def _draw(self, block: HashedBlock, drawn: set[Multihash]) -> DrawnBlock:
+        lane, *others = [i for i, waits in enumerate(self._lanes) if waits == block.hash] or [self._free()]
+        before = []
+        for other in others:
+            before.append(self._joined(lane, other, begins=False, ends=True))
+            self._lanes[other] = None
+        self._lanes[lane] = block.hash
+        line = self._line({lane: "●"})
+        prev = block.block.prev_block_hash
+        self._lanes[lane] = prev if prev not in drawn else None
+        if prev is not None:
+            self._wait_for(prev)
+        note, after = None, []
+        record = self._record(block)
+        if record is not None:
+            here = record.mode is MergeMode.MERGE and self._chain.contains(record.source)
+            note = describe_merged(record, drawn=here)
+            if here:
+                after = self._merged(lane, record.source, drawn)
+        while self._lanes and self._lanes[-1] is None:
+            self._lanes.pop()
+        names = tuple(self._references.get(block.hash, ()))
+        return DrawnBlock(block, tuple(before), line, tuple(after), names, note)
+
+    def _merged(self, lane: int, source: Multihash, drawn: set[Multihash]) -> list[str]:
+        """The line from a merge to the lane that leads to its source."""
+        if source in drawn:
+            return []  # clocks that were wrong: it was recorded later than its merge
+        self._wait_for(source)
+        known = next((i for i, waits in enumerate(self._lanes) if waits == source), None)
+        there = self._free() if known is None else known
+        self._lanes[there] = source
+        return [self._joined(lane, there, begins=known is None, ends=False)]
+
+    def _record(self, block: HashedBlock) -> MergeRecord | None:
+        try:
+            return first_record(self._chain, block)
+        except CodecError:
+            return None
+
+    def _free(self) -> int:
+        """A lane that nothing waits in."""
+        if None not in self._lanes:
+            self._lanes.append(None)
+        return self._lanes.index(None)
+
+    def _line(self, marks: dict[int, str]) -> str:
+        return " ".join(
+            marks.get(i, "│" if waits is not None else " ") for i, waits in enumerate(self._lanes)
+        ).rstrip()
+
+    def _joined(self, lane: int, other: int, *, begins: bool, ends: bool) -> str:
+        """A line that joins `lane` and `other`, which begins below it, or ends in it, or goes on."""
+        left, right = min(lane, other), max(lane, other)
+        right_of = {(True, False): "╮", (False, True): "╯", (False, False): "┤"}[begins, ends]
+        left_of = {(True, False): "╭", (False, True): "╰", (False, False): "├"}[begins, ends]
+        text = ""
+        for i, waits in enumerate(self._lanes):
+            if i == lane:
+                mark = "├" if lane == left else "┤"
+            elif i == other:
+                mark = right_of if other == right else left_of
+            elif left < i < right:
+                mark = "─" if waits is None else "┼"
+            else:
+                mark = " " if waits is None else "│"
+            text += mark + ("─" if left <= i < right else " ")
+        return text.rstrip()

@@ -1,0 +1,340 @@
+"""Checks 20 and 21, what they have in common: the signed lines about snapshots, and how they are judged.
+
+The owner's word on a snapshot is held against him: what the dataset does not give is a fault. Anybody may add
+a line, so another signer's wrong word is noted, and his name with it. Source: RFC-043.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from odfchain.audit.chain_checks import StoredChain, hash_at
+from odfchain.audit.report import MANIFESTS, PROFILES, Report
+from odfchain.chain.chain import MetadataChain
+from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotLine
+from odfchain.errors import CodecError, ObjectNotFoundError, OdfchainError, UnsupportedVersionError
+from odfchain.odf.canonical_json import canonical_bytes
+from odfchain.odf.events import AddData, DatasetVocabulary, ExecuteTransform, SetVocab
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.times import Timestamp
+from odfchain.profiles.compute import ProfileOptions, facts_of
+from odfchain.profiles.document import DESCRIPTIVE, library, profile_document
+from odfchain.profiles.manifests import ManifestFile, SnapshotFacts, file_text, text_of
+from odfchain.profiles.published import object_of, store_of_kind
+from odfchain.profiles.reader import read_profile
+from odfchain.profiles.state_totals import state_totals
+from odfchain.profiles.totals import Totals
+from odfchain.progress import Progress
+from odfchain.slices.footers import FileStats, file_stats
+from odfchain.storage.local import LocalObjectStore, LocalRefStore
+from odfchain.text import one_line
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState, SliceRef
+
+UNBELIEVED = "not all that the chain says can be believed"
+"""Why nothing is made again from a chain with a fault."""
+_SHOWN = 80
+
+
+def signed_lines(
+    dataset: DatasetFiles,
+    chain: StoredChain,
+    after: int,
+    upto: int,
+    dataset_id: DatasetId | None,
+    report: Report,
+) -> list[SnapshotLine]:
+    """The valid lines about blocks `(after, upto]` of this chain, oldest first.
+
+    What is no line is a fault of the file; one about a block that is not in the chain is a note.
+    """
+    path = dataset.folder / SNAPSHOTS.key
+    try:
+        content = SNAPSHOTS.content(dataset.folder)
+    except OdfchainError as error:
+        report.fault(MANIFESTS, path, error.message)
+        return []
+    if content is None or dataset_id is None:
+        return []
+    found: list[SnapshotLine] = []
+    for line in SNAPSHOTS.lines_of(content, dataset_id):
+        item = line.statement
+        if item is None:
+            report.fault(MANIFESTS, path, f"line {line.number}: {line.message}")
+        elif chain.newest is not None and item.sequence_number < chain.newest:
+            continue
+        elif hash_at(chain, item.sequence_number) != item.block:
+            report.notes.append(
+                f"{item.signer} signed a {item.kind} of block {item.sequence_number} with the hash "
+                f"{item.block}, which is not in this chain"
+            )
+        elif after < item.sequence_number <= upto:
+            found.append(item)
+    return sorted(found, key=lambda item: item.sequence_number)
+
+
+def stored_document(
+    dataset: DatasetFiles, line: SnapshotLine, check: int, report: Report
+) -> tuple[bytes | None, bool]:
+    """(the document that a line names, whether there is a file of it); damage is a fault of the copy."""
+    try:
+        return object_of(dataset, line), True
+    except ObjectNotFoundError:
+        return None, False
+    except OdfchainError as error:
+        place = store_of_kind(dataset, line.kind).locate(line.object)
+        report.fault(check, place, error.message, line.sequence_number)
+        return None, True
+
+
+def disagree(dataset: DatasetFiles, line: SnapshotLine, check: int, what: str, report: Report) -> None:
+    """Say that a line names something else than the dataset gives."""
+    if line.by_owner:
+        message = f"the {line.kind} {line.object} that the owner signed: {what}"
+        report.fault(check, dataset.folder / SNAPSHOTS.key, message, line.sequence_number)
+    else:
+        block = line.sequence_number
+        report.notes.append(
+            one_line(
+                f"the {line.kind} of block {block} that {line.signer} signed ({line.object}): {what}", 800
+            )
+        )
+
+
+def first_difference(signed: Any, made: Any, path: str = "") -> str | None:
+    """Where two documents differ, and what stands there; None where they are equal."""
+    if isinstance(signed, Mapping) and isinstance(made, Mapping):
+        for name in sorted({*signed, *made}):
+            inner = f"{path}.{name}" if path else str(name)
+            if name not in signed or name not in made:
+                return f"{one_line(inner, 200)} is {'missing' if name in made else 'too much'}"
+            if (found := first_difference(signed[name], made[name], inner)) is not None:
+                return found
+        return None
+    if isinstance(signed, Sequence) and isinstance(made, Sequence) and not isinstance(signed, str):
+        for index, (one, other) in enumerate(zip(signed, made, strict=False)):
+            if (found := first_difference(one, other, f"{path}[{index}]")) is not None:
+                return found
+        if len(signed) != len(made):
+            return f"{one_line(path, 200)} has {len(signed):,} items, there are {len(made):,}"
+        return None
+    if type(signed) is type(made) and signed == made:
+        return None
+    one, other = (one_line(str(value), _SHOWN) for value in (signed, made))
+    return f"{one_line(path, 200)} says {one}, it is {other}"
+
+
+# Check 20: signed manifests are what chain and footers give, byte for byte.
+#
+# A manifest is made again from the blocks that were read and from the footers of slices that were hashed,
+# so
+# nothing derived is trusted, and the document itself need not be here: its hash is in the line.
+# Source: RFC-043.
+
+
+def check_manifests(
+    dataset: DatasetFiles,
+    chain: StoredChain,
+    lines: Sequence[SnapshotLine],
+    hashed: Collection[int],
+    report: Report,
+) -> None:
+    """Every line about a manifest; `hashed` are the blocks whose slices have the recorded bytes."""
+    if not lines:
+        return
+    if chain.newest is not None:
+        report.skip([MANIFESTS], "the newest blocks alone were read")
+        return
+    if not chain.follows:
+        report.skip([MANIFESTS], UNBELIEVED)
+        return
+    wanted: dict[int, list[SnapshotLine]] = {}
+    for line in lines:
+        wanted.setdefault(line.sequence_number, []).append(line)
+    files: list[tuple[FileStats, bytes]] = []
+    for facts, ref in _snapshots(chain, lines[0].dataset_id, max(wanted)):
+        if ref is not None:
+            made = _file(dataset, ref, hashed, report)
+            if made is None:
+                return
+            files.append(made)
+        for line in wanted.get(facts.block.sequence_number, ()):
+            report.count(MANIFESTS)
+            _check(dataset, line, text_of(facts, files), report)
+
+
+def _snapshots(
+    chain: StoredChain, dataset_id: DatasetId, last: int
+) -> Iterator[tuple[SnapshotFacts, SliceRef | None]]:
+    """What the chain says at each block, and the slice that the block adds."""
+    vocabulary, records = DatasetVocabulary(), 0
+    watermark: Timestamp | None = None
+    for stored in chain.blocks:
+        if stored.number > last:
+            return
+        event, ref = stored.block.event, None
+        if isinstance(event, SetVocab):
+            vocabulary = DatasetVocabulary.from_event(event)
+        elif isinstance(event, AddData | ExecuteTransform):
+            records = 0 if event.last_offset is None else event.last_offset + 1
+            watermark = event.new_watermark
+            if event.new_data is not None:
+                ref = SliceRef(stored.name, stored.number, event.new_data)
+        facts = SnapshotFacts(
+            dataset_id=dataset_id,
+            head=stored.name,
+            block=stored.block,
+            record_count=records,
+            watermark=watermark,
+            vocabulary=vocabulary,
+        )
+        yield facts, ref
+
+
+def _file(
+    dataset: DatasetFiles, ref: SliceRef, hashed: Collection[int], report: Report
+) -> tuple[FileStats, bytes] | None:
+    """A slice as manifests have it; None where that cannot be known here."""
+    if ref.sequence_number not in hashed:
+        report.skip([MANIFESTS], "not all slices were found as they are recorded, so footers are missing")
+        return None
+    try:
+        stats = file_stats(dataset.data.path(ref.slice.physical_hash))
+        return stats, file_text(ManifestFile(ref, stats))
+    except OdfchainError as error:  # the slice has a fault of its own
+        report.skip([MANIFESTS], error.message)
+        return None
+
+
+def _check(dataset: DatasetFiles, line: SnapshotLine, made: bytes, report: Report) -> None:
+    signed, _ = stored_document(dataset, line, MANIFESTS, report)
+    name = hash_bytes(made)
+    if (name, len(made)) == (line.object, line.size):
+        return
+    where = None
+    if signed is not None:
+        try:
+            where = first_difference(json.loads(signed), json.loads(made))
+        except (ValueError, RecursionError):
+            where = "it is no manifest"
+    what = where or f"chain and footers give {name} ({len(made):,} bytes)"
+    disagree(dataset, line, MANIFESTS, what, report)
+
+
+# Check 21: signed profiles are what the rows give when they are profiled again, byte for byte.
+#
+# The publisher's own words are taken from the document, and so are the columns that it hides. Languages
+# rest on
+# a library's floats: with the same version of it, 0.005 more or less are accepted. Source: RFC-043.
+
+LANGUAGES_WITHIN = 0.005 + 1e-9
+"""The second part is for the rounding of the difference."""
+_LANGUAGES = "detected_languages"
+
+
+def check_profiles(
+    dataset: DatasetFiles,
+    chain: StoredChain,
+    lines: Sequence[SnapshotLine],
+    report: Report,
+    progress: Progress,
+) -> None:
+    """Every line about a profile; what cannot be computed again here is listed as unchecked."""
+    if not chain.follows:
+        report.leave_out(UNBELIEVED, check=PROFILES)
+        return
+    rows = _Rows(dataset, progress)
+    for line in lines:
+        data, here = stored_document(dataset, line, PROFILES, report)
+        if data is None:
+            if not here:
+                report.leave_out(
+                    f"the profile {line.object} is not here", line.sequence_number, check=PROFILES
+                )
+            continue
+        try:
+            document = _document(data, line)
+            difference = document if isinstance(document, str) else rows.difference(document, data, line)
+        except (OdfchainError, MemoryError) as error:
+            said = error.message if isinstance(error, OdfchainError) else "there is not enough memory"
+            reason = f"the profile {line.object} was not computed again: {said}"
+            report.leave_out(reason, line.sequence_number, check=PROFILES)
+            continue
+        report.count(PROFILES)
+        if difference is not None:
+            disagree(dataset, line, PROFILES, difference, report)
+
+
+def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
+    """The document, or why it is none of the line's dataset and block.
+
+    Raises:
+        UnsupportedVersionError: it is of another format, or its languages were told by something else.
+    """
+    try:
+        document = read_profile(data)
+    except UnsupportedVersionError:
+        raise
+    except CodecError as error:
+        return error.message
+    own = document["odf"]
+    for told, wanted in ((document["snapshot_id"], line.block), (own["dataset_id"], line.dataset_id)):
+        if told != str(wanted):
+            return f"it is of {told}, not of {wanted}"
+    if (told := own["languages"]) not in (None, library()):
+        raise UnsupportedVersionError(f"{told} told its languages, here is {library() or 'no such library'}")
+    return document
+
+
+class _Rows:
+    """The rows of a dataset, profiled anew: no index and nothing that is kept of slices is used."""
+
+    def __init__(self, dataset: DatasetFiles, progress: Progress) -> None:
+        folder = dataset.folder
+        refs = LocalRefStore(folder / "refs", folder / "info" / "lock")
+        chain = MetadataChain(LocalObjectStore(folder / "blocks"), refs, ref=dataset.ref)
+        self._dataset = dataclasses.replace(dataset, chain=chain)
+        self._progress = progress
+        self._known: tuple[Multihash, bool, Totals] | None = None
+
+    def difference(self, document: Mapping[str, Any], data: bytes, line: SnapshotLine) -> str | None:
+        """Where a profile is not what the rows give; None where it is."""
+        state = DatasetState.read(self._dataset.chain, line.block)
+        own = document["odf"]
+        options = ProfileOptions(hidden=tuple(own["hidden"]), languages=own["languages"] is not None)
+        facts = facts_of(self._dataset, state, options)
+        words = {name: document[name] for name in DESCRIPTIVE}
+        totals = self._totals(state, near_duplicates=document["near_duplicate_estimate"] is not None)
+        made = profile_document(totals, dataclasses.replace(facts, descriptive=words))
+        _accept_languages(document, made["column_stats"])
+        try:
+            text = canonical_bytes(made)
+        except CodecError as error:  # the publisher's words are no JSON
+            return error.message
+        if text == data:
+            return None
+        where = first_difference(document, json.loads(text))
+        return where or "it is not in the one text that profiles have"
+
+    def _totals(self, state: DatasetState, *, near_duplicates: bool) -> Totals:
+        if self._known is None or self._known[:2] != (state.head, near_duplicates):
+            found = state_totals(
+                self._dataset, state, self._progress, keep=False, near_duplicates=near_duplicates
+            )
+            self._known = (state.head, near_duplicates, found)
+        return self._known[2]
+
+
+def _accept_languages(document: Mapping[str, Any], made: Mapping[str, dict[str, Any]]) -> None:
+    """Shares of languages that are nearly those of the document become those."""
+    for name, stats in made.items():
+        told = document["column_stats"].get(name, {}).get(_LANGUAGES)
+        found = stats.get(_LANGUAGES)
+        if told is None or found is None:
+            continue
+        if all(abs(told.get(n, 0) - found.get(n, 0)) <= LANGUAGES_WITHIN for n in {*told, *found}):
+            stats[_LANGUAGES] = dict(told)

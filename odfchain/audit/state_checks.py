@@ -1,0 +1,421 @@
+"""Check 10: a retraction, or the old half of a correction, equals a row that is in force.
+
+The rule is that of commits (`odfchain/workspace/corrections.py`). Where there is a primary key, the row in
+force is that of the key. Where sources have several keys, what one of them took back another may take back
+again, so the row must only have been there. Only datasets with retractions pay for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from odfchain.audit.chain_checks import StoredBlock, StoredChain
+from odfchain.audit.input_claims import Find
+from odfchain.audit.report import CHECKPOINTS, CORRECTIONS, FOREIGN_KEYS, OF_ENGINES, WATERMARKS, Report
+from odfchain.audit.row_checks import ExpectedSchema
+from odfchain.audit.slice_checks import UNREADABLE, SliceJob, SliceOutcome
+from odfchain.branches.foreign_keys import ForeignKeys, Rows
+from odfchain.chain.index import DATA_EVENTS, sources_in_force
+from odfchain.errors import OdfchainError
+from odfchain.limits import AUDIT
+from odfchain.odf import events as ev
+from odfchain.odf.arrow_schema import schema_of_event
+from odfchain.odf.enums import TAKES_BACK
+from odfchain.odf.events import AddData, ExecuteTransform, OffsetInterval
+from odfchain.odf.identity import Multihash
+from odfchain.odf.row_hash import PAIR, Numbers
+from odfchain.odf.times import Timestamp
+from odfchain.slices.state import SliceFile, hashed_rows, in_force
+from odfchain.text import one_line
+from odfchain.workspace.constraint_rules import Columns
+from odfchain.workspace.corrections import SOURCES, are_of_several_keys, taken_back_in_vain
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import key_of_sources
+from odfchain.workspace.declared_constraints import attached_text, recorded_constraints
+from odfchain.workspace.read_slices import StateCheckpoint, read_description
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableSlice:
+    """A slice whose rows were found to be as its block says, and the operations in it."""
+
+    job: SliceJob
+    expected: ExpectedSchema
+    path: Path
+    operations: tuple[int, ...]
+
+    @property
+    def file(self) -> SliceFile:
+        """The file for the rule."""
+        return SliceFile(self.path, self.expected.vocabulary, self.job.slice.offset_interval)
+
+    @property
+    def takes_back(self) -> int:
+        """How many rows of it take others back."""
+        return sum(self.operations[code] for code in TAKES_BACK)
+
+
+def readable_slices(
+    dataset: DatasetFiles, jobs: Sequence[SliceJob], outcomes: Mapping[int, SliceOutcome]
+) -> list[ReadableSlice]:
+    """The slices whose rows can be relied on, oldest first."""
+    readable = []
+    for job in jobs:
+        outcome = outcomes.get(job.number)
+        if outcome is None or outcome.operations is None or outcome.faults or job.expected is None:
+            continue
+        path = dataset.data.path(job.slice.physical_hash)
+        readable.append(ReadableSlice(job, job.expected, path, outcome.operations))
+    return readable
+
+
+def has_several_keys(chain: StoredChain) -> bool:
+    """Whether the sources of a dataset tell its records apart by different keys."""
+    return are_of_several_keys(s.block.event for s in chain.blocks.of(*SOURCES) if s.sound)
+
+
+def check_corrections(
+    slices: Sequence[ReadableSlice], report: Report, *, complete: bool, in_force: bool = True
+) -> None:
+    """Every row that takes another back finds it; `complete` when the slices are all that there are.
+
+    Without `in_force` the row may have been taken back before.
+    """
+    asked = [item for item in slices if item.takes_back]
+    if not asked:
+        return
+    if not complete:
+        report.skip([CORRECTIONS], "not all slices could be read that may have the rows which are taken back")
+        return
+    count = sum(item.takes_back for item in asked)
+    if count > AUDIT.retractions:
+        report.skip(
+            [CORRECTIONS], f"{count:,} rows are taken back; no more than {AUDIT.retractions:,} are compared"
+        )
+        return
+    try:
+        files, those = [item.file for item in slices], [item.file for item in asked]
+        wrong = taken_back_in_vain(files, those, in_force=in_force)
+    except MemoryError:
+        report.skip([CORRECTIONS], "there is not enough memory to compare the rows that are taken back")
+        return
+    except UNREADABLE as error:
+        report.skip([CORRECTIONS], f"a slice changed while it was read: {str(error).partition(chr(10))[0]}")
+        return
+    for item in asked:
+        interval = item.job.slice.offset_interval
+        mine = wrong[(wrong >= interval.start) & (wrong <= interval.end)]
+        if len(mine):
+            where = "in force" if in_force else "before"
+            message = (
+                f"row at offset {int(mine[0]):,} takes back values that no row {where} has"
+                f"{f' ({len(mine):,} such rows)' if len(mine) > 1 else ''}"
+            )
+            report.fault(CORRECTIONS, item.path, message, item.job.number)
+
+
+# Check 13: a state checkpoint holds the rows that are in force up to its offset (RFC-018).
+#
+# The state is computed anew from the slices (`odfchain.slices.state`). Rows are compared by offset,
+# operation and exact hash of their values: a state has its rows as they were recorded. Checkpoints of
+# engines
+# are bytes that only their engine understands; they are held against a replay, not here.
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A state checkpoint and the block that names it first."""
+
+    number: int
+    described: StateCheckpoint
+    last_offset: int | None
+
+
+def check_states(
+    dataset: DatasetFiles,
+    chain: StoredChain,
+    after: int,
+    upto: int,
+    slices: Sequence[ReadableSlice],
+    report: Report,
+    *,
+    complete: bool,
+) -> None:
+    """The state checkpoints that blocks `(after, upto]` name, each at the block that names it first."""
+    for named in _named(dataset, chain, after, upto, report):
+        path, last = named.described.path, named.described.last_offset
+        report.count(CHECKPOINTS)
+        if named.last_offset is None or last > named.last_offset:
+            message = f"the state is said to be as of offset {last:,}, which comes after block {named.number}"
+            report.fault(CHECKPOINTS, path, message, named.number)
+            continue
+        if not complete:
+            report.skip([CHECKPOINTS], "not all slices are here that the state follows from")
+            continue
+        if last >= AUDIT.state_rows:
+            report.skip(
+                [CHECKPOINTS], f"states of more than {AUDIT.state_rows:,} records are not computed anew"
+            )
+            continue
+        try:
+            message_or_none = _difference(named.described, slices)
+        except MemoryError:
+            report.skip([CHECKPOINTS], "there is not enough memory to compute a state anew")
+            continue
+        except UNREADABLE as error:
+            reason = one_line(error.message if isinstance(error, OdfchainError) else str(error))
+            message_or_none = f"the state cannot be read: {reason}"
+        if message_or_none is not None:
+            report.fault(CHECKPOINTS, path, message_or_none, named.number)
+
+
+def _named(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, report: Report) -> list[_Named]:
+    if not chain.blocks.has_checkpoints:
+        return []
+    damaged = {fault.file for fault in report.faults}
+    found: list[_Named] = []
+    seen: set[Multihash] = set()
+    for stored in chain.within(after, upto, *DATA_EVENTS):
+        event = stored.block.event
+        if not isinstance(event, AddData | ExecuteTransform) or event.new_checkpoint is None:
+            continue
+        name = event.new_checkpoint.physical_hash
+        if name in seen:
+            continue
+        seen.add(name)
+        path = Path(dataset.checkpoints.locate(name))
+        if str(path) in damaged or not path.is_file():
+            report.skip([CHECKPOINTS], "a checkpoint is missing or damaged")
+            continue
+        if isinstance(event, ExecuteTransform):
+            report.unjudged.add(name)
+            report.skip([CHECKPOINTS], OF_ENGINES)
+            continue
+        try:
+            described = read_description(path)
+        except OdfchainError as error:
+            report.fault(CHECKPOINTS, path, error.message, stored.number)
+            continue
+        if described is None:
+            report.skip([CHECKPOINTS], OF_ENGINES)
+            continue
+        found.append(_Named(stored.number, described, event.last_offset))
+    return found
+
+
+def _difference(described: StateCheckpoint, slices: Sequence[ReadableSlice]) -> str | None:
+    """What is wrong with a state, as a message."""
+    recorded = [item for item in slices if item.job.slice.offset_interval.start <= described.last_offset]
+    if not recorded:
+        return "there are no records that the state could follow from"
+    assert described.path is not None  # noqa: S101 - the file was read
+    vocabulary, last = recorded[-1].expected.vocabulary, described.last_offset
+    chosen = in_force([item.file for item in recorded], described.key, upto=last)
+    expected = _rows([item.file for item in recorded], last, chosen)
+    actual = _rows([SliceFile(described.path, vocabulary, OffsetInterval(start=0, end=last))], last)
+    if len(actual) != len(expected):
+        return f"the state has {len(actual):,} rows, its slices leave {len(expected):,} in force"
+    actual = actual[np.argsort(actual["offset"], kind="stable")]
+    differs = actual != expected
+    if not differs.any():
+        return None
+    wrong = expected[int(np.argmax(differs))]
+    return f"the state does not have the row at offset {int(wrong['offset']):,} as it is recorded"
+
+
+_ROW = np.dtype([("offset", "<u8"), ("op", "<u8"), ("values", PAIR)])
+
+
+def _rows(files: Sequence[SliceFile], upto: int, chosen: Numbers | None = None) -> Numbers:
+    """The rows of some files up to an offset, or those of them at the chosen offsets."""
+    pieces = [np.zeros(0, dtype=_ROW)]
+    for item in files:
+        for offsets, operations, values in hashed_rows(item, upto, exact=True):
+            rows = np.zeros(len(offsets), dtype=_ROW)
+            rows["offset"], rows["op"], rows["values"] = offsets, operations, values
+            pieces.append(rows if chosen is None else rows[np.isin(offsets, chosen)])
+    return np.concatenate(pieces)
+
+
+# Check 12: watermarks never go back, and are not ahead of what justifies them.
+#
+# A root's watermark is justified by the largest event time so far, or by a block that sets it by hand (one
+# without data), which is a note. A derivative's is justified by the recorded watermarks of its inputs;
+# ahead of
+# all of them it can still be right, where the query moves event times, and only a replay can tell: a note.
+
+Outcomes = Mapping[int, SliceOutcome]
+"""What is known of the slices, by the number of their block."""
+
+InputMarks = Callable[[ExecuteTransform], Sequence[Timestamp | None] | None]
+"""The watermarks of the inputs at the blocks that an execution names; None when they are not at hand."""
+
+
+def check_watermarks(
+    dataset: DatasetFiles,
+    chain: StoredChain,
+    after: int,
+    upto: int,
+    outcomes: Outcomes,
+    input_marks: InputMarks,
+    report: Report,
+) -> None:
+    """The watermarks of the blocks `(after, upto]`; what came before the range is taken as it is recorded."""
+    last: Timestamp | None = None
+    latest_ms: int | None = None
+    known = chain.complete and chain.newest is None
+    for stored in chain.blocks.of(*DATA_EVENTS):
+        if stored.number > upto:
+            break
+        if not stored.sound:
+            known, last = False, None
+            continue
+        event = stored.block.event
+        if not isinstance(event, AddData | ExecuteTransform):
+            continue
+        if event.new_data is not None:
+            outcome = outcomes.get(stored.number)
+            known = known and outcome is not None and outcome.operations is not None
+            times = (latest_ms, outcome.latest_ms if outcome is not None else None)
+            latest_ms = max((ms for ms in times if ms is not None), default=None)
+        mark = event.new_watermark
+        if stored.number > after:
+            report.count(WATERMARKS, int(mark is not None or last is not None))
+            if last is not None and (mark is None or mark < last):
+                message = f"the watermark goes back from {last} to {mark or 'none'}"
+                report.fault(WATERMARKS, _path(dataset, stored), message, stored.number)
+            elif mark is None or mark == last:
+                pass
+            elif isinstance(event, ExecuteTransform):
+                _check_derived(stored.number, mark, input_marks(event), report)
+            elif event.new_data is None:
+                report.notes.append(f"block {stored.number} sets the watermark {mark} by hand")
+            elif latest_ms is None or mark.epoch_ms > latest_ms:
+                if known:
+                    message = f"the watermark {mark} is ahead of the data, whose latest event time is "
+                    report.fault(
+                        WATERMARKS, _path(dataset, stored), message + _shown(latest_ms), stored.number
+                    )
+                else:
+                    report.skip([WATERMARKS], "the event times of earlier slices are not known")
+        last = mark
+
+
+def _path(dataset: DatasetFiles, stored: StoredBlock) -> Path:
+    return dataset.folder / "blocks" / str(stored.name)
+
+
+def _shown(epoch_ms: int | None) -> str:
+    if epoch_ms is None:
+        return "none"
+    try:
+        return str(Timestamp.from_epoch_ms(epoch_ms))
+    except OdfchainError:
+        return f"{epoch_ms} ms"
+
+
+def _check_derived(
+    number: int, mark: Timestamp, marks: Sequence[Timestamp | None] | None, report: Report
+) -> None:
+    if marks is None:
+        report.skip([WATERMARKS], "the watermarks of its inputs are not at hand")
+        return
+    given = [item for item in marks if item is not None]
+    least = min(given) if given and len(given) == len(marks) else None
+    if least is None or mark > least:
+        report.notes.append(
+            f"block {number}: the watermark {mark} is ahead of its inputs' {least or 'none'}; only a replay "
+            "can tell whether the query moves event times"
+        )
+
+
+# Check 18: what the rows in force refer to is there (RFC-037).
+#
+# A reference into the same dataset that finds nothing is a fault; one into another dataset is a counted
+# note,
+# because that one's history is its own. So is one that the dataset itself declares to be reported only.
+
+_DECLARING = tuple(
+    kind.KIND
+    for kind in (
+        ev.SetAttachments,
+        ev.SetDataSchema,
+        ev.SetVocab,
+        ev.SetPollingSource,
+        ev.DisablePollingSource,
+        ev.AddPushSource,
+        ev.DisablePushSource,
+    )
+)
+
+
+def check_foreign_keys(
+    dataset: DatasetFiles,
+    chain: StoredChain,
+    upto: int,
+    slices: Sequence[ReadableSlice],
+    find: Find,
+    report: Report,
+    *,
+    complete: bool,
+) -> None:
+    """The foreign keys that are declared at the block `upto`, for the rows in force there.
+
+    `complete` says that the slices are all that there are.
+    """
+    events = [stored.block.event for stored in chain.blocks.of(*_DECLARING) if stored.number <= upto][::-1]
+    attached = next((event for event in events if isinstance(event, ev.SetAttachments)), None)
+    try:
+        if attached is None or attached_text(attached) is None:
+            return
+        declared = recorded_constraints(attached)
+        if not declared.foreign_keys:
+            return
+        if not complete:
+            report.skip([FOREIGN_KEYS], "not all slices could be read that have the rows in force")
+            return
+        rows = Rows(
+            dataset, _columns(dataset, events, declared.primary_key), declared, None,
+            tuple(item.file for item in slices),
+        )  # fmt: skip
+        _check(rows, find, report)
+    except MemoryError:
+        report.skip([FOREIGN_KEYS], "there is not enough memory to compare keys")
+    except OdfchainError as error:
+        report.skip([FOREIGN_KEYS], error.message)
+
+
+def _columns(
+    dataset: DatasetFiles, newest_first: Sequence[ev.MetadataEvent], declared: tuple[str, ...]
+) -> Columns:
+    """What the events say, without the chain's index: a verification trusts nothing that is derived."""
+    schema = next((e for e in newest_first if isinstance(e, ev.SetDataSchema)), None)
+    vocabulary = next((e for e in newest_first if isinstance(e, ev.SetVocab)), None)
+    polling = next(
+        (e for e in newest_first if isinstance(e, ev.SetPollingSource | ev.DisablePollingSource)), None
+    )
+    key = key_of_sources(
+        polling if isinstance(polling, ev.SetPollingSource) else None,
+        sources_in_force(newest_first),
+        next((e for e in newest_first if isinstance(e, ev.SetPollingSource | ev.AddPushSource)), None),
+    )
+    found = None if schema is None else schema_of_event(schema.raw_arrow_schema, schema.schema)
+    names = ev.DatasetVocabulary.from_event(vocabulary)
+    return Columns(str(dataset.alias), names, found, key or declared)
+
+
+def _check(rows: Rows, find: Find, report: Report) -> None:
+    check = ForeignKeys(find, note=lambda text: report.skip([FOREIGN_KEYS], text))
+    for key in rows.constraints.foreign_keys:
+        report.count(FOREIGN_KEYS)
+        broken = check.holds(key, rows)
+        if broken is None:
+            continue
+        if broken.refused and key.dataset == rows.dataset.id:
+            report.fault(FOREIGN_KEYS, rows.dataset.folder, f"{broken.message}: {broken.lines[0]}")
+        else:
+            report.notes.append(f"{broken.message} (check {FOREIGN_KEYS}), such as {broken.lines[0]}")

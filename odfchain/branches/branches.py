@@ -1,0 +1,422 @@
+"""Branches of a dataset: made, listed, renamed, and given up only by who says so.
+
+A branch is a reference (RFC-035), so making one costs what moving a head costs, however long the chain is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from odfchain.chain.index import MERGE
+from odfchain.chain.signed_heads import SignatureStatus
+from odfchain.chain.signing import head_signature
+from odfchain.errors import (
+    BrokenChainError,
+    BusyError,
+    ChainError,
+    NameCollisionError,
+    ObjectNotFoundError,
+    PointNotFoundError,
+    RefConflictError,
+    StoreError,
+    UnsavedBlocksError,
+)
+from odfchain.odf.events import MetadataBlock
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import check_branch_name
+from odfchain.odf.times import Timestamp
+from odfchain.storage import fsio
+from odfchain.storage.local import HEAD
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import MergeMode, rename_fetched, understood_record
+from odfchain.workspace.points import (
+    Point,
+    branch_names,
+    keep_reachable,
+    lock_path,
+    named_block,
+    on_branch,
+    opened_at,
+    ref_names,
+    reference_of,
+    remove_branch,
+)
+
+# Which blocks a block was made from: ancestors along predecessors, and along merges.
+#
+# A merge edge leads from a block with a merge record to the source of that record. The base of a merge is
+# the
+# best common ancestor of two blocks: common to both, and no ancestor of another common one. There may be
+# several (two branches merged into each other), and then their own merge is the base. Source: RFC-036.
+#
+# Nothing walks a chain that an index knows: a fork is found by bisection, merges by the index's own column.
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The chain up to a block: what a reference's index knows of it, and the blocks after that."""
+
+    files: DatasetFiles | None
+    """The dataset on that reference; None where no reference leads to any of the blocks."""
+    head: Multihash | None
+    number: int
+    """The newest block that the index knows; -1 is none."""
+    after: dict[int, Multihash] = field(default_factory=dict)
+
+    def at(self, number: int) -> Multihash | None:
+        if number > self.number or self.files is None or self.head is None:
+            return self.after.get(number)
+        return self.files.chain.hash_at(number, self.head)
+
+
+class BlockGraph:
+    """The blocks of a dataset and how they come from each other; references count as they were at first.
+
+    Every method raises BrokenChainError, StoreError or CodecError where a block cannot be read.
+    """
+
+    def __init__(self, dataset: DatasetFiles, refs: Sequence[str] = ()) -> None:
+        """`refs` are references that probably lead to what will be asked for."""
+        self._dataset = dataset
+        self._chain = dataset.chain
+        first = [dataset.ref, *refs]
+        self._waiting = [*dict.fromkeys([*first, *ref_names(dataset)])]
+        self._known: list[tuple[DatasetFiles, Multihash, int]] = []
+        self._lines: dict[Multihash, _Line] = {}
+        self._forks: dict[tuple[Multihash, Multihash], Multihash] = {}
+
+    def number(self, block: Multihash) -> int:
+        """A block's sequence number."""
+        return self._chain.get(block).sequence_number
+
+    def is_stored(self, block: Multihash) -> bool:
+        """Whether a block is here."""
+        return self._chain.contains(block)
+
+    # --- along predecessors --------------------------------------------------------------------------
+
+    def fork(self, one: Multihash, other: Multihash) -> Multihash:
+        """The last common block of two chains."""
+        found = self._forks.get((one, other))
+        if found is None:
+            found = self._fork(one, other)
+            self._forks[one, other] = self._forks[other, one] = found
+        return found
+
+    def _fork(self, one: Multihash, other: Multihash) -> Multihash:
+        if one == other:
+            return one
+        mine, theirs = self._line(one), self._line(other)
+        common, beyond = -1, min(self.number(one), self.number(other)) + 1
+        found = None
+        while beyond - common > 1:
+            middle = (common + beyond) // 2
+            block = mine.at(middle)
+            if block is not None and block == theirs.at(middle):
+                common, found = middle, block
+            else:
+                beyond = middle
+        if found is None or self.number(found) != common:
+            raise ChainError(
+                f"blocks {one} and {other} are of different chains: they have no block in common"
+            )
+        return found
+
+    def _line(self, block: Multihash) -> _Line:
+        line = self._lines.get(block)
+        if line is None:
+            line = self._lines[block] = self._found_line(block)
+        return line
+
+    def _found_line(self, block: Multihash) -> _Line:
+        after: dict[int, Multihash] = {}
+        current: Multihash | None = block
+        while current is not None:
+            number = self.number(current)
+            for files, head, top in self._references():
+                if number <= top and files.chain.hash_at(number, head) == current:
+                    return _Line(files, head, number, after)
+            after[number] = current
+            current = self._chain.get(current).prev_block_hash
+        return _Line(None, None, -1, after)
+
+    def _references(self) -> Iterator[tuple[DatasetFiles, Multihash, int]]:
+        """References and their newest blocks; opened when the ones before did not do."""
+        yield from list(self._known)
+        while self._waiting:
+            files = self._dataset.on(self._waiting.pop(0))
+            head = files.chain.head()
+            if head is not None:
+                self._known.append((files, head, files.chain.get(head).sequence_number))
+                yield self._known[-1]
+
+    def files_of(self, block: Multihash) -> DatasetFiles:
+        """The dataset opened so that the chain up to a block is read without changing an index."""
+        line = self._line(block)
+        return opened_at(self._dataset, block) if line.files is None or line.after else line.files
+
+    # --- along merges --------------------------------------------------------------------------------
+
+    def is_ancestor(self, one: Multihash, other: Multihash) -> bool:
+        """Whether a block is another, or was made use of by it."""
+        fork = self.fork(one, other)
+        if fork == one:
+            return True
+        return any(self.fork(one, tip) == one for tip in self._tips([other], [fork])[0])
+
+    def newest_reached(self, one: Multihash, other: Multihash) -> Multihash:
+        """The newest block of the chain up to `one` that `other` is, or was made from."""
+        fork = self.fork(one, other)
+        found = [fork, *(self.fork(one, tip) for tip in self._tips([other], [fork])[0])]
+        return max(found, key=self.number)
+
+    def best_common(self, ones: Sequence[Multihash], others: Sequence[Multihash]) -> tuple[Multihash, ...]:
+        """The best common ancestors of two blocks, in order of sequence number and hash.
+
+        Several `ones` (or `others`) stand for a block that was merged from them.
+
+        Raises:
+            ObjectNotFoundError: both sides merged a block that is not stored here.
+        """
+        forks = [self.fork(one, other) for one, other in itertools.product(ones, others)]
+        # what was merged at or before a fork is an ancestor of it
+        (mine, lacking), (theirs, lacking_too) = self._tips(ones, forks), self._tips(others, forks)
+        if both := lacking & lacking_too:
+            raise ObjectNotFoundError(
+                f"{self._dataset.alias}: both sides merged block {min(both, key=str)}, which is not here",
+                hint=f"`odfchain fetch {self._dataset.alias} --merged` brings what was merged",
+            )
+        found = {*forks, *(self.fork(one, other) for one, other in itertools.product(mine, theirs))}
+        return self._in_order(self._best(found))
+
+    def _best(self, found: Iterable[Multihash]) -> list[Multihash]:
+        best: list[Multihash] = []
+        for block in sorted(found, key=self.number, reverse=True):
+            if not any(self.is_ancestor(block, other) for other in best):
+                best = [other for other in best if not self.is_ancestor(other, block)] + [block]
+        return best
+
+    def _in_order(self, blocks: Iterable[Multihash]) -> tuple[Multihash, ...]:
+        return tuple(sorted(blocks, key=lambda block: (self.number(block), str(block))))
+
+    def _tips(
+        self, blocks: Sequence[Multihash], known: Sequence[Multihash]
+    ) -> tuple[list[Multihash], set[Multihash]]:
+        """Blocks whose chains hold all ancestors but those of `known`; and sources that are not here."""
+        tips: list[Multihash] = []
+        lacking: set[Multihash] = set()
+        waiting = list(blocks)
+        while waiting:
+            block = waiting.pop()
+            if not self._chain.contains(block):
+                lacking.add(block)
+                continue
+            upto = max(self.number(self.fork(block, other)) for other in [*known, *tips])
+            if upto < self.number(block):
+                tips = [tip for tip in tips if self.fork(block, tip) != tip] + [block]
+                waiting += self._sources(block, upto)
+        return tips, lacking
+
+    def _sources(self, block: Multihash, after: int) -> Iterator[Multihash]:
+        """What the chain up to a block merged after a number, newest first."""
+        line, number = self._line(block), self.number(block)
+        while number > max(after, line.number):
+            yield from _source_of(self._chain.get(line.after[number]))
+            number -= 1
+        start = line.at(number) if number > after else None
+        while start is not None and line.files is not None:
+            merge = line.files.chain.nearest(MERGE, head=start)
+            if merge is None or merge.block.sequence_number <= after:
+                return
+            yield from _source_of(merge.block)
+            start = merge.block.prev_block_hash
+
+
+def _source_of(block: MetadataBlock) -> list[Multihash]:
+    """The source of the merge that a block records; what is not understood is no merge."""
+    record = understood_record(block.event)
+    return [record.source] if record is not None and record.mode is MergeMode.MERGE else []
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch, and how it lies to the head."""
+
+    name: str
+    block: Multihash
+    """Its newest block."""
+    number: int
+    """The number of that block."""
+    ahead: int
+    """Blocks of its chain that the head does not have, nor has merged."""
+    behind: int
+    """Blocks of the head's chain that it does not have, nor has merged."""
+    base: Multihash
+    """The newest block that both have, or have merged: a merge takes what the branch changed since."""
+    base_number: int
+    last_change: Timestamp
+    """System time of its newest block."""
+    signature: str
+    """`signed` by the owner, `unsigned` or `invalid`: for people only, because branches may be reset."""
+
+    def to_document(self) -> dict[str, Any]:
+        """The branch as JSON has it."""
+        return {
+            "name": self.name,
+            "block": self.number,
+            "blockHash": str(self.block),
+            "ahead": self.ahead,
+            "behind": self.behind,
+            "base": self.base_number,
+            "baseHash": str(self.base),
+            "lastChange": str(self.last_change),
+            "signature": self.signature,
+        }
+
+
+def create_branch(dataset: DatasetFiles, name: str, at: Point | None = None) -> DatasetFiles:
+    """The dataset on a new branch, durably at a point (default: where it is opened).
+
+    Raises:
+        BusyError: no reference leads to the block, and garbage is being collected or something pulled.
+    """
+    check_branch_name(name)
+    _check_free(dataset, name)
+    block = DatasetState.read(dataset.chain).head if at is None else named_block(dataset, at)
+    if isinstance(at, Multihash) and reference_of(dataset, block) is None:
+        with fsio.try_locked(lock_path(dataset)) as free:
+            if not free:
+                raise BusyError(
+                    f"{dataset.alias}: something is being pulled into it, or its garbage is being collected",
+                    hint="run the command again when that is done",
+                )
+            _check_whole(dataset, block)
+            _point(dataset, name, block)
+    else:
+        _point(dataset, name, block)
+    return dataset.on(name)
+
+
+def _point(dataset: DatasetFiles, name: str, block: Multihash) -> None:
+    fsio.remove_quietly(dataset.on(name).index_path)  # of a branch that other tools have removed
+    try:
+        dataset.chain.set_ref(name, block, expected=None)
+    except RefConflictError:
+        _check_free(dataset, name)
+        raise
+
+
+def _check_free(dataset: DatasetFiles, name: str) -> None:
+    if dataset.chain.head(name) is not None:
+        raise NameCollisionError(
+            f"{dataset.alias} has a branch {name!r} already",
+            hint=f"choose another name; `odfchain branch list {dataset.alias}` lists the branches",
+        )
+
+
+def _check_whole(dataset: DatasetFiles, block: Multihash) -> None:
+    """Garbage collection has not begun to remove the chain."""
+    try:
+        for _ in dataset.chain.walk(block):
+            pass
+    except (ObjectNotFoundError, BrokenChainError) as error:
+        raise PointNotFoundError(
+            f"{dataset.alias}: no reference leads to block {block}, and its chain is here no more: {error}"
+        ) from None
+
+
+def list_branches(dataset: DatasetFiles) -> list[Branch]:
+    """The branches of a dataset, ordered by name."""
+    head = dataset.on(HEAD)
+    graph = BlockGraph(head)
+    return [_described(head, graph, name) for name in branch_names(dataset)]
+
+
+def _described(dataset: DatasetFiles, graph: BlockGraph, name: str) -> Branch:
+    there = on_branch(dataset, name)
+    head, newest = DatasetState.read(dataset.chain).head, DatasetState.read(there.chain)
+    base = graph.best_common([head], [newest.head])[-1]
+    number = newest.head_block.sequence_number
+    return Branch(
+        name=name,
+        block=newest.head,
+        number=number,
+        ahead=number - graph.number(graph.newest_reached(newest.head, head)),
+        behind=graph.number(head) - graph.number(graph.newest_reached(head, newest.head)),
+        base=base,
+        base_number=graph.number(base),
+        last_change=newest.head_block.system_time,
+        signature=_signature(there),
+    )
+
+
+def _signature(branch: DatasetFiles) -> str:
+    try:
+        return str(head_signature(branch).status)
+    except StoreError:  # something else is in its place
+        return str(SignatureStatus.INVALID)
+
+
+def delete_branch(
+    dataset: DatasetFiles,
+    name: str,
+    *,
+    force: bool = False,
+    check: Callable[[DatasetFiles], None] = lambda _: None,
+) -> str | None:
+    """The branch is gone; what no other branch has merged stays under the reference returned, or nothing.
+
+    `check` is given the dataset on the branch before that, and raises where it must stay.
+
+    Raises:
+        UnsavedBlocksError: nobody has merged it (unless `force`); it stays.
+    """
+    there = on_branch(dataset, check_branch_name(name))
+    block = DatasetState.read(there.chain).head
+    merged = _is_merged(there, block)
+    if not merged and not force:
+        raise UnsavedBlocksError(
+            f"{dataset.alias}: branch {name!r} has blocks that neither the head nor another branch has, "
+            "or has merged",
+            hint=f"`odfchain diff {dataset.alias} {name}` shows what they change; "
+            "merge it, or give it up with --force",
+        )
+    check(there)
+    kept = None if merged else keep_reachable(dataset, block)
+    _remove(there, block)
+    rename_fetched(dataset, name, None)
+    return kept
+
+
+def _is_merged(branch: DatasetFiles, block: Multihash) -> bool:
+    """Whether another branch, or the head, has a block, or has merged it."""
+    others = [name for name in (HEAD, *branch_names(branch)) if name != branch.ref]
+    heads = [branch.chain.head(name) for name in others]
+    graph = BlockGraph(branch, [HEAD])
+    return any(head is not None and graph.is_ancestor(block, head) for head in heads)
+
+
+def rename_branch(dataset: DatasetFiles, old: str, new: str) -> DatasetFiles:
+    """The dataset on its branch `old`, which is called `new` from now on."""
+    there = on_branch(dataset, check_branch_name(old))
+    if check_branch_name(new) == old:
+        return there
+    _check_free(dataset, new)
+    block = DatasetState.read(there.chain).head
+    _point(dataset, new, block)
+    try:
+        _remove(there, block)
+    except BaseException:
+        _remove(dataset.on(new), block)
+        raise
+    rename_fetched(dataset, old, new)
+    return dataset.on(new)
+
+
+def _remove(branch: DatasetFiles, block: Multihash) -> None:
+    branch.shared.forget_branch(branch.folder, branch.ref, block)
+    remove_branch(branch, block)

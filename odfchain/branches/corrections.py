@@ -1,0 +1,645 @@
+"""Corrections: some columns of some rows, by their key, as a block of changes.
+
+Any root dataset whose rows have a primary key can be corrected, also one that is polled or takes full lists
+only. What is not named stays as it is, the event time too. Nothing is recorded for values that are there
+already. Only the rows that are named are looked up.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+from pyarrow import types as t
+
+from odfchain.branches.branches import BlockGraph
+from odfchain.branches.conflict_file import UNDECIDED, Resolution, check_decided, read_resolution
+from odfchain.branches.diff import Trust
+from odfchain.branches.executor import Engine
+from odfchain.branches.foreign_keys import ForeignKeys, references_of
+from odfchain.branches.key_lookup import rows_of_keys
+from odfchain.branches.merge_bases import MergeInput
+from odfchain.branches.merging import Sides, compute_merge
+from odfchain.branches.recording import ChangeOutcome, stage_changes, write_batches
+from odfchain.branches.row_diff import (
+    RowDiff,
+    array_of,
+    changed,
+    either,
+    key_columns,
+    key_text,
+    rows_of_changes,
+    tree_of,
+)
+from odfchain.errors import (
+    BadInputError,
+    GuardError,
+    NothingToCommitError,
+    OversizedInputError,
+    PointNotFoundError,
+    UsageError,
+)
+from odfchain.odf.arrow_schema import nullable, slice_schema
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import AddData
+from odfchain.odf.identity import Multihash
+from odfchain.odf.row_hash import Numbers
+from odfchain.odf.times import Timestamp
+from odfchain.slices.reader import fitted, open_parquet
+from odfchain.text import cut, first_line, one_line
+from odfchain.workspace.commit import CommitCheck, both
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import ALLOW_FUTURE, DatasetState
+from odfchain.workspace.merge_record import MergeMode, MergeRecord
+from odfchain.workspace.points import is_referenced
+
+# Files of corrections: the key and some columns of some rows, read strictly and without Spark.
+#
+# CSV, NDJSON and Parquet, by the name of the file. Values are those of the declared types or the file is
+# refused; what is wrong is named by file, row and column.
+#
+# - CSV: UTF-8 with or without a BOM, a header; commas, semicolons or tabs. A field that is empty is null,
+# `""`
+#   is the empty text.
+# - NDJSON: one object a line. What an object does not name is not changed, null is null.
+# - Parquet: columns are cast where nothing is lost.
+
+MOST_BYTES = 256 << 20
+"""Of a file of text, and of the rows of any file [bytes]."""
+FORMS = ("csv", "ndjson", "parquet")
+_SUFFIXES = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet"}
+_SEPARATORS = (",", ";", "\t")
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenRows:
+    """What a file says of some rows."""
+
+    file: str
+    rows: pa.Table
+    """The columns that the file has, with their declared types; null where nothing is given."""
+    given: dict[str, Numbers]
+    """For each column whether the file says something of it, row by row."""
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The columns that a file may have."""
+
+    data: pa.Schema
+    """Those of the dataset, but for offset, operation and system time."""
+    key: tuple[str, ...]
+    event_time: str
+    """The column of the event time: to leave it empty is to leave it as it is."""
+
+    def check(self, names: Sequence[str], file: str, row: int | None = None) -> None:
+        """Each is a column of the data, none comes twice, and the key is there.
+
+        Raises:
+            BadInputError: they are not.
+        """
+        for name in names:
+            if names.count(name) > 1:
+                raise BadInputError(f"column {one_line(name)!r} comes twice", file=file, row=row)
+            if name not in self.data.names:
+                raise BadInputError(
+                    f"there is no column {one_line(name)!r} in the dataset (it has "
+                    f"{', '.join(map(one_line, self.data.names))})",
+                    file=file,
+                    row=row,
+                )
+        if missing := [name for name in self.key if name not in names]:
+            raise BadInputError(
+                f"column {one_line(missing[0])!r} of the primary key is missing", file=file, row=row
+            )
+
+
+def read_given(path: Path, wanted: Wanted, form: str | None = None) -> GivenRows:
+    """The rows of a file; `form` is one of `FORMS`, else its name says which.
+
+    Raises:
+        UsageError: the name of the file does not say how it is to be read.
+        BadInputError: it is not such a file, or a value is not one of its column; names row and column.
+    """
+    form = form or _SUFFIXES.get(path.suffix.lower())
+    if form is None:
+        raise UsageError(f"{path}: corrections are read from .csv, .ndjson and .parquet")
+    if not path.is_file():
+        raise UsageError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+    readers: dict[str, Callable[[Path, Wanted], GivenRows]] = {
+        "csv": _csv, "ndjson": _ndjson, "parquet": _parquet,
+    }  # fmt: skip
+    if form != "parquet" and path.stat().st_size > MOST_BYTES:
+        raise _oversized(path)
+    found = readers[form](path, wanted)
+    _check_nulls(found, wanted)
+    return found
+
+
+def _oversized(path: Path) -> OversizedInputError:
+    return OversizedInputError(
+        f"it has more than {MOST_BYTES:,} bytes; corrections are held in memory",
+        file=str(path),
+        hint="split it into several files, or ingest it as a source of its own",
+    )
+
+
+# --- the three forms -------------------------------------------------------------------------------------
+
+
+def _csv(path: Path, wanted: Wanted) -> GivenRows:
+    torn: list[int] = []
+
+    def remember(row: pacsv.InvalidRow) -> str:
+        torn.append(row.number - 1)  # the header is counted
+        return "error"
+
+    try:
+        separator, names, filled = _header(path, wanted)
+        wanted.check(names, str(path))
+        if not filled:
+            none = pa.schema([wanted.data.field(name) for name in names]).empty_table()
+            return GivenRows(str(path), none, dict.fromkeys(names, np.zeros(0, dtype=bool)))
+        table = pacsv.read_csv(
+            path,
+            # in one block, because no value may be longer than one
+            pacsv.ReadOptions(use_threads=False, block_size=path.stat().st_size + 1),
+            pacsv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=remember),
+            pacsv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()),
+                strings_can_be_null=True,
+                null_values=[""],
+                quoted_strings_can_be_null=False,
+            ),
+        )
+    except UnicodeDecodeError:
+        raise BadInputError("it is not UTF-8", file=str(path)) from None
+    except (pa.ArrowException, csv.Error) as error:
+        row = torn[0] if torn else None
+        raise BadInputError(f"it is not CSV: {first_line(error)}", file=str(path), row=row) from None
+    columns = {}
+    for name in names:
+        field = wanted.data.field(name)
+        columns[name] = table.column(name).combine_chunks() if t.is_string(field.type) else _understood(
+            table.column(name).to_pylist(), field, str(path)
+        )  # fmt: skip
+    every = np.ones(table.num_rows, dtype=bool)
+    return GivenRows(str(path), pa.table(columns), dict.fromkeys(names, every))
+
+
+def _header(path: Path, wanted: Wanted) -> tuple[str, list[str], bool]:
+    """The separator, the names of the columns (as most of them are known), and whether rows follow."""
+    found = []
+    for separator in _SEPARATORS:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            names = next(csv.reader(stream, delimiter=separator), [])
+            found.append((separator, names, any(line.strip() for line in stream)))
+    return max(found, key=lambda header: len(set(header[1]).intersection(wanted.data.names)))
+
+
+class _Digits(float):
+    """A number as it was written."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _digits(text: str) -> _Digits:
+    number = _Digits(text)
+    number.text = text
+    return number
+
+
+def _ndjson(path: Path, wanted: Wanted) -> GivenRows:
+    rows: list[dict[str, Any]] = []
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise BadInputError("it is not UTF-8", file=str(path)) from None
+    for line in text.split("\n"):
+        if not line.strip():
+            continue
+        number = len(rows) + 1
+        try:
+            row = json.loads(
+                line, parse_float=_digits, parse_constant=_no_constant, object_pairs_hook=_each_once
+            )
+        except (ValueError, RecursionError) as error:
+            message = f"it is not JSON: {one_line(str(error))}"
+            raise BadInputError(message, file=str(path), row=number) from None
+        if not isinstance(row, dict):
+            raise BadInputError("it is not an object", file=str(path), row=number)
+        wanted.check(list(row), str(path), number)
+        rows.append(row)
+    names = [name for name in wanted.data.names if name in wanted.key or any(name in row for row in rows)]
+    columns, given = {}, {}
+    for name in names:
+        given[name] = np.array([name in row for row in rows], dtype=bool)
+        trees = [row.get(name) for row in rows]
+        columns[name] = _understood(trees, wanted.data.field(name), str(path), json_types=True)
+    return GivenRows(str(path), pa.table(columns), given)
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name comes twice in one object")
+    return found
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f'{text} is not JSON; write "{text}"')
+
+
+def _parquet(path: Path, wanted: Wanted) -> GivenRows:
+    with open_parquet(path) as file:
+        names = file.schema_arrow.names
+        wanted.check(names, str(path))
+        batches, size = [], 0
+        for batch in file.batches():
+            size += batch.nbytes
+            if size > MOST_BYTES:
+                raise _oversized(path)
+            batches.append(batch)
+        table = pa.Table.from_batches(batches, file.schema_arrow)
+    columns = {}
+    for name in names:
+        field, column = wanted.data.field(name), table.column(name).combine_chunks()
+        columns[name] = _or_name_the_row(lambda part: part.cast(field.type), column, field, str(path))  # noqa: B023
+    every = np.ones(table.num_rows, dtype=bool)
+    return GivenRows(str(path), pa.table(columns), dict.fromkeys(names, every))
+
+
+# --- values ----------------------------------------------------------------------------------------------
+
+
+def _understood(trees: list[Any], field: pa.Field, file: str, *, json_types: bool = False) -> pa.Array:
+    """The values of a column from texts, or from JSON."""
+    if json_types and t.is_string(field.type):
+        for number, tree in enumerate(trees, 1):
+            if tree is not None and not isinstance(tree, str):
+                raise _wrong(field, file, number, f"{cut(json.dumps(tree), _SHOWN)} is not a text")
+    if not json_types and t.is_nested(field.type):
+        trees = [_nested(text, field, file, number) for number, text in enumerate(trees, 1)]
+    return _or_name_the_row(lambda part: array_of(part, field.type), trees, field, file)
+
+
+def _nested(text: str | None, field: pa.Field, file: str, number: int) -> Any:
+    try:
+        return None if text is None else json.loads(text, parse_float=_digits)
+    except (ValueError, RecursionError):
+        raise _wrong(field, file, number, f"{cut(text or '', _SHOWN)} is not JSON") from None
+
+
+def _or_name_the_row(make: Callable[[Any], pa.Array], values: Any, field: pa.Field, file: str) -> pa.Array:
+    """What `make` makes of all values; where it cannot, the first value that is to blame."""
+    try:
+        return make(values)
+    except (ValueError, pa.ArrowException):
+        low, high = 0, len(values)
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                make(values[low:middle])
+                low = middle
+            except (ValueError, pa.ArrowException):
+                high = middle
+        value = values[low]
+        shown = value.as_py() if isinstance(value, pa.Scalar) else value
+        raise _wrong(
+            field, file, low + 1, f"{cut(str(shown), _SHOWN)} is not a value of type {field.type}"
+        ) from None
+
+
+def _wrong(field: pa.Field, file: str, row: int, problem: str) -> BadInputError:
+    return BadInputError(f"column `{one_line(field.name)}`: {one_line(problem)}", file=file, row=row)
+
+
+def _check_nulls(found: GivenRows, wanted: Wanted) -> None:
+    """A key is not of nulls alone, and a required column is not set to null."""
+    nameless = np.all([found.rows.column(name).is_null().to_numpy() for name in wanted.key], axis=0)
+    if nameless.any():
+        raise BadInputError(
+            f"the primary key ({', '.join(wanted.key)}) is null",
+            file=found.file,
+            row=int(nameless.argmax()) + 1,
+        )
+    for name in found.rows.column_names:
+        field = wanted.data.field(name)
+        null = found.given[name] & found.rows.column(name).is_null().to_numpy()
+        free = field.nullable or (name == wanted.event_time and name not in wanted.key)
+        if not free and null.any():
+            raise _wrong(field, found.file, int(null.argmax()) + 1, "it cannot be null")
+
+
+def check_distinct(files: Sequence[GivenRows], wanted: Wanted) -> None:
+    """No key comes twice in all files together.
+
+    Raises:
+        BadInputError: one does; names both rows.
+    """
+    keys = pa.concat_tables([key_columns(each.rows, wanted.key) for each in files])
+    numbered = keys.append_column("row", pa.array(np.arange(keys.num_rows)))
+    grouped = numbered.group_by(keys.column_names, use_threads=False).aggregate(
+        [("row", "min"), ("row", "max")]
+    )
+    first, last = (grouped.column(f"row_{how}").to_numpy() for how in ("min", "max"))
+    if not (twice := first < last).any():
+        return
+    at = int(np.flatnonzero(twice)[np.argmin(last[twice])])
+    places = [place(files, int(number[at])) for number in (first, last)]
+    (there, row), (here, again) = places
+    where = f"row {row + 1:,}" if there is here else f"{there.file}, row {row + 1:,}"
+    raise BadInputError(
+        f"{key_text(here.rows.select(wanted.key), again)} comes twice: also in {where}",
+        file=here.file,
+        row=again + 1,
+    )
+
+
+def place(files: Sequence[GivenRows], number: int) -> tuple[GivenRows, int]:
+    """The file and the row in it of a row of all of them."""
+    for each in files:
+        if number < len(each):
+            return each, number
+        number -= len(each)
+    raise AssertionError("unreachable")
+
+
+ALLOW_NEW = "--allow-new"
+_SHOWN_CORRECTIONS = 5
+"""Keys that a message names [count]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrections:
+    """What is asked for."""
+
+    files: tuple[Path, ...] = ()
+    """Keys, and the columns to change."""
+    remove: tuple[Path, ...] = ()
+    """Keys whose rows are taken back; other columns are not looked at."""
+    allow_new: bool = False
+    """Whether keys that are not recorded are added."""
+    form: str | None = None
+    """One of `correction_files.FORMS`; by default the names of the files say it."""
+    system_time: Timestamp | None = None
+
+
+def correct(
+    dataset: DatasetFiles,
+    corrections: Corrections,
+    *,
+    bound: Callable[[Timestamp], Timestamp | None] = lambda _: None,
+    check: CommitCheck | None = None,
+) -> ChangeOutcome:
+    """Commit corrections on the reference that the dataset is opened on, if anything differs.
+
+    The watermark stays within `bound`, given the system time.
+
+    Raises:
+        UsageError: it is derivative, has no rows or no primary key, or no file is given.
+    """
+    state = DatasetState.read(dataset.chain)
+    wanted = _wanted(dataset, state)
+    files = [read_given(path, wanted, corrections.form) for path in corrections.files]
+    gone = [_keys_only(read_given(path, wanted, corrections.form), wanted) for path in corrections.remove]
+    if not files and not gone:
+        raise UsageError("name the files of corrections, or --remove a file of keys")
+    check_distinct([*files, *gone], wanted)
+    system_time = state.next_system_time(corrections.system_time)
+    _check_future(files, wanted.event_time, bound(system_time))
+    diff = _diff(dataset, state, wanted, files, gone, system_time, allow_new=corrections.allow_new)
+    with dataset.staging() as staging:
+        try:
+            recorded = stage_changes(
+                dataset, state, rows_of_changes(diff, state.vocabulary), staging=staging,
+                system_time=system_time, bound=bound(system_time),
+            )  # fmt: skip
+        except NothingToCommitError:
+            return ChangeOutcome.nothing(state)
+        return recorded.committed(dataset, state, system_time, check)
+
+
+def _wanted(dataset: DatasetFiles, state: DatasetState) -> Wanted:
+    if state.seed.dataset_kind is not DatasetKind.ROOT:
+        raise UsageError(
+            f"{dataset.alias} is a derivative dataset: its data are computed",
+            hint="correct the inputs that it is computed from",
+        )
+    schema = state.schema
+    if schema is None:
+        raise UsageError(f"{dataset.alias} has no rows yet, so there is nothing to correct")
+    if not state.primary_key:
+        raise UsageError(
+            f"{dataset.alias} has no primary key, so nothing says which row a correction is of",
+            hint="a merge strategy with a key, or `primaryKey` in CONSTRAINTS.yaml, gives it one",
+        )
+    *system, time = state.vocabulary.columns
+    columns = pa.schema([field for field in slice_schema(schema) if field.name not in system])
+    return Wanted(columns, state.primary_key, time)
+
+
+def _keys_only(given: GivenRows, wanted: Wanted) -> GivenRows:
+    return GivenRows(given.file, given.rows.select(list(wanted.key)), {})
+
+
+def _diff(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    wanted: Wanted,
+    files: Sequence[GivenRows],
+    gone: Sequence[GivenRows],
+    system_time: Timestamp,
+    *,
+    allow_new: bool,
+) -> RowDiff:
+    """From the recorded rows to the corrected ones."""
+    every = [*files, *gone]
+    columns = nullable(wanted.data)
+    values = pa.concat_tables([fitted(each.rows, columns) for each in every])
+    before, had = rows_of_keys(dataset, state, values, wanted.key, columns)
+    stays = np.arange(values.num_rows) < sum(map(len, files))
+    _check_known(dataset, every, had, stays, wanted, allow_new=allow_new)
+    new = stays & ~had
+    after = before
+    for index, column in enumerate(columns):
+        said = values.column(column.name)
+        given = np.concatenate([each.given.get(column.name, np.zeros(len(each), bool)) for each in every])
+        if column.name == wanted.event_time:
+            now = pa.scalar(system_time.epoch_ms, pa.int64()).cast(pa.timestamp("ms", "UTC"))
+            given &= said.is_valid().to_numpy()  # a missing event time is never a change
+            said = said.fill_null(now.cast(column.type))
+        if column.name in wanted.key:
+            given = np.zeros(len(had), bool)  # 0.0 and -0.0 are one key: what is recorded stays
+        chosen = either(given | new, pa.table([said], [column.name]), before.select([column.name]))
+        after = after.set_column(index, column, chosen.column(0))
+    _check_whole(after, every, new, wanted)
+    diff = RowDiff(wanted.key, before, had, after, stays, key_columns(values, wanted.key))
+    return diff.only(changed(diff))
+
+
+def _check_future(files: Sequence[GivenRows], name: str, bound: Timestamp | None) -> None:
+    """No event time that a file gives lies later than is believed."""
+    if bound is None:
+        return
+    for each in files:
+        if name not in each.rows.column_names:
+            continue
+        times = each.rows.column(name).cast(pa.timestamp("ms", "UTC"), safe=False)
+        late = pc.fill_null(pc.greater(times.cast(pa.int64()), bound.epoch_ms), False).to_numpy()
+        if late.any():
+            row = int(late.argmax())
+            time = tree_of(each.rows.column(name)[row])
+            raise GuardError(
+                f"{each.file}: row {row + 1:,}: the event time {time} is later than {bound}, the latest that "
+                "is taken without asking",
+                flag=ALLOW_FUTURE,
+            )
+
+
+def _check_known(
+    dataset: DatasetFiles,
+    files: Sequence[GivenRows],
+    had: Numbers,
+    stays: Numbers,
+    wanted: Wanted,
+    *,
+    allow_new: bool,
+) -> None:
+    """What is removed is recorded, and so is what is corrected, unless new rows are allowed."""
+    for unknown, removing in ((~had & ~stays, True), (~had & stays, False)):
+        if not unknown.any() or (not removing and allow_new):
+            continue
+        at = np.flatnonzero(unknown)
+        places = [place(files, number) for number in at[:_SHOWN_CORRECTIONS]]
+        named = [key_text(each.rows.select(wanted.key), row) for each, row in places]
+        keys = "1 key is" if len(at) == 1 else f"{len(at):,} keys are"
+        more = ", …" if len(at) > _SHOWN_CORRECTIONS else ""
+        problem = f"{keys} not recorded in {dataset.alias}: {'; '.join(named)}{more}"
+        first = place(files, int(at[0]))[0].file
+        if removing:
+            raise BadInputError(f"{problem}; only what is there can be removed", file=first)
+        raise GuardError(f"{first}: {problem}", flag=ALLOW_NEW)
+
+
+def _check_whole(after: pa.Table, files: Sequence[GivenRows], new: Numbers, wanted: Wanted) -> None:
+    """New rows have a value in each required column."""
+    for column in wanted.data:
+        missing = new & after.column(column.name).is_null().to_numpy()
+        if not column.nullable and column.name not in wanted.key and missing.any():
+            given, row = place(files, int(missing.argmax()))
+            raise BadInputError(
+                f"column `{one_line(column.name)}`: a new row needs a value", file=given.file, row=row + 1
+            )
+
+
+# Taking one block of data back, whatever came after it.
+#
+# It is a merge, by the same rules: the base is the state after the block, theirs is the state before it,
+# and
+# ours is the present one. So what nobody changed since becomes what it was, and what somebody changed is in
+# conflict. The merge record has the mode `revert`, and is no edge of the graph of blocks (RFC-036).
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevertRequest:
+    """Which block is taken back, and how."""
+
+    block: Multihash
+    resolve: Resolution | Path = UNDECIDED
+    message: str = ""
+    system_time: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevertMeans:
+    """What a revert needs of those who call it."""
+
+    engine: Engine
+    trusted: Trust
+    bound: Callable[[Timestamp], Timestamp | None]
+    """The latest event time that is believed at a system time."""
+    check: ForeignKeys
+    guard: CommitCheck
+    """What else is checked of the rows."""
+
+
+def revert(dataset: DatasetFiles, request: RevertRequest, means: RevertMeans) -> ChangeOutcome:
+    """Commit the inverse of a block's changes on the reference that the dataset is opened on.
+
+    Nothing is committed where all that it changed is as it was before.
+    """
+    state = DatasetState.read(dataset.chain)
+    before = _before(dataset, state, request.block)
+    graph = BlockGraph(dataset)
+    asked = MergeInput.between(graph, (request.block,), state.head, before)
+    sides = Sides.of(graph, state.head, before, asked)
+    resolution = read_resolution(request.resolve, sides.columns.data, sides.key)
+    system_time = state.next_system_time(request.system_time)
+    with dataset.staging() as staging:
+        found = compute_merge(
+            sides, trusted=means.trusted, engine=means.engine, folder=staging, resolution=resolution
+        )
+        how, conflicts = check_decided(found.notes.lines, resolution, sides.key).recorded
+        facts = write_batches(state, found.computed.batches(), state.schema, system_time, staging)
+        if facts is None:
+            return ChangeOutcome.nothing(state)
+        references = references_of(means.check.find, dataset, state)
+        record = MergeRecord(
+            base=asked.bases,
+            source=before,
+            source_ref=dataset.ref,
+            target=state.head,
+            mode=MergeMode.REVERT,
+            resolution=how,
+            conflicts=conflicts,
+            references=references,
+            message=request.message,
+        )
+        recorded = stage_changes(
+            dataset, state, facts, staging=staging, system_time=system_time, record=record,
+            bound=means.bound(system_time),
+        )  # fmt: skip
+        check = dataclasses.replace(means.check, references=references)
+        return recorded.committed(dataset, state, system_time, both(check, means.guard))
+
+
+def _before(dataset: DatasetFiles, state: DatasetState, block: Multihash) -> Multihash:
+    """The block before one that can be taken back."""
+    if state.seed.dataset_kind is not DatasetKind.ROOT:
+        raise UsageError(
+            f"{dataset.alias} is a derivative dataset: its data are computed",
+            hint="revert a block of the inputs that it is computed from",
+        )
+    if not is_referenced(dataset, block, head=state.head):
+        raise PointNotFoundError(
+            f"{dataset.label} does not have block {block}, so there is nothing to take back",
+            hint=f"`odfchain log {dataset.label}` lists its blocks",
+        )
+    found = dataset.chain.get(block)
+    if not isinstance(found.event, AddData) or found.event.new_data is None or found.prev_block_hash is None:
+        raise UsageError(
+            f"{dataset.label}: block {found.sequence_number:,} ({found.event.KIND}) has no data to take back",
+            hint=f"`odfchain log {dataset.label}` lists the blocks that have",
+        )
+    if not state.primary_key:
+        raise UsageError(
+            f"{dataset.alias} has no primary key, so nothing says which rows came after those of the block"
+        )
+    return found.prev_block_hash

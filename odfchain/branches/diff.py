@@ -1,0 +1,277 @@
+"""What lies between two points of a dataset, row by row, read from the slices after their fork alone.
+
+From state A to state B: a key that only one side touched since the fork is at the other as the fork had it,
+and the side that touched it says itself what that was. Without a primary key a diff is the rows that each
+side added. Source: RFC-036.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+
+from odfchain.branches.branches import BlockGraph
+from odfchain.branches.executor import Engine, KeyResult, compute
+from odfchain.branches.intervals import Interval, MergedColumns, read_rows
+from odfchain.branches.merge_bases import MergeInput, changes_of_source
+from odfchain.branches.row_diff import RowDiff, between, net_of, order_of, same_cells
+from odfchain.errors import SchemaError
+from odfchain.odf.identity import Multihash
+from odfchain.odf.row_hash import Numbers
+from odfchain.slices.state import takes_back
+from odfchain.text import one_line
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+
+CHANGE, FROM, TO, COLUMNS = "change", "from", "to", "columns"
+"""What a table of changes has after the columns of the key."""
+
+Trust = Callable[[DatasetFiles, Multihash, Multihash], bool]
+"""Whether the blocks after one, up to another, were made or verified here."""
+
+
+class Change(Enum):
+    """What happens to a row on the way from one state to another."""
+
+    INSERTED = "inserted"
+    CHANGED = "changed"
+    REMOVED = "removed"
+
+
+_INSERTED, _CHANGED, _REMOVED = (change.value for change in Change)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Diff:
+    """The rows that differ between two points of a dataset."""
+
+    a: Multihash
+    b: Multihash
+    fork: Multihash
+    """The last block that the chains of both have in common."""
+    key: tuple[str, ...]
+    """What tells rows apart; nothing where the dataset has no primary key."""
+    changes: pa.Table
+    """In order of key: the columns of the key, then `change`, `from` and `to` (structs of the other columns,
+    null where there is no row), and `columns`: the names of those that changed."""
+    base: int
+    """The number of the block that the two are counted from: their fork, or A, where that is a merge base."""
+    ahead: int
+    """Blocks of B's chain that A (or the head, whose merge base A is) neither has nor has merged."""
+    behind: int
+    """Blocks of the other chain that B neither has nor has merged."""
+    on_trust: bool = False
+    """Whether blocks of others say themselves what was before them: slices of that are not in this copy."""
+
+    @property
+    def counts(self) -> dict[Change, int]:
+        """Rows by what happens to them; every kind is there."""
+        found = self.changes.column(len(self.key)).value_counts().to_pylist()
+        numbers = {item["values"]: int(item["counts"]) for item in found}
+        return {change: numbers.get(change.value, 0) for change in Change}
+
+    @property
+    def changed_columns(self) -> dict[str, int]:
+        """In how many rows each column changed, of those that did, in order of columns."""
+        found = self.changes.column(len(self.key) + 3).combine_chunks().flatten().value_counts()
+        numbers = {item["values"]: int(item["counts"]) for item in found.to_pylist()}
+        return {name: numbers[name] for name in self.changes.schema.field(-2).type.names if name in numbers}
+
+
+def diff(
+    one: DatasetFiles, other: DatasetFiles, *, graph: BlockGraph, trusted: Trust, engine: Engine
+) -> Diff:
+    """From the state at the head of a dataset to that of the same one opened at another point.
+
+    No slice at or before their fork is opened, unless a touched key has to be looked up there
+    (`odfchain.branches.intervals`).
+    """
+    ends = _Ends.of(graph, one, other)
+    fork = graph.fork(*ends.heads)
+    return ends.diff([(fork, head) for head in ends.heads], _between, trusted, engine, since=fork)
+
+
+def diff_since_base(
+    head: DatasetFiles, other: DatasetFiles, *, graph: BlockGraph, trusted: Trust, engine: Engine
+) -> Diff:
+    """What another point has changed since its merge base with the head: what a merge would bring.
+
+    Where several bases are the best (two branches have merged each other), since what these merge into; and
+    without a primary key, since the newest of them. Errors as `diff`.
+    """
+    ends = _Ends.of(graph, head, other)
+    asked = MergeInput.of(graph, *ends.heads)
+    base, end = asked.bases[-1], ends.heads[1]
+    if asked.base.more and ends.key:
+        way = functools.partial(changes_of_source, asked=asked, event_time=ends.view.names.event_time_column)
+        return ends.diff(asked.intervals, way, trusted, engine, a=base, since=base)
+    fork = graph.fork(base, end)
+    return ends.diff([(fork, base), (fork, end)], _between, trusted, engine, a=base, since=base)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Two points of a dataset, and in which columns and by which key they are compared."""
+
+    graph: BlockGraph
+    heads: tuple[Multihash, Multihash]
+    files: DatasetFiles
+    key: tuple[str, ...]
+    view: MergedColumns
+
+    @classmethod
+    def of(cls, graph: BlockGraph, one: DatasetFiles, other: DatasetFiles) -> _Ends:
+        states = [DatasetState.read(side.chain) for side in (one, other)]
+        heads, view = (states[0].head, states[1].head), MergedColumns.of(*states)
+        # before there is a schema there are no rows
+        return cls(graph, heads, one, common_key(states) if view.declared is not None else (), view)
+
+    def diff(
+        self,
+        parts: Sequence[tuple[Multihash, Multihash]],
+        way: Callable[..., RowDiff],
+        trusted: Trust,
+        engine: Engine,
+        *,
+        since: Multihash,
+        a: Multihash | None = None,
+    ) -> Diff:
+        """What `way` makes of the rows of these intervals."""
+        (one, other), graph = self.heads, self.graph
+        sides = []
+        for after, upto in parts:
+            files = graph.files_of(upto)
+            sides.append(Interval.of(files, after, upto, trusted=trusted(files, after, upto)))
+        if self.key:
+            function = functools.partial(_of_keys, key=self.key, way=way)
+            with self.files.staging() as folder:
+                changes = compute(sides, self.view, self.key, function, engine=engine, folder=folder).rows()
+        else:
+            changes = _of_rows([read_rows(side, self.view) for side in sides])
+        return Diff(
+            a or one, other, graph.fork(a or one, other), self.key, changes,
+            base=graph.number(since),
+            ahead=graph.number(other) - graph.number(graph.newest_reached(other, one)),
+            behind=graph.number(one) - graph.number(graph.newest_reached(one, other)),
+        )  # fmt: skip
+
+
+def read_changes(
+    one: tuple[DatasetFiles, DatasetState],
+    other: tuple[DatasetFiles, DatasetState],
+    *,
+    graph: BlockGraph,
+    trusted: Trust,
+) -> pa.Table:
+    """As `Diff.changes`, between two states of a dataset, computed in this process; errors as `diff`."""
+    states = [state for _, state in (one, other)]
+    fork = graph.fork(*(state.head for state in states))
+    key, view = common_key(states), MergedColumns.of(*states)
+    rows = [
+        read_rows(Interval.of(side, fork, state.head, trusted=trusted(side, fork, state.head)), view, key)
+        for side, state in (one, other)
+    ]
+    return changes_of(_between(rows, key)) if key else _of_rows(rows)
+
+
+def schema_of_changes(*states: DatasetState) -> tuple[tuple[str, ...], pa.Schema]:
+    """(the primary key, the columns of a table of changes between states; none where they have no data)."""
+    key, view = common_key(states), MergedColumns.of(*states)
+    if view.declared is None:
+        return key, pa.schema([])
+    rows = [view.rows.empty_table()] * len(states)
+    table = changes_of(_between(rows, key)) if key else _of_rows(rows)
+    return key, table.schema
+
+
+def common_key(states: Sequence[DatasetState]) -> tuple[str, ...]:
+    """The primary key that heads agree on, as the first of them has it; heads without data have none.
+
+    Raises:
+        SchemaError: they have different ones.
+    """
+    keys = [state.primary_key for state in states if state.last_offset is not None]
+    keys = keys or [state.primary_key for state in states]
+    if len({frozenset(key) for key in keys}) > 1:
+        listed = " and ".join(one_line(", ".join(key)) or "none" for key in keys)
+        raise SchemaError(
+            f"the two sides have different primary keys: {listed}",
+            hint="records of one cannot be told to be those of the other",
+        )
+    return keys[0]
+
+
+def _between(tables: Sequence[pa.Table], key: tuple[str, ...]) -> RowDiff:
+    """From what the first interval leads to, to what the second one does."""
+    one, other = (
+        net_of(rows.column(1).to_numpy(), rows.select(range(2, rows.num_columns)), key) for rows in tables
+    )
+    return between(one, other)
+
+
+def _of_keys(tables: Sequence[pa.Table], key: tuple[str, ...], way: Callable[..., RowDiff]) -> KeyResult:
+    """The changes of all rows of some keys."""
+    return KeyResult(changes_of(way(tables, key=key)))
+
+
+def changes_of(found: RowDiff) -> pa.Table:
+    """Changed rows as a table for people, as `Diff.changes`."""
+    return table_of_changes(found.only(order_of(found.rows_of_keys(), found.key)))
+
+
+def table_of_changes(found: RowDiff) -> pa.Table:
+    """As `changes_of`, in the given order."""
+    key, keys = found.key, found.rows_of_keys()
+    others = [name for name in found.schema.names if name not in key]
+    both = found.had & found.has
+    differs = np.zeros((len(found), len(others)), dtype=bool)
+    for place, name in enumerate(others):
+        differs[:, place] = both & ~same_cells(found.before.column(name), found.after.column(name))
+    names = pa.array(others, pa.string()).take(pa.array(np.nonzero(differs)[1]))
+    starts = np.concatenate([[0], np.cumsum(differs.sum(axis=1))]).astype(np.int32)
+    changes = np.where(both, _CHANGED, np.where(found.has, _INSERTED, _REMOVED))
+    return _table(
+        keys,
+        pa.array(changes, pa.string()),
+        _structs(found.before.select(others), found.had),
+        _structs(found.after.select(others), found.has),
+        pa.ListArray.from_arrays(pa.array(starts), names),
+    )
+
+
+def _of_rows(sides: Sequence[pa.Table]) -> pa.Table:
+    """Without a key: the rows that A has and B lacks, then those of B, in their order."""
+    rows = pa.concat_tables(sides)
+    of_b = np.repeat([False, True], [side.num_rows for side in sides])
+    # what one side took back the other one still has
+    gained = of_b != takes_back(rows.column(1).to_numpy())
+    return rows_changed(rows.select(range(2, rows.num_columns)), gained)
+
+
+def rows_changed(data: pa.Table, gained: Numbers) -> pa.Table:
+    """Rows without a key that are gained, or else lost, as `Diff.changes`."""
+    return _table(
+        data.select([]),
+        pa.array(np.where(gained, _INSERTED, _REMOVED), pa.string()),
+        _structs(data, ~gained),
+        _structs(data, gained),
+        pa.array([[]] * len(gained), pa.list_(pa.string())),
+    )
+
+
+def _table(keys: pa.Table, *columns: pa.Array) -> pa.Table:
+    return pa.table([*keys.columns, *columns], [*keys.column_names, CHANGE, FROM, TO, COLUMNS])
+
+
+def _structs(rows: pa.Table, there: Numbers) -> pa.Array:
+    """Rows as one column, null where they are not there."""
+    kind = pa.struct(list(rows.schema))
+    if not rows.num_columns:
+        return pa.array([{} if present else None for present in there], kind)
+    columns = [pa.concat_arrays(c.chunks) if c.num_chunks else pa.array([], c.type) for c in rows.columns]
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=pa.array(~there))

@@ -1,0 +1,666 @@
+"""Foreign keys at a commit: what the new rows refer to is there, and nobody refers to what they take back.
+
+    rows that come       their values against the keys of the dataset that they refer to
+    rows that go         their keys against the datasets of this workspace that refer here
+    changesOf            a text BLOCK#OFFSET: the block is stored, and a change ends at the offset
+
+A dataset on a branch is checked against others on their branch of the same name, or on their head. Only keys
+are read, and only as many slices as it takes. Source: RFC-037.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import datetime as dt
+import functools
+import io
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from odfchain.branches.key_lookup import (
+    TAKEN_BACK,
+    KeyRows,
+    WantedKeys,
+    in_force_of,
+    key_rows,
+    key_schema,
+    newest_of,
+    takes_any_back,
+)
+from odfchain.branches.row_history import are_changes
+from odfchain.errors import (
+    BadInputError,
+    DatasetNotFoundError,
+    ForeignKeyError,
+    ObjectCorruptedError,
+    OdfchainError,
+    SchemaError,
+    SliceNotFoundError,
+    UsageError,
+)
+from odfchain.odf import events as ev
+from odfchain.odf.arrow_schema import schema_of_event, slice_schema
+from odfchain.odf.enums import DatasetKind, OperationType
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.row_hash import Numbers
+from odfchain.odf.schema import DataSchema
+from odfchain.slices.state import SliceFile, in_force
+from odfchain.storage import fsio
+from odfchain.storage.local import HEAD
+from odfchain.text import counted, cut, first_line, one_line
+from odfchain.workspace.commit import StagedFile, slice_path
+from odfchain.workspace.constraint_rules import Columns, misfit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.declared_constraints import Constraints, ForeignKey, OnViolation, recorded_constraints
+from odfchain.workspace.points import branch_names
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+# Rows whose foreign keys nothing answers: as messages, and as a table for a file.
+#
+# Values are texts as people write them; several of them, and keys, are JSON.
+
+SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("dataset", "key", "columns", "value", "missing in", "origin")]
+)
+SHOWN = 20
+"""Rows that a message lists."""
+MOST_LISTED = 1_000_000
+"""Rows that are listed in all; the others are counted."""
+_SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Broken:
+    """The rows of one dataset that break one of its foreign keys."""
+
+    alias: str
+    columns: tuple[str, ...]
+    missing_in: str
+    """What does not have what they refer to, in words."""
+    count: int
+    rows: pa.Table
+    """The first of them, by `SCHEMA`."""
+    refused: bool
+    hint: str
+
+    @property
+    def message(self) -> str:
+        """How many rows, and what is wrong with them."""
+        columns = ", ".join(map(one_line, self.columns))
+        verb = "refers" if self.count == 1 else "refer"
+        return f"{counted(self.count, 'row')} of {self.alias} {verb} by {columns} to what {self.missing_in}"
+
+    @property
+    def lines(self) -> list[str]:
+        """The first rows for people."""
+        return [_line(row) for row in self.rows.slice(0, SHOWN).to_pylist()]
+
+
+def _line(row: dict[str, Any]) -> str:
+    names = json.loads(row["columns"])
+    values = json.loads(row["value"]) if len(names) > 1 else [row["value"]]
+    shown = ", ".join(
+        f"{one_line(name)} = {cut(one_line(str(value)), _SHOWN_CHARACTERS)}"
+        for name, value in zip(names, values, strict=True)
+    )
+    key = cut(one_line(row["key"]), 2 * _SHOWN_CHARACTERS)
+    return f"{shown}, in {key}{' (' + row['origin'] + ')' if row['origin'] else ''}"
+
+
+def refusal(found: Sequence[Broken]) -> ForeignKeyError:
+    """The error of rows that are refused."""
+    lines = [line for item in found for line in item.lines][:SHOWN]
+    left = sum(item.count for item in found) - len(lines)
+    lines += [f"… and {left:,} more"] if left > 0 else []
+    return ForeignKeyError(
+        f"{'; '.join(item.message for item in found)}; nothing was committed",
+        list(found),
+        excerpt=tuple(lines),
+        hint=found[0].hint,
+    )
+
+
+def notes_on(found: Sequence[Broken]) -> list[str]:
+    """What is said of rows that are committed all the same."""
+    notes = []
+    for item in found:
+        left = item.count - min(item.count, SHOWN)
+        listed = "; ".join(item.lines) + (f"; and {left:,} more" if left else "")
+        notes.append(f"{item.message}; they are reported only: {listed}")
+    return notes
+
+
+def texts_of(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
+    """Values as texts."""
+    return [None if value is None else _text(value) for value in column.to_pylist()]
+
+
+def _text(value: Any) -> str:
+    match value:
+        case str():
+            return value
+        case bytes():
+            return value.hex()
+        case bool():
+            return str(value).lower()
+        case dt.datetime():
+            text = value.astimezone(dt.UTC).isoformat() if value.tzinfo else value.isoformat()
+            return text.replace("+00:00", "Z")
+        case list() | dict():
+            return json.dumps(value, ensure_ascii=False, default=_text)
+    return str(value)
+
+
+def rows_table(
+    alias: str,
+    key: Sequence[tuple[str, Sequence[str | None]]],
+    columns: Sequence[str],
+    values: Sequence[Sequence[str | None]],
+    missing_in: str,
+    origins: Sequence[str],
+) -> pa.Table:
+    """Rows by `SCHEMA`, of columns of texts."""
+    names = [name for name, _ in key]
+    keys = [
+        json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
+        for row in zip(*(column for _, column in key), strict=True)
+    ]
+    several = len(columns) > 1
+    texts = [
+        json.dumps(list(row), ensure_ascii=False) if several else row[0] for row in zip(*values, strict=True)
+    ]
+    count = len(texts)
+    listed = json.dumps(list(columns), ensure_ascii=False)
+    data = [[alias] * count, keys, [listed] * count, texts, [missing_in] * count, list(origins)]
+    return pa.table([pa.array(item, pa.string()) for item in data], schema=SCHEMA)
+
+
+def write_violations(found: Iterable[Broken], path: Path) -> None:
+    """Durably write the rows to a `.csv` or `.ndjson` file; without any it has none."""
+    check_ending(path)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    as_csv = path.suffix == ".csv"
+    if as_csv:
+        writer.writerow(SCHEMA.names)
+    for item in found:
+        for row in item.rows.to_pylist():
+            if as_csv:
+                writer.writerow(row.values())
+            else:
+                text.write(json.dumps(row, ensure_ascii=False) + "\n")
+    fsio.replace_file(path, text.getvalue().encode())
+
+
+def check_ending(path: Path) -> None:
+    """Nothing, where violations can be written to a file of this name.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    if path.suffix not in (".csv", ".ndjson"):
+        raise UsageError(f"{path}: violations are written as .csv or .ndjson")
+
+
+# The rows of a dataset whose foreign keys are judged: what is recorded, and what is about to be.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The rows of a dataset on a reference: those up to `state`, and new ones."""
+
+    dataset: DatasetFiles
+    columns: Columns
+    constraints: Constraints
+    state: DatasetState | None
+    new: tuple[SliceFile, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The alias, with the branch."""
+        return self.dataset.label
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The declared columns."""
+        return pa.schema([]) if self.columns.schema is None else slice_schema(self.columns.schema)
+
+    def files(self) -> list[SliceFile]:
+        """All slices, oldest first."""
+        refs = self.state.slices() if self.state is not None else ()
+        names = self.columns.vocabulary
+        return [*(_file(self.dataset, ref.slice, names) for ref in refs), *self.new]
+
+    @classmethod
+    def up_to(cls, dataset: DatasetFiles, state: DatasetState) -> Rows:
+        """All rows up to a head."""
+        return cls(dataset, Columns.of(state, str(dataset.alias)), state.constraints, state)
+
+    @classmethod
+    def after(cls, dataset: DatasetFiles, before: DatasetState | None, head: DatasetState) -> Rows:
+        """The rows up to `head`; those that `before` lacks (None: all) are new.
+
+        Errors as `up_to`, `files`.
+        """
+        rows = cls.up_to(dataset, head)
+        known = -1 if before is None else before.head_block.sequence_number
+        later = (ref for ref in head.slices() if ref.sequence_number > known)
+        new = tuple(_file(dataset, ref.slice, head.vocabulary) for ref in later)
+        return replace(rows, state=before, new=new)
+
+    def with_slice(self, item: SliceFile | None, schema: DataSchema | None) -> Rows:
+        """The same, and one more slice that is about to be committed."""
+        columns = replace(self.columns, schema=schema or self.columns.schema)
+        return replace(self, columns=columns, new=(*self.new, *([item] if item is not None else [])))
+
+    @classmethod
+    def committed(
+        cls,
+        dataset: DatasetFiles,
+        state: DatasetState,
+        events: Sequence[ev.MetadataEvent],
+        staged: Sequence[StagedFile],
+    ) -> Rows:
+        """The rows as they are when events are committed on top of a state. Errors as `up_to`, `files`."""
+        names, schema, declared = state.vocabulary, state.schema, None
+        paths = {item.physical_hash: functools.partial(slice_path, dataset, item) for item in staged}
+        new = []
+        for event in events:
+            match event:
+                case ev.SetVocab():
+                    names = ev.DatasetVocabulary.from_event(event)
+                case ev.SetDataSchema():
+                    schema = schema_of_event(event.raw_arrow_schema, event.schema)
+                case ev.SetAttachments():
+                    declared = recorded_constraints(event)
+                case ev.AddData(new_data=data) | ev.ExecuteTransform(new_data=data) if data is not None:
+                    # nobody may want to look at rows that executors have put into the store
+                    known = paths.get(data.physical_hash)
+                    if known is None:
+                        new.append(_file(dataset, data, names))
+                    else:
+                        new.append(SliceFile(known, names, data.offset_interval))
+        declared = state.constraints if declared is None else declared
+        columns = Columns(str(dataset.alias), names, schema, state.merge_key or declared.primary_key)
+        return cls(dataset, columns, declared, state, tuple(new))
+
+
+def _file(dataset: DatasetFiles, item: ev.DataSlice, names: ev.DatasetVocabulary) -> SliceFile:
+    # not hashed: slices were checked when they came, and to hash them costs a multiple of reading their keys
+    path = dataset.data.path(item.physical_hash)
+    if not path.is_file():
+        raise SliceNotFoundError.of(dataset.alias, path)
+    return SliceFile(path, names, item.offset_interval)
+
+
+# The rows in force whose key is one of some wanted ones: found last, and only where there are any.
+
+_OLD, _NEW = OperationType.CORRECT_FROM.code, OperationType.CORRECT_TO.code
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Search:
+    """Whose rows are looked for, and by which columns."""
+
+    owner: Columns
+    """The dataset whose rows they are."""
+    columns: tuple[str, ...]
+    wanted: WantedKeys
+    bad: Numbers
+    """Which of the wanted keys count."""
+    missing_in: str
+    origin: Callable[[SliceFile], str] = lambda _: ""
+    changed_only: bool = False
+    """Leave out corrections that leave these columns as they were."""
+
+    def run(self, slices: Sequence[SliceFile]) -> tuple[int, pa.Table]:
+        """(how many rows in force after `slices` there are, the first of them as violations)."""
+        count, tables, kept = 0, [SCHEMA.empty_table()], None
+        for item in slices:
+            for rows, chosen in self._candidates(item):
+                if kept is None:
+                    kept = in_force(slices, self.owner.key)
+                offsets = rows.offsets
+                hit = chosen & np.isin(offsets, kept)
+                left = MOST_LISTED - count
+                count += int(hit.sum())
+                if left > 0 and hit.any():
+                    tables.append(self._table(rows, np.flatnonzero(hit)[:left], offsets, self.origin(item)))
+        return count, pa.concat_tables(tables)
+
+    def _candidates(self, item: SliceFile) -> Iterator[tuple[KeyRows, Numbers]]:
+        others = [*self.owner.key, item.vocabulary.offset_column]
+        before, said = -1, -1
+        for rows in key_rows(item, self.columns, self.wanted.schema, others):
+            numbers = self.wanted.numbers(rows.keys)
+            chosen = (numbers >= 0) & self.bad[numbers] & ~rows.back
+            if self.changed_only:
+                # the old half of a correction stands right before the new one
+                old = np.concatenate(([before], numbers[:-1]))
+                operations = np.concatenate(([said], rows.operations[:-1].astype(np.int64)))
+                chosen &= ~((rows.operations == _NEW) & (operations == _OLD) & (old == numbers))
+                before, said = int(numbers[-1]), int(rows.operations[-1])
+            if chosen.any():
+                yield rows, chosen
+
+    def _table(self, rows: KeyRows, at: Numbers, offsets: Numbers, origin: str) -> pa.Table:
+        batch, keys = rows.batch.take(pa.array(at)), rows.keys.take(pa.array(at))
+        key: list[tuple[str, Sequence[str | None]]] = [
+            (name, texts_of(batch.column(name)) if name in batch.schema.names else [None] * len(at))
+            for name in self.owner.key
+        ]
+        if not key:
+            key = [(self.owner.vocabulary.offset_column, [str(offset) for offset in offsets[at]])]
+        values = [texts_of(column) for column in keys.columns]
+        return rows_table(self.owner.name, key, self.columns, values, self.missing_in, [origin] * len(at))
+
+
+Find = Callable[[DatasetId], DatasetFiles | None]
+"""Finds a dataset; None where it is not here."""
+
+
+@dataclass(slots=True)
+class ForeignKeys:
+    """The check of a commit (`repo.commit.CommitCheck`); `found` is what it has found so far."""
+
+    find: Find
+    everyone: Callable[[], Iterable[DatasetFiles]] = tuple
+    """The datasets that may refer to the one that is judged."""
+    note: Callable[[str], None] = lambda _: None
+    references: Mapping[DatasetId, Multihash] = field(default_factory=dict)
+    """Blocks that are checked against; the others are the newest."""
+    merging: bool = False
+    """Whether new rows are somebody else's, so that it matters whose rows break a key."""
+    found: list[Broken] = field(default_factory=list)
+    pending: Mapping[DatasetId, Rows] = field(default_factory=dict)
+    """Datasets that are about to have other rows: they are judged as they will be."""
+
+    @classmethod
+    def of(
+        cls,
+        workspace: WorkspaceFiles,
+        note: Callable[[str], None] = lambda _: None,
+        *,
+        references: Mapping[DatasetId, Multihash] | None = None,
+        merging: bool = False,
+    ) -> ForeignKeys:
+        """The check against the datasets of a workspace."""
+        return cls(finder(workspace), workspace.datasets, note, references or {}, merging)
+
+    def __call__(
+        self,
+        dataset: DatasetFiles,
+        state: DatasetState,
+        events: Sequence[ev.MetadataEvent],
+        staged: Sequence[StagedFile],
+    ) -> None:
+        """Nothing, where the events may be committed on top of a state; what is only reported is noted."""
+        self.settle(Rows.committed(dataset, state, events, staged))
+
+    def settle(self, rows: Rows) -> None:
+        """As when it is called, for rows that are there; errors as there."""
+        found = self.judge(rows)
+        self.found += found
+        if any(item.refused for item in found):
+            raise refusal(found)
+        for text in notes_on(found):
+            self.note(text)
+
+    def settle_together(self) -> None:
+        """Nothing, where all that is pending may be committed; errors as when it is called."""
+        found = [broken for rows in self.pending.values() for broken in self.judge(rows)]
+        if any(item.refused for item in found):
+            self.found += found
+            raise refusal(found)
+
+    def judge(self, rows: Rows) -> list[Broken]:
+        """What the new rows would break; errors as when it is called."""
+        if not rows.new:
+            return []
+        with _readable(rows):
+            keys = rows.constraints.foreign_keys
+            own = (self._holds(key, rows, strict=_is_strict(key, rows)) for key in keys)
+            return [*(broken for broken in own if broken is not None), *self._referred_to(rows)]
+
+    def holds(self, key: ForeignKey, rows: Rows) -> Broken | None:
+        """The new rows that break a key; that it cannot be checked is noted."""
+        with _readable(rows):
+            return self._holds(key, rows, strict=False)
+
+    # --- rows that come ----------------------------------------------------------------------------
+
+    def _holds(self, key: ForeignKey, rows: Rows, *, strict: bool) -> Broken | None:
+        target = self._target(key, rows)
+        problem: OdfchainError | None = None
+        if target is None:
+            problem = DatasetNotFoundError(
+                f"{rows.name}: its foreign key {key} refers to {key.dataset}, which is not here",
+                hint="pull it, or add it again",
+            )
+        elif (why := cannot_refer(key, rows, target)) is not None:
+            problem = SchemaError(f"{rows.name}: its foreign key {key} does not hold: {why}")
+        if problem is not None and strict:
+            raise problem
+        if problem is not None:
+            self.note(f"{problem.message}; it was not checked")
+        if problem is not None or target is None:
+            return None
+        return self._changes(key, rows, target) if key.changes else self._missing(key, rows, target)
+
+    def _target(self, key: ForeignKey, rows: Rows) -> Rows | None:
+        if key.dataset == rows.dataset.id:
+            return rows
+        if (pending := self.pending.get(key.dataset)) is not None:
+            return pending
+        dataset = self.find(key.dataset)
+        if dataset is None:
+            return None
+        dataset = same_version(dataset, rows.dataset.ref)
+        return Rows.up_to(dataset, DatasetState.read(dataset.chain, self.references.get(key.dataset)))
+
+    def _missing(self, key: ForeignKey, rows: Rows, target: Rows) -> Broken | None:
+        wanted = said_by(rows, key.columns)
+        if not wanted.count:
+            return None
+        there = in_force_of(wanted, target.files(), target.columns.key)
+        if there.all():
+            return None
+        of_key = ", ".join(target.columns.key)
+        missing_in = f"{target.name} does not have as {of_key}"
+        return self._broken(
+            key, rows, wanted, ~there, missing_in, lambda: _where_it_is(wanted, ~there, target)
+        )
+
+    def _changes(self, key: ForeignKey, rows: Rows, target: Rows) -> Broken | None:
+        wanted = said_by(rows, key.columns)
+        good = are_changes(target.dataset, wanted.texts)
+        if good.all():
+            return None
+        alias = target.dataset.alias
+        hint = f"it is BLOCK#OFFSET, of the last row of a change; `odfchain log {alias}` lists the blocks"
+        return self._broken(key, rows, wanted, ~good, f"is no change of {alias}", lambda: hint)
+
+    def _broken(
+        self,
+        key: ForeignKey,
+        rows: Rows,
+        wanted: WantedKeys,
+        bad: Numbers,
+        missing_in: str,
+        hint: Callable[[], str],
+    ) -> Broken | None:
+        origin = "theirs" if self.merging else ""
+        search = Search(
+            rows.columns, key.columns, wanted, bad, missing_in,
+            lambda _: origin, changed_only=rows.state is not None,
+        )  # fmt: skip
+        count, listed = search.run(rows.new)
+        if not count:
+            return None
+        return Broken(rows.name, key.columns, missing_in, count, listed, _is_strict(key, rows), hint())
+
+    # --- rows that go ------------------------------------------------------------------------------
+
+    def _referred_to(self, rows: Rows) -> Iterator[Broken]:
+        if not rows.columns.key:
+            return
+        # slices that executors put into the store are brought only where somebody refers to the dataset
+        if all(item.is_here for item in rows.new) and not any(map(takes_any_back, rows.new)):
+            return
+        referring = list(self._children(rows))
+        if not referring or not any(map(takes_any_back, rows.new)):
+            return
+        schema = key_schema(rows.schema, rows.columns.key)
+        back = (
+            batch.keys.filter(pa.array(batch.back))
+            for item in rows.new
+            for batch in key_rows(item, rows.columns.key, schema)
+        )
+        wanted = WantedKeys.of(schema, back)
+        gone = newest_of(wanted, rows.new, rows.columns.key) == TAKEN_BACK
+        if not gone.any():
+            return
+        for child, key in referring:
+            if cannot_refer(key, child, rows) is not None:
+                continue  # said where its own rows come
+            new = {item.path for item in (*rows.new, *child.new)}
+            missing_in = f"{rows.name} would not have any more as {', '.join(rows.columns.key)}"
+            search = Search(
+                child.columns, key.columns, wanted, gone, missing_in,
+                functools.partial(_origin, new) if self.merging else lambda _: "",
+            )  # fmt: skip
+            count, listed = search.run(child.files())
+            if count:
+                strict = _is_strict(key, child) and rows.dataset.kind is DatasetKind.ROOT
+                hint = f"correct or retract these rows of {child.name} first"
+                yield Broken(child.name, key.columns, missing_in, count, listed, strict, hint)
+
+    def _children(self, rows: Rows) -> Iterator[tuple[Rows, ForeignKey]]:
+        """The datasets of this version that refer to one, itself included, each with its key that does."""
+        own, ref = rows.dataset.id, rows.dataset.ref
+        for key in rows.constraints.foreign_keys:
+            if key.dataset == own and not key.changes:
+                yield rows, key
+        for dataset in self.everyone():
+            try:
+                on = same_version(dataset, ref)
+                if on.ref != ref or on.chain.head() is None or dataset.id == own:
+                    continue
+                child = self.pending.get(dataset.id) or Rows.up_to(on, DatasetState.read(on.chain))
+            except OdfchainError:
+                continue  # it cannot be read, or what it declares is not understood: it refuses its own rows
+            for key in child.constraints.foreign_keys:
+                if key.dataset == own and not key.changes:
+                    yield child, key
+
+
+@contextlib.contextmanager
+def _readable(rows: Rows) -> Iterator[None]:
+    try:
+        yield
+    except BadInputError as error:
+        raise ObjectCorruptedError(
+            f"{error.file or rows.dataset.folder}: the slice cannot be read: {error.message}",
+            hint="`odfchain verify` says what else is wrong with it",
+        ) from None
+    except (pa.ArrowException, ValueError) as error:
+        raise ObjectCorruptedError(f"{rows.name}: keys cannot be compared: {first_line(error)}") from None
+
+
+def finder(workspace: WorkspaceFiles) -> Find:
+    """Finds the datasets of a workspace."""
+
+    def find(name: DatasetId) -> DatasetFiles | None:
+        try:
+            return workspace.dataset(name)
+        except DatasetNotFoundError:
+            return None
+
+    return find
+
+
+def same_version(dataset: DatasetFiles, ref: str) -> DatasetFiles:
+    """The dataset on its branch of this name, or else on its head."""
+    if ref != HEAD:
+        dataset.shared.branch(dataset.folder, ref)
+    found = dataset.on(ref)
+    return found if found.chain.head() is not None else dataset.on(HEAD)
+
+
+def references_of(find: Find, dataset: DatasetFiles, state: DatasetState) -> dict[DatasetId, Multihash]:
+    """The newest blocks of the datasets that the rows of one refer to, in its version; itself aside."""
+    found = {}
+    for key in state.constraints.foreign_keys:
+        target = find(key.dataset) if not key.changes and key.dataset != dataset.id else None
+        head = same_version(target, dataset.ref).chain.head() if target is not None else None
+        if head is not None:
+            found[key.dataset] = head
+    return found
+
+
+def referenced_first(datasets: Sequence[DatasetFiles]) -> list[DatasetFiles]:
+    """The datasets so that those that others refer to come first; otherwise the order stays."""
+    refers = {}
+    for dataset in datasets:
+        constraints = DatasetState.read(dataset.chain).constraints
+        refers[dataset.id] = {key.dataset for key in constraints.foreign_keys} - {dataset.id}
+    waiting, ordered = list(datasets), list[DatasetFiles]()
+    while waiting:
+        names = {dataset.id for dataset in waiting}
+        ready = [dataset for dataset in waiting if not refers[dataset.id] & names] or waiting
+        ordered += ready
+        waiting = [dataset for dataset in waiting if dataset not in ready]
+    return ordered
+
+
+def _origin(new: Collection[Path], item: SliceFile) -> str:
+    return "theirs" if item.path in new else "ours"
+
+
+def _is_strict(key: ForeignKey, rows: Rows) -> bool:
+    return key.on_violation is OnViolation.REFUSE and rows.dataset.kind is DatasetKind.ROOT
+
+
+def cannot_refer(key: ForeignKey, rows: Rows, target: Rows) -> str | None:
+    """Why no row can refer to a dataset by a key; None where some may."""
+    present = rows.schema.names
+    absent = next((name for name in key.columns if name not in present), None)
+    if absent is not None:
+        return f"there is no column `{absent}`"
+    return misfit(key, rows.columns, target.columns)
+
+
+def said_by(rows: Rows, columns: Sequence[str]) -> WantedKeys:
+    """The distinct values of columns in rows that are put in force."""
+    schema = key_schema(rows.schema, columns)
+    return WantedKeys.of(schema, (b.said for item in rows.new for b in key_rows(item, columns, schema)))
+
+
+def _where_it_is(wanted: WantedKeys, missing: Numbers, target: Rows) -> str:
+    """What to do, with the branch that has most of what is missing."""
+    alias, checked, most, best = target.dataset.alias, target.dataset.ref, 0, ""
+    for branch in [HEAD, *branch_names(target.dataset)]:
+        if branch == checked:
+            continue
+        try:
+            on = target.dataset.on(branch)
+            there = in_force_of(
+                wanted, Rows.up_to(on, DatasetState.read(on.chain)).files(), target.columns.key
+            )
+        except (OdfchainError, pa.ArrowException, ValueError):
+            continue
+        if (count := int((there & missing).sum())) > most:
+            most, best = count, branch
+    if not best:
+        return f"record them in {target.name} first"
+    some = "them" if most == int(missing.sum()) else f"{most:,} of them"
+    into = "" if checked == HEAD else f" --into {checked}"
+    return f"the branch {best} of {alias} has {some}: `odfchain merge {alias} {best}{into}` first"

@@ -1,0 +1,770 @@
+"""Merging one branch into another: planned as a value, committed as one transaction, or refused as a whole.
+
+    [events that are taken over] [SetDataSchema] AddData [AddData]
+
+The first AddData has the net changes and the merge record; without changes it has the record alone, so that
+the next base is later. The second one is there where the state of a polling source has to be in force again,
+or the source's watermark is later (RFC-036). Nothing is stored before everything is computed and decided; a
+target that moved meanwhile is merged into anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from odfchain.branches.branches import BlockGraph
+from odfchain.branches.conflict_file import (
+    UNDECIDED,
+    Decided,
+    Resolution,
+    check_decided,
+    lines_schema,
+    read_resolution,
+    resolve,
+)
+from odfchain.branches.diff import Trust, changes_of, common_key, rows_changed
+from odfchain.branches.executor import Computed, Engine, KeyResult, compute
+from odfchain.branches.foreign_keys import Rows, referenced_first, references_of
+from odfchain.branches.intervals import Interval, MergedColumns, interval_batches
+from odfchain.branches.merge_bases import MergedState, MergeInput, merge_tables
+from odfchain.branches.merge_values import MergeMeans, MergeOutcome, MergePlan, MergeRequest, MergeStatus
+from odfchain.branches.recording import stage_changes, write_batches
+from odfchain.branches.row_diff import net_of, rows_of_changes
+from odfchain.chain.chain import HashedBlock
+from odfchain.chain.index import MERGE
+from odfchain.errors import IngestError, UsageError
+from odfchain.odf.enums import DatasetKind, OperationType
+from odfchain.odf.events import (
+    AddData,
+    AddPushSource,
+    DatasetVocabulary,
+    DisablePollingSource,
+    DisablePushSource,
+    MetadataEvent,
+    SetAttachments,
+    SetInfo,
+    SetLicense,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+    SourceState,
+)
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.row_hash import PAIR, Numbers, hash_rows
+from odfchain.odf.sources import MergeStrategySnapshot
+from odfchain.odf.times import Timestamp
+from odfchain.progress import SILENT, Progress
+from odfchain.slices.state import SliceFile, takes_back
+from odfchain.slices.writer import SliceFacts
+from odfchain.text import one_line
+from odfchain.workspace.commit import StagedFile, both, on_the_newest_head
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import (
+    Granularity,
+    MergeMode,
+    MergeRecord,
+    is_merge_state,
+    understood_record,
+)
+from odfchain.workspace.points import OnBranch, opened_at
+
+# A merge as it is computed: which rows it writes, and which lines somebody has to decide.
+#
+# It is the same for whoever merges and for whoever checks a recorded merge: a pure function over the rows
+# of
+# the intervals, called by either engine (`odfchain.branches.executor`). Source: RFC-036.
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Two heads of a dataset that are merged, and in which columns and by which key."""
+
+    graph: BlockGraph
+    target: DatasetState
+    source: DatasetState
+    asked: MergeInput
+    key: tuple[str, ...]
+    """Nothing where rows have no primary key: then what the source added is appended."""
+    columns: MergedColumns
+
+    @classmethod
+    def of(cls, graph: BlockGraph, target: Multihash, source: Multihash, asked: MergeInput) -> Sides:
+        """What there is to know of two blocks before rows are read.
+
+        Raises:
+            UsageError: the dataset is a derivative, whose data are computed.
+        """
+        ours, theirs = (DatasetState.read(graph.files_of(block).chain, block) for block in (target, source))
+        if ours.seed.dataset_kind is not DatasetKind.ROOT:
+            raise UsageError(
+                "a derivative dataset is computed, never merged",
+                hint="publish a branch of it with --ff, or delete the branch and pull",
+            )
+        key, columns = common_key([ours, theirs]), MergedColumns.of(ours, theirs)
+        return cls(graph, ours, theirs, asked, key, columns)
+
+    def intervals(self, trusted: Trust) -> list[Interval]:
+        """What is to be read."""
+        found = []
+        for after, upto in self.asked.intervals:
+            files = self.graph.files_of(upto)
+            found.append(Interval.of(files, after, upto, trusted=trusted(files, after, upto)))
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MergeNotes:
+    """What is needed whole of a merge."""
+
+    lines: pa.Table
+    """The conflicts, line by line (`odfchain.branches.conflict_file`)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComputedMerge:
+    """The rows of a merge and its conflicts."""
+
+    computed: Computed
+    notes: MergeNotes
+
+
+def compute_merge(
+    sides: Sides,
+    *,
+    trusted: Trust,
+    engine: Engine,
+    folder: Path,
+    resolution: Resolution = UNDECIDED,
+    by_row: bool = False,
+) -> ComputedMerge:
+    """Merge two sides that have a primary key."""
+    function = functools.partial(
+        merge_part,
+        asked=sides.asked,
+        key=sides.key,
+        names=sides.columns.names,
+        resolution=resolution,
+        by_row=by_row,
+    )
+    computed = compute(
+        sides.intervals(trusted), sides.columns, sides.key, function, engine=engine, folder=folder
+    )
+    lines = [note.lines for note in computed.notes if isinstance(note, MergeNotes)]
+    return ComputedMerge(
+        computed, MergeNotes(pa.concat_tables([lines_schema(sides.key).empty_table(), *lines]))
+    )
+
+
+def merge_part(
+    tables: Sequence[pa.Table],
+    *,
+    asked: MergeInput,
+    key: tuple[str, ...],
+    names: DatasetVocabulary,
+    resolution: Resolution,
+    by_row: bool,
+) -> KeyResult:
+    """Merge all rows of some keys: the rows to be written, and what `MergeNotes` has."""
+    three_way = merge_tables(tables, asked, key, names.event_time_column, by_row=by_row)
+    resolved = resolve(three_way, resolution)
+    return KeyResult(rows_of_changes(resolved.changes, names), MergeNotes(resolved.lines))
+
+
+# What whoever merges should know: changes that do not come again, and corrections that will not last.
+
+
+def notes_on(graph: BlockGraph, target: DatasetState, source: Multihash) -> tuple[str, ...]:
+    """Notes on merging a block into a target."""
+    return (*_reverted(graph, target, source), *_polled(target))
+
+
+def _reverted(graph: BlockGraph, target: DatasetState, source: Multihash) -> Iterator[str]:
+    """Merges of what the source has that the target took back again, newest first."""
+    # what the source has and the target merged came after their fork
+    oldest = graph.number(graph.fork(target.head, source))
+    reverted: dict[Multihash, int] = {}
+    for block in target.chain.nearest_all(MERGE, head=target.head):
+        number = block.block.sequence_number
+        if number <= oldest:
+            return
+        record = understood_record(block.block.event)
+        if record is None:
+            continue
+        if record.mode is MergeMode.REVERT:
+            reverted[record.base[0]] = number
+            continue
+        merged = block.hash in reverted and graph.is_stored(record.source)
+        if merged and graph.is_ancestor(record.source, source):
+            yield (
+                f"block {number:,}, which merged {one_line(record.source_ref)}, was reverted by block "
+                f"{reverted[block.hash]:,}: its changes do not come again, unless that block is reverted"
+            )
+
+
+def _polled(target: DatasetState) -> Iterator[str]:
+    source = target.polling_source
+    if source is not None and isinstance(source.merge, MergeStrategySnapshot) and _polls_itself(target):
+        yield (
+            f"{target.chain.ref} polls a Snapshot itself: its next pull takes back what is not like that "
+            "upstream; poll on a branch, and merge that one"
+        )
+
+
+def _polls_itself(target: DatasetState) -> bool:
+    """Whether the state of the source came by a poll here, and not with the merge of a branch that polls."""
+    state = target.source_state
+    if state is None:
+        return False
+    first: HashedBlock | None = None
+    for block in target.chain.nearest_all("AddData", head=target.head):
+        event = block.block.event
+        given = event.new_source_state if isinstance(event, AddData) else None
+        if is_merge_state(given):
+            continue
+        if given != state:
+            break
+        first = block
+    before = first.block.prev_block_hash if first is not None else None
+    return before is None or understood_record(target.chain.get(before).event) is None
+
+
+# What a branch says beside its data: descriptions, licences, attachments, sources, names of columns.
+#
+# A merge is about data. Other events are listed, and taken over only when asked for, and only where the
+# target
+# has not changed the same thing since: a stranger's branch could carry a command that runs. Source:
+# RFC-036.
+
+_SINGLE = (SetInfo, SetLicense, SetAttachments, SetVocab, SetTransform)
+_POLLING = (SetPollingSource, DisablePollingSource)
+_PUSH = (AddPushSource, DisablePushSource)
+_KINDS = tuple(kind.KIND for kind in (*_SINGLE, *_POLLING, *_PUSH))
+
+_Subject = tuple[str, str]
+"""What an event is about: of two events about one thing, the later one counts."""
+
+
+def other_events(
+    target: DatasetState, source: DatasetState, after: Multihash, bases: Sequence[DatasetState]
+) -> list[MetadataEvent]:
+    """What the source said after a block of its chain that neither a base nor the target says, oldest first.
+
+    Of several events about one thing that is the last one.
+    """
+    found: dict[_Subject, MetadataEvent] = {}
+    oldest = source.chain.get(after).sequence_number
+    for block in source.chain.nearest_all(*_KINDS, head=source.head):
+        if block.block.sequence_number <= oldest:
+            break
+        found.setdefault(_subject(block.block.event), block.block.event)
+    return [
+        event
+        for subject, event in reversed(found.items())
+        if _in_force(source, subject) not in [_in_force(state, subject) for state in (target, *bases)]
+    ]
+
+
+def refuse_changed(
+    events: Sequence[MetadataEvent], target: DatasetState, bases: Sequence[DatasetState]
+) -> None:
+    """Nothing where the target has not changed what these events are about.
+
+    Raises:
+        IngestError: it has; names all of it.
+    """
+    changed = [
+        event
+        for event in events
+        for subject in [_subject(event)]
+        if _in_force(target, subject) not in [_in_force(state, subject) for state in bases]
+    ]
+    if changed:
+        raise IngestError(
+            f"both sides changed what these events say: {listed(changed)}",
+            hint="record on the target what is to be in force, then merge without --with-metadata",
+        )
+
+
+def listed(events: Sequence[MetadataEvent]) -> str:
+    """Events for people, each by its kind and what it is about."""
+    return ", ".join(
+        f"{event.KIND} {one_line(event.source_name)!r}"
+        if isinstance(event, AddPushSource | DisablePushSource)
+        else event.KIND
+        for event in events
+    )
+
+
+def _subject(event: MetadataEvent) -> _Subject:
+    match event:
+        case AddPushSource() | DisablePushSource():
+            return "push source", event.source_name
+        case SetPollingSource() | DisablePollingSource():
+            return "polling source", ""
+    return event.KIND, ""
+
+
+def _in_force(state: DatasetState, subject: _Subject) -> MetadataEvent | None:
+    kind, name = subject
+    if kind == "push source":
+        return state.push_sources.get(name)
+    if kind == "polling source":
+        return state.polling_source
+    latest = state.chain.nearest(kind, head=state.head)
+    return latest.block.event if latest is not None else None
+
+
+# Merging where rows have no primary key: the rows that one side added are appended, in their order.
+#
+# There are no conflicts. What was merged before is not appended again: of equal rows only so many are taken
+# as
+# the source has more than the base. Source: RFC-036.
+
+
+def appended_batches(
+    asked: MergeInput, intervals: Sequence[Interval], columns: MergedColumns
+) -> Iterator[pa.RecordBatch]:
+    """The rows that a merge appends: operation and data columns, a bounded number at a time.
+
+    Raises:
+        IngestError: the source takes rows back, or both sides took in the same source.
+    """
+    _, place = asked.ways[asked.base.block, asked.source]
+    if place is None:
+        return
+    _refuse_doubling(asked, intervals)
+    taken = None
+    if not _follows_base(asked):
+        taken = taken_rows(asked, [_hashed(interval, columns) for interval in intervals])
+    start = 0
+    for batch in interval_batches(intervals[place], columns):
+        if takes_back(batch.column(1).to_numpy()).any():
+            raise IngestError(
+                "the source takes rows back, and without a primary key nothing says which of ours they are",
+                hint="declare a primary key, or record on the target what is to be taken back",
+            )
+        rows = batch if taken is None else batch.filter(pa.array(taken[start : start + batch.num_rows]))
+        start += batch.num_rows
+        added = pa.array(np.full(rows.num_rows, OperationType.APPEND.code, dtype=np.int32))
+        yield pa.RecordBatch.from_arrays(
+            [added, *rows.columns[2:]], [columns.names.operation_type_column, *rows.schema.names[2:]]
+        )
+
+
+def appended_rows(asked: MergeInput, intervals: Sequence[Interval], columns: MergedColumns) -> pa.Table:
+    """The same as a table; errors as `appended_batches`."""
+    operation = pa.field(columns.names.operation_type_column, pa.int32())
+    return pa.Table.from_batches(
+        appended_batches(asked, intervals, columns), pa.schema([operation, *columns.data])
+    )
+
+
+def _follows_base(asked: MergeInput) -> bool:
+    """Whether the source's chain goes on from the base, so that all it added since is new."""
+    return not asked.base.more and asked.ways[asked.base.block, asked.source][0] is None
+
+
+def _refuse_doubling(asked: MergeInput, intervals: Sequence[Interval]) -> None:
+    sides = [asked.ways[asked.base.block, block][1] for block in (asked.target, asked.source)]
+    taken_in = [_sources(intervals[place]) if place is not None else set() for place in sides]
+    if both := sorted(set.intersection(*taken_in)):
+        raise IngestError(
+            f"both sides took in rows of the source {one_line(both[0])!r}: merged, they would be there twice",
+            hint="take a source in on one branch only, and merge that one into the others",
+        )
+
+
+def _sources(interval: Interval) -> set[str]:
+    """The sources whose state moved on with rows."""
+    before = DatasetState.read(interval.dataset.chain, interval.after).source_state
+    found = set()
+    for _, block in interval.blocks():
+        event = block.event
+        if isinstance(event, AddData) and not is_merge_state(event.new_source_state):
+            state = event.new_source_state
+            if event.new_data is not None and state is not None and state != before:
+                found.add(state.source_name)
+            before = state
+    return found
+
+
+def taken_rows(asked: MergeInput, rows: Sequence[tuple[Numbers, Numbers]]) -> Numbers:
+    """Which rows of the source's interval are not in the base.
+
+    `rows` are the hashes of each interval's rows, and whether a row is added (1) or taken back (-1).
+    """
+    _, place = asked.ways[asked.base.block, asked.source]
+    hashes, signs = zip(*rows, strict=True)
+    _, code = np.unique(np.concatenate(hashes), return_inverse=True)
+    kinds = int(code.max()) + 1 if len(code) else 0
+    ends = np.cumsum([len(part) for part in hashes])
+    codes = np.split(code, ends[:-1])
+    nets = [
+        np.bincount(part, weights=sign, minlength=kinds).astype(np.int64)
+        for part, sign in zip(codes, signs, strict=True)
+    ]
+    nothing = np.zeros(kinds, dtype=np.int64)
+
+    def way(one: Multihash, other: Multihash) -> Numbers:
+        back, on = (nothing if p is None else nets[p] for p in asked.ways[one, other])
+        found: Numbers = on - back
+        return found
+
+    def state(base: MergedState) -> Numbers:
+        """How many of each row a base has more than its first block."""
+        more = nothing
+        for block, inner in base.more:
+            more = more + np.maximum(way(inner.block, block) - state(inner), 0)
+        return more
+
+    wanted = np.maximum(way(asked.base.block, asked.source) - state(asked.base), 0)
+    mine = codes[place] if place is not None else np.zeros(0, dtype=np.int64)
+    # of equal rows the last ones: those before came from what is merged already
+    order = np.argsort(mine, kind="stable")
+    count = np.bincount(mine, minlength=kinds)
+    rank = np.empty(len(mine), dtype=np.int64)
+    rank[order] = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)
+    found: Numbers = rank >= (count - wanted)[mine]
+    return found
+
+
+def _hashed(interval: Interval, columns: MergedColumns) -> tuple[Numbers, Numbers]:
+    """The hash of each row, and whether it is added (1) or taken back (-1)."""
+    found, signs = [np.zeros(0, PAIR)], [np.zeros(0, dtype=np.int64)]
+    for batch in interval_batches(interval, columns):
+        found.append(hash_rows(batch, set(batch.schema.names[:2])))
+        signs.append(np.where(takes_back(batch.column(1).to_numpy()), -1, 1))
+    return np.concatenate(found), np.concatenate(signs)
+
+
+def merge_all(
+    requests: Sequence[MergeRequest], means: MergeMeans, *, dry_run: bool = False, progress: Progress = SILENT
+) -> list[MergeOutcome]:
+    """Merge into several datasets, those first that others refer to.
+
+    All are computed and decided before one is committed, each by itself.
+    """
+    with ExitStack() as stack:
+
+        def prepared(request: MergeRequest) -> _Prepared:
+            return _prepare(request, means, stack.enter_context(request.target.staging()))
+
+        progress.phase("Merging")
+        first = referenced_first([request.target for request in requests])
+        ready = [prepared(request) for request in sorted(requests, key=lambda r: first.index(r.target))]
+        pending: dict[DatasetId, Rows] = {}
+        if len(ready) > 1:
+            # each commits by itself, but what they refer to in each other is judged as all will be
+            pending.update((merge.request.target.id, merge.rows) for merge in ready)
+            means = dataclasses.replace(means, check=dataclasses.replace(means.check, pending=pending))
+            means.check.settle_together()
+        done = []
+        for merge in ready:
+            done.append(_finished(merge, prepared, means, dry_run, progress))
+            if not dry_run:
+                pending.pop(merge.request.target.id, None)
+        return done
+
+
+def _finished(
+    first: _Prepared,
+    prepared: Callable[[MergeRequest], _Prepared],
+    means: MergeMeans,
+    dry_run: bool,
+    progress: Progress,
+) -> MergeOutcome:
+    waiting = [first]
+
+    def attempt() -> MergeOutcome:
+        merge = waiting.pop() if waiting else prepared(first.request)
+        return merge.finish(means, dry_run=dry_run)
+
+    return on_the_newest_head(attempt, means.retries, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A merge that is computed and decided; `sides` is None where nothing has to be recorded for it."""
+
+    request: MergeRequest
+    outcome: MergeOutcome
+    target: DatasetState
+    folder: Path
+    sides: Sides | None = None
+    facts: SliceFacts | None = None
+    decided: Decided | None = None
+    events: tuple[MetadataEvent, ...] = ()
+    resume: SourceState | None = None
+    time: Timestamp | None = None
+    """System time of the rows that are written."""
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of the target as they will be."""
+        dataset, target = self.request.target, self.target
+        if self.outcome.status is MergeStatus.FAST_FORWARDED:
+            there = DatasetState.read(opened_at(dataset, self.outcome.source).chain)
+            return Rows.after(dataset, target, there)
+        rows = Rows.committed(dataset, target, self.events, ())
+        if self.sides is None or self.facts is None:
+            return rows
+        interval = self.facts.slice_at(target.record_count).offset_interval
+        item = SliceFile(Path(self.facts.path), rows.columns.vocabulary, interval)
+        return rows.with_slice(item, self.sides.columns.declared)
+
+    def finish(self, means: MergeMeans, *, dry_run: bool) -> MergeOutcome:
+        """Commit it, or see what would stop that."""
+        if self.outcome.status is MergeStatus.FAST_FORWARDED:
+            return self._fast_forward(means, dry_run=dry_run)
+        if self.sides is None or self.decided is None:
+            return self.outcome
+        dataset, asked = self.request.target, self.sides.asked
+        references = references_of(means.check.find, dataset, self.target)
+        how, conflicts = self.decided.recorded
+        record = MergeRecord(
+            base=asked.bases,
+            source=asked.source,
+            source_ref=self.request.source_ref,
+            target=asked.target,
+            resolution=how,
+            granularity=Granularity.ROW if self.request.by_row else Granularity.CELL,
+            conflicts=conflicts,
+            references=references,
+            message=self.request.message,
+        )
+        time = self.target.next_system_time(self.time)
+        recorded = stage_changes(
+            dataset, self.target, self.facts, staging=self.folder, system_time=time,
+            schema=self.sides.columns.declared, record=record, resume=self.resume,
+            source_watermark=self.sides.source.watermark, bound=means.bound(time),
+        ).after(*self.events)  # fmt: skip
+        check = both(dataclasses.replace(means.check, references=references), means.guard)
+        if dry_run:
+            check(dataset, self.target, recorded.events, recorded.slices)
+            return self.outcome
+        *_, head = recorded.commit(dataset, self.target, time, check)
+        return dataclasses.replace(self.outcome, head=head, number=dataset.chain.get(head).sequence_number)
+
+    def _fast_forward(self, means: MergeMeans, *, dry_run: bool) -> MergeOutcome:
+        dataset, source = self.request.target, self.outcome.source
+        there = DatasetState.read(opened_at(dataset, source).chain)
+        means.check.settle(self.rows)
+        means.guard(dataset, self.target, *_published_after(dataset, self.target, there))
+        if not dry_run:
+            dataset.set_head(source, expected=self.target.head)
+        number = there.head_block.sequence_number
+        return dataclasses.replace(self.outcome, head=source, number=number)
+
+
+def _published_after(
+    dataset: DatasetFiles, state: DatasetState, head: DatasetState
+) -> tuple[list[MetadataEvent], list[StagedFile]]:
+    """What other blocks have recorded after a state, as if it were to be committed."""
+    events = [block.event for _, block in head.chain.walk(head.head, tail=state.head)][::-1]
+    number = state.head_block.sequence_number
+    names = [ref.slice.physical_hash for ref in head.slices() if ref.sequence_number > number]
+    return events, [StagedFile(dataset.data.path(name), name) for name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """The two heads of a merge, before anything is read of their rows."""
+
+    request: MergeRequest
+    graph: BlockGraph
+    target: DatasetState
+    source: Multihash
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, request: MergeRequest) -> _Scene:
+        dataset = request.target
+        if request.source_ref == dataset.ref:
+            raise UsageError(f"{dataset.alias}: {dataset.ref} cannot be merged into itself")
+        target = DatasetState.read(dataset.chain)
+        newest = opened_at(dataset, OnBranch(request.source_ref))
+        source = request.source or DatasetState.read(newest.chain).head
+        graph = BlockGraph(dataset, [request.source_ref])
+        return cls(request, graph, target, source, notes_on(graph, target, source))
+
+    @property
+    def is_merged(self) -> bool:
+        return self.graph.is_ancestor(self.source, self.target.head)
+
+    def outcome(self) -> MergeOutcome:
+        return MergeOutcome(
+            status=MergeStatus.ALREADY_MERGED,
+            dataset=str(self.request.target.alias),
+            into=self.request.target.ref,
+            source_ref=self.request.source_ref,
+            source=self.source,
+            old_head=self.target.head,
+            head=self.target.head,
+            number=self.target.head_block.sequence_number,
+            operations={},
+            conflicts={},
+            notes=self.notes,
+        )
+
+    def sides(self) -> Sides:
+        asked = MergeInput.of(self.graph, self.target.head, self.source)
+        return Sides.of(self.graph, self.target.head, self.source, asked)
+
+    def bases(self, sides: Sides) -> list[DatasetState]:
+        return [DatasetState.read(self.graph.files_of(base).chain, base) for base in sides.asked.bases]
+
+    def others(self, sides: Sides, bases: Sequence[DatasetState]) -> list[MetadataEvent]:
+        after = self.graph.fork(bases[0].head, self.source)
+        return other_events(self.target, sides.source, after, bases)
+
+
+def plan_merge(request: MergeRequest, means: MergeMeans) -> MergePlan:
+    """What a merge would do; nothing is changed. Errors as `merge_all`, but for conflicts, which are told."""
+    scene = _Scene.of(request)
+    sides = scene.sides()
+    bases = scene.bases(sides)
+    notes = scene.notes
+    changes, lines = _no_changes(sides), lines_schema(sides.key).empty_table()
+    others: list[MetadataEvent] = []
+    if not scene.is_merged:
+        means.verified(request.target, scene.source)
+        others = scene.others(sides, bases)
+        with request.target.staging() as folder:
+            changes, lines = _changes(request, sides, means, folder)
+    return MergePlan(
+        dataset=str(request.target.alias),
+        into=request.target.ref,
+        target=scene.target.head,
+        source_ref=request.source_ref,
+        source=scene.source,
+        bases=sides.asked.bases,
+        key=sides.key,
+        by_row=request.by_row,
+        changes=changes,
+        conflicts=lines,
+        events=tuple(others),
+        notes=notes,
+        is_merged=scene.is_merged,
+    )
+
+
+def _prepare(request: MergeRequest, means: MergeMeans, folder: Path) -> _Prepared:
+    scene = _Scene.of(request)
+    target, outcome = scene.target, scene.outcome()
+    if scene.is_merged:
+        return _Prepared(request, outcome, target, folder)
+    means.verified(request.target, scene.source)
+    if request.fast_forward:
+        return _fast_forwarded(scene, folder)
+    sides = scene.sides()
+    bases = scene.bases(sides)
+    others, left_out = scene.others(sides, bases), list[str]()
+    if request.with_metadata:
+        refuse_changed(others, target, bases)
+    elif others:
+        left_out.append(
+            f"{request.source_ref} says more than data, which is left out: {listed(others)} (--with-metadata)"
+        )
+    time = target.next_system_time()
+    facts, decided = _computed(request, sides, means, target, time, folder)
+    written = facts.ops if facts is not None else {}
+    outcome = dataclasses.replace(
+        outcome,
+        status=MergeStatus.MERGED,
+        operations={OperationType.from_code(int(code)).value: count for code, count in written.items()},
+        conflicts=decided.taken,
+        notes=(*outcome.notes, *left_out, *decided.notes),
+    )
+    return _Prepared(
+        request, outcome, target, folder, sides, facts, decided,
+        tuple(others) if request.with_metadata else (), _resumed(target, sides.source, bases), time,
+    )  # fmt: skip
+
+
+def _resumed(target: DatasetState, source: DatasetState, bases: Sequence[DatasetState]) -> SourceState | None:
+    """The state of a source that is in force afterwards: the other side's, where ours stood still."""
+    ours, theirs = target.source_state, source.source_state
+    stood_still = ours in [base.source_state for base in bases]
+    return theirs if stood_still and theirs is not None else ours
+
+
+def _computed(
+    request: MergeRequest,
+    sides: Sides,
+    means: MergeMeans,
+    target: DatasetState,
+    time: Timestamp,
+    folder: Path,
+) -> tuple[SliceFacts | None, Decided]:
+    """The slice of a merge, and how its conflicts were decided."""
+    schema = sides.columns.declared
+    if not sides.key:
+        batches = appended_batches(sides.asked, sides.intervals(means.trusted), sides.columns)
+        facts = write_batches(target, batches, schema, time, folder)
+        return facts, check_decided(lines_schema(()).empty_table(), UNDECIDED, ())
+    resolution = read_resolution(request.resolve, sides.columns.data, sides.key)
+    merged = _merged(request, sides, means, folder, resolution)
+    decided = check_decided(merged.notes.lines, resolution, sides.key)
+    return write_batches(target, merged.computed.batches(), schema, time, folder), decided
+
+
+def _merged(
+    request: MergeRequest, sides: Sides, means: MergeMeans, folder: Path, resolution: Resolution
+) -> ComputedMerge:
+    return compute_merge(
+        sides, trusted=means.trusted, engine=means.engine, folder=folder, resolution=resolution,
+        by_row=request.by_row,
+    )  # fmt: skip
+
+
+def _changes(
+    request: MergeRequest, sides: Sides, means: MergeMeans, folder: Path
+) -> tuple[pa.Table, pa.Table]:
+    """What a plan shows: changed rows, and lines in conflict."""
+    if not sides.key:
+        rows = appended_rows(sides.asked, sides.intervals(means.trusted), sides.columns)
+        gained = np.ones(rows.num_rows, dtype=bool)
+        return rows_changed(rows.select(range(1, rows.num_columns)), gained), lines_schema(()).empty_table()
+    merged = _merged(request, sides, means, folder, UNDECIDED)
+    rows = merged.computed.rows()
+    data = rows.select(range(1, rows.num_columns))
+    return changes_of(net_of(rows.column(0).to_numpy(), data, sides.key)), merged.notes.lines
+
+
+def _no_changes(sides: Sides) -> pa.Table:
+    nothing = sides.columns.data.empty_table()
+    return (
+        changes_of(net_of(np.zeros(0, np.uint64), nothing, sides.key))
+        if sides.key
+        else rows_changed(nothing, np.zeros(0, bool))
+    )
+
+
+def _fast_forwarded(scene: _Scene, folder: Path) -> _Prepared:
+    request, target, graph = scene.request, scene.target, scene.graph
+    ref, into = request.source_ref, request.target.ref
+    fork = graph.fork(target.head, scene.source)
+    if fork != target.head:
+        raise IngestError(
+            f"{into} has blocks since block {graph.number(fork):,} that {ref} lacks, so it cannot be moved "
+            "forward to it",
+            hint="merge without --ff",
+        )
+    source = DatasetState.read(graph.files_of(scene.source).chain, scene.source)
+    others = other_events(target, source, target.head, [target])
+    if others and not request.with_metadata:
+        raise IngestError(
+            f"{ref} says more than data: {listed(others)}",
+            hint="if that is to be in force, run again with --with-metadata; or merge without --ff",
+        )
+    outcome = dataclasses.replace(scene.outcome(), status=MergeStatus.FAST_FORWARDED)
+    return _Prepared(request, outcome, target, folder)

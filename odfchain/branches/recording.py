@@ -1,0 +1,315 @@
+"""Rows that were worked out here into one transaction: a slice, and the events that record it.
+
+    rows → slice        in this process, by the writer that Spark's workers use; no JVM is started
+    [SetDataSchema]     where the columns have become others
+    AddData             data, watermark, checkpoint; with a merge record, where it is a merge
+    [AddData]           after a merge record: the state of the source is in force again, and a watermark
+                        that is later than the data (RFC-036)
+
+The rules are those of every write (`odfchain.ingest.write`): offsets go on, the watermark is the largest
+event time so far, less the delay of the source, the state of the source is carried on, and a state
+checkpoint that is due is made (RFC-018).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from odfchain.branches.executor import IN_PROCESS_BYTES
+from odfchain.branches.row_diff import order_of
+from odfchain.errors import NothingToCommitError
+from odfchain.odf.arrow_schema import schema_event, slice_schema
+from odfchain.odf.enums import OperationType
+from odfchain.odf.events import AddData, Checkpoint, MetadataEvent, OffsetInterval, SourceState
+from odfchain.odf.identity import Multihash
+from odfchain.odf.schema import DataSchema
+from odfchain.odf.times import Timestamp
+from odfchain.slices import state as slices_state
+from odfchain.slices.bounds import BATCH_ROWS
+from odfchain.slices.state import newest_rows
+from odfchain.slices.writer import (
+    ObservedParquet,
+    PhysicalHash,
+    SliceFacts,
+    SliceInputError,
+    SliceSpec,
+    write_slice,
+)
+from odfchain.spark.jobs import explain
+from odfchain.workspace.commit import CommitCheck, StagedFile, commit
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState, of_data, rule_in_force
+from odfchain.workspace.merge_record import MergeRecord
+from odfchain.workspace.read_slices import (
+    METADATA_KEY,
+    RecordedRows,
+    RecordedSlice,
+    checkpoint_is_due,
+    describe,
+    keeps_state,
+)
+
+# The state checkpoint that a write is due to make, made in this process (RFC-018).
+#
+# It holds what Spark would write (`odfchain.ingest.keys`): the rows in force with their offsets and
+# operations, ordered by key. What is too large for one process is left to the next write that runs Spark: a
+# checkpoint only saves time.
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDue:
+    """What a block is to name as its checkpoint, and the file where it was just made."""
+
+    named: Checkpoint | None
+    staged: tuple[StagedFile, ...] = ()
+
+
+def checkpoint_after(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    offsets: OffsetInterval,
+    path: Path,
+    schema: DataSchema,
+    staging: Path,
+) -> CheckpointDue:
+    """The checkpoint in force once a new slice (`path`, its rows in `schema`) follows `state`."""
+    sources = [state.polling_source, *state.push_sources.values()]
+    keeps = any(source is not None and keeps_state(source.merge) for source in sources)
+    if state.checkpoint is None and not keeps:
+        return CheckpointDue(None)
+    key = state.primary_key
+    before = RecordedRows.since_checkpoint(dataset, state, key)
+    kept = CheckpointDue(state.checkpoint if before.named else None)
+    new = RecordedSlice(offsets, functools.partial(Path, path))
+    after = replace(before.rows, slices=(*before.rows.slices, new))
+    if not keeps or not checkpoint_is_due(after):
+        return kept
+    if before.rows.checkpoint is not None and state.checkpoint is not None:
+        dataset.checkpoints.verified_path(state.checkpoint.physical_hash)
+    if sum(file.stat().st_size for file in after.paths()) > IN_PROCESS_BYTES:
+        return kept
+    return _made(after, key, state, schema, staging)
+
+
+def _made(
+    recorded: RecordedRows, key: tuple[str, ...], state: DatasetState, schema: DataSchema, staging: Path
+) -> CheckpointDue:
+    names = state.vocabulary
+    kept = DataSchema(fields=tuple(f for f in schema.fields if f.name != names.system_time_column))
+    columns = slice_schema(kept)
+    intervals = [piece.offsets for piece in recorded.slices]
+    if recorded.checkpoint is not None:
+        intervals.insert(0, OffsetInterval(start=0, end=recorded.checkpoint.last_offset))
+    files = [
+        slices_state.SliceFile(path, names, interval)
+        for path, interval in zip(recorded.paths(), intervals, strict=True)
+    ]
+    last = intervals[-1].end
+    rows = newest_rows(files, key, columns)
+    rows = rows.take(pa.array(order_of(rows, key))).combine_chunks()
+    physical, path = PhysicalHash(), staging / f"state-{uuid.uuid4().hex}.parquet"
+    metadata = {METADATA_KEY: describe(key, last)}
+    with ObservedParquet(path, columns, names, [physical], metadata=metadata) as file:
+        for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
+            file.write(batch)
+    made = StagedFile(path, Multihash.parse(str(physical.hash)))
+    return CheckpointDue(Checkpoint(physical_hash=made.physical_hash, size=physical.size), (made,))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOutcome:
+    """What was committed; nothing where `head` is the old one."""
+
+    old_head: Multihash
+    head: Multihash
+    number: int
+    """The number of the head's block."""
+    operations: Mapping[str, int]
+    """Rows written for each operation (`+A`, `-R`, `-C`, `+C`)."""
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether there was nothing to commit."""
+        return self.head == self.old_head
+
+    @classmethod
+    def nothing(cls, state: DatasetState) -> ChangeOutcome:
+        """What is asked for is there already."""
+        return cls(state.head, state.head, state.head_block.sequence_number, {})
+
+    @property
+    def summary(self) -> str:
+        """What was done, for people."""
+        return described(self.operations)
+
+    def __repr__(self) -> str:
+        return f"<{self.summary}, head is block {self.number:,}>"
+
+
+def described(operations: Mapping[str, int]) -> str:
+    """Changes for people: `1 corrected, 2 retracted`."""
+    words = {"+A": "added", "+C": "corrected", "-R": "retracted"}
+    found = [f"{operations[op]:,} {word}" for op, word in words.items() if operations.get(op)]
+    return ", ".join(found) or "no changes"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A transaction that is ready to be committed; more events may be put before its own."""
+
+    events: tuple[MetadataEvent, ...]
+    slices: tuple[StagedFile, ...] = ()
+    checkpoints: tuple[StagedFile, ...] = ()
+    facts: SliceFacts | None = None
+
+    @property
+    def operations(self) -> dict[str, int]:
+        """Rows written for each operation (`+A`, `-R`, `-C`, `+C`)."""
+        written = self.facts.ops if self.facts is not None else {}
+        return {OperationType.from_code(int(code)).value: count for code, count in written.items()}
+
+    @property
+    def watermark(self) -> Timestamp | None:
+        """The watermark after it."""
+        (*_, last) = (event for event in self.events if isinstance(event, AddData))
+        return last.new_watermark
+
+    def after(self, *events: MetadataEvent) -> Recorded:
+        """The same transaction with events before its own."""
+        return dataclasses.replace(self, events=(*events, *self.events))
+
+    def commit(
+        self,
+        dataset: DatasetFiles,
+        state: DatasetState,
+        system_time: Timestamp,
+        check: CommitCheck | None = None,
+    ) -> tuple[Multihash, ...]:
+        """Durably append it on top of `state` by one move of the head; errors as `odfchain.workspace.commit`.
+
+        Whatever `check` raises stops it before anything has a final name.
+        """
+        return tuple(
+            commit(
+                dataset, state, self.events, self.slices, checkpoints=self.checkpoints,
+                system_time=system_time, check=check,
+            )
+        )  # fmt: skip
+
+    def committed(
+        self,
+        dataset: DatasetFiles,
+        state: DatasetState,
+        system_time: Timestamp,
+        check: CommitCheck | None = None,
+    ) -> ChangeOutcome:
+        """As `commit`, and what came of it."""
+        hashes = self.commit(dataset, state, system_time, check)
+        number = state.head_block.sequence_number + len(hashes)
+        return ChangeOutcome(state.head, hashes[-1], number, self.operations)
+
+
+def stage_changes(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    rows: pa.Table | SliceFacts | None,
+    *,
+    staging: Path,
+    system_time: Timestamp,
+    schema: DataSchema | None = None,
+    record: MergeRecord | None = None,
+    resume: SourceState | None = None,
+    source_watermark: Timestamp | None = None,
+    bound: Timestamp | None = None,
+) -> Recorded:
+    """The transaction that appends rows to `state`, its slice and checkpoint in `staging`.
+
+    `rows` have the operation and the data columns, in the order they are to be written, or are a slice that
+    was written already. `schema` is that of the dataset after it (default: as it is). With a merge `record`,
+    which may come without rows, the state of the source that was in force, or `resume`, is in force again
+    after it, and so is a `source_watermark` that is later. No watermark comes after `bound`.
+
+    Raises:
+        NothingToCommitError: no rows and no record.
+    """
+    target = schema if schema is not None else state.schema
+    written = isinstance(rows, pa.Table)
+    facts = write_batches(state, _batches(rows), target, system_time, staging) if written else rows
+    if facts is None and record is None:
+        raise NothingToCommitError("nothing to commit", input_rows=0)
+    events: list[MetadataEvent] = []
+    if target is not None and target != state.schema:
+        events.append(schema_event(target, odf_form=state.odf_schema))
+    due = CheckpointDue(state.checkpoint)
+    new_data = None
+    staged: tuple[StagedFile, ...] = ()
+    if facts is not None and target is not None:
+        new_data = facts.slice_at(state.record_count)
+        staged = (StagedFile(Path(facts.path), new_data.physical_hash, facts.footer),)
+        due = checkpoint_after(dataset, state, new_data.offset_interval, Path(facts.path), target, staging)
+    latest = facts.max_event_time_ms if facts is not None else None
+    rule = rule_in_force(dataset, state)
+    in_force = resume if resume is not None else state.source_state
+    added = AddData(
+        prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
+        prev_offset=state.last_offset,
+        new_data=new_data,
+        new_checkpoint=due.named,
+        new_watermark=of_data(state.watermark, latest, rule, system_time, bound),
+        new_source_state=in_force if record is None else record.to_state(),
+    )
+    events.append(added)
+    if record is not None and (again := _in_force_again(added, in_force, source_watermark)) is not None:
+        events.append(again)
+    return Recorded(tuple(events), staged, due.staged, facts)
+
+
+def _in_force_again(
+    merged: AddData, source_state: SourceState | None, source_watermark: Timestamp | None
+) -> AddData | None:
+    """What follows a merge block, because other tools resume from the newest one; None where it need not."""
+    later = max((m for m in (merged.new_watermark, source_watermark) if m is not None), default=None)
+    if source_state is None and later == merged.new_watermark:
+        return None
+    last: Checkpoint | None = merged.new_checkpoint
+    return AddData(
+        prev_checkpoint=last.physical_hash if last else None,
+        prev_offset=merged.last_offset,
+        new_checkpoint=last,
+        new_watermark=later,
+        new_source_state=source_state,
+    )
+
+
+def write_batches(
+    state: DatasetState,
+    batches: Iterable[pa.RecordBatch],
+    schema: DataSchema | None,
+    system_time: Timestamp,
+    staging: Path,
+) -> SliceFacts | None:
+    """Rows as the slice that comes next after `state`, in `staging`; None where there are none.
+
+    Raises:
+        BadInputError: a value does not fit its column.
+        StorageFullError: there is no room for it.
+    """
+    if schema is None:
+        return None
+    spec = SliceSpec.of(schema, state.vocabulary, state.record_count, system_time.epoch_ms, staging)
+    try:
+        return write_slice(batches, spec)
+    except (SliceInputError, OSError) as error:
+        raise explain(error) from error
+
+
+def _batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    """In the sizes in which Spark brings them, so that the same rows become the same file."""
+    yield from rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)

@@ -1,0 +1,514 @@
+"""What lies between two states of a dataset with a primary key, row by row; pure, in Arrow.
+
+An ODF changelog carries its own base: the first row of a key after a block says what the key was there (`+A`:
+absent; `-C`, `-R`: the old values), and the last one what it is now. So the rows that come after a fork are
+all that has to be read. Source: RFC-036; specification "Projection".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from odfchain.errors import ChainError
+from odfchain.odf.arrow_schema import nullable
+from odfchain.odf.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, OperationType
+from odfchain.odf.events import DatasetVocabulary
+from odfchain.odf.row_hash import Numbers, canonical, hash_rows
+from odfchain.slices.state import comparable, takes_back
+from odfchain.text import one_line
+
+# When two cells are equal: null = null, NaN = NaN, -0.0 = 0.0, and a map has no order.
+#
+# A structure, a list or a map is one cell. Source: RFC-036; what keys compare by is
+# `odfchain.slices.state`.
+
+
+def same_cells(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Numbers:
+    """Which values of two columns of one type and length are equal."""
+    one, other = _plain(one), _plain(other)
+    null, other_null = (column.is_null().to_numpy(zero_copy_only=False) for column in (one, other))
+    both: Numbers = ~null & ~other_null
+    found: Numbers = null & other_null
+    if t.is_null(one.type) or not both.any():
+        return found
+    if t.is_nested(one.type):
+        for index in np.flatnonzero(both):
+            found[index] = canonical(one[int(index)]) == canonical(other[int(index)])
+        return found
+    equal = pc.equal(one, other)
+    if t.is_floating(one.type):
+        equal = pc.or_(equal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    found |= pc.fill_null(equal, False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(whole, pa.ChunkedArray):  # of no chunk, or of more than fit in one
+        whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
+    return whole.dictionary_decode() if t.is_dictionary(whole.type) else whole
+
+
+# Cells as people and other programs write them: one JSON text for each value, and back, exactly.
+#
+# Equal values have equal texts. Decimals, times, dates and bytes (hex) are texts, and so are integers that
+# JavaScript cannot hold; numbers that are none are `"NaN"`, `"Infinity"`, `"-Infinity"`; maps are lists of
+# entries in one order. Spreadsheets write numbers in ways of their own: what is equal by the type of its
+# column
+# is taken (`1416.0` for an integer), and everything else is refused, because 1,416 may be two numbers.
+
+_SAFE = 2**53 - 1
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
+_ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_ZEROS = re.compile(r"\.(\d*?)0+(?=Z|$)", re.ASCII)
+_CLOCK = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?", re.ASCII)
+_NO_NUMBERS = {
+    "nan": math.nan,
+    "infinity": math.inf,
+    "inf": math.inf,
+    "-infinity": -math.inf,
+    "-inf": -math.inf,
+}
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def json_text(tree: Any) -> str:
+    """The one text of a tree of JSON."""
+    return json.dumps(tree, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def tree_of(value: pa.Scalar) -> Any:
+    """A cell as JSON has it."""
+    kind = value.type
+    if not value.is_valid:
+        return None
+    if t.is_integer(kind):
+        number = value.as_py()
+        return number if abs(number) <= _SAFE else str(number)
+    if t.is_floating(kind):
+        return _tree_of_float(value)
+    if t.is_decimal(kind):
+        return format(value.as_py(), "f")
+    if t.is_struct(kind):
+        return {name: tree_of(value[name]) for name in kind.names}
+    if t.is_map(kind):
+        entries = ({"key": tree_of(e["key"]), "value": tree_of(e["value"])} for e in value.values)
+        return sorted(entries, key=json_text)
+    if t.is_nested(kind):
+        return [tree_of(item) for item in value.values]
+    if t.is_timestamp(kind) or t.is_time(kind):
+        return _time_text(value)
+    if t.is_date(kind):
+        return value.cast(pa.string()).as_py()
+    if t.is_duration(kind):
+        return value.value
+    found = value.as_py()
+    return found.hex() if isinstance(found, bytes) else found
+
+
+def _time_text(value: pa.Scalar) -> str:
+    zoned = t.is_timestamp(value.type) and value.type.tz
+    utc = value.cast(pa.timestamp(value.type.unit, "UTC")) if zoned else value
+    text = utc.cast(pa.string()).as_py().replace(" ", "T")
+    return _ZEROS.sub(lambda found: f".{found[1]}" if found[1] else "", text)
+
+
+def _tree_of_float(value: pa.Scalar) -> Any:
+    # the shortest digits that mean this number in its own width
+    number = float(str(value.type.to_pandas_dtype()(value.as_py())))
+    if math.isfinite(number):
+        return int(number) if number.is_integer() and abs(number) <= _SAFE else number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+def array_of(trees: list[Any], kind: pa.DataType) -> pa.Array:
+    """Cells of a column from what JSON, or a person, wrote for each.
+
+    Raises:
+        ValueError: one is not exactly a value of this type.
+    """
+    found = [_exact(tree, kind) for tree in trees]
+    try:
+        return pa.array(found, kind)
+    except (pa.ArrowException, OverflowError, TypeError, UnicodeError):
+        raise _wrong(trees[0] if len(trees) == 1 else trees, kind) from None
+
+
+def canonical_text(tree: Any, kind: pa.DataType) -> str:
+    """The JSON text of the value that somebody wrote; errors as `array_of`."""
+    return json_text(tree_of(array_of([tree], kind)[0]))
+
+
+def _exact(tree: Any, kind: pa.DataType) -> Any:
+    """What Arrow takes for a value of this type, and changes nothing of."""
+    if tree is None:
+        return None
+    if t.is_struct(kind) and isinstance(tree, dict) and tree.keys() == set(kind.names):
+        return {each.name: _exact(tree[each.name], each.type) for each in kind}
+    if t.is_map(kind) and isinstance(tree, list):
+        entries = [e for e in tree if isinstance(e, dict) and e.keys() == {"key", "value"}]
+        if len(entries) == len(tree):
+            return [(_exact(e["key"], kind.key_type), _exact(e["value"], kind.item_type)) for e in entries]
+    elif t.is_nested(kind) and not t.is_struct(kind) and isinstance(tree, list):
+        return [_exact(item, kind.value_type) for item in tree]
+    if isinstance(tree, dict | list) or t.is_nested(kind):
+        raise _wrong(tree, kind)
+    if t.is_boolean(kind):
+        text = str(tree).casefold()
+        if text not in ("true", "false"):
+            raise _wrong(tree, kind)
+        return text == "true"
+    if t.is_string(kind) or t.is_large_string(kind):
+        return tree if isinstance(tree, str) else json_text(tree)
+    if isinstance(tree, bool):
+        raise _wrong(tree, kind)
+    try:
+        return _exact_number(str(tree), kind) if _is_number(kind) else _exact_text(str(tree), kind)
+    except (ValueError, ArithmeticError, pa.ArrowException):
+        raise _wrong(tree, kind) from None
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    tests = (t.is_integer, t.is_floating, t.is_decimal, t.is_duration)
+    return any(test(kind) for test in tests)
+
+
+def _exact_number(text: str, kind: pa.DataType) -> Any:
+    if t.is_floating(kind) and text.strip().casefold() in _NO_NUMBERS:
+        return _NO_NUMBERS[text.strip().casefold()]
+    if not _NUMBER.fullmatch(text.strip()):
+        raise ValueError(text)
+    number = Decimal(text.strip())
+    if t.is_floating(kind):
+        found = np.float16(text) if t.is_float16(kind) else float(number)
+        if not math.isfinite(found):
+            raise InvalidOperation(text)
+        return found
+    if t.is_decimal(kind):
+        return number
+    if number.adjusted() > 40 or number != number.to_integral_value():
+        raise InvalidOperation(text)
+    return int(number)
+
+
+def _exact_text(text: str, kind: pa.DataType) -> Any:
+    if t.is_timestamp(kind):
+        text = text.strip().replace(" ", "T", 1)
+        text = f"{text}T00:00:00" if _DAY.fullmatch(text) else text
+        zoned = f"{text}Z" if kind.tz and not _ZONE.search(text) else text
+        plain = pa.timestamp(kind.unit, "UTC" if kind.tz else None)
+        return pa.scalar(zoned).cast(plain).value
+    if t.is_time(kind) and (clock := _CLOCK.fullmatch(text.strip())):
+        hour, minute, second = (int(part or 0) for part in clock.groups()[:3])
+        nanoseconds = int((clock[4] or "").ljust(9, "0"))
+        part, rest = divmod(nanoseconds * _PER_SECOND[kind.unit], 10**9)
+        if not rest and hour < 24 and minute < 60 and second < 60:
+            return (hour * 3600 + minute * 60 + second) * _PER_SECOND[kind.unit] + part
+    elif t.is_date(kind):
+        return pa.scalar(text.strip()).cast(pa.date32()).as_py()
+    elif t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
+        return bytes.fromhex(text)
+    raise ValueError(text)
+
+
+def _wrong(tree: Any, kind: pa.DataType) -> ValueError:
+    return ValueError(f"{tree if isinstance(tree, str) else json_text(tree)} is not a value of type {kind}")
+
+
+_ADDED, _CORRECTED = OperationType.APPEND.code, OperationType.CORRECT_TO.code
+_FIRST, _LAST = "first", "last"
+_SHOWN = 60
+"""Of a value in a message [characters]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowDiff:
+    """The keys whose rows differ between two states, each once: the row before and the row after.
+
+    All tables and masks are of one length and order. The columns are those of the data: no offset, operation
+    or system time; all are null where there is no row.
+    """
+
+    key: tuple[str, ...]
+    before: pa.Table
+    had: Numbers
+    """Whether there was a row before."""
+    after: pa.Table
+    has: Numbers
+    """Whether there is a row after."""
+    keys: pa.Table
+    """The key as columns that are equal where it is."""
+
+    def __len__(self) -> int:
+        return len(self.had)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The data columns."""
+        return self.after.schema
+
+    def rows_of_keys(self) -> pa.Table:
+        """The columns of the key, with their values."""
+        return either(self.has, self.after.select(self.key), self.before.select(self.key))
+
+    def only(self, chosen: Numbers) -> RowDiff:
+        """The keys that a mask or positions choose."""
+        at = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
+        index = pa.array(at)
+        return RowDiff(
+            self.key, self.before.take(index), self.had[at], self.after.take(index), self.has[at],
+            self.keys.take(index),
+        )  # fmt: skip
+
+    def reversed(self) -> RowDiff:
+        """The way back."""
+        return RowDiff(self.key, self.after, self.has, self.before, self.had, self.keys)
+
+    @classmethod
+    def joined(cls, diffs: Sequence[RowDiff]) -> RowDiff:
+        """Diffs of different keys as one."""
+        return cls(
+            diffs[0].key,
+            pa.concat_tables(d.before for d in diffs),
+            np.concatenate([d.had for d in diffs]),
+            pa.concat_tables(d.after for d in diffs),
+            np.concatenate([d.has for d in diffs]),
+            pa.concat_tables(d.keys for d in diffs),
+        )
+
+
+def net_of(operations: Numbers, rows: pa.Table, key: Sequence[str]) -> RowDiff:
+    """What the rows of an interval (in order of offset, data columns) did to each key, all in all.
+
+    Raises:
+        ChainError: a key begins with a `+C` that nothing goes before.
+    """
+    keys = key_columns(rows, key)
+    grouped = _grouped(keys, {_FIRST: pa.array(np.arange(len(operations)))}, {_FIRST: ("min", "max")})
+    first, last = (grouped.column(f"{_FIRST}_{which}").to_numpy() for which in ("min", "max"))
+    begins = operations[first]
+    if (torn := begins == _CORRECTED).any():
+        row = rows.slice(int(first[np.flatnonzero(torn)[0]]), 1).select(list(key))
+        raise ChainError(f"{key_text(row)}: a +C (corrected to) without the -C that it follows")
+    had, has = begins != _ADDED, ~takes_back(operations[last])
+    found = RowDiff(
+        tuple(key),
+        take(rows, np.where(had, first, -1)),
+        had,
+        take(rows, np.where(has, last, -1)),
+        has,
+        grouped.select(keys.column_names),
+    )
+    return found.only(changed(found))
+
+
+def between(one: RowDiff, other: RowDiff) -> RowDiff:
+    """From the state that `one` leads to, to the one that `other` leads to; both begin at the same state."""
+    keys, at_one, at_other = aligned(one, other)
+    check_same_base(one, other, at_one, at_other)
+    by_other = at_other >= 0
+    # a key that only one of them has is at the other as it was at the beginning
+    before = either(at_one >= 0, take(one.after, at_one), take(other.before, at_other))
+    had = np.where(at_one >= 0, _mask(one.has, at_one), _mask(other.had, at_other))
+    after = either(by_other, take(other.after, at_other), take(one.before, at_one))
+    has = np.where(by_other, _mask(other.has, at_other), _mask(one.had, at_one))
+    found = RowDiff(one.key, before, had, after, has, keys)
+    return found.only(changed(found))
+
+
+def changed(diff: RowDiff) -> Numbers:
+    """Which keys really have another row after than before."""
+    found: Numbers = diff.had != diff.has
+    return found | (diff.had & ~same_rows(diff.before, diff.after, diff.schema.names))
+
+
+def same_rows(one: pa.Table, other: pa.Table, columns: Sequence[str]) -> Numbers:
+    """Which rows of two tables are equal in these columns."""
+    found = np.ones(one.num_rows, dtype=bool)
+    for name in columns:
+        found &= same_cells(one.column(name), other.column(name))
+    return found
+
+
+def aligned(one: RowDiff, other: RowDiff) -> tuple[pa.Table, Numbers, Numbers]:
+    """All keys of two diffs, and where each stands in them; -1 is nowhere."""
+    count, more = len(one), len(other)
+    nowhere = pa.nulls(more, pa.int64()), pa.nulls(count, pa.int64())
+    places = {
+        _FIRST: pa.chunked_array([pa.array(np.arange(count)), nowhere[0]]),
+        _LAST: pa.chunked_array([nowhere[1], pa.array(np.arange(more))]),
+    }
+    grouped = _grouped(pa.concat_tables([one.keys, other.keys]), places, {_FIRST: ("max",), _LAST: ("max",)})
+    at = [grouped.column(f"{name}_max").fill_null(-1).to_numpy() for name in (_FIRST, _LAST)]
+    return grouped.select(one.keys.column_names), at[0], at[1]
+
+
+def check_same_base(one: RowDiff, other: RowDiff, at_one: Numbers, at_other: Numbers) -> None:
+    """Nothing where both sides say the same of the state that they began at.
+
+    Raises:
+        ChainError: they do not, so one of the changelogs is not true.
+    """
+    both = (at_one >= 0) & (at_other >= 0)
+    if not both.any():
+        return
+    mine, theirs = at_one[both], at_other[both]
+    left, right = take(one.before, mine), take(other.before, theirs)
+    wrong = one.had[mine] != other.had[theirs]
+    wrong |= one.had[mine] & ~same_rows(left, right, one.schema.names)
+    if wrong.any():
+        row = one.only(mine[wrong][:1]).rows_of_keys()
+        raise ChainError(
+            f"{key_text(row)}: the two branches say different things of what it was where they part",
+            hint="`odfchain verify` both of them: one takes back a row that was not there",
+        )
+
+
+def key_columns(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The key as columns that are equal where it is, whatever their types."""
+    whole = rows.select(list(key)).combine_chunks()
+    batch = whole.to_batches()[0] if whole.num_rows else pa.RecordBatch.from_pylist([], schema=whole.schema)
+    columns = [column for name in key for column in comparable(batch, name)]
+    return pa.table(columns, [str(number) for number in range(len(columns))])
+
+
+def key_hashes(keys: pa.Table) -> Numbers:
+    """64 bits for each key (`key_columns`); who has the same ones may be another key."""
+    found = [hash_rows(batch, ())["high"] for batch in keys.to_batches()]
+    return np.concatenate([np.zeros(0, np.uint64), *found])
+
+
+def key_text(rows: pa.Table, index: int = 0) -> str:
+    """One row of the columns of a key, for messages, as `history` takes it: `iata=ZRH`."""
+    trees = {name: tree_of(rows.column(name)[index]) for name in rows.column_names}
+    texts = {name: tree if isinstance(tree, str) else json_text(tree) for name, tree in trees.items()}
+    return ", ".join(f"{one_line(name)}={one_line(text, _SHOWN)}" for name, text in texts.items())
+
+
+def take(rows: pa.Table, at: Numbers) -> pa.Table:
+    """Rows by position; nulls where that is -1."""
+    return rows.take(pa.array(at, pa.int64(), mask=at < 0)).cast(nullable(rows.schema))
+
+
+def either(mask: Numbers, one: pa.Table, other: pa.Table) -> pa.Table:
+    """The rows of one table where a mask says so, else those of the other."""
+    count = one.num_rows
+    rows = pa.concat_tables([one, other])
+    return rows.take(pa.array(np.where(mask, np.arange(count), np.arange(count) + count), pa.int64()))
+
+
+def _mask(values: Numbers, at: Numbers) -> Numbers:
+    return values[at] if len(values) else np.zeros(len(at), dtype=bool)
+
+
+def _grouped(
+    keys: pa.Table, places: dict[str, pa.Array | pa.ChunkedArray], asked: dict[str, Sequence[str]]
+) -> pa.Table:
+    table = keys
+    for name, values in places.items():
+        table = table.append_column(name, values)
+    wanted = [(name, how) for name, hows in asked.items() for how in hows]
+    return table.group_by(keys.column_names, use_threads=False).aggregate(wanted)
+
+
+# Changes as the rows that record them: `-R`, or `-C` and `+C`, or `+A`, in the order of a Snapshot.
+#
+# `-R` and `-C` carry the recorded values, event time included, `+A` and `+C` the new ones. Rows are ordered
+# by
+# key and then by operation, so that `-C` stands right before its `+C`. Keys are ordered as Spark orders
+# them
+# (`odfchain.ingest.merge_strategies`): nulls first, NaN last, texts by their UTF-8 bytes; a property test
+# holds
+# the two to each other.
+
+
+def rows_of_changes(diff: RowDiff, names: DatasetVocabulary) -> pa.Table:
+    """The rows that bring these changes about: operation and data columns, in the order they are written."""
+    keys = diff.rows_of_keys()
+    diff = diff.only(order_of(keys, keys.column_names))
+    had, has = diff.had, diff.has
+    old = np.stack([had, np.where(has, CORRECT_FROM, RETRACT)], axis=1)
+    new = np.stack([has, np.where(had, CORRECT_TO, APPEND)], axis=1)
+    # two places for each key: what was there before, then what is there after
+    there, operations = np.stack([old, new], axis=1).reshape(-1, 2).T
+    positions = np.arange(2 * len(diff)).reshape(2, -1).T.reshape(-1)
+    written = there.astype(bool)
+    rows = pa.concat_tables([diff.before, diff.after]).take(pa.array(positions[written]))
+    codes = pa.array(operations[written].astype(np.int32))
+    return rows.add_column(0, names.operation_type_column, codes)
+
+
+def all_added(rows: pa.Table, names: DatasetVocabulary) -> pa.Table:
+    """New rows as they come."""
+    codes = pa.array(np.full(rows.num_rows, APPEND, dtype=np.int32))
+    return rows.add_column(0, names.operation_type_column, codes)
+
+
+def order_of(rows: pa.Table, columns: Sequence[str]) -> Numbers:
+    """The positions of rows in the order of these columns, nulls first and NaN last."""
+    parts: list[pa.Array | pa.ChunkedArray] = []
+    for name in columns:
+        parts += _ordered_parts(rows.column(name))
+    if not parts:
+        return np.arange(rows.num_rows)
+    table = pa.table(parts, [str(number) for number in range(len(parts))])
+    found: Numbers = pc.sort_indices(
+        table, sort_keys=[(name, "ascending") for name in table.column_names]
+    ).to_numpy()
+    return found
+
+
+def _ordered_parts(column: pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
+    """A column as those whose order, one after the other, is its own."""
+    if t.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if t.is_null(column.type):
+        return []
+    if t.is_nested(column.type):
+        return [pa.array(_ranks(column))]
+    parts = [column.is_valid()] if column.null_count else []
+    if t.is_floating(column.type):
+        number = column.cast(pa.float64())
+        nan = pc.fill_null(pc.is_nan(number), False)
+        return [*parts, nan, pc.if_else(nan, pa.scalar(0.0), number)]
+    return [*parts, column]
+
+
+def _ranks(column: pa.ChunkedArray) -> Numbers:
+    """The place of each value among the others; the values of structures and lists are few."""
+    values = [_sortable(value) for value in column]
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks, rank = np.zeros(len(values), dtype=np.int64), 0
+    for before, at in zip([None, *order], order, strict=False):
+        rank += before is not None and values[before] != values[at]
+        ranks[at] = rank
+    return ranks
+
+
+def _sortable(value: pa.Scalar) -> tuple[Any, ...]:
+    """A value whose order among others of its type is Spark's: part by part, what ends earlier first."""
+    if not value.is_valid:
+        return ()
+    kind = value.type
+    if t.is_struct(kind):
+        return tuple(_sortable(value[index]) for index in range(kind.num_fields))
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+        return (tuple(_sortable(item) for item in value.values),)
+    if t.is_floating(kind):
+        number = value.as_py()
+        return (1, 0.0) if np.isnan(number) else (0, number)
+    if t.is_string(kind):
+        return (value.as_py().encode(),)
+    return (value.value if t.is_temporal(kind) else value.as_py(),)

@@ -1,0 +1,406 @@
+"""Every change that the rows of a dataset went through: of one key, newest first, or of all.
+
+A row that puts values in force is a change from what the key had before it: from the `-C` in front, or from
+the row that was in force, or from nothing. Of one key, row groups are skipped by what they say of their keys;
+not by bounds of floating-point numbers, which leave NaN out, and not by bounds of texts that may be cut.
+Source: RFC-035.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from odfchain.branches.diff import Change, table_of_changes
+from odfchain.branches.intervals import MergedColumns, slice_batches
+from odfchain.branches.row_diff import RowDiff, array_of, take
+from odfchain.chain.chain import MetadataChain
+from odfchain.errors import (
+    BadInputError,
+    ObjectNotFoundError,
+    PointNotFoundError,
+    SliceNotFoundError,
+    UsageError,
+)
+from odfchain.odf.enums import OperationType
+from odfchain.odf.events import AddData, DataSlice, ExecuteTransform
+from odfchain.odf.identity import Multihash
+from odfchain.odf.row_hash import Numbers
+from odfchain.odf.times import Timestamp
+from odfchain.slices.footers import quoted
+from odfchain.slices.reader import open_parquet
+from odfchain.slices.skipping import Condition, Every, may_hold, may_match, with_any_of
+from odfchain.slices.state import codes_of, comparable
+from odfchain.text import one_line
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState, SliceRef
+from odfchain.workspace.merge_record import MergeMode, MergeRecord, merges
+from odfchain.workspace.points import opened_at
+from odfchain.workspace.read_slices import KeptFooters, unreadable
+
+BLOCK, OFFSET, SYSTEM_TIME = "block", "offset", "system_time"
+"""What a table of all changes has after the columns that one of a diff has (`odfchain.branches.diff`)."""
+
+_BACK, _FROM = OperationType.RETRACT.code, OperationType.CORRECT_FROM.code
+_LONGEST_PATH = 32
+"""Merges of merges that are followed [count]."""
+
+Locate = Callable[[SliceRef], Path]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOrigin:
+    """Where a merge has a change from: `BLOCK#OFFSET` on a branch."""
+
+    branch: str
+    """What the reference was called; nothing where a block was reverted."""
+    block: Multihash
+    """The block that made the change; or the one that was merged, where that cannot be read here."""
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """What one block did to one row."""
+
+    block: Multihash
+    sequence_number: int
+    system_time: Timestamp
+    offset: int
+    """Of its last record; a change is named `BLOCK#OFFSET`."""
+    change: Change
+    before: Mapping[str, Any] | None
+    """The columns that are no key; None where there was no row."""
+    after: Mapping[str, Any] | None
+    columns: tuple[str, ...]
+    """Those that changed."""
+    via: ChangeOrigin | None = None
+    """Where a merge brought it from, or what a block reverted."""
+
+
+def history_of(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    key: Mapping[str, Any],
+    *,
+    limit: int | None = None,
+    locate: Locate,
+) -> list[RowChange]:
+    """The changes of the row with this key, newest first, each where the chain up to a head has it.
+
+    Values are those of the key's columns, or texts that mean them.
+    """
+    sought = _Sought.of(dataset, state, key)
+    found: list[tuple[SliceRef, pa.Table]] = []
+    count = 0
+    kept = KeptFooters(dataset)
+    for ref in state.slices_newest_first():
+        if not may_match(kept.stats(ref, locate), sought.condition):
+            continue
+        rows = sought.rows(locate(ref), ref)
+        if rows.num_rows:
+            found.append((ref, rows))
+            count += rows.num_rows - int(pc.sum(pc.equal(rows.column(1), _FROM)).as_py())
+        if limit is not None and count > limit:  # what goes before the oldest of them is among these too
+            break
+    return _told(dataset, state, sought, found[::-1], locate)[::-1][:limit]
+
+
+def all_changes(dataset: DatasetFiles, state: DatasetState, *, locate: Locate) -> pa.Table:
+    """Every change up to a head, oldest first: as `Diff.changes`, with block, offset and system time."""
+    key = primary_key_of(dataset, state)
+    schema = _schema(state)
+    if not set(key) <= set(schema.names):
+        return history_schema(state, key).empty_table()
+    parts, blocks = [schema.empty_table()], [np.zeros(0, np.int64)]
+    for ref in state.slices():
+        batches = list(_batches(locate(ref), state, ref, schema))
+        parts.append(pa.Table.from_batches(batches, schema))
+        blocks.append(np.full(parts[-1].num_rows, ref.sequence_number))
+    return _changes(pa.concat_tables(parts), np.concatenate(blocks), key)
+
+
+def history_schema(state: DatasetState, key: Sequence[str]) -> pa.Schema:
+    """The columns of `all_changes`; none before the first data."""
+    schema = _schema(state)
+    if not set(key) <= set(schema.names):
+        return pa.schema([])
+    return _changes(schema.empty_table(), np.zeros(0, np.int64), key).schema
+
+
+def primary_key_of(dataset: DatasetFiles, state: DatasetState) -> tuple[str, ...]:
+    """What tells the rows apart.
+
+    Raises:
+        UsageError: nothing does.
+    """
+    if key := state.primary_key:
+        return key
+    raise UsageError(
+        f"{dataset.alias}: no primary key is recorded that tells which rows were one",
+        hint=f"`odfchain tail {dataset.alias}` shows the records as they came",
+    )
+
+
+def _schema(state: DatasetState) -> pa.Schema:
+    """Offset, operation and system time, then the data."""
+    rows, time = MergedColumns.of(state).rows, state.vocabulary.system_time_column
+    system = [*list(rows)[:2], pa.field(time, pa.timestamp("ms", "UTC"))]
+    return pa.schema([*system, *list(rows)[2:]])
+
+
+def _batches(
+    path: Path, state: DatasetState, ref: SliceRef, schema: pa.Schema, **part: Any
+) -> Iterator[pa.RecordBatch]:
+    names = state.vocabulary  # those of system columns stay as soon as there are records (append rules)
+    return slice_batches(path, names, ref.slice.offset_interval, names, schema, **part)
+
+
+def _changes(rows: pa.Table, blocks: Numbers, key: Sequence[str]) -> pa.Table:
+    """The changes that rows (of `_schema`, in order of offset) make, in that order."""
+    operations, data = rows.column(1).to_numpy(), rows.select(range(3, rows.num_columns))
+    codes, _ = codes_of(data, key) if len(operations) else (np.zeros(0, np.int64), 0)
+    order = np.lexsort((np.arange(len(codes)), codes))
+    same = np.zeros(len(order), dtype=bool)
+    same[1:] = codes[order][1:] == codes[order][:-1]
+    previous = np.full(len(order), -1, dtype=np.int64)
+    previous[order[1:]] = np.where(same[1:], order[:-1], -1)
+    following = np.full(len(order), -1, dtype=np.int64)
+    following[previous[previous >= 0]] = np.flatnonzero(previous >= 0)
+    back = np.isin(operations, (_BACK, _FROM))
+    # a -C is the first half of a change, unless the key has no values after it
+    goes = (operations == _BACK) | ((operations == _FROM) & ((following < 0) | back[following]))
+    kept = np.flatnonzero(~back | goes)
+    earlier = previous[kept]
+    was_there = (earlier >= 0) & (operations[earlier] != _BACK)
+    before = np.where(back[kept], kept, np.where(was_there, earlier, -1))
+    after = np.where(back[kept], -1, kept)
+    found = table_of_changes(
+        RowDiff(
+            tuple(key), take(data, before), before >= 0, take(data, after), after >= 0, data.select([]),
+        )
+    )  # fmt: skip
+    at = pa.array(kept)
+    return (
+        found.append_column(BLOCK, pa.array(blocks[kept], pa.int64()))
+        .append_column(OFFSET, rows.column(0).take(at).cast(pa.int64()))
+        .append_column(SYSTEM_TIME, rows.column(2).take(at))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    """One key, and how its rows are found in a slice."""
+
+    state: DatasetState
+    schema: pa.Schema
+    key: tuple[str, ...]
+    values: pa.RecordBatch
+    """One row: the key."""
+
+    @classmethod
+    def of(cls, dataset: DatasetFiles, state: DatasetState, given: Mapping[str, Any]) -> _Sought:
+        key = primary_key_of(dataset, state)
+        if set(given) != set(key):
+            raise UsageError(
+                f"{dataset.alias}: the primary key is {one_line(', '.join(key))}, "
+                f"not {one_line(', '.join(given)) or 'nothing'}",
+                hint=f"write {' '.join(f'{one_line(name)}=VALUE' for name in key)}",
+            )
+        schema = _schema(state)
+        if not set(key) <= set(schema.names):  # before the first data
+            return cls(state, schema, key, pa.RecordBatch.from_pylist([]))
+        columns = [_cell(name, given[name], schema.field(name).type) for name in key]
+        return cls(state, schema, key, pa.RecordBatch.from_arrays(columns, list(key)))
+
+    @property
+    def condition(self) -> Condition:
+        """What is true of every row of this key."""
+        keys = zip(self.values.schema.names, self.values.columns, strict=True)
+        return Every(tuple(with_any_of(quoted(name), value, value.type) for name, value in keys))
+
+    def rows(self, path: Path, ref: SliceRef) -> pa.Table:
+        """The rows of this key in a slice, in order of offset; errors as `slice_batches`."""
+        found: list[pa.RecordBatch] = []
+        for group, first in self._groups(path, ref):
+            batches = _batches(path, self.state, ref, self.schema, groups=[group], first=first)
+            found += [batch.filter(self._are_equal(batch)) for batch in batches]
+        return pa.Table.from_batches(found, self.schema)
+
+    def _groups(self, path: Path, ref: SliceRef) -> list[tuple[int, int]]:
+        """(a row group that may have the key, the offset of its first row)."""
+        found, first = [], ref.slice.offset_interval.start
+        with _opened(path) as file:
+            for group in range(file.metadata.num_row_groups):
+                metadata = file.metadata.row_group(group)
+                chunks = [metadata.column(i) for i in range(metadata.num_columns)]
+                bounds = {chunk.path_in_schema: chunk.statistics for chunk in chunks}
+                if all(may_hold(bounds.get(name), self.values.column(name).to_pylist()) for name in self.key):
+                    found.append((group, first))
+                first += metadata.num_rows
+        return found
+
+    def _are_equal(self, batch: pa.RecordBatch) -> pa.Array:
+        mask = pa.array(np.ones(batch.num_rows, dtype=bool))
+        for name in self.key:
+            parts = zip(comparable(batch, name), comparable(self.values, name), strict=True)
+            for column, values in parts:
+                value = values[0]
+                if not value.is_valid:
+                    equal = column.is_null()
+                elif t.is_floating(value.type) and np.isnan(value.as_py()):
+                    equal = pc.is_nan(column).fill_null(False)
+                else:
+                    equal = pc.equal(column, value).fill_null(False)
+                mask = pc.and_(mask, equal)
+        return mask
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with open_parquet(path) as file:
+            yield file
+    except BadInputError as error:
+        raise unreadable(path, error.message) from None
+
+
+def _cell(name: str, value: Any, kind: pa.DataType) -> pa.Array:
+    try:
+        return array_of([value], kind) if isinstance(value, str) else pa.array([value], kind)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise UsageError(f"{one_line(name)}: {one_line(str(error))}") from None
+
+
+def _told(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    sought: _Sought,
+    found: Sequence[tuple[SliceRef, pa.Table]],
+    locate: Locate,
+) -> list[RowChange]:
+    """The changes of one key, oldest first."""
+    if not found:
+        return []
+    blocks = np.concatenate([np.full(rows.num_rows, place) for place, (_, rows) in enumerate(found)])
+    table = _changes(pa.concat_tables(rows for _, rows in found), blocks, sought.key)
+    records = {merge.block.hash: merge.record for merge in merges(dataset.chain, state.head)}
+    told = []
+    for row in table.to_pylist(maps_as_pydicts="lossy"):
+        ref = found[row[BLOCK]][0]
+        record = records.get(ref.block_hash)
+        told.append(
+            RowChange(
+                ref.block_hash,
+                ref.sequence_number,
+                dataset.chain.get(ref.block_hash).system_time,
+                row[OFFSET],
+                Change(row["change"]),
+                row["from"],
+                row["to"],
+                tuple(row["columns"]),
+                None if record is None else _origin(dataset, state.head, record, sought, locate),
+            )
+        )
+    return told
+
+
+def _origin(
+    dataset: DatasetFiles, head: Multihash, record: MergeRecord, sought: _Sought, locate: Locate
+) -> ChangeOrigin:
+    """Where the newest change of a key comes from that a merge brought."""
+    if record.mode is MergeMode.REVERT:
+        return ChangeOrigin("", record.base[0])
+    branch, tip, chain = record.source_ref, record.source, dataset.chain
+    origin = ChangeOrigin(branch, tip)
+    for _ in range(_LONGEST_PATH):
+        try:
+            source = opened_at(dataset, tip)
+            place = _newest(chain, head, DatasetState.read(source.chain), sought, locate)
+            if place is None:
+                return origin
+            origin = ChangeOrigin(branch, *place)
+            made = [m for m in merges(source.chain, tip) if m.block.hash == place[0]]
+        except (ObjectNotFoundError, PointNotFoundError):  # it was not fetched
+            return origin
+        if not made or made[0].record.mode is MergeMode.REVERT:
+            return origin
+        chain, head, branch, tip = source.chain, place[0], made[0].record.source_ref, made[0].record.source
+    return origin
+
+
+def _newest(
+    chain: MetadataChain, head: Multihash, source: DatasetState, sought: _Sought, locate: Locate
+) -> tuple[Multihash, int] | None:
+    """The block and offset of the newest row of a key on a chain, of what another chain has not."""
+    for ref in source.slices_newest_first():
+        if chain.hash_at(ref.sequence_number, head) == ref.block_hash:
+            return None
+        rows = sought.rows(locate(ref), ref)
+        if rows.num_rows:
+            return ref.block_hash, rows.column(0)[-1].as_py()
+    return None
+
+
+# Changes named by `BLOCK#OFFSET`: the offset of the last row of a change, in a block of whatever branch.
+
+_CHANGE = re.compile(r"(f1620[0-9a-f]{64})#(0|[1-9]\d{0,18})", re.ASCII)
+_OLD = OperationType.CORRECT_FROM.code
+
+
+def block_named(text: str) -> Multihash | None:
+    """The block of the change that a text names; None where it names none."""
+    match = _CHANGE.fullmatch(text)
+    return None if match is None else Multihash.parse(match[1])
+
+
+def are_changes(dataset: DatasetFiles, texts: Iterable[str]) -> Numbers:
+    """Whether each text names a change: its block is stored, and one ends at the offset.
+
+    The old half of a correction ends none.
+    """
+    texts = list(texts)
+    found = np.zeros(len(texts), bool)
+    blocks: dict[str, list[tuple[int, int]]] = {}
+    for place, text in enumerate(texts):
+        if match := _CHANGE.fullmatch(text):
+            blocks.setdefault(match[1], []).append((place, int(match[2])))
+    for name, asked in blocks.items():
+        new = _slice_of(dataset, Multihash.parse(name))
+        if new is None:
+            continue
+        interval = new.offset_interval
+        inside = [(place, offset) for place, offset in asked if interval.start <= offset <= interval.end]
+        if inside:
+            operations = _operations(dataset, Multihash.parse(name), new)
+            for place, offset in inside:
+                row = offset - interval.start
+                found[place] = row < len(operations) and operations[row] != _OLD
+    return found
+
+
+def _slice_of(dataset: DatasetFiles, block: Multihash) -> DataSlice | None:
+    if not dataset.chain.contains(block):
+        return None
+    event = dataset.chain.get(block).event
+    return event.new_data if isinstance(event, AddData | ExecuteTransform) else None
+
+
+def _operations(dataset: DatasetFiles, block: Multihash, new: DataSlice) -> Numbers:
+    path = dataset.data.path(new.physical_hash)
+    if not path.is_file():
+        raise SliceNotFoundError.of(dataset.alias, path)
+    column = DatasetState.read(dataset.chain, block).vocabulary.operation_type_column
+    with open_parquet(path) as file:
+        parts = [batch.column(0).to_numpy(zero_copy_only=False) for batch in file.batches([column])]
+    found: Numbers = np.concatenate(parts) if parts else np.zeros(0, np.uint8)
+    return found

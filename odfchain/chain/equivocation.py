@@ -1,0 +1,324 @@
+"""Proof that the owner of a dataset signed two histories of it: it can be checked by anybody, offline.
+
+    {"format": "odfchain-evidence/1", "dataset": did, "sequenceNumber": n, "blocks": [hash, hash],
+     "heads": [{"statement": JWS, "blocks": [base64, …]}, {"statement": JWS, "blocks": [base64, …]}]}
+
+Both statements are signed heads (`odfchain.chain.signed_heads`) by the key that the dataset's id is. The
+first is of block `n`. The second is of a block with the same number, or of a later one: then its raw blocks,
+from that head downwards, lead by their hashes to another block `n`. That is the whole proof; more blocks,
+down to where the histories part, only show what was done. The file is canonical JSON and an end of line,
+and everything in it follows from statements and blocks, so no bit of it can be changed unnoticed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from odfchain.chain.statements import Problem, SignedHead, read_bounded, read_head
+from odfchain.errors import CodecError, InvalidIdError, OdfchainError, SignatureError, StoreError
+from odfchain.limits import ATTEST
+from odfchain.odf.block_codec import decode_header
+from odfchain.odf.canonical_json import canonical_json
+from odfchain.odf.identity import DatasetId, Multihash, encode_base16
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.times import Timestamp
+from odfchain.storage import fsio
+from odfchain.text import one_line
+
+FORMAT = "odfchain-evidence/1"
+
+
+@dataclass(frozen=True, slots=True)
+class SignedBranch:
+    """A signed head and blocks of its history from it downwards, as their raw bytes."""
+
+    statement: str
+    blocks: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Two histories of a dataset that its owner signed; only `evidence_of` and `read_evidence` make one."""
+
+    dataset_id: DatasetId
+    sequence_number: int
+    hashes: tuple[Multihash, Multihash]
+    """The two blocks with this number."""
+    signed: tuple[SignedHead, SignedHead]
+    """The heads that were signed."""
+    branches: tuple[SignedBranch, SignedBranch]
+
+    @property
+    def name(self) -> str:
+        """The same for every proof that the same two heads were signed, whatever else is in it."""
+        heads = b"".join(signed.head.digest for signed in self.signed)
+        return f"{self.sequence_number}-{hash_bytes(heads).digest.hex()[:32]}"
+
+    def to_bytes(self) -> bytes:
+        """The file of this proof."""
+        document: dict[str, Any] = {
+            "format": FORMAT,
+            "dataset": str(self.dataset_id),
+            "sequenceNumber": self.sequence_number,
+            "blocks": [str(name) for name in self.hashes],
+            "heads": [
+                {
+                    "statement": branch.statement,
+                    "blocks": [base64.b64encode(data).decode("ascii") for data in branch.blocks],
+                }
+                for branch in self.branches
+            ],
+        }
+        return canonical_json(document) + b"\n"
+
+
+def evidence_of(one: SignedBranch, other: SignedBranch) -> Evidence:
+    """The proof that two branches are, in whatever order they are given; everything is checked.
+
+    Raises:
+        SignatureError: they prove nothing; the message says why.
+    """
+    found = [(_statement(branch), branch) for branch in (one, other)]
+    (low, lower), (high, higher) = sorted(found, key=lambda f: (f[0].sequence_number, f[0].head.digest))
+    if low.dataset_id != high.dataset_id:
+        raise _refused(f"the heads are of two datasets, {low.dataset_id} and {high.dataset_id}")
+    _hashes(low, lower.blocks)
+    number = low.sequence_number
+    there = _hashes(high, higher.blocks).get(number)
+    if there is None:
+        raise _refused(f"its blocks do not lead from block {high.sequence_number} to block {number}")
+    if there == low.head:
+        raise _refused(f"both heads are of one history: its block {number} is {there}")
+    return Evidence(low.dataset_id, number, (low.head, there), (low, high), (lower, higher))
+
+
+def read_evidence(data: bytes, source: str) -> Evidence:
+    """The proof in a file, checked: both signatures, every block's hash and link, and that they conflict.
+
+    Raises:
+        SignatureError: it is no proof, or one that was changed; `source` is named.
+    """
+    try:
+        evidence = _read(data)
+        if evidence.to_bytes() != data:
+            raise _refused("it was changed, or not written in canonical form")
+    except SignatureError as error:
+        raise SignatureError(error.problem, f"{source}: not a proof of two histories: {error}") from None
+    return evidence
+
+
+def _read(data: bytes) -> Evidence:
+    if len(data) > ATTEST.evidence_bytes:
+        raise _refused(f"it is longer than {ATTEST.evidence_bytes:,} bytes")
+    try:
+        heads = json.loads(data)["heads"]
+        one, other = (
+            SignedBranch(
+                head["statement"],
+                tuple(base64.b64decode(text, validate=True) for text in head["blocks"]),
+            )
+            for head in heads
+        )
+        one.statement.encode("ascii"), other.statement.encode("ascii")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error):
+        raise _refused(f"it is not of the format {FORMAT}") from None
+    return evidence_of(one, other)
+
+
+def _statement(branch: SignedBranch) -> SignedHead:
+    signer, signed = read_head(branch.statement.encode())
+    if signer != signed.dataset_id:
+        raise SignatureError(Problem.OTHER_KEY, f"a head is not signed by the dataset's key but by {signer}")
+    return signed
+
+
+def _hashes(signed: SignedHead, blocks: Sequence[bytes]) -> dict[int, Multihash]:
+    """The hashes of a history by number, as far as the blocks lead; they hash and link, or it is refused."""
+    if len(blocks) > ATTEST.evidence_blocks:
+        raise _refused(f"more than {ATTEST.evidence_blocks:,} blocks of one history")
+    expected: Multihash | None = signed.head
+    number = signed.sequence_number
+    found = {number: signed.head}
+    for data in blocks:
+        if expected is None or hash_bytes(data) != expected:
+            raise _refused(f"block {number} of a signed history does not hash to its name")
+        try:
+            header = decode_header(data)
+        except CodecError as error:
+            raise _refused(f"block {number} of a signed history cannot be read: {error}") from None
+        if header.sequence_number != number:
+            raise _refused(f"block {number} of a signed history says that it is {header.sequence_number}")
+        expected, number = header.prev_block_hash, number - 1
+        if expected is not None:
+            found[number] = expected
+    return found
+
+
+def _refused(why: str) -> SignatureError:
+    return SignatureError(Problem.DAMAGED, why)
+
+
+# --- making it -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A head that the owner signed, and what is at hand of its history."""
+
+    statement: str
+    signed: SignedHead
+    block_at: Callable[[int], Multihash | None]
+    """The hash of its block with a number, None where its history is not at hand."""
+    read: Callable[[Multihash], bytes]
+    """A block of it.
+
+    Raises:
+        OdfchainError: it is not at hand.
+    """
+
+
+def prove(one: Claim, other: Claim) -> Evidence | None:
+    """The proof that two claims are two histories; None when they are one, or nobody can say.
+
+    Raises:
+        StoreError: the proof would be larger than the limits.
+    """
+    low, high = sorted((one, other), key=lambda c: (c.signed.sequence_number, c.signed.head.digest))
+    number = low.signed.sequence_number
+    there = high.signed.head if high.signed.sequence_number == number else high.block_at(number)
+    if there is None or there == low.signed.head:
+        return None
+    needed = high.signed.sequence_number - number
+    if needed > ATTEST.evidence_blocks:
+        raise StoreError(f"a proof of {needed:,} blocks (at most {ATTEST.evidence_blocks:,})")
+    name, blocks = high.signed.head, list[bytes]()
+    for _ in range(needed):
+        blocks.append(high.read(name))
+        name = decode_header(blocks[-1]).prev_block_hash or name
+    lower, higher = _context(low, high, there)
+    size = sum(map(len, (*blocks, *lower, *higher)))
+    if size * 4 // 3 > ATTEST.evidence_bytes // 2:
+        lower, higher = (), ()
+        size = sum(map(len, blocks))
+    if size * 4 // 3 > ATTEST.evidence_bytes // 2:
+        raise StoreError(f"a proof of {size:,} bytes of blocks (at most {ATTEST.evidence_bytes:,})")
+    return evidence_of(SignedBranch(low.statement, lower), SignedBranch(high.statement, (*blocks, *higher)))
+
+
+def _context(low: Claim, high: Claim, there: Multihash) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """The blocks of both from the number that they share down to where they part, if all are at hand."""
+    ours, theirs = list[bytes](), list[bytes]()
+    one: Multihash | None = low.signed.head
+    other: Multihash | None = there
+    try:
+        while one is not None and other is not None and one != other:
+            if 2 * len(ours) >= ATTEST.evidence_context:
+                return (), ()
+            ours.append(low.read(one))
+            theirs.append(high.read(other))
+            one, other = (decode_header(blocks[-1]).prev_block_hash for blocks in (ours, theirs))
+    except OdfchainError:
+        return (), ()
+    return tuple(ours), tuple(theirs)
+
+
+# Where a workspace keeps proofs of two histories, and when and where it met them.
+#
+# evidence/<dataset id>/<name>.json       the proof: `odfchain.chain.equivocation`; never changed
+# evidence/<dataset id>/<name>.seen       one line for each place: `<time> <URL>`
+
+_SEEN_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """When a proof was met, and at which peer."""
+
+    time: Timestamp
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEvidence:
+    """A proof that is kept; None, and what is wrong, where its file is damaged."""
+
+    path: Path
+    evidence: Evidence | None
+    sightings: tuple[Sighting, ...]
+    problem: str | None = None
+
+
+def read_evidence_file(path: Path) -> Evidence:
+    """The proof in a file, checked.
+
+    Raises:
+        StoreError: there is no such file, or it cannot be read.
+    """
+    data = read_bounded(path, ATTEST.evidence_bytes)
+    if data is None:
+        raise StoreError(f"{path}: there is no such file")
+    return read_evidence(data, str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceStore:
+    """The proofs of one workspace; `folder` is its `evidence` folder."""
+
+    folder: Path
+
+    def keep(self, evidence: Evidence, where: str, time: Timestamp) -> Path:
+        """Durably keep a proof and where it was met; what is kept of the same heads already stays."""
+        folder = self.folder / encode_base16(evidence.dataset_id.to_bytes())
+        path = folder / f"{evidence.name}.json"
+        fsio.make_folder(folder)
+        with fsio.locked(self.folder / ".lock"):
+            if not fsio.create_file(path, evidence.to_bytes()) and not _is_sound(path):
+                fsio.replace_file(path, evidence.to_bytes())
+            known = _sightings(path)
+            if where not in {s.where for s in known} and len(known) < ATTEST.evidence_sightings:
+                lines = [f"{s.time} {s.where}\n" for s in (*known, Sighting(time, one_line(where, 500)))]
+                fsio.replace_file(path.with_suffix(".seen"), "".join(lines).encode())
+        return path
+
+    def list(self, dataset_id: DatasetId | None = None) -> list[KeptEvidence]:
+        """Every proof, or those of one dataset, ordered by file; damaged ones are among them."""
+        return [_load(path) for path in self._paths(dataset_id)]
+
+    def _paths(self, dataset_id: DatasetId | None) -> Iterator[Path]:
+        wanted = "*" if dataset_id is None else encode_base16(dataset_id.to_bytes())
+        with fsio.storage_errors(self.folder):
+            yield from sorted(self.folder.glob(f"{wanted}/[0-9]*.json"))
+
+
+def _load(path: Path) -> KeptEvidence:
+    try:
+        evidence = read_evidence_file(path)
+    except OdfchainError as error:
+        return KeptEvidence(path, None, _sightings(path), error.message)
+    return KeptEvidence(path, evidence, _sightings(path))
+
+
+def _is_sound(path: Path) -> bool:
+    return _load(path).evidence is not None
+
+
+def _sightings(path: Path) -> tuple[Sighting, ...]:
+    """Where a proof was met, as far as that can be read: nothing depends on it."""
+    try:
+        data = read_bounded(path.with_suffix(".seen"), _SEEN_BYTES) or b""
+    except StoreError:
+        return ()
+    found = []
+    for line in data.decode("utf-8", "replace").splitlines():
+        time, _, where = line.partition(" ")
+        try:
+            found.append(Sighting(Timestamp.parse(time), one_line(where, 500)))
+        except InvalidIdError:
+            continue
+    return tuple(found)

@@ -1,0 +1,224 @@
+"""The signature of a dataset's head: one line in `refs/head.jws`, beside `refs/head`.
+
+Blocks are bound by hashes, but nothing in them says who wrote them or which one is the newest. The signature
+does: it is made by the key that the dataset's id is. It is written right after the head has moved, never
+before, so for a moment (and after a crash until the next commit) it is that of the head before.
+
+    SIGNED     the owner's valid word about exactly this block of exactly this dataset
+    UNSIGNED   no word about this block, and nothing wrong: no file; or, where the chain can be asked, the
+               owner's word about an earlier block of this chain
+    INVALID    a file that is something else; the problem names the attack or the damage
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from odfchain.chain.statements import Did, Problem, SignedHead, read_bounded, read_branch, read_head
+from odfchain.errors import SignatureError
+from odfchain.limits import ATTEST
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.storage.local import HEAD
+
+HEAD_SIGNATURE_KEY = "refs/head.jws"
+"""Where it is in the dataset's folder, and in the simple transfer layout."""
+
+
+def signature_key(ref: str) -> str:
+    """The same for any reference."""
+    return f"refs/{ref}.jws"
+
+
+BlockAt = Callable[[int], Multihash | None]
+"""The hash of the chain's block with a sequence number, None when there is no such block."""
+
+
+class SignatureStatus(StrEnum):
+    """What a head's signature is worth; there is no yes or no."""
+
+    SIGNED = "signed"
+    UNSIGNED = "unsigned"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSignature:
+    """The result of looking at a head's signature.
+
+    `signed` is what the signature says and `signer` whose it is, wherever its own text was valid: a valid
+    signature of another head with the same sequence number is proof of two histories.
+    """
+
+    status: SignatureStatus
+    problem: Problem | None = None
+    message: str | None = None
+    signer: Did | None = None
+    signed: SignedHead | None = None
+    text: str | None = None
+
+    def require(self, where: str = "") -> SignedHead:
+        """What the owner signed: only for a signed head.
+
+        Raises:
+            SignatureError: the head is unsigned or its signature is invalid; named.
+        """
+        if self.status is SignatureStatus.SIGNED and self.signed is not None:
+            return self.signed
+        prefix = f"{where}: " if where else ""
+        raise SignatureError(self.problem or Problem.MISSING, f"{prefix}{self.message}")
+
+
+def check_head(
+    content: bytes | str | None,
+    dataset_id: DatasetId,
+    head: Multihash,
+    sequence_number: int,
+    *,
+    block_at: BlockAt | None = None,
+) -> HeadSignature:
+    """What the content of `refs/head.jws` is worth for this head, whatever it is; None: there is no file.
+
+    A valid signature of an earlier block is INVALID, unless `block_at` shows that block in this chain: then
+    the newest blocks are UNSIGNED, as after a commit that was interrupted.
+    """
+    if content is None:
+        return HeadSignature(
+            SignatureStatus.UNSIGNED,
+            Problem.MISSING,
+            "the head is not signed: there is no signature, or it was stripped",
+        )
+    data = content.encode(errors="replace") if isinstance(content, str) else content
+    line = data[:-1] if data.endswith(b"\n") else b""  # without its end it was cut
+    try:
+        signer, signed = read_head(line)
+    except SignatureError as error:
+        return HeadSignature(
+            SignatureStatus.INVALID, Problem(error.problem), f"the head's signature: {error}"
+        )
+    found = _judge(signer, signed, dataset_id, head, sequence_number, block_at)
+    status, problem, message = found
+    return HeadSignature(status, problem, message, signer, signed, line.decode())
+
+
+def _judge(
+    signer: Did,
+    signed: SignedHead,
+    dataset_id: DatasetId,
+    head: Multihash,
+    sequence_number: int,
+    block_at: BlockAt | None,
+) -> tuple[SignatureStatus, Problem | None, str | None]:
+    number = signed.sequence_number
+    if signed.dataset_id != dataset_id:
+        return _invalid(
+            Problem.OTHER_DATASET,
+            f"the signature is of another dataset, {signed.dataset_id}, not of {dataset_id}",
+        )
+    if signer != dataset_id:
+        return _invalid(Problem.OTHER_KEY, f"the head is not signed by the dataset's key but by {signer}")
+    if number == sequence_number and signed.head != head:
+        return _invalid(
+            Problem.OTHER_HEAD,
+            f"the signature is of another head with the same sequence number {number}, {signed.head}: "
+            "two histories of this dataset exist",
+        )
+    if number > sequence_number:
+        return _invalid(
+            Problem.NEWER_HEAD,
+            f"the signature is of a newer head (block {number}; the head here is block {sequence_number}): "
+            "the head was set back, or blocks were withheld",
+        )
+    if number == sequence_number:
+        return SignatureStatus.SIGNED, None, None
+    where = f"block {number}; the head here is block {sequence_number}"
+    there = block_at(number) if block_at is not None else None
+    if there == signed.head:
+        return (
+            SignatureStatus.UNSIGNED,
+            Problem.OLDER_HEAD,
+            f"the signature is of an older head ({where}): what came after it is not signed",
+        )
+    if block_at is not None:
+        return _invalid(
+            Problem.OTHER_HEAD,
+            f"the signature is of an older head ({where}) that is not in this chain: two histories of this "
+            "dataset exist",
+        )
+    return _invalid(
+        Problem.OLDER_HEAD,
+        f"the signature is of an older head ({where}): it was replayed, or a commit was interrupted",
+    )
+
+
+def _invalid(problem: Problem, message: str) -> tuple[SignatureStatus, Problem | None, str | None]:
+    return SignatureStatus.INVALID, problem, message
+
+
+def read_head_signature(folder: Path, ref: str = HEAD) -> bytes | None:
+    """The content of a dataset folder's `refs/head.jws` for `check_head`, None when there is none.
+
+    Of a branch it is for `check_branch`.
+    """
+    return read_bounded(folder / signature_key(ref), ATTEST.statement_bytes + 1)
+
+
+# The signature of a branch: one line in `refs/NAME.jws`, beside `refs/NAME`, as a head's is beside the
+# head.
+#
+# It is a statement of another type (`odf-ref+jws`) with the branch's name in it. A branch may be set back
+# and
+# made anew, so two signed blocks with one number prove nothing here, and no memory is kept of them.
+#
+#     SIGNED     the owner's valid word that this block is the newest of this branch
+#     UNSIGNED   no word about this block: no file, or (stale) one of before the branch moved
+#     INVALID    a file that is something else, the signature of another branch or dataset, or by another
+#     key
+
+
+def check_branch(content: bytes | None, dataset_id: DatasetId, ref: str, head: Multihash) -> HeadSignature:
+    """What the content of a branch's `refs/NAME.jws` is worth for its newest block; None: there is none."""
+    if content is None:
+        return HeadSignature(SignatureStatus.UNSIGNED, Problem.MISSING, f"branch {ref} is not signed")
+    line = content[:-1] if content.endswith(b"\n") else b""  # without its end it was cut
+    try:
+        signer, signed = read_branch(line)
+    except SignatureError as error:
+        return HeadSignature(
+            SignatureStatus.INVALID, Problem(error.problem), f"the signature of branch {ref}: {error}"
+        )
+    status, problem, message = _judge_branch(signer, signed, dataset_id, ref, head)
+    return HeadSignature(status, problem, message, signer, signed, line.decode())
+
+
+def _judge_branch(
+    signer: Did, signed: SignedHead, dataset_id: DatasetId, ref: str, head: Multihash
+) -> tuple[SignatureStatus, Problem | None, str | None]:
+    if signed.dataset_id != dataset_id:
+        return (
+            SignatureStatus.INVALID,
+            Problem.OTHER_DATASET,
+            f"the signature is of another dataset, {signed.dataset_id}, not of {dataset_id}",
+        )
+    if signer != dataset_id:
+        return (
+            SignatureStatus.INVALID,
+            Problem.OTHER_KEY,
+            f"branch {ref} is not signed by the dataset's key but by {signer}",
+        )
+    if signed.ref != ref:
+        return (
+            SignatureStatus.INVALID,
+            Problem.OTHER_REF,
+            f"the signature is of another branch, {signed.ref}, not of {ref}",
+        )
+    if signed.head != head:
+        at = f"block {signed.sequence_number}, {signed.head}"
+        return (
+            SignatureStatus.UNSIGNED,
+            Problem.STALE,
+            f"the signature of branch {ref} is of {at}: it has moved since",
+        )
+    return SignatureStatus.SIGNED, None, None

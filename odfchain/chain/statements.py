@@ -1,0 +1,621 @@
+"""What is signed: heads by a dataset's own key, verdicts by an auditor's.
+
+Both are values with one signed text each. A signed head says "this block is the newest of this dataset at
+this time"; only the owner can say so, because the dataset's id is the public key. An attestation says "I
+examined the chain up to this block, with this result"; anyone can say so, and whom to believe is the reader's
+choice.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import json
+import os
+import re
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageError, WorkspaceError
+from odfchain.limits import ATTEST
+from odfchain.odf.canonical_json import canonical_json
+from odfchain.odf.identity import (
+    DID_KEY_PREFIX,
+    DID_ODF_PREFIX,
+    ED25519_KEY_BYTES,
+    DatasetId,
+    DatasetKey,
+    DidKey,
+    Multihash,
+)
+from odfchain.odf.names import is_branch_name
+from odfchain.odf.times import Timestamp
+from odfchain.storage import fsio
+from odfchain.storage.local import HEAD, check_object_name
+from odfchain.text import printable
+
+# Reading the small files that keys and signed statements are kept in.
+
+
+def read_bounded(path: Path, limit: int) -> bytes | None:
+    """At most `limit + 1` bytes of a file, None when it is not there; links are not followed."""
+    found = read_regular(path, limit)
+    return found[0] if found is not None else None
+
+
+def read_regular(path: Path, limit: int, *, follow: bool = False) -> tuple[bytes, int] | None:
+    """At most `limit + 1` bytes of a file and its permissions, None when it is not there.
+
+    Raises:
+        StoreError: it is not an ordinary file (a link is one only with `follow`), or cannot be read.
+    """
+    # Not blocking: a pipe that nobody writes to would be waited for.
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    try:
+        fd = os.open(path, flags)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if not follow and path.is_symlink():
+            raise StoreError(f"{path}: a link is not followed (expected a file)") from None
+        raise fsio.storage_error(error, path) from error
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise StoreError(f"{path}: not an ordinary file")
+        with os.fdopen(fd, "rb", closefd=False) as stream:
+            return stream.read(limit + 1), stat.S_IMODE(info.st_mode)
+    except OSError as error:
+        raise fsio.storage_error(error, path) from error
+    finally:
+        os.close(fd)
+
+
+# What can be wrong with a signature, in a word each: programs ask for it, messages explain it.
+
+
+class Problem(StrEnum):
+    """Why a signature does not count."""
+
+    MISSING = "missing"
+    """There is none: it was never made, or stripped."""
+
+    DAMAGED = "damaged"
+    """Not the text of a signed statement: cut, changed, or written in another way than it is signed."""
+
+    WRONG_TYPE = "wrong-type"
+    """A statement of another kind."""
+
+    WRONG_ALGORITHM = "wrong-algorithm"
+    """Another algorithm than EdDSA, or none."""
+
+    FOREIGN_HEADER = "foreign-header"
+    """Members in the header that may redirect the check: a key, a URL, an extension."""
+
+    WEAK_KEY = "weak-key"
+    """A public key that anyone can sign for."""
+
+    NOT_VERIFIED = "not-verified"
+    """It was not made with the key that it names, or for other text."""
+
+    OTHER_KEY = "other-key"
+    """It was made by someone else than the dataset's owner."""
+
+    OTHER_DATASET = "other-dataset"
+    """It is of another dataset."""
+
+    OTHER_HEAD = "other-head"
+    """It is of another block with the same sequence number: two histories exist."""
+
+    OTHER_REF = "other-ref"
+    """It is of another branch."""
+
+    STALE = "stale"
+    """The branch has moved since."""
+
+    OLDER_HEAD = "older-head"
+    """It is of an earlier block."""
+
+    NEWER_HEAD = "newer-head"
+    """It is of a later block, which is not here."""
+
+    TOO_OLD = "too-old"
+    """It was made longer ago than the reader accepts: newer blocks may be withheld."""
+
+    IN_FUTURE = "in-future"
+    """It says that it was made at a time which has not come."""
+
+
+# The members of a signed payload, each read as exactly what it has to be.
+
+_T = TypeVar("_T")
+
+_MAX_SEQUENCE = 2**64 - 1
+_MAX_CHECK = 999
+
+
+class Members:
+    """The members of a payload: exactly the known ones, each read as what it has to be."""
+
+    def __init__(self, payload: dict[str, Any], names: set[str]) -> None:
+        if payload.keys() != names:
+            raise malformed(f"its members are not {', '.join(sorted(names))}")
+        self._payload = payload
+
+    def text(self, name: str) -> str:
+        """Text that can be printed."""
+        value = self._payload[name]
+        if not isinstance(value, str) or not 0 < len(value) <= ATTEST.statement_text:
+            raise malformed(f"{name!r} is not a text of 1 to {ATTEST.statement_text} characters")
+        if not value.isprintable():
+            raise malformed(f"{name!r} has characters that cannot be printed")
+        return value
+
+    def number(self, name: str, largest: int = _MAX_SEQUENCE) -> int:
+        """A number from 0 on."""
+        return _number(self._payload[name], name, 0, largest)
+
+    def items(self, name: str) -> list[Any]:
+        """A list."""
+        value = self._payload[name]
+        if not isinstance(value, list) or len(value) > ATTEST.statement_items:
+            raise malformed(f"{name!r} is not a list of at most {ATTEST.statement_items}")
+        return value
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """Numbers of checks, ascending."""
+        found = [_number(value, name, 1, _MAX_CHECK) for value in self.items(name)]
+        if found != sorted(set(found)):
+            raise malformed(f"the numbers of {name!r} are not in ascending order")
+        return tuple(found)
+
+    def id(self, name: str) -> DatasetId:
+        """The id of a dataset."""
+        return self._spelled(name, DatasetId.parse)
+
+    def time(self, name: str) -> Timestamp:
+        """A moment."""
+        return self._spelled(name, Timestamp.parse)
+
+    def hash(self, name: str) -> Multihash:
+        """The name of an object."""
+        value = self._spelled(name, Multihash.parse)
+        try:
+            check_object_name(value)
+        except StoreError:
+            raise malformed(f"{name!r} is not a sha3-256 hash") from None
+        return value
+
+    def _spelled(self, name: str, parse: Callable[[str], _T]) -> _T:
+        """Values with many spellings are written in one."""
+        text = self._payload[name]
+        try:
+            value = parse(text if isinstance(text, str) else "")
+        except InvalidIdError:
+            raise malformed(f"{name!r} is malformed") from None
+        if str(value) != text:
+            raise malformed(f"{name!r} is not spelled as it is printed")
+        return value
+
+
+def _number(value: Any, name: str, smallest: int, largest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
+        raise malformed(f"{name!r} is not a number from {smallest} to {largest}")
+    return value
+
+
+def malformed(why: str) -> SignatureError:
+    """The error of a statement whose payload is not what it has to be."""
+    return SignatureError(Problem.DAMAGED, f"a malformed statement: {why}")
+
+
+# Who signs: identifiers that are ed25519 public keys, and files with the private halves.
+#
+# Some 32 bytes are no one's key. Under a point of small order a signature can be found that fits many
+# messages,
+# without any private key; and a point that is written in two ways is two signers in one. Such keys are
+# refused
+# before anything is checked with them (RFC 8032, section 5.1.3; Chalkias, Garillot and Nikolaenko, "Taming
+# the
+# Many EdDSAs", 2020).
+
+Did = DatasetId | DidKey
+"""The public key of a signer, as it is written: a dataset's, or a person's or program's."""
+
+_P = 2**255 - 19
+"""The prime of the field (RFC 8032, section 5.1)."""
+
+_Y_OF_ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+_SMALL_ORDER_Y = frozenset({0, 1, _P - 1, _Y_OF_ORDER_8, _P - _Y_OF_ORDER_8})
+"""The y of the eight points whose eightfold is the neutral element; with both signs of x."""
+
+
+def check_public_key(key: bytes) -> None:
+    """The bytes are a public key by their form: 32, in the one canonical encoding, and not of small order.
+
+    Raises:
+        SignatureError: they are not.
+    """
+    if len(key) != ED25519_KEY_BYTES:
+        raise SignatureError(Problem.WEAK_KEY, f"an ed25519 public key of {len(key)} bytes")
+    y = int.from_bytes(key, "little") & ~(1 << 255)
+    if y >= _P:
+        raise SignatureError(
+            Problem.WEAK_KEY, "the signer's public key is not in canonical form: nobody's key is written so"
+        )
+    if y in _SMALL_ORDER_Y:
+        raise SignatureError(
+            Problem.WEAK_KEY, "the signer's public key is a point of small order: anyone can sign for it"
+        )
+
+
+def verify_signature(key: bytes, signature: bytes, signed: bytes) -> None:
+    """The signature of a text was made with the private half of a key that `check_public_key` has passed.
+
+    Raises:
+        SignatureError: it was not.
+    """
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - only who signs or verifies loads it
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
+
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, signed)
+    except (InvalidSignature, ValueError):
+        raise SignatureError(
+            Problem.NOT_VERIFIED,
+            "the signature was not made by the signer that it names, or for another text",
+        ) from None
+
+
+@functools.lru_cache(maxsize=256)
+def parse_did(text: str) -> Did:
+    """The signer that a DID names, `did:odf:…` or `did:key:…`, in the spelling that is printed.
+
+    Raises:
+        InvalidIdError: another method, another spelling, or malformed.
+    """
+    did: Did
+    if text.startswith(DID_ODF_PREFIX):
+        did = DatasetId.parse(text)
+    elif text.startswith(DID_KEY_PREFIX):
+        did = DidKey.parse(text)
+    else:
+        raise InvalidIdError(f"{text[:80]!r} is neither a did:odf nor a did:key")
+    if str(did) != text:
+        raise InvalidIdError(f"{text!r} is another spelling of {did}")
+    return did
+
+
+def create_key_file(path: Path) -> DatasetKey:
+    """A new key pair, whose private half is in a new file that only its owner may read.
+
+    Raises:
+        StoreError: the file exists already (it is left alone), or cannot be written.
+    """
+    key = DatasetKey.generate()
+    if not fsio.create_file(path, key.to_pem(), mode=0o600):
+        raise StoreError(
+            f"{path}: the file exists already", hint="choose another name; keys are not replaced"
+        )
+    return key
+
+
+def read_key_file(path: Path) -> DatasetKey:
+    """The private key in a file that only its owner may read.
+
+    Raises:
+        StoreError: it cannot be read.
+        WorkspaceError: others may read it.
+        InvalidIdError: it is not an unencrypted PKCS#8 PEM of an ed25519 key.
+    """
+    found = read_regular(path, ATTEST.key_file_bytes, follow=True)
+    if found is None:
+        raise StoreError(f"{path}: there is no such file", hint="make a key with `odfchain key create`")
+    pem, mode = found
+    if mode & 0o077:
+        raise WorkspaceError(
+            f"{path}: mode {mode:04o} lets others read a private key", hint=f"chmod 600 {path}"
+        )
+    if len(pem) > ATTEST.key_file_bytes:
+        raise InvalidIdError(f"{path}: more than {ATTEST.key_file_bytes} bytes are not a private key")
+    try:
+        return DatasetKey.from_pem(pem)
+    except InvalidIdError as error:
+        raise InvalidIdError(f"{path}: {error}") from None
+
+
+# Signed statements as JSON Web Signatures, in one strict form (RFC 7515, RFC 8037).
+#
+#     BASE64URL({"alg":"EdDSA","kid":"did:…","typ":"odf-…"}) . BASE64URL(payload) . BASE64URL(signature)
+#
+# There is nothing to choose. The header has exactly these three members, the key is what `kid` names and
+# nothing else, and header and payload are canonical JSON in canonical base64url: a statement has one text,
+# so
+# any changed bit of a file is noticed. `typ` separates the kinds: a signature of one is none of another.
+
+ALGORITHM = "EdDSA"
+
+_COMPACT = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]{86})")
+_HEADER = {"alg", "kid", "typ"}
+_SHOWN = 40
+
+
+class StatementType(StrEnum):
+    """The kinds of statements, as `typ` names them."""
+
+    HEAD = "odf-head+jws"
+    REF = "odf-ref+jws"
+    """A branch's newest block: branches may be set back, so this proves nothing against anybody."""
+    ATTESTATION = "odf-attestation+jws"
+    SNAPSHOT = "odf-snapshot+jws"
+
+
+@dataclass(frozen=True, slots=True)
+class SignedStatement:
+    """A statement whose signature was verified, and whose it is."""
+
+    signer: Did
+    payload: dict[str, Any]
+
+
+def sign_statement(key: DatasetKey, signer: Did, kind: StatementType, payload: dict[str, Any]) -> str:
+    """The signed form of a statement, one line without its end.
+
+    Raises:
+        UsageError: the key is not the signer's, or the statement is too large or not made of JSON.
+    """
+    if signer.public_key != key.dataset_id.public_key:
+        raise UsageError(f"the key is not that of {signer}")
+    header = {"alg": ALGORITHM, "kid": str(signer), "typ": str(kind)}
+    signed = b".".join(_encode(canonical_json(part)) for part in (header, payload))
+    text = b".".join((signed, _encode(key.sign(signed)))).decode("ascii")
+    if len(text) > ATTEST.statement_bytes:
+        raise UsageError(f"a statement of {len(text)} bytes (at most {ATTEST.statement_bytes})")
+    return text
+
+
+def read_statement(text: bytes, kind: StatementType, *, verified: bool = True) -> SignedStatement:
+    """The statement that `text` is the one signed form of; its signature is verified.
+
+    Without `verified` it only has the form of one, and nobody's word may be taken for it.
+
+    Raises:
+        SignatureError: it is anything else; `problem` says what.
+    """
+    if len(text) > ATTEST.statement_bytes:
+        raise _damaged(f"it is longer than {ATTEST.statement_bytes} bytes")
+    match = _COMPACT.fullmatch(text)
+    if match is None:
+        raise _damaged("empty, cut, or with characters that do not belong there")
+    header, payload, signature = (_decode(part) for part in match.groups())
+    signer = _signer(_object(header, "header"), kind)
+    if verified:
+        verify_signature(signer.public_key, signature, text[: match.end(2)])
+    return SignedStatement(signer, _object(payload, "payload"))
+
+
+def _signer(header: dict[str, Any], kind: StatementType) -> Did:
+    algorithm, kid, typ = (header.get(name) for name in ("alg", "kid", "typ"))
+    if algorithm != ALGORITHM:
+        raise SignatureError(
+            Problem.WRONG_ALGORITHM,
+            f"the signature's algorithm is {_shown(algorithm)} (only {ALGORITHM} counts)",
+        )
+    if foreign := sorted(header.keys() - _HEADER):
+        raise SignatureError(
+            Problem.FOREIGN_HEADER,
+            f"the signature's header has {_shown(foreign[0])}, which may not decide how it is checked",
+        )
+    if typ != kind:
+        raise SignatureError(Problem.WRONG_TYPE, f"a signed statement of type {_shown(typ)}, not {kind}")
+    try:
+        signer = parse_did(kid if isinstance(kid, str) else "")
+    except InvalidIdError:
+        raise _damaged(f"its signer {_shown(kid)} is not a did:odf or did:key") from None
+    check_public_key(signer.public_key)
+    return signer
+
+
+def _encode(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+def _decode(part: bytes) -> bytes:
+    try:
+        data = base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))
+    except binascii.Error:
+        raise _damaged("it is cut") from None
+    if _encode(data) != part:
+        raise _damaged("its base64 has bits that mean nothing")
+    return data
+
+
+def _object(data: bytes, part: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+        if isinstance(found, dict) and canonical_json(found) == data:
+            return found
+    except (ValueError, RecursionError, UsageError):
+        pass
+    raise _damaged(f"its {part} is not canonical JSON")
+
+
+def _damaged(why: str) -> SignatureError:
+    return SignatureError(Problem.DAMAGED, f"not a signed statement: {why}")
+
+
+def _shown(value: Any) -> str:
+    """What an untrusted publisher wrote, as one short printable word."""
+    return repr(printable(value, _SHOWN)) if isinstance(value, str) else type(value).__name__
+
+
+class Verdict(StrEnum):
+    """What an examination ended with."""
+
+    CLEAN = "clean"
+    FAULTY = "faulty"
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class SignedHead:
+    """The owner's word that a block is the newest of a dataset at a time."""
+
+    dataset_id: DatasetId
+    head: Multihash
+    sequence_number: int
+    time: Timestamp
+    ref: str = HEAD
+    """`head`, or a branch: then it is a statement of another type, with this as one more member."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The members that are signed."""
+        members = {
+            "datasetId": str(self.dataset_id),
+            "head": str(self.head),
+            "sequenceNumber": self.sequence_number,
+            "time": str(self.time),
+        }
+        return members if self.ref == HEAD else members | {"ref": self.ref}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUsed:
+    """An engine that transformations were computed again with."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attestation:
+    """An auditor's word on a dataset up to a block; `report` is the digest of the report it sums up."""
+
+    auditor: Did
+    dataset_id: DatasetId
+    head: Multihash
+    sequence_number: int
+    time: Timestamp
+    verdict: Verdict
+    report: Multihash
+    checks: tuple[int, ...]
+    not_checked: tuple[int, ...] = ()
+    engines: tuple[EngineUsed, ...] = ()
+    tool: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The members that are signed; the auditor is the signer, and stands in the header."""
+        return {
+            "checks": list(self.checks),
+            "datasetId": str(self.dataset_id),
+            "engines": [{"name": e.name, "version": e.version} for e in self.engines],
+            "head": str(self.head),
+            "notChecked": list(self.not_checked),
+            "report": str(self.report),
+            "sequenceNumber": self.sequence_number,
+            "time": str(self.time),
+            "tool": self.tool,
+            "verdict": str(self.verdict),
+        }
+
+
+def sign_head(key: DatasetKey, head: SignedHead) -> str:
+    """The signed text of a head, one line without its end."""
+    kind = StatementType.HEAD if head.ref == HEAD else StatementType.REF
+    return sign_statement(key, head.dataset_id, kind, head.to_json())
+
+
+_HEAD = {"datasetId", "head", "sequenceNumber", "time"}
+
+
+def read_head(text: bytes) -> tuple[Did, SignedHead]:
+    """Who signed which head; the signer need not be the dataset's owner (`check_head` asks for that)."""
+    found = read_statement(text, StatementType.HEAD)
+    return found.signer, _signed_head(Members(found.payload, _HEAD))
+
+
+def read_branch(text: bytes) -> tuple[Did, SignedHead]:
+    """As `read_head`, of a branch.
+
+    Raises:
+        SignatureError: the text is not the signed form of a branch's newest block.
+    """
+    found = read_statement(text, StatementType.REF)
+    members = Members(found.payload, _HEAD | {"ref"})
+    ref = members.text("ref")
+    if not is_branch_name(ref):
+        raise malformed("'ref' cannot name a branch")
+    return found.signer, _signed_head(members, ref)
+
+
+def _signed_head(members: Members, ref: str = HEAD) -> SignedHead:
+    return SignedHead(
+        dataset_id=members.id("datasetId"),
+        head=members.hash("head"),
+        sequence_number=members.number("sequenceNumber"),
+        time=members.time("time"),
+        ref=ref,
+    )
+
+
+def sign_attestation(key: DatasetKey, attestation: Attestation) -> str:
+    """The signed text of an attestation, one line without its end.
+
+    Raises:
+        UsageError: the key is not the auditor's, or the attestation could not be read again: numbers out of
+            order, or a text or list that is too long.
+    """
+    text = sign_statement(key, attestation.auditor, StatementType.ATTESTATION, attestation.to_json())
+    try:
+        read_attestation(text.encode())
+    except SignatureError as error:
+        raise UsageError(f"an attestation that nobody could read: {error}") from None
+    return text
+
+
+def read_attestation(text: bytes, *, verified: bool = True) -> Attestation:
+    """The attestation that was signed; without `verified`, what has the form of one.
+
+    Raises:
+        SignatureError: the text is not the signed form of an attestation.
+    """
+    found = read_statement(text, StatementType.ATTESTATION, verified=verified)
+    members = Members(found.payload, _ATTESTATION)
+    checks, not_checked = members.numbers("checks"), members.numbers("notChecked")
+    if set(checks) & set(not_checked):
+        raise malformed("a check is both done and not done")
+    try:
+        verdict = Verdict(members.text("verdict"))
+    except ValueError:
+        raise malformed("its verdict is unknown") from None
+    return Attestation(
+        auditor=found.signer,
+        dataset_id=members.id("datasetId"),
+        head=members.hash("head"),
+        sequence_number=members.number("sequenceNumber"),
+        time=members.time("time"),
+        verdict=verdict,
+        report=members.hash("report"),
+        checks=checks,
+        not_checked=not_checked,
+        engines=tuple(_engine(item) for item in members.items("engines")),
+        tool=members.text("tool"),
+    )
+
+
+_ATTESTATION = {
+    "checks", "datasetId", "engines", "head", "notChecked",
+    "report", "sequenceNumber", "time", "tool", "verdict",
+}  # fmt: skip
+
+
+def _engine(item: Any) -> EngineUsed:
+    if not isinstance(item, dict):
+        raise malformed("an engine is not an object")
+    members = Members(item, {"name", "version"})
+    return EngineUsed(members.text("name"), members.text("version"))

@@ -1,0 +1,526 @@
+"""`odfchain verify`: chain, rules, and every byte and row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.api.branching import at_point, on_branch
+from odfchain.cli.context import INTEGRITY_FAULT, confirm, open_workspace, options, say
+from odfchain.cli.output import format_option, print_records
+from odfchain.cli.parameters import (
+    DATASET,
+    DATASET_AT,
+    chosen_checks,
+    exit_code_of,
+    token_for,
+    verify_options,
+)
+from odfchain.cli.progress_bar import TerminalProgress
+from odfchain.cli.screen import echo, echo_json, echo_json_text, echo_page
+from odfchain.cli.verdicts import print_report
+from odfchain.errors import SignatureError, UsageError
+
+if TYPE_CHECKING:
+    from odfchain import (
+        Answer,
+        DatasetId,
+        Evidence,
+        KeptEvidence,
+        ListedAttestation,
+        ProofVerdict,
+        Report,
+        Workspace,
+    )
+
+
+@click.command("verify")
+@click.argument("datasets", nargs=-1, type=DATASET_AT, metavar="[DATASET[@POINT]]…")
+@verify_options
+@click.option("--from", "after", metavar="BLOCK", help="Check what comes after this block (hash or number).")
+@click.option("--to", "upto", metavar="BLOCK", help="Check up to this block, which is included.")
+@click.option(
+    "--last",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Check the N newest blocks, and read the chain no further.",
+)
+@click.option(
+    "--remote", metavar="URL", help="Verify a dataset elsewhere; it does not become one of this workspace."
+)
+@click.option("-v", "--verbose", is_flag=True, help="List all checks, also of what is clean.")
+@format_option("table", "json", "ndjson", "html")
+def verify_command(
+    datasets: tuple[str, ...],
+    after: str | None,
+    upto: str | None,
+    last: int | None,
+    remote: str | None,
+    output: str,
+    *,
+    verbose: bool,
+    **checks: Any,
+) -> int:
+    """Verify datasets: chain, append rules, every byte and every row, and the signature of the head.
+
+    DATASET@POINT is verified on a branch, up to a block (its number or hash), or up to a time.
+
+    With --replay, what derivative datasets record must also come out when their inputs are put through their
+    queries again. No other way of verifying starts an engine. With --profiles, its signed profiles must come
+    out as they are, too.
+
+    With --last N the time does not grow with the chain: of what comes before the N newest blocks only what is
+    still in force is read, as the chain's index finds it, and the checks that rest on that say so.
+
+    All faults are listed with the file they are in, and every check that did not run with the reason. Exit
+    code 0: clean; 6: faults; 7: no faults, but something that was asked for could not be checked here.
+    """
+    from odfchain.api.branching import matching_at
+    from odfchain.api.options import as_block
+
+    chosen = chosen_checks(
+        after=None if after is None else as_block(after),
+        upto=None if upto is None else as_block(upto),
+        last=last,
+        **checks,
+    )
+    if not datasets and remote is None:
+        raise UsageError(
+            "which datasets? name them, or one elsewhere with --remote URL",
+            hint="`odfchain verify %` verifies all datasets of the workspace; `odfchain list` names them",
+        )
+    if datasets and remote is not None:
+        raise UsageError("--remote names the dataset: datasets of the workspace are verified on their own")
+    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+        if remote is not None:
+            token = token_for([workspace.url_of(remote)])
+            reports = [workspace.verify_remote(remote, token=token, progress=progress, **chosen)]
+        else:
+            found = [d for text in datasets for d in matching_at(workspace, text)]
+            reports = workspace.verify(found, progress=progress, **chosen)
+    _print_reports(reports, output, verbose=verbose)
+    return exit_code_of(reports)
+
+
+def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None:
+    if output == "table":
+        for report in sorted(reports, key=lambda r: not r.faults):
+            print_report(report, verbose=verbose)
+        return
+    from odfchain.api.rendering import report_page
+    from odfchain.odf.yaml import dump_json
+
+    if output == "html":
+        echo_page(report_page(reports))
+        return
+    documents = [report.to_document() for report in reports]
+    if output == "json":
+        echo_json_text(dump_json(documents))
+    else:
+        for document in documents:
+            echo_json_text(dump_json(document, indent=None))
+
+
+# `odfchain attest`: a dataset is verified, and the verdict signed.
+
+
+@click.command("attest")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
+@click.option(
+    "--key",
+    "key_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The file with the auditor's private key (`odfchain key create`).",
+)
+@click.option("--report", "report_file", type=click.Path(path_type=Path), help="Write the report here, too.")
+@click.option("--faulty", is_flag=True, help="Sign the outcome also when there are faults.")
+@verify_options
+@format_option("table", "json", "jws")
+def attest_command(
+    dataset: str, key_file: Path, report_file: Path | None, output: str, *, faulty: bool, **checks: Any
+) -> int:
+    """Verify a dataset and sign the outcome, for others to rely on.
+
+    The statement names the head, the verdict, the checks that were and were not done, and the digest of the
+    report. It is kept with the dataset and travels with it. Whoever is to check it against the report needs
+    the file of --report. DATASET@POINT is verified and attested on a branch, or up to a block or a time. Exit
+    codes are those of verify.
+    """
+    chosen = chosen_checks(**checks)
+    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+        done = at_point(workspace, dataset).attest(key_file, faulty=faulty, progress=progress, **chosen)
+    if report_file is not None:
+        from odfchain.api.rendering import write_report
+
+        write_report(done.document, report_file)
+    if output == "jws":
+        echo(done.text)
+    elif output == "json":
+        from odfchain.odf.yaml import dump_json
+
+        found = {"auditor": str(done.attestation.auditor), **done.attestation.to_json()}
+        echo_json_text(dump_json(found))
+    else:
+        print_report(done.report)
+        echo(f"attested as {done.report.verdict} by {done.attestation.auditor}")
+    return exit_code_of([done.report])
+
+
+# `odfchain attestations`: the verdicts of auditors.
+
+
+@click.command("attestations")
+@click.argument("dataset", type=DATASET)
+@click.option(
+    "--add", "file", type=click.File("r"), help="Keep the attestation in this file (- is standard input)."
+)
+@format_option()
+def attestations_command(dataset: str, file: Any, output: str) -> int:
+    """List what auditors have attested of a dataset, and check it.
+
+    Anyone can attest anything: `trusted` are those whom the settings name (audit.trustedAuditors). Exit code
+    6: a line is not a valid attestation of this dataset.
+    """
+    with open_workspace() as workspace:
+        if file is not None:
+            workspace[dataset].add_attestation(_read(file))
+        found = workspace[dataset].attestations()
+    rows = [_attestation_row(item) for item in found]
+    columns = ["auditor", "verdict", "block", "time", "checks", "notChecked", "trusted", "status"]
+    if output in ("table", "csv"):
+        rows = [
+            row | {name: " ".join(map(str, row[name] or ())) for name in ("checks", "notChecked")}
+            for row in rows
+        ]
+    print_records(rows, columns, output, right=["block"])
+    return INTEGRITY_FAULT if any(item.line.statement is None for item in found) else 0
+
+
+def _read(file: Any) -> str:
+    from odfchain.limits import ATTEST
+
+    try:
+        text: str = file.read(ATTEST.statement_bytes + 2)
+    except (UnicodeDecodeError, OSError):
+        raise UsageError("the file of --add is not text") from None
+    return text
+
+
+def _attestation_row(item: ListedAttestation) -> dict[str, Any]:
+    found = item.line.statement
+    if found is None:
+        status = f"line {item.line.number}: {item.line.message}"
+        return dict.fromkeys(
+            ("auditor", "verdict", "block", "time", "checks", "notChecked", "head", "report", "tool")
+        ) | {"trusted": False, "status": status}
+    return {
+        "auditor": str(found.auditor),
+        "verdict": str(found.verdict),
+        "block": found.sequence_number,
+        "head": str(found.head),
+        "time": str(found.time),
+        "checks": list(found.checks),
+        "notChecked": list(found.not_checked),
+        "report": str(found.report),
+        "tool": found.tool,
+        "trusted": item.trusted,
+        "status": "valid" if item.in_chain else "of a block that is not in this chain",
+    }
+
+
+# `odfchain proof`: signed answers to queries are shown and checked.
+
+_FILE = click.argument("file", type=click.Path(path_type=Path))
+_MOST_ROWS = 20
+
+
+@click.group("proof")
+def proof_command() -> None:
+    """Show and check signed answers, which `odfchain sql --proof` saves."""
+
+
+@proof_command.command("show")
+@_FILE
+@format_option("table", "json")
+def show_command(file: Path, output: str) -> None:
+    """Show what a signed answer says: the query, the blocks it reads, the rows, and who signed it.
+
+    Its hashes and its signature are checked; whether it is true is for `odfchain proof verify`. No workspace
+    is needed.
+    """
+    from odfchain.api.queries import described, read_proof
+
+    answer = read_proof(file)
+    if output == "json":
+        echo_json_text(described(answer))
+        return
+    problem = answer.problem()
+    for line in answer.query.strip().split("\n"):
+        echo(f"query    {line}")
+    for item in answer.input["datasets"]:
+        echo(f"reads    {item['alias']} at {item['blockHash']} ({item['id']})")
+    rows = _rows(answer)
+    for row in (rows or [])[:_MOST_ROWS]:
+        echo(f"row      {row}")
+    if rows is None:
+        echo("rows     not in the file")
+    elif len(rows) > _MOST_ROWS:
+        echo(f"         {len(rows) - _MOST_ROWS:,} more")
+    echo(f"signed   {answer.signer}{f'; but {problem}' if problem else ''}")
+    echo(f"engine   {answer.engine or 'not named'}")
+
+
+@proof_command.command("verify")
+@_FILE
+@click.option("--remote", metavar="URL", help="Have the node at a URL check it, instead of this workspace.")
+@format_option("table", "json")
+def proof_verify_command(file: Path, remote: str | None, output: str) -> int:
+    """Check a signed answer: its hashes, its signature, its blocks, and the query computed once more.
+
+    Exit code 6 says that it is false; 7 that this cannot be said here, because a dataset or a block is not
+    here, or another version of the engine computes another answer.
+    """
+    from odfchain import verify_proof
+    from odfchain.api.queries import ask_node, read_proof
+
+    answer = read_proof(file)
+    if remote is not None:
+        from odfchain.transfer.repositories import parse_peer_url
+
+        verdict = ask_node(answer, remote, token=token_for([parse_peer_url(remote)]))
+    else:
+        with open_workspace() as workspace:
+            verdict = verify_proof(answer, workspace)
+    if output == "json":
+        echo_json({"file": str(file), "signer": verdict.signer, **verdict.to_json(), **_more(verdict)})
+    else:
+        echo(f"{file}: {_sentence(verdict)}", err=not verdict.ok)
+    return verdict.exit_code
+
+
+def _sentence(verdict: ProofVerdict) -> str:
+    if (verdict.kind or "").startswith("InvalidRequest::"):
+        return verdict.message  # nobody signed what is here
+    signer = verdict.signer
+    here = f"{', '.join(verdict.datasets)} {'are' if len(verdict.datasets) > 1 else 'is'} here; "
+    return f"signed by {signer[:13]}…{signer[-4:]}; {here if verdict.datasets else ''}{verdict.message}"
+
+
+def _more(verdict: ProofVerdict) -> dict[str, Any]:
+    return {
+        "incomplete": verdict.incomplete,
+        "engine": verdict.engine,
+        "datasets": list(verdict.datasets),
+        "rows": verdict.rows,
+    }
+
+
+def _rows(answer: Answer) -> list[str] | None:
+    """The rows of an answer in a line each, in whichever format they are."""
+    data = None if answer.output is None else answer.output.get("data")
+    if isinstance(data, dict):
+        return [f"{name} {_line(values)}" for name, values in data.items()]
+    if isinstance(data, list):
+        return [_line(row) for row in data]
+    return None
+
+
+def _line(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_line(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_line, value)) + "]"
+    return "null" if value is None else str(value)
+
+
+# `odfchain sign`: the head of a dataset is signed anew.
+
+
+@click.command("sign")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@BRANCH]")
+@format_option("table", "json")
+def sign_command(dataset: str, output: str) -> None:
+    """Sign the head of a dataset, or DATASET@BRANCH, anew, with the time of now.
+
+    Every commit signs the new head where the dataset's private key is, so this is needed only after a
+    signature could not be made, was damaged, or shall be younger. The key of a dataset is in the workspace
+    that it was made in.
+    """
+    from odfchain import Problem
+    from odfchain.errors import ObjectCorruptedError, ObjectNotFoundError, StoreError
+
+    with open_workspace() as workspace:
+        found = on_branch(workspace, dataset)
+        alias = found.alias
+        if found.has_key:
+            try:
+                before = found.signature()
+            except (ObjectNotFoundError, ObjectCorruptedError):
+                raise
+            except StoreError as error:  # a link or a pipe: signing puts a file in its place
+                echo(f"warning: {error.message}; a new signature takes its place", err=True)
+            else:
+                if before.problem in (Problem.OTHER_HEAD, Problem.NEWER_HEAD):
+                    confirm(f"{alias}: {before.message}. Both signatures will show that; sign this head too?")
+        signed = found.sign()
+    row = {
+        "dataset": found.label,
+        "sequenceNumber": signed.sequence_number,
+        "head": str(signed.head),
+        "time": str(signed.time),
+        "signer": str(signed.dataset_id),
+    }
+    columns = [name for name in row if name != "signer"]
+    print_records([row], columns, output, titles={"sequenceNumber": "block"}, right=("sequenceNumber",))
+
+
+# `odfchain key`: keys that sign.
+
+
+@click.group("key")
+def key_command() -> None:
+    """Keys that sign: made for auditors, and shown for everybody.
+
+    A dataset's own key is made with the dataset.
+    """
+
+
+@key_command.command("create")
+@click.argument("file", type=click.Path(path_type=Path))
+def create_command(file: Path) -> None:
+    """Make a new ed25519 key in FILE and print its public identity, a did:key.
+
+    The file is an unencrypted PEM that only you may read. Whoever has it can sign in your name; an existing
+    file is never replaced.
+    """
+    from odfchain.api.rendering import create_key
+
+    echo(create_key(file).as_did_key())
+
+
+@key_command.command("show")
+@click.argument("what", metavar="FILE|DATASET")
+@format_option("table", "json")
+def key_show_command(what: str, output: str) -> None:
+    """Print the public identities of a key file, or of a dataset of the workspace.
+
+    Nothing private is printed. An existing file is meant before a dataset of the same name; what has a slash
+    or ends with .pem is always a file.
+    """
+    from odfchain.api.rendering import identity_in
+
+    path = Path(what)
+    if path.is_file() or "/" in what or path.suffix == ".pem":
+        found, private = identity_in(path), True
+    else:
+        with open_workspace() as workspace:
+            dataset = workspace[what]
+            found, private = dataset.id, dataset.has_key
+    row = {"didKey": str(found.as_did_key()), "didOdf": str(found), "privateKeyHere": private}
+    titles = {"didKey": "did:key", "didOdf": "did:odf", "privateKeyHere": "private key here"}
+    print_records([row], list(row), output, titles=titles)
+
+
+# `odfchain evidence`: proof that an owner signed two histories.
+
+_COLUMNS = ["dataset", "sequenceNumber", "block", "otherBlock", "seen", "from"]
+_TITLES = {"sequenceNumber": "number", "otherBlock": "other block"}
+
+
+@click.command("evidence")
+@click.argument("dataset", type=DATASET, required=False)
+@click.option(
+    "--export",
+    "target",
+    type=click.Path(path_type=Path),
+    help="Copy the proofs: one into a new file, or all into a folder.",
+)
+@click.option(
+    "--check",
+    "file",
+    type=click.Path(path_type=Path),
+    help="Check a proof that somebody sent; no workspace and no network is needed.",
+)
+@format_option()
+def evidence_command(dataset: str | None, target: Path | None, file: Path | None, output: str) -> None:
+    """List proofs that owners of datasets have signed two histories.
+
+    Whoever pulls compares the signed heads that they are offered with those that were seen before. Two
+    different blocks with one sequence number, both covered by heads that are signed with the dataset's key,
+    are kept as a proof, also when the pull is refused or forced. Owners who go back behind what they have
+    published (`reset`, `compact`, `pull --force`) leave such a proof to everybody who saw both.
+    """
+    if file is not None:
+        if dataset is not None or target is not None:
+            raise UsageError("--check is about a file, not about what is kept here")
+        from odfchain.chain.equivocation import read_evidence_file
+
+        print_records([_row(read_evidence_file(file), None)], _COLUMNS[:4], output, titles=_TITLES)
+        return
+    with open_workspace() as workspace:
+        kept = workspace.evidence.list(_id_of(workspace, dataset) if dataset else None)
+        names = {str(d.id): str(d.alias) for d in workspace}
+    sound = [item for item in kept if item.evidence is not None]
+    for item in kept:
+        if item.evidence is None:
+            echo(f"warning: {item.problem}", err=True)
+    if target is not None:
+        from odfchain.api.rendering import export_evidence
+
+        for path in export_evidence([item.evidence for item in sound if item.evidence], target):
+            say(f"wrote {path}")
+    rows = [_row(item.evidence, item, names) for item in sound if item.evidence is not None]
+    if rows or output != "table":
+        print_records(rows, _COLUMNS, output, titles=_TITLES, right=["sequenceNumber"])
+    elif not kept and not options().quiet:
+        echo("no owner is known to have signed two histories", err=True)
+    if len(sound) < len(kept):
+        raise SignatureError(
+            "damaged",
+            f"{len(kept) - len(sound)} of {len(kept)} proofs are damaged",
+            hint="a later pull from a peer that shows the conflict makes them anew",
+        )
+
+
+def _id_of(workspace: Workspace, text: str) -> DatasetId:
+    """The id that is meant; it need not be that of a dataset that is here."""
+    from odfchain import DatasetId
+
+    return DatasetId.parse(text) if text.startswith("did:") else workspace[text].id
+
+
+def _row(
+    evidence: Evidence, kept: KeptEvidence | None, names: dict[str, str] | None = None
+) -> dict[str, Any]:
+    one, other = evidence.hashes
+    dataset_id = str(evidence.dataset_id)
+    row: dict[str, Any] = {
+        "dataset": (names or {}).get(dataset_id, dataset_id),
+        "sequenceNumber": evidence.sequence_number,
+        "block": str(one),
+        "otherBlock": str(other),
+    }
+    if kept is not None:
+        first = kept.sightings[0] if kept.sightings else None
+        more = f" (+{len(kept.sightings) - 1})" if len(kept.sightings) > 1 else ""
+        row |= {
+            "seen": str(first.time) if first else None,
+            "from": f"{first.where}{more}" if first else None,
+        }
+    row |= {
+        "id": dataset_id,
+        "signed": [
+            {"head": str(s.head), "sequenceNumber": s.sequence_number, "time": str(s.time)}
+            for s in evidence.signed
+        ],
+        "blocks": [len(branch.blocks) for branch in evidence.branches],
+    }
+    if kept is not None:
+        row |= {
+            "sightings": [{"time": str(s.time), "from": s.where} for s in kept.sightings],
+            "file": str(kept.path),
+        }
+    return row

@@ -1,0 +1,164 @@
+"""What the running command was told for all commands, and the workspace that it works on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from odfchain.cli.screen import ask, echo, is_somebody_there
+from odfchain.errors import ForeignKeyError, OdfchainError, QueryError, UsageError
+
+if TYPE_CHECKING:
+    from odfchain import Dataset, DatasetSnapshot, Workspace
+    from odfchain.api.definitions import Question
+
+
+@dataclass(slots=True)
+class Globals:
+    """The global options."""
+
+    workspace: str | None
+    quiet: bool
+    yes: bool
+    debug: bool
+
+
+def options() -> Globals:
+    """The global options of the running command."""
+    found = click.get_current_context().find_object(Globals)
+    assert found is not None  # noqa: S101 - set by the group
+    return found
+
+
+def silence_libraries() -> None:
+    """What goes wrong is told by our errors; the log of PySpark's connection would only repeat it."""
+    import logging
+
+    logging.getLogger().addHandler(logging.NullHandler())
+
+
+def say(text: str) -> None:
+    """Print a line for people on standard error, unless --quiet."""
+    if not options().quiet:
+        echo(text, err=True)
+
+
+def open_workspace(*, session_stays: bool = True) -> Workspace:
+    """The workspace that is meant; its Spark session may be one that stays for other commands."""
+    from odfchain import Workspace
+    from odfchain.api.executing import let_session_stay
+
+    workspace = Workspace.open(Path(options().workspace or "."))
+    _close_to_others(workspace.path / "config.yaml")
+    if session_stays:
+        let_session_stay(workspace)
+    return workspace
+
+
+def _close_to_others(path: Path) -> None:
+    """Settings may hold secrets; earlier versions made the file for everybody to read."""
+    try:
+        mode = path.stat().st_mode & 0o777
+        if not mode & 0o007:
+            return
+        path.chmod(0o600)
+    except OSError:  # none, or somebody else's: what needs it says so
+        return
+    say(f"note: {path} could be read by everybody; its mode is 0600 now")
+
+
+def confirm(question: str) -> None:
+    """Ask before something that cannot be undone.
+
+    Raises:
+        UsageError: the answer is no, or nobody can be asked.
+    """
+    if options().yes:
+        return
+    if not is_somebody_there():
+        raise UsageError(f"{question} nobody is there to answer", hint="use -y to say yes")
+    if not ask(question):
+        raise UsageError("not confirmed; nothing was changed")
+
+
+def named_or_all(workspace: Workspace, datasets: tuple[str, ...]) -> list[Dataset]:
+    """The datasets that names and patterns mean, each once; all when none is named."""
+    if not datasets:
+        return list(workspace)
+    named = {d.path: d for text in datasets for d in workspace.matching(text)}
+    return list(named.values())
+
+
+# Errors as the command line reports them, and the exit codes that are no error's.
+
+INTEGRITY_FAULT = 6
+UNCHECKED = 7
+"""What was asked for needs what is not here: an environment's fault, and no proof against the dataset."""
+
+
+def report_error(error: OdfchainError, *, about: str = "") -> None:
+    """One line for what happened (to what it is about), one for what to do next.
+
+    Where a query is wrong, or which rows are, is shown between them.
+    """
+    echo("error: ", fg="red", bold=True, nl=False, err=True)
+    echo(f"{about}: {error}" if about else error, err=True)
+    for line in error.excerpt if isinstance(error, QueryError | ForeignKeyError) else ():
+        echo(f"  {line}", err=True)
+    if error.hint:
+        echo("hint: ", fg="cyan", nl=False, err=True)
+        echo(error.hint, err=True)
+
+
+# Asking before a manifest that may be somebody else's runs commands or is given variables.
+#
+# Only `odfchain new` and the user's own editor write manifests without the user's knowing what is in them;
+# no
+# file says who wrote it. So every manifest with effects is shown, and nothing is made before that is
+# allowed:
+# on the command line, in the settings, or by an answer. Source: RFC-014.
+
+
+def ask_for_effects(
+    found: Sequence[tuple[str, DatasetSnapshot]],
+    workspace: Workspace,
+    *,
+    allow_commands: bool,
+    hosts: tuple[str, ...],
+) -> None:
+    """Show what the definitions do besides reading, and ask where that is not allowed yet.
+
+    Raises:
+        UsageError: it is not allowed, or the settings bind a variable to other hosts.
+    """
+    from odfchain.api.definitions import Allowed, questions
+
+    asked = questions(found, Allowed(allow_commands, hosts), workspace.ingest_config)
+    if not asked or options().yes:
+        return
+    for question in asked:
+        echo(f"{question.source}: ingesting into {question.name}", err=True)
+        for text in question.effects:
+            echo(f"  {text}", err=True)
+    flags = _flags(asked)
+    if not is_somebody_there():
+        raise UsageError(
+            "the manifest does what has to be allowed (see above), and nobody is there to ask; "
+            "nothing was made",
+            hint=f"if you trust it, add {flags}",
+        )
+    if not ask("Is this what you want?"):
+        raise UsageError("not confirmed; nothing was made", hint=f"to be asked no more, add {flags}")
+
+
+def _flags(asked: Sequence[Question]) -> str:
+    """The options that allow all of it."""
+    import shlex
+
+    hosts = dict.fromkeys(host for question in asked for host in question.hosts)
+    given = ["--allow-commands"] * any(question.commands for question in asked)
+    return " ".join(given + [f"--allow-host {shlex.quote(host)}" for host in hosts])

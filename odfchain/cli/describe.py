@@ -1,0 +1,528 @@
+"""`odfchain inspect`: what a dataset declares, and where it comes from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.cli.change_output import print_profile
+from odfchain.cli.context import open_workspace, options, report_error, say
+from odfchain.cli.output import count_of, format_option, human_size, print_json, print_records
+from odfchain.cli.parameters import DATASET, DATASET_AT, key_values
+from odfchain.cli.progress_bar import TerminalProgress
+from odfchain.cli.screen import (
+    echo,
+    echo_canonical,
+    echo_document,
+    echo_json_text,
+    echo_lines,
+    echo_page,
+    echo_table,
+    print_trees,
+    standard_input,
+)
+from odfchain.errors import (
+    DatasetNotFoundError,
+    InvalidIdError,
+    ObjectCorruptedError,
+    PointNotFoundError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from odfchain import Definition, Manifest, TextTree
+
+
+@click.group("inspect")
+def inspect_command() -> None:
+    """Look at what a dataset declares, and where it comes from."""
+
+
+@inspect_command.command("schema")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
+@format_option("table", "ddl", "json", "yaml", "ndjson", "csv")
+def inspect_schema(dataset: str, output: str) -> None:
+    """Show a dataset's schema, system columns included."""
+    from odfchain.api.branching import at_point
+    from odfchain.api.rendering import document_of
+    from odfchain.odf.schema import format_ddl, type_name
+    from odfchain.odf.yaml import dump_json, dump_yaml
+
+    schema = at_point(open_workspace(), dataset).schema
+    if schema is None:
+        raise DatasetNotFoundError(f"{dataset} has no schema yet", hint="it gets one with its first data")
+    match output:
+        case "ddl":
+            *lines, last = format_ddl(schema)
+            echo_lines([*(f"{line}," for line in lines), last])
+        case "json":
+            echo_json_text(dump_json(document_of(schema)))
+        case "yaml":
+            echo_document(dump_yaml(document_of(schema)))
+        case _:
+            rows = [
+                {"name": f.name, "type": type_name(f.type, f.extra), "required": not f.optional}
+                for f in schema.fields
+            ]
+            print_records(rows, ["name", "type", "required"], output)
+
+
+@inspect_command.command("profile")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
+@format_option("table", "json", "html")
+def inspect_profile(dataset: str, output: str) -> None:
+    """Show the profile of the rows in force that was computed here before, or that the owner published.
+
+    Nothing is computed: `profile` does that. It may be the profile of an earlier block with the same rows.
+    """
+    from odfchain.api.branching import at_point
+
+    with open_workspace() as workspace:
+        opened = at_point(workspace, dataset)
+        found = opened.known_profile()
+    if found is None:
+        raise PointNotFoundError(
+            f"no profile of the rows of {opened.label} is here",
+            hint=f"`odfchain profile {dataset}` makes one",
+        )
+    match output:
+        case "json":
+            echo_canonical(found.content)
+        case "html":
+            echo_page(found.to_html())
+        case _:
+            print_profile(found, opened.label)
+
+
+_QUERY_CHARACTERS = 2_000
+
+
+@inspect_command.command("lineage")
+@click.argument("datasets", type=DATASET, nargs=-1)
+@click.option(
+    "--downstream", is_flag=True, help="Show what is made of the datasets, not what they are made of."
+)
+@format_option("tree", "dot", "html", "json", default="tree")
+def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) -> None:
+    """Show what datasets (default: all) are made of, over their whole history.
+
+    Datasets that are not here are shown as missing. Inputs that are used no more say until which block they
+    were. The dot format is for Graphviz; html is one page with a drawing, and with the profiles of the
+    datasets that are named, where they are here already.
+    """
+    from odfchain.api import rendering as views
+
+    workspace = open_workspace()
+    graph = workspace.lineage(datasets, downstream=downstream)
+    match output:
+        case "dot":
+            echo_document(views.to_dot(graph))
+        case "html":
+            echo_page(views.lineage_page(workspace, graph))
+        case "json":
+            print_json(views.graph_document(graph))
+        case _:
+            print_trees(views.trees_of(graph))
+
+
+@inspect_command.command("query")
+@click.argument("dataset", type=DATASET)
+@format_option("table", "json")
+def inspect_query(dataset: str, output: str) -> None:
+    """Show every transform or source that a dataset has had, oldest first, and the records it brought."""
+    found = open_workspace()[dataset].definitions()
+    if output == "json":
+        print_json([item.to_document() for item in found])
+        return
+    for index, item in enumerate(found):
+        if index:
+            echo()
+        rows = [{"field": name, "value": value} for name, value in _definition_lines(item)]
+        for row in rows:
+            echo(f"{row['field']:<10}", fg="cyan", nl=False)
+            echo(f"  {row['value']}".rstrip())
+
+
+def _definition_lines(item: Definition) -> Iterator[tuple[str, str]]:
+    from odfchain.text import one_line, printable
+
+    tree = item.to_document()
+    yield "block", f"#{item.sequence_number} {item.block}"
+    yield "event", item.event.KIND
+    yield "time", str(item.system_time)
+    until = "to now" if item.in_force else f"to {item.last_block}"
+    yield "in force", f"blocks {item.sequence_number} {until}"
+    records = f"{item.records:,}"
+    if item.first_offset is not None:
+        records += f" ({item.first_offset:,} to {item.last_offset:,})"
+    yield "records", records + (", of all sources in these blocks" if item.shared else "")
+    if source := tree["source"]:
+        name = source["fetch"] or source["name"]
+        yield "source", one_line(f"{source['kind']} {name}, read {source['read']}, merge {source['merge']}")
+    if item.transform is not None:
+        yield "engine", one_line(f"{item.transform.engine} {item.transform.version or ''}")
+    for found in item.inputs:
+        name = found.name or "missing"
+        yield "input", one_line(f"{found.alias or found.id}: {name} ({found.id})")
+    for step in tree["steps"]:
+        yield "query", f"{one_line(step['alias'])}:" if step["alias"] else ""
+        for line in step["query"].split("\n"):
+            text = line.removesuffix("\r").expandtabs(4)
+            yield "", f"  {printable(text, _QUERY_CHARACTERS)}"
+
+
+@inspect_command.command("slices")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
+@format_option("table", "json", "ndjson", "csv")
+def inspect_slices(dataset: str, output: str) -> None:
+    """Show the Parquet files that are a dataset's data, oldest first; other files of its folder are not.
+
+    POINT is a branch, a block (its number or hash), or a system time. A slice that a partial copy lacks is
+    not here.
+    """
+    from odfchain.api.scan import slices_of
+
+    found = [item.to_document() for item in slices_of(open_workspace(), dataset)]
+    if output in ("json", "ndjson"):
+        print_records(found, [], output)
+        return
+    for row in found:
+        row["start"], row["end"] = row.pop("offsetInterval").values()
+    names = ["block", "start", "end", "records", "size", "here", "logicalHash", "physicalHash", "path"]
+    if output == "table":
+        names = ["block", "start", "end", "records", "size", "here", "path"]
+    print_records(found, names, output, right=["block", "start", "end", "records", "size"])
+
+
+# `odfchain profile`: what the rows in force look like.
+
+
+@click.command("profile")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
+@click.option("--stage", metavar="TEXT", help="Where in a pipeline it is: raw, cleaned, featurized, …")
+@click.option("--describe", metavar="TEXT", help="What changed since the parent, in your words.")
+@click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="A label of yours; can be repeated.")
+@click.option(
+    "--hide", multiple=True, metavar="COLUMN", help="Say only counts of this column; can be repeated."
+)
+@click.option(
+    "--near-duplicates", is_flag=True, help="Look for them among any number of rows, not up to 262,144 only."
+)
+@click.option("--no-languages", is_flag=True, help="Do not tell the languages of texts.")
+@click.option(
+    "--write", is_flag=True, help="Store it with the dataset, signed where the dataset's key is here."
+)
+@click.option(
+    "--key", type=click.Path(path_type=Path), metavar="FILE", help="Store it, signed with the key in a file."
+)
+@format_option("table", "json", "html")
+def profile_command(
+    dataset: str, stage: str | None, describe: str | None, tags: tuple[str, ...], hide: tuple[str, ...],
+    near_duplicates: bool, no_languages: bool, write: bool, key: Path | None, output: str,
+) -> None:  # fmt: skip
+    """Show what the rows in force look like: types, nulls, distributions, common values, duplicates.
+
+    A profile is a function of the rows alone: whoever has them computes the same bytes, whatever the machine.
+    JSON is its one text, html one page with pictures. No Java starts, and slices that were profiled before
+    are not read again.
+    """
+    from odfchain.api.branching import at_point
+    from odfchain.api.rendering import signer_in
+
+    labels = dict(_label(tag) for tag in tags)
+    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+        opened = at_point(workspace, dataset)
+        signer = None if key is None else signer_in(key, opened.id)
+        found = opened.profile(
+            stage=stage, description=describe, tags=labels, hide=hide,
+            near_duplicates=near_duplicates, languages=not no_languages, created_by=signer,
+            progress=progress,
+        )  # fmt: skip
+        written = opened.write_profile(found, key=key) if write or key is not None else None
+    if written is not None:
+        signed = " and signed" if written.published else ", not signed: its key is not here"
+        say(f"profile {written.object} is stored{signed}")
+    if output == "json":
+        echo_canonical(found.content)
+        return
+    if output == "html":
+        echo_page(found.to_html())
+        return
+    print_profile(found, opened.label)
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise UsageError(f"--tag {text}: not KEY=VALUE")
+    return name, value
+
+
+# `odfchain manifest`: which files a dataset consists of at a block.
+
+_SHOWN = 10
+_DAY = len("2026-01-01")
+
+
+@click.command("manifest")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
+@click.option("--where", metavar="SQL", help="Say which files may hold a row that this condition keeps.")
+@click.option("--write", is_flag=True, help="Store it, and sign it with the dataset's key.")
+@click.option(
+    "--key",
+    "key_file",
+    type=click.Path(path_type=Path),
+    help="With --write: sign it with the key in this file (`odfchain key create`).",
+)
+@format_option("table", "json")
+def manifest_command(
+    dataset: str, where: str | None, key_file: Path | None, output: str, *, write: bool
+) -> None:  # fmt: skip
+    """Show which files a dataset consists of at a block, and what their footers report of the rows.
+
+    The manifest follows from the chain and the footers alone: anybody makes the same bytes, for any block, at
+    any time. JSON is its one text, in the form of Lode's manifest.
+
+    With --where, a file that cannot hold such a row is marked: readers skip it. The condition is SQL of
+    columns and literals (= <> < <= > >= IN BETWEEN IS NULL LIKE 'x%' AND OR NOT); what it says besides skips
+    nothing.
+
+    With --write it is kept beside the dataset and travels with it, and a signed line names it, so that a
+    reader finds it without walking the chain. A push does that for the head.
+    """
+    from odfchain.api.branching import at_point
+
+    if where is not None and output == "json":
+        raise UsageError("the JSON text is the whole manifest: --where is for the table")
+    if key_file is not None and not write:
+        raise UsageError("--key is the key that --write signs with")
+    with open_workspace() as workspace:
+        opened = at_point(workspace, dataset)
+        found = opened.manifest()
+        written = opened.write_manifest(key_file) if write else None
+    if output == "json":
+        echo_canonical(found.content)
+    else:
+        _print(found, where)
+    if found.signed:
+        say("note: not all slices are here: this is the manifest that the owner signed")
+    if where is not None and not found.understands(where):
+        say("note: nothing is skipped: no part of the condition compares a column with a literal")
+    if written is not None and written.line is not None:
+        say(f"published: manifests/{written.object}, signed by {written.line.signer}")
+    elif written is not None:
+        say(f"note: written, not published: manifests/{written.object}; no key is here (--key FILE)")
+
+
+def _print(found: Manifest, where: str | None) -> None:
+    document = found.document
+    name, block = document["snapshot_id"], document["odf"]["sequence_number"]
+    kept = None if where is None else {file["path"] for file in found.prune(where)}
+    echo(
+        f"snapshot {name[:_SHOWN]}…{name[-4:]}  block {block}  {count_of(len(found.files), 'slice')}  "
+        f"{count_of(found.row_count, 'record')}"
+    )
+    names = ["slice", "records", "size", document["odf"]["columns"]["event_time"]]
+    rows = [[*_line(found, file), *_marked(file, kept)] for file in found.files]
+    echo_table(names + ["may match"] * (kept is not None), rows, right={1, 2})
+
+
+def _line(found: Manifest, file: Mapping[str, Any]) -> list[str]:
+    folder, _, name = file["path"].partition("/")
+    times = found.times_of(file)
+    return [
+        f"{folder}/{name[:_SHOWN]}…",
+        f"{file['stats']['row_count']:,}",
+        human_size(file["size_bytes"]),
+        "" if times is None else f"{times[0][:_DAY]} … {times[1][:_DAY]}",
+    ]
+
+
+def _marked(file: Mapping[str, Any], kept: set[str] | None) -> list[str]:
+    return [] if kept is None else ["yes" if file["path"] in kept else "no"]
+
+
+# `odfchain blame`: where a record comes from.
+
+
+@click.command("blame")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
+@click.argument("key", nargs=-1, metavar="[COL=VALUE…]")
+@click.option("--offset", type=click.IntRange(min=0), metavar="N", help="The record, by its offset.")
+@click.option("--to", "last", type=click.IntRange(min=0), metavar="M", help="The last record, of several.")
+@click.option("-r", "--recursive", is_flag=True, help="Go on through all inputs down to the roots.")
+@format_option("table", "json", "tree", default="tree")
+def blame_command(
+    dataset: str, key: tuple[str, ...], offset: int | None, last: int | None, recursive: bool, output: str
+) -> None:
+    """Show where a record comes from: slice, block, source or transform, and the input records it is made of.
+
+    The record is named by its offset, or by its primary key, column by column (iata=ZRH): then it is the
+    newest one with that key. What is missing or cannot be known is said. Reading a damaged slice ends with
+    exit code 6.
+    """
+    from odfchain.api.branching import at_point
+    from odfchain.audit.blame import blame_document, blame_tree
+
+    if bool(key) == (offset is not None) or (key and last is not None):
+        raise UsageError("name the record: --offset N [--to M], or its primary key like iata=ZRH")
+    found = at_point(open_workspace(), dataset)
+    if offset is None:
+        newest = found.history(key_values(key), limit=1)
+        if not newest:
+            raise UsageError("no row with this key was ever recorded there")
+        offset = newest[0].offset
+    blame = found.blame(offset, last, recursive=recursive)
+    match output:
+        case "json":
+            print_json(blame_document(blame))
+        case "table":
+            print_records(_flat([blame_tree(blame)]), ["level", "what"], "table", right=["level"])
+        case _:
+            print_trees([blame_tree(blame)])
+    if blame.damage is not None:
+        raise ObjectCorruptedError(
+            str(blame.damage), hint=f"`odfchain verify {dataset}` says what else is damaged"
+        )
+
+
+def _flat(trees: Iterable[TextTree], level: int = 0) -> Iterator[dict[str, Any]]:
+    for branch in trees:
+        yield {"level": level, "what": branch.text}
+        yield from _flat(branch.below, level + 1)
+
+
+# `odfchain block`: metadata blocks into YAML or JSON and back.
+
+
+@click.group("block")
+def block_command() -> None:
+    """Turn metadata blocks into YAML or JSON and back."""
+
+
+@block_command.command("decode")
+@click.argument("source", metavar="FILE|HASH|-")
+@format_option("yaml", "json", default="yaml")
+def block_decode(source: str, output: str) -> None:
+    """Print a block: a file, the hash of a block in this workspace, or - for standard input.
+
+    Says on standard error when the block's bytes are not the canonical ones for its content, that is, when
+    encoding the printed document would give another hash.
+    """
+    from odfchain.api.rendering import BlockFile
+    from odfchain.odf.yaml import dump_json, dump_yaml
+
+    block = BlockFile.decode(_block_bytes(source))
+    if output == "json":
+        echo_json_text(dump_json(block.document))
+    else:
+        echo_document(dump_yaml(block.document))
+    if block.canonical_hash != block.hash:
+        say(
+            f"note: not in canonical form: the bytes hash to {block.hash}, "
+            f"encoding this document again gives {block.canonical_hash}"
+        )
+
+
+def _block_bytes(source: str) -> bytes:
+    from odfchain.limits import LIMITS
+
+    if source == "-":
+        return standard_input().read(LIMITS.block_bytes + 1)
+    path = Path(source)
+    if path.is_file():
+        with path.open("rb") as stream:
+            return stream.read(LIMITS.block_bytes + 1)
+    from odfchain import Multihash
+
+    try:
+        name = Multihash.parse(source)
+    except InvalidIdError:
+        raise UsageError(f"{source}: no such file, and not a block hash") from None
+    for dataset in open_workspace():
+        data = dataset.block_bytes(name)
+        if data is not None:
+            return data
+    raise DatasetNotFoundError(f"no dataset of this workspace has the block {name}")
+
+
+@block_command.command("encode")
+@click.argument("source", metavar="FILE|-")
+@click.option(
+    "--manifest-version",
+    type=click.Choice(["2", "3"]),
+    default="3",
+    show_default=True,
+    help="Manifest version to write; they differ in the alignment of times.",
+)
+@click.option(
+    "--output", "target", type=click.Path(path_type=Path), help="Write the block's bytes here (- for stdout)."
+)
+def block_encode(source: str, manifest_version: str, target: Path | None) -> None:  # fmt: skip
+    """Encode a block given as YAML or JSON and print its multihash.
+
+    The document is a MetadataBlock manifest as `block decode` prints it, or the block alone.
+    """
+    from odfchain.api.rendering import encode
+
+    if source == "-":
+        text, name = standard_input().read(), "<stdin>"
+    else:
+        try:
+            text, name = Path(source).read_bytes(), source
+        except OSError as error:
+            raise UsageError(f"{source}: {error.strerror}") from None
+    found, data = encode(text, source=name, version=int(manifest_version))
+    if target is not None and str(target) == "-":
+        if sys.stdout.isatty():
+            raise UsageError(
+                "a block is not text: it would upset the terminal", hint="pipe it on, or name a file"
+            )
+        sys.stdout.buffer.write(data)
+        return
+    if target is not None:
+        try:
+            target.write_bytes(data)
+        except OSError as error:
+            raise UsageError(f"{target}: {error.strerror}") from None
+    echo(found)
+
+
+# `odfchain digest`: the two hashes of Parquet files.
+
+
+@click.command("digest")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE.parquet…")
+@format_option()
+def digest_command(files: tuple[Path, ...], output: str) -> int:
+    """Print the physical and the logical hash of Parquet files; no workspace is needed."""
+    from odfchain.api.rendering import digest_file
+
+    rows, code = [], 0
+    for file in files:
+        found = digest_file(file)
+        if found.problem is not None:
+            report_error(found.problem)
+            code = found.problem.exit_code
+        rows.append(
+            {
+                "file": str(file),
+                "physicalHash": str(found.physical),
+                "logicalHash": str(found.logical) if found.logical else None,
+                "size": found.size,
+                "records": found.records,
+            }
+        )
+    if output == "table":
+        for row in rows:
+            if len(rows) > 1:
+                echo(row["file"])
+            echo(f"physical  {row['physicalHash']}")
+            echo(f"logical   {row['logicalHash'] or '-'}")
+    else:
+        print_records(rows, ["file", "physicalHash", "logicalHash", "size", "records"], output)
+    return code

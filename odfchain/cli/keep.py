@@ -1,0 +1,657 @@
+"""`odfchain config`: the settings of the workspace."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.api.branching import on_branch
+from odfchain.cli.context import (
+    INTEGRITY_FAULT,
+    confirm,
+    named_or_all,
+    open_workspace,
+    options,
+    report_error,
+    say,
+)
+from odfchain.cli.output import (
+    count_of,
+    dependents_tree,
+    format_option,
+    human_size,
+    places_tree,
+    print_records,
+    tell_consequences,
+    tell_of_proof,
+)
+from odfchain.cli.parameters import (
+    BREAK_REFERENCES,
+    DATASET,
+    DATASET_AT,
+    DRY_RUN,
+    DurationParam,
+    given,
+    token_for,
+)
+from odfchain.cli.progress_bar import TerminalProgress
+from odfchain.cli.screen import echo, echo_json, echo_lines
+from odfchain.errors import BrokenChainError, OdfchainError, UsageError
+
+if TYPE_CHECKING:
+    from odfchain import (
+        BatchLimits,
+        Collected,
+        CompactPlan,
+        Dataset,
+        Finding,
+        FsckReport,
+        Multihash,
+        ResetPlan,
+        SoftPlan,
+        Workspace,
+    )
+    from odfchain.api.settings import Configuration, DatasetConfiguration
+
+
+_GLOBAL = "odfchain.global"
+
+
+class _Settings(click.Group):
+    """`config --global NAME [VALUE]…` shows a setting of the user, or adds to it."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if ctx.meta.get(_GLOBAL) and "." in args[0]:
+            args = ["add" if args[1:] else "get", *args]
+        return super().resolve_command(ctx, args)
+
+
+def _remember(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[_GLOBAL] = True
+
+
+_of_user = click.option(
+    "--global",
+    is_flag=True,
+    expose_value=False,
+    callback=_remember,
+    help="The settings of the user, for every workspace: safe.workspace.",
+)
+
+
+@click.group("config", cls=_Settings)
+@_of_user
+def config_command() -> None:
+    """Show and change the settings of the workspace, or with --global of the user.
+
+    `odfchain config --global safe.workspace PATH` trusts the workspace in a folder that belongs to another
+    user, or that others may write to; PATH/* means all below it, and * every one. Without that it is refused,
+    because a workspace's settings run programs.
+    """
+
+
+_of_dataset = click.option(
+    "--dataset", type=DATASET, help="What is set for this dataset in place of the workspace's setting."
+)
+
+
+def _configuration() -> Configuration:
+    from odfchain.api.settings import Configuration
+
+    if click.get_current_context().meta.get(_GLOBAL):
+        return Configuration.of_user()
+    return Configuration(open_workspace().path)
+
+
+def _of(dataset: str | None) -> Configuration | DatasetConfiguration:
+    if dataset is None:
+        return _configuration()
+    if click.get_current_context().meta.get(_GLOBAL):
+        raise UsageError("--global and --dataset contradict each other", hint="leave one of them out")
+    from odfchain.api.settings import configuration
+
+    return configuration(open_workspace(), dataset)
+
+
+def _say(configuration: Configuration | DatasetConfiguration, name: str, done: str) -> None:
+    say(f"{configuration.file}: {name} {done}")
+
+
+@config_command.command("list")
+@_of_dataset
+@format_option()
+@_of_user
+def config_list(dataset: str | None, output: str) -> None:
+    """List all settings; what may be a secret, as the values of variables, is left out."""
+    columns = ("setting", "value", "default")
+    rows = [dict(zip(columns, found, strict=True)) for found in _of(dataset).all()]
+    print_records(rows, columns, output)
+
+
+@config_command.command("get")
+@click.argument("name")
+@_of_dataset
+@format_option("table", "json")
+@_of_user
+def config_get(name: str, dataset: str | None, output: str) -> None:
+    """Print the value of a setting that is in force, such as share.parallel."""
+    value = _of(dataset).get(name)
+    if output == "json" or isinstance(value, dict):
+        echo_json(value, indent=None)
+        return
+    values = value if isinstance(value, list) else [value]
+    echo_lines("" if v is None else v if isinstance(v, str) else json.dumps(v) for v in values)
+
+
+@config_command.command("set")
+@click.argument("name")
+@click.argument("values", nargs=-1)
+@_of_dataset
+@_of_user
+def config_set(name: str, values: tuple[str, ...], dataset: str | None) -> None:
+    """Set a setting; one that is a list to all values that are given.
+
+    Comments in the file stay. What is not valid changes nothing. `ingest.variables.NAME.hosts` are the only
+    hosts that a variable is sent to. A dataset may have its own `snapshots.profile` and `snapshots.guard`.
+    """
+    found = _of(dataset)
+    _say(found, found.set(name, values), "is set")
+
+
+@config_command.command("add")
+@click.argument("name")
+@click.argument("values", nargs=-1, required=True)
+@_of_user
+def config_add(name: str, values: tuple[str, ...]) -> None:
+    """Add values to a setting that is a list, such as audit.trustedAuditors."""
+    found = _configuration()
+    _say(found, found.add(name, values), "is set")
+
+
+@config_command.command("remove")
+@click.argument("name")
+@click.argument("values", nargs=-1)
+@_of_user
+def config_remove(name: str, values: tuple[str, ...]) -> None:
+    """Remove values from a setting that is a list, or one entry by name, such as transform.engines.flink."""
+    found = _configuration()
+    _say(found, found.remove(name, values), "is without them" if values else "is removed")
+
+
+@config_command.command("unset")
+@click.argument("name")
+@_of_dataset
+@_of_user
+def config_unset(name: str, dataset: str | None) -> None:
+    """Give a setting its default again, or remove an entry or a part of one by its name."""
+    found = _of(dataset)
+    _say(found, found.unset(name), "is unset")
+
+
+# `odfchain rename`: another local name for a dataset.
+
+
+@click.command("rename")
+@click.argument("dataset", type=DATASET)
+@click.argument("name")
+def rename_command(dataset: str, name: str) -> None:
+    """Give a dataset another local name; its id and history stay."""
+    open_workspace().rename(dataset, name)
+    say(f"{dataset} is now {name}")
+
+
+# `odfchain delete`: datasets are removed from the workspace.
+
+
+@click.command("delete")
+@click.argument("datasets", nargs=-1, required=True, type=DATASET)
+@click.option("--force", is_flag=True, help="Remove also what others refer to, or are made of.")
+def delete_command(datasets: tuple[str, ...], force: bool) -> None:
+    """Remove datasets from the workspace (names, ids or % patterns). Their private keys are kept.
+
+    What has foreign keys to one of them, or is made of one, is named, and nothing is removed without --force.
+    """
+    workspace = open_workspace()
+    doomed = {d.id: d for text in datasets for d in workspace.matching(text)}
+    names = [str(d.alias) for d in doomed.values()]
+    workspace.delete(*names, force=force, dry_run=True)  # what is refused is not asked about
+    confirm(f"Delete {', '.join(names)} with all data?")
+    workspace.delete(*names, force=force)
+    for name in names:
+        say(f"deleted {name}")
+
+
+# `odfchain reset`: the head of a dataset goes back to a block.
+
+
+@click.command("reset")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@BRANCH]")
+@click.argument("block")
+@click.option("--force", is_flag=True, help="Drop blocks also if no repository is known to have them.")
+@BREAK_REFERENCES
+@DRY_RUN
+@format_option("table", "json", "ndjson")
+def reset_command(
+    dataset: str, block: str, force: bool, break_references: bool, dry_run: bool, output: str
+) -> None:
+    """Move the head of a dataset back to BLOCK, its hash or sequence number.
+
+    The places where the dataset was pulled from or pushed to are asked whether they have what would be
+    dropped; if that is not sure of every block, nothing is done without --force. The old head stays under
+    refs/ until `gc --drop-refs`, and a reset to it undoes this one. DATASET@BRANCH moves a branch.
+
+    Where datasets are in a store, the head moves there, for all machines. On a machine that has seen more
+    BLOCK may be the hash of the head that the store has now: this machine follows, and writes nothing there.
+    """
+    with open_workspace() as workspace:
+        found = _opened(workspace, dataset, block)
+        plan = found.plan_reset(block)
+        if dry_run or plan.nothing:
+            tell_consequences(plan.places, plan.dependents)
+            _print_reset(plan, "nothing to do" if plan.nothing else "would be reset", None, output)
+            return
+        if (plan.unsaved and not force) or (plan.referrers and not break_references):
+            tell_consequences(plan.places, plan.dependents)
+            found.reset(plan, force=force, break_references=break_references)  # says why not
+        if not plan.returns:
+            tell_consequences(plan.places, plan.dependents)
+            if not plan.follows:
+                tell_of_proof(found)
+            confirm(
+                f"Drop {count_of(len(plan.dropped), 'block')} with {count_of(plan.records, 'record')} "
+                f"of {plan.dataset}{' here, as the store has' if plan.follows else ''}?"
+            )
+        kept = found.reset(plan, force=force, break_references=break_references)
+    _print_reset(plan, _status(plan), kept, output)
+
+
+def _opened(workspace: Workspace, dataset: str, block: str) -> Dataset:
+    """The dataset; where the store does not continue what was seen here, only for who names its head."""
+    from odfchain import SetBackError
+
+    try:
+        return on_branch(workspace, dataset)
+    except SetBackError as error:
+        name, _, branch = dataset.partition("@")
+        if block != error.head or branch not in ("", "head"):
+            raise
+        return workspace.last_seen(name)
+
+
+def _status(plan: ResetPlan) -> str:
+    if plan.follows:
+        return "followed"
+    return "returned" if plan.returns else "reset"
+
+
+def _print_reset(plan: ResetPlan, status: str, kept: str | None, output: str) -> None:
+    people = output == "table"
+    row: dict[str, Any] = {
+        "dataset": plan.dataset,
+        "status": status,
+        "block": plan.new_number,
+        "blocks": len(plan.dropped),
+        "records": plan.records,
+        "unsaved": len(plan.unsaved),
+        "breaks": ", ".join(d.alias for d in plan.dependents) if people else dependents_tree(plan.dependents),
+    }
+    if not people:
+        row |= {
+            "head": str(plan.new_head),
+            "oldHead": str(plan.old_head),
+            "keptAs": kept,
+            "dropped": [str(name) for name in plan.dropped],
+            "places": places_tree(plan.places),
+            "referrers": list(plan.referrers),
+        }
+    columns = ["dataset", "status", "block", "blocks", "records", "unsaved", "breaks"]
+    print_records([row], columns, output, right=("block", "blocks", "records", "unsaved"))
+
+
+# `odfchain compact`: small slices of a dataset are merged into larger ones.
+
+
+@click.command("compact")
+@click.argument("dataset", type=DATASET)
+@click.option("--hard", "mode", flag_value="hard", help="Write the history of the dataset anew.")
+@click.option("--soft", "mode", flag_value="soft", help="Make a new dataset with the same records (--as).")
+@click.option("--as", "name", metavar="NAME", help="What to call the new dataset of --soft.")
+@click.option("--keep-metadata-only", "metadata_only", is_flag=True, help="With --hard: give up all data.")
+@click.option("--verify", is_flag=True, help="Verify the dataset before.")
+@click.option(
+    "--max-slice-size", type=click.IntRange(min=1), metavar="BYTES", help="Of merged slices; 300000000."
+)
+@click.option("--max-slice-records", type=click.IntRange(min=1), metavar="N", help="Of merged slices; 10000.")
+@click.option("--force", is_flag=True, help="Give up data also if no repository is known to have them.")
+@BREAK_REFERENCES
+@DRY_RUN
+@format_option("table", "json", "ndjson")
+def compact_command(
+    dataset: str,
+    mode: str | None,
+    name: str | None,
+    metadata_only: bool,
+    verify: bool,
+    max_slice_size: int | None,
+    max_slice_records: int | None,
+    force: bool,
+    break_references: bool,
+    dry_run: bool,
+    output: str,
+) -> None:  # fmt: skip
+    """Merge small slices of a dataset into larger ones.
+
+    --soft makes a new root dataset that says what it was made from; nobody breaks. --hard changes the hashes
+    of the dataset's blocks, so derivatives and copies that have read the old ones must start over: they are
+    listed before it starts. The old head stays under refs/ until `gc --drop-refs`.
+    """
+    if mode is None:
+        raise UsageError("say which: --hard or --soft")
+    if (mode == "soft") != (name is not None):
+        raise UsageError("--soft makes a new dataset: name it with --as NAME (--hard does not)")
+    if mode == "soft" and (metadata_only or force or break_references):
+        raise UsageError("--keep-metadata-only, --force and --break-references are for --hard")
+    from odfchain import BatchLimits
+
+    limits = BatchLimits(**given(bytes=max_slice_size, records=max_slice_records))
+    with open_workspace() as workspace:
+        found = workspace[dataset]
+        if verify:
+            _verify(found)
+        if mode == "soft":
+            assert name is not None  # noqa: S101 - checked above
+            _soft(found, name, limits, output, dry_run=dry_run)
+        else:
+            _hard(
+                found, limits, output,
+                metadata_only=metadata_only, force=force, break_references=break_references, dry_run=dry_run,
+            )  # fmt: skip
+
+
+def _verify(dataset: Dataset) -> None:
+    with TerminalProgress(quiet=options().quiet) as progress:
+        report = dataset.verify(progress=progress)
+    if report.faults:
+        first = report.faults[0]
+        raise BrokenChainError(
+            f"{dataset.alias}: verification found {count_of(len(report.faults), 'fault')}; the first one: "
+            f"{first.file}: {first.message}",
+            hint=f"`odfchain verify {dataset.alias}` lists all of them",
+        )
+
+
+def _hard(
+    dataset: Dataset,
+    limits: BatchLimits,
+    output: str,
+    *,
+    metadata_only: bool,
+    force: bool,
+    break_references: bool,
+    dry_run: bool,
+) -> None:
+    plan = dataset.plan_compact(limits=limits, metadata_only=metadata_only)
+    if plan.nothing or dry_run:
+        tell_consequences(plan.places, plan.dependents)
+        _print_hard(plan, "nothing to do" if plan.nothing else "would be compacted", plan.old_head, output)
+        return
+    tell_consequences(plan.places, plan.dependents)
+    if plan.referrers and not break_references:
+        dataset.compact(plan, force=force)  # says why not
+    tell_of_proof(dataset)
+    what = "give up all data" if metadata_only else f"merge {count_of(plan.slices_before, 'slice')}"
+    confirm(
+        f"Replace {count_of(len(plan.replaced), 'block')} of {plan.dataset} ({what})? "
+        "Everybody who has read them must start over."
+    )
+    with TerminalProgress(quiet=options().quiet) as progress:
+        head = dataset.compact(plan, force=force, break_references=break_references, progress=progress)
+    _print_hard(plan, "compacted", head, output)
+
+
+def _print_hard(plan: CompactPlan, status: str, head: Multihash, output: str) -> None:
+    people = output == "table"
+    row: dict[str, Any] = {
+        "dataset": plan.dataset,
+        "status": status,
+        "blocks": f"{plan.blocks_before:,} to {plan.blocks_after:,}" if people else plan.blocks_after,
+        "slices": f"{plan.slices_before:,} to {plan.slices_after:,}" if people else plan.slices_after,
+        "records": plan.records,
+        "breaks": ", ".join(d.alias for d in plan.dependents) if people else dependents_tree(plan.dependents),
+    }
+    if not people:
+        row |= {
+            "blocksBefore": plan.blocks_before,
+            "slicesBefore": plan.slices_before,
+            "replaced": [str(name) for name in plan.replaced],
+            "oldHead": str(plan.old_head),
+            "head": str(head),
+            "places": places_tree(plan.places),
+            "referrers": list(plan.referrers),
+        }
+    print_records([row], ["dataset", "status", "blocks", "slices", "records", "breaks"], output)
+
+
+def _soft(dataset: Dataset, name: str, limits: BatchLimits, output: str, *, dry_run: bool) -> None:
+    plan = dataset.plan_soft_compact(name, limits)
+    if dry_run:
+        _print_soft(plan, "would be made", None, output)
+        return
+    with TerminalProgress(quiet=options().quiet) as progress:
+        made = dataset.soft_compact(plan, progress=progress)
+    _print_soft(plan, "made", str(made.id), output)
+
+
+def _print_soft(plan: SoftPlan, status: str, made: str | None, output: str) -> None:
+    people = output == "table"
+    row: dict[str, Any] = {
+        "dataset": str(plan.alias),
+        "status": status,
+        "from": plan.dataset,
+        "slices": f"{plan.slices_before:,} to {plan.slices_after:,}" if people else plan.slices_after,
+        "records": plan.records,
+    }
+    if not people:
+        row |= {"slicesBefore": plan.slices_before, "fromHead": str(plan.head), "id": made}
+    print_records([row], ["dataset", "status", "from", "slices", "records"], output)
+
+
+# `odfchain gc`: what no reference needs any more is removed.
+
+
+@click.command("gc")
+@click.argument("datasets", nargs=-1, type=DATASET)
+@DRY_RUN
+@click.option(
+    "--grace",
+    type=DurationParam(),
+    default="24h",
+    show_default=True,
+    help="Keep what was written or used in this time; at least 10m, of datasets in a store 1h.",
+)
+@click.option(
+    "--drop-refs",
+    is_flag=True,
+    help="Give up heads that were overwritten, reset or compacted before the grace period.",
+)
+@BREAK_REFERENCES
+@format_option()
+def gc_command(
+    datasets: tuple[str, ...],
+    dry_run: bool,
+    grace: float,
+    drop_refs: bool,
+    break_references: bool,
+    output: str,
+) -> int:
+    """Remove what no reference of a dataset needs any more, and what interrupted commands left.
+
+    Nothing that is needed is removed, whoever writes at the same time. Without DATASET all datasets are
+    looked at, and the workspace itself. Of datasets in a store, what nothing needs there goes as well.
+    Changes that rows of this workspace name stay; these rows are named.
+    """
+    workspace = open_workspace()
+    code = 0
+    found: list[Collected] = []
+    for dataset in named_or_all(workspace, datasets):
+        try:
+            chosen = {"drop_refs": drop_refs, "break_references": break_references}
+            found.append(dataset.gc(grace=grace, dry_run=dry_run, **chosen))
+        except UsageError:
+            raise
+        except OdfchainError as error:  # one damaged dataset must not keep the others from being cleared
+            report_error(error)
+            code = code or error.exit_code
+    if not datasets:
+        found += workspace.gc([], grace=grace, drop_refs=drop_refs, dry_run=dry_run)
+    _print_gc(found, output, dry_run=dry_run)
+    return code
+
+
+def _print_gc(found: list[Collected], output: str, *, dry_run: bool) -> None:
+    people = output == "table"
+    rows = [
+        {
+            "dataset": item.dataset,
+            "kind": kind.kind,
+            "files": kind.files,
+            "bytes": human_size(kind.bytes) if people else kind.bytes,
+        }
+        for item in found
+        for kind in item.removed
+    ]
+    if people:
+        for row in rows:
+            row["dataset"] = row["dataset"] or "(workspace)"
+        if rows:
+            print_records(rows, ["dataset", "kind", "files", "bytes"], output, right=("files", "bytes"))
+        _tell_gc(found, dry_run=dry_run)
+        return
+    if output == "csv":
+        print_records(rows, ["dataset", "kind", "files", "bytes"], output)
+        return
+    print_records([_gc_tree(item, dry_run=dry_run) for item in found], [], output)
+
+
+def _gc_tree(item: Collected, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "dataset": item.dataset,
+        "dryRun": dry_run,
+        "removed": [{"kind": g.kind, "files": g.files, "bytes": g.bytes} for g in item.removed],
+        "young": {"files": item.young.files, "bytes": item.young.bytes},
+        "droppedRefs": list(item.refs),
+        "keptRefs": list(item.kept_refs),
+        "referrers": list(item.referrers),
+    }
+
+
+def _tell_gc(found: list[Collected], *, dry_run: bool) -> None:
+    word = "would be removed" if dry_run else "removed"
+    files = sum(kind.files for item in found for kind in item.removed)
+    say(f"{count_of(files, 'file')} {word}, {human_size(sum(item.bytes for item in found))}")
+    young = sum(item.young.files for item in found)
+    if young:
+        size = human_size(sum(item.young.bytes for item in found))
+        say(f"{count_of(young, 'object')} ({size}) not needed, but too young")
+    for item in found:
+        for name in item.refs:
+            say(f"{item.dataset}: {'would give' if dry_run else 'gave'} up refs/{name}")
+        if item.referrers:
+            who = ", ".join(item.referrers)
+            say(f"{item.dataset}: changes stay that {who} refers to; --break-references gives them up")
+    kept = sum(len(item.kept_refs) for item in found)
+    if kept:
+        say(f"{count_of(kept, 'overwritten head')} kept; --drop-refs gives up the old ones")
+
+
+# `odfchain fsck`: damaged and missing files are found, and repaired.
+
+
+@click.command("fsck")
+@click.argument("datasets", nargs=-1, type=DATASET)
+@click.option(
+    "--from", "source", metavar="URL", help="Any copy of the dataset to repair from; it need not be trusted."
+)
+@click.option("--head", metavar="BLOCK", help="What a lost head is to be (a hash), when you know it.")
+@DRY_RUN
+@format_option("table", "json", "ndjson")
+def fsck_command(
+    datasets: tuple[str, ...], source: str | None, head: str | None, dry_run: bool, output: str
+) -> int:
+    """Find damaged and missing files of datasets, and put good copies in their place.
+
+    A copy is good when it hashes to its name; it may come from other datasets here or from --from. Damaged
+    files are kept in info/quarantine of the dataset. Exit code 0: everything is good (now); 6: something is
+    broken.
+    """
+    workspace = open_workspace()
+    found = named_or_all(workspace, datasets)
+    if (source is not None or head is not None) and (not datasets or len(found) != 1):
+        raise UsageError(f"--from and --head are for one dataset, these are {len(found)}")
+    lost = _block(head)
+    token = token_for([workspace.url_of(source)] if source else [])
+    with TerminalProgress(quiet=options().quiet) as progress:
+        if datasets:
+            reports = [
+                dataset.fsck(source, head=lost, dry_run=dry_run, token=token, progress=progress)
+                for dataset in found
+            ]
+        else:
+            reports = workspace.fsck(dry_run=dry_run, progress=progress)
+    _print_fsck(reports, output)
+    return 0 if all(report.whole for report in reports) else INTEGRITY_FAULT
+
+
+def _block(text: str | None) -> Multihash | None:
+    from odfchain import Multihash
+
+    return None if text is None else Multihash.parse(text)
+
+
+def _print_fsck(reports: list[FsckReport], output: str) -> None:
+    if output != "table":
+        print_records([_fsck_tree(report) for report in reports], [], output)
+        return
+    for report in reports:
+        word, colour = ("ok    ", "green") if report.whole else ("BROKEN", "red")
+        echo(f"{word} ", fg=colour, bold=True, nl=False)
+        absent = f", {count_of(report.absent, 'file')} not here (a partial copy)" if report.absent else ""
+        echo(f"{report.dataset}: {count_of(report.objects, 'object')}, {human_size(report.bytes)}{absent}")
+        for finding in report.findings:
+            echo(f"  {finding.kind} {finding.state.value}: {_where(finding)}")
+            echo(f"    {finding.message.removeprefix(f'{finding.file}: ')}")
+            if finding.hint and finding.state.value == "broken":
+                echo(f"    {finding.hint}")
+        for note in report.notes:
+            echo(f"  note: {note}")
+
+
+def _where(finding: Finding) -> str:
+    return f"{finding.file} (from {finding.source})" if finding.source else finding.file
+
+
+def _fsck_tree(report: FsckReport) -> dict[str, Any]:
+    return {
+        "dataset": report.dataset,
+        "whole": report.whole,
+        "objects": report.objects,
+        "bytes": report.bytes,
+        "absent": report.absent,
+        "findings": [
+            {
+                "kind": f.kind,
+                "file": f.file,
+                "message": f.message,
+                "state": f.state.value,
+                "source": f.source,
+                "hint": f.hint,
+            }
+            for f in report.findings
+        ],
+        "notes": report.notes,
+    }

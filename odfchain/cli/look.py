@@ -1,0 +1,417 @@
+"""`odfchain log`: a dataset's metadata chain, newest block first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.api.branching import at_point
+from odfchain.cli.context import open_workspace, report_error, say
+from odfchain.cli.output import (
+    cell_text,
+    count_of,
+    format_option,
+    human_age,
+    human_size,
+    numeric_columns,
+    plain,
+    print_records,
+)
+from odfchain.cli.parameters import DATASET_AT, key_values
+from odfchain.cli.result_output import TABLE_ROWS
+from odfchain.cli.screen import echo, echo_document, echo_json_text
+from odfchain.errors import OdfchainError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from odfchain import Dataset, HashedBlock, MetadataEvent, RowChange
+
+
+_COLOURS = {
+    "AddData": "green",
+    "ExecuteTransform": "green",
+    "Seed": "magenta",
+    "SetDataSchema": "yellow",
+    "SetPollingSource": "yellow",
+    "AddPushSource": "yellow",
+    "SetTransform": "yellow",
+}
+
+
+@click.command("log")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="Show only the newest blocks.")
+@click.option("--graph", is_flag=True, help="Draw the blocks of the head and of all branches, one a line.")
+@format_option("table", "json", "ndjson", "csv", "yaml")
+def log_command(dataset: str, limit: int | None, graph: bool, output: str) -> None:
+    """Show a dataset's metadata chain, newest block first.
+
+    DATASET@POINT begins at a branch, at a block (its number or hash), or at a time.
+    """
+    if graph:
+        if output != "table" or "@" in dataset:
+            raise UsageError("--graph draws the whole dataset: without a point, and not as data")
+        _draw(open_workspace()[dataset], limit)
+        return
+    entries = at_point(open_workspace(), dataset).log(limit)
+    match output:
+        case "table":
+            for entry in entries:
+                _print_entry(entry)
+        case "ndjson":
+            from odfchain.odf.yaml import dump_json
+
+            for entry in entries:
+                echo_json_text(dump_json(entry.to_document(), indent=None))
+        case "json":
+            from odfchain.odf.yaml import dump_json
+
+            echo_json_text(dump_json([entry.to_document() for entry in entries]))
+        case "csv":
+            print_records(map(_entry_record, entries), list(_LOG_COLUMNS), output)
+        case "yaml":
+            from odfchain.odf.yaml import dump_yaml
+
+            echo_document(dump_yaml([entry.to_document() for entry in entries]))
+
+
+def _draw(dataset: Dataset, limit: int | None) -> None:
+    for drawn in dataset.log_graph(limit):
+        block = drawn.block.block
+        for line in drawn.before:
+            echo(line)
+        echo(f"{drawn.line} ", nl=False)
+        echo(f"#{block.sequence_number} ", fg="cyan", nl=False)
+        echo(f"{str(drawn.block.hash)[:12]}  {block.system_time}  ", nl=False)
+        echo(block.event.KIND, fg=_COLOURS.get(block.event.KIND), nl=False)
+        if drawn.references:
+            echo(f"  ({', '.join(drawn.references)})", fg="yellow", nl=False)
+        echo(f"  {drawn.note}" if drawn.note else "")
+        for line in drawn.after:
+            echo(line)
+
+
+_LOG_COLUMNS = (
+    "sequenceNumber", "blockHash", "prevBlockHash", "systemTime", "kind",
+    "firstOffset", "lastOffset", "size", "watermark",
+)  # fmt: skip
+
+
+def _entry_record(entry: HashedBlock) -> dict[str, Any]:
+    block = entry.block
+    data = getattr(block.event, "new_data", None)
+    values = (
+        block.sequence_number, entry.hash, block.prev_block_hash, block.system_time, block.event.KIND,
+        data and data.offset_interval.start, data and data.offset_interval.end, data and data.size,
+        getattr(block.event, "new_watermark", None),
+    )  # fmt: skip
+    return dict(zip(_LOG_COLUMNS, values, strict=True))
+
+
+def _print_entry(entry: HashedBlock) -> None:
+    block = entry.block
+    kind = block.event.KIND
+    echo(f"block {entry.hash}", fg="cyan", nl=False)
+    echo(f"  #{block.sequence_number}")
+    echo(f"  {block.system_time}  ", nl=False)
+    echo(kind, fg=_COLOURS.get(kind), bold=True)
+    for line in describe_event(block.event):
+        echo(f"    {line}")
+    echo()
+
+
+def describe_event(event: MetadataEvent) -> list[str]:
+    """What an event says, in a few lines for people."""
+    import odfchain as odf
+    from odfchain.api.rendering import schema_of
+    from odfchain.odf.schema import format_ddl
+
+    match event:
+        case odf.Seed():
+            return [f"{event.dataset_kind.value} dataset {event.dataset_id}"]
+        case odf.AddData() | odf.ExecuteTransform():
+            return _describe_data(event)
+        case odf.SetDataSchema():
+            try:
+                return format_ddl(schema_of(event))
+            except odf.OdfchainError as error:
+                return [f"(unreadable: {error})"]
+        case odf.AddPushSource():
+            return [f"source {event.source_name!r}: read {event.read.KIND}, merge {_merge(event.merge)}"]
+        case odf.SetPollingSource():
+            return [f"fetch {event.fetch.KIND}, read {event.read.KIND}, merge {_merge(event.merge)}"]
+        case odf.SetInfo():
+            return [x for x in (event.description, ", ".join(event.keywords or ())) if x]
+        case odf.SetLicense():
+            return [f"{event.name} ({event.spdx_id or event.short_name}) {event.website_url}"]
+        case odf.SetAttachments():
+            return [
+                f"{item.path} ({human_size(len(item.content.encode()))})" for item in event.attachments.items
+            ]
+        case odf.SetTransform():
+            inputs = [f"input {i.alias} = {i.dataset_ref}" for i in event.inputs]
+            return [*inputs, f"engine {event.transform.engine}"]
+        case odf.SetVocab():
+            names = odf.DatasetVocabulary.from_event(event).columns
+            return ["columns " + ", ".join(names)]
+        case odf.DisablePushSource():
+            return [f"source {event.source_name!r}"]
+    return []
+
+
+def _merge(merge: Any) -> str:
+    key = getattr(merge, "primary_key", None)
+    return f"{merge.KIND} by {', '.join(key)}" if key else str(merge.KIND)
+
+
+def _describe_data(event: Any) -> list[str]:
+    from odfchain.api.rendering import merged_text
+
+    lines = []
+    if event.new_data is not None:
+        data = event.new_data
+        interval = data.offset_interval
+        lines.append(
+            f"records {interval.start:,} to {interval.end:,} ({interval.count:,}), {human_size(data.size)}"
+        )
+        lines.append(f"logical  {data.logical_hash}")
+        lines.append(f"physical {data.physical_hash}")
+    if event.new_checkpoint is not None:
+        lines.append(f"checkpoint {event.new_checkpoint.physical_hash}")
+    if event.new_watermark is not None:
+        lines.append(f"watermark {event.new_watermark}")
+    state = getattr(event, "new_source_state", None)
+    merged = merged_text(event)
+    if merged is not None:
+        lines.append(merged)
+    elif state is not None:
+        lines.append(f"source {state.source_name!r}: {state.kind} {state.value}")
+    inputs = getattr(event, "query_inputs", ())
+    return lines + [f"input {item.dataset_id}: {item.record_count:,} records" for item in inputs]
+
+
+# `odfchain list`: the datasets of the workspace.
+
+
+@click.command("list")
+@format_option()
+@click.option("--wide", is_flag=True, help="Show ids, heads and watermarks too.")
+def list_command(output: str, wide: bool) -> int:
+    """List the datasets of the workspace."""
+
+    rows, people, code = [], output == "table", 0
+    now = time.time_ns()
+    for dataset in open_workspace():
+        try:
+            row = _list_row(dataset, now, people=people)
+            rows.append(row | _local_slices(dataset, people=people))
+        except OdfchainError as error:  # one damaged dataset must not hide the others
+            report_error(error, about=str(dataset.alias))
+            code = error.exit_code
+    columns = ["name", "kind", "records", "size", "blocks", "updated"]
+    if any("slices" in row for row in rows):
+        columns[4:4] = ["slices"] if people else ["slicesLocal", "slices"]
+    if wide or not people:
+        columns += ["watermark", "id", "head"]
+    if not rows and people:
+        say("no datasets yet; make one with `odfchain add MANIFEST`")
+        return code
+    titles = {c: c.capitalize() if c != "id" else "Id" for c in columns}
+    print_records(
+        rows,
+        columns,
+        output,
+        titles=titles,
+        right=[c for c in ("records", "size", "slices", "blocks") if c in columns],
+    )
+    return code
+
+
+def _local_slices(dataset: Dataset, *, people: bool) -> dict[str, Any]:
+    """How many slices of a partial copy are here; nothing for the datasets that have all of theirs."""
+    found = dataset.local_slices()
+    if found is None:
+        return {}
+    if people:
+        return {"slices": f"{found.present:,} of {found.total:,}"}
+    return {"slicesLocal": found.present, "slices": found.total}
+
+
+def _list_row(dataset: Dataset, now: int, *, people: bool) -> dict[str, Any]:
+    state = dataset.summary
+    watermark, updated = state.watermark, state.head_block.system_time
+    return {
+        "name": str(dataset.alias),
+        "kind": state.seed.dataset_kind.value,
+        "records": f"{state.record_count:,}" if people else state.record_count,
+        "size": human_size(dataset.data_size) if people else dataset.data_size,
+        "blocks": state.head_block.sequence_number + 1,
+        "updated": human_age(updated.epoch_ns, now) if people else str(updated),
+        "watermark": str(watermark) if watermark else None,
+        "id": str(state.seed.dataset_id),
+        "head": str(state.head),
+    }
+
+
+# `odfchain tail`: the newest records of a dataset.
+
+
+@click.command("tail")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
+@click.option("-n", "--num-records", default=10, show_default=True, type=click.IntRange(min=0))
+@click.option("-s", "--skip-records", default=0, show_default=True, type=click.IntRange(min=0))
+@format_option()
+def tail_command(dataset: str, num_records: int, skip_records: int, output: str) -> None:
+    """Show the newest records of a dataset. Operations are shown as +A, -R, -C and +C in tables.
+
+    DATASET@POINT is the dataset on a branch, as of a block (its number or hash), or as of a time.
+    """
+    found = at_point(open_workspace(), dataset)
+    table = found.tail(num_records, skip=skip_records)
+    rows = table.to_pylist()
+    names = list(table.schema.names)
+    op = found.summary.vocabulary.operation_type_column
+    if output == "table" and op in names:
+        from odfchain import OperationType
+
+        for row in rows:
+            try:
+                row[op] = OperationType.from_code(row[op]).value
+            except ValueError:
+                continue
+    print_records(rows, names, output, right=numeric_columns(table.schema))
+
+
+# `odfchain state`: the rows in force, at any point of the history.
+
+
+@click.command("state")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
+@click.option("--event-time", metavar="TIME", help="What was true then, by all that is known at the point.")
+@click.option(
+    "-n", "--num-records", "newest", type=click.IntRange(min=0), metavar="N", help="Only the newest N."
+)
+@format_option()
+def state_command(dataset: str, event_time: str | None, newest: int | None, output: str) -> None:
+    """Show the rows in force: of each primary key the newest one, unless it was taken back.
+
+    POINT is a branch, a block (its number or hash), or a system time: what was known then. Without a primary
+    key the rows are those that were not taken back. They come in order of offset, as they were recorded; a
+    table shows the newest 1,000 of them unless -n says another number.
+    """
+    from odfchain.api.snapshots import shown_state
+
+    scan = shown_state(open_workspace(), dataset, event_time=event_time)
+    found = scan.to_arrow()
+    most = TABLE_ROWS if newest is None and output == "table" else newest
+    rows = found if most is None else found.slice(max(0, found.num_rows - most))
+    op = scan.summary.vocabulary.operation_type_column if output == "table" else None
+    right = [name for name in numeric_columns(rows.schema) if name != op]
+    print_records(_rows(rows, op), rows.schema.names, output, right=right)
+    if newest is None and rows.num_rows < found.num_rows:
+        say(f"the newest {rows.num_rows:,} of {count_of(found.num_rows, 'row')}")
+
+
+def _rows(table: pa.Table, op: str | None) -> Iterator[dict[str, Any]]:
+    """The rows; the operation `op` as people write it."""
+    from odfchain import OperationType
+
+    for batch in table.to_batches():
+        for row in batch.to_pylist():
+            if op in row:
+                row[op] = OperationType.from_code(row[op]).value
+            yield row
+
+
+# `odfchain history`: every change of one row.
+
+
+@click.command("history")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
+@click.argument("key", nargs=-1, required=True, metavar="COL=VALUE…")
+@click.option(
+    "-n", "--num-records", "limit", type=click.IntRange(min=0), metavar="N", help="Only the newest N changes."
+)
+@format_option()
+def history_command(dataset: str, key: tuple[str, ...], limit: int | None, output: str) -> None:
+    """Show every change of the row with this primary key, newest first.
+
+    The key is named column by column: iata=ZRH. POINT is a branch, a block (its number or hash), or a time.
+    VIA says where a merge has a change from: a branch, and the change there, by block and offset.
+    """
+
+    changes = at_point(open_workspace(), dataset).history(key_values(key), limit=limit)
+    if not changes:
+        say("no row with this key was ever recorded there")
+    if output == "table":
+        print_records(
+            map(_for_people, changes),
+            ["block", "systemTime", "change", "via"],
+            output,
+            titles={"systemTime": "system time"},
+            right=["block"],
+        )
+        return
+    columns = ["block", "blockHash", "offset", "systemTime", "change", "columns", "from", "to", "via"]
+    print_records(map(_document, changes), columns, output)
+
+
+def _for_people(change: RowChange) -> dict[str, Any]:
+    return {
+        "block": change.sequence_number,
+        "systemTime": change.system_time,
+        "change": _words(change),
+        "via": _via(change),
+    }
+
+
+def _words(change: RowChange) -> str:
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return change.change.value
+    parts = [f"{name} {_cell(before[name])} → {_cell(after[name])}" for name in change.columns]
+    return ", ".join(parts) or "recorded again"
+
+
+def _cell(value: Any) -> str:
+    return "∅" if value is None else cell_text(value) or '""'
+
+
+def _via(change: RowChange) -> str:
+    if change.via is None:
+        return ""
+    place = f"{str(change.via.block)[:7]}…"
+    if change.via.offset is not None:
+        place += f"#{change.via.offset}"
+    return f"{change.via.branch or 'revert of'} {place}"
+
+
+def _document(change: RowChange) -> dict[str, Any]:
+    via = change.via
+    return {
+        "block": change.sequence_number,
+        "blockHash": str(change.block),
+        "offset": change.offset,
+        "systemTime": str(change.system_time),
+        "change": change.change.value,
+        "columns": list(change.columns),
+        "from": _values_of(change.before),
+        "to": _values_of(change.after),
+        "via": None
+        if via is None
+        else {"branch": via.branch or None, "block": str(via.block), "offset": via.offset},
+    }
+
+
+def _values_of(row: Any) -> dict[str, Any] | None:
+    return None if row is None else {name: _json(value) for name, value in row.items()}
+
+
+def _json(value: Any) -> Any:
+    return (
+        value if value is None or isinstance(value, str | int | float | bool | list | dict) else plain(value)
+    )

@@ -1,0 +1,259 @@
+"""Progress on standard error: a bar when a terminal is attached, nothing otherwise."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from odfchain.api.known_errors import known_error
+from odfchain.cli.context import report_error
+from odfchain.cli.output import human_size
+from odfchain.cli.screen import console, echo, styled
+from odfchain.errors import was_interrupted
+from odfchain.progress import WorkDone
+from odfchain.text import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import ProgressColumn, TaskID
+
+
+# How far Spark is, as one line: `Reading flights.csv  3.1 of 5.0 M rows · 412 MB · about 20 s left`.
+
+_BETWEEN = " · "
+
+
+def work_line(done: WorkDone, width: int) -> str:
+    """What is known, within a width: tasks are left out first, then bytes; a long name loses its middle."""
+    rows, size, tasks, left = _rows(done), _size(done), _tasks(done), _left(done.seconds_left)
+    choices = [
+        [part for part in parts if part]
+        for parts in ((rows, size, tasks, left), (rows, size, left), (rows, left), (rows,))
+    ]
+    step = printable(done.step)
+    for parts in choices:
+        line = "  ".join(filter(None, (step, _BETWEEN.join(parts))))
+        if len(line) <= width:
+            return line
+    room = max(0, width)
+    kept = f"{_shortened(step, room - len(rows) - 2)}  {rows}" if rows else _shortened(step, room)
+    return kept[:room]
+
+
+def _rows(done: WorkDone) -> str:
+    known = [count for count in (done.rows, done.total_rows) if count]
+    if not known:
+        return ""
+    name, size = next((u for u in (("G rows", 10**9), ("M rows", 10**6)) if known[-1] >= u[1]), ("rows", 1))
+    numbers = (f"{count:,}" if size == 1 else f"{count / size:,.1f}" for count in known)
+    return f"{' of '.join(numbers)} {name}"
+
+
+def _size(done: WorkDone) -> str:
+    most = done.total_bytes or done.read_bytes
+    if not done.read_bytes or most < 10**6:
+        return ""
+    unit, size = ("GB", 10**9) if most >= 10**9 else ("MB", 10**6)
+    digits = 1 if unit == "GB" else 0
+    shown = f"{done.read_bytes / size:,.{digits}f}"
+    return f"{shown} {unit}" if done.total_bytes is None else f"{shown} of {most / size:,.{digits}f} {unit}"
+
+
+def _tasks(done: WorkDone) -> str:
+    return f"{done.tasks:,} of {done.total_tasks:,} tasks" if done.total_tasks > 1 else ""
+
+
+def _left(seconds: float | None) -> str:
+    """About how long, no finer than it can be known."""
+    if seconds is None:
+        return ""
+    if seconds < 5:
+        return "a few seconds left"
+    if seconds < 57.5:
+        return f"about {5 * round(seconds / 5)} s left"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"about {minutes} min left"
+    hours, rest = divmod(5 * round(minutes / 5), 60)
+    return f"about {hours} h {rest} min left" if rest else f"about {hours} h left"
+
+
+def _shortened(name: str, width: int) -> str:
+    """A name without its middle; its end tells most."""
+    if len(name) <= width:
+        return name
+    front = max(0, min(width - 1, 12))
+    back = max(0, width - 1 - front)
+    return f"{name[:front]}…{name[len(name) - back :]}"
+
+
+class TerminalProgress:
+    """One line that says what is being done; notes are printed above it."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._bar: RichProgress | None = None
+        self._task: TaskID | None = None
+        self._shown = sys.stderr.isatty() and not quiet
+        self._changing = threading.Lock()
+
+    def __enter__(self) -> TerminalProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Remove the line."""
+        with self._changing:
+            if self._bar is not None:
+                self._bar.stop()
+                self._bar = self._task = None
+
+    def phase(
+        self, name: str, total: int | None = None, *, amount: Callable[[float], str] | None = None
+    ) -> None:
+        """Replace the line; `amount` writes a number of steps, where that is worth showing."""
+        if not self._shown:
+            return
+        if self._bar is None:
+            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            self._bar = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                _bar(),
+                _amounts(),
+                TimeElapsedColumn(),
+                console=console(err=True),
+                transient=True,
+            )
+            self._bar.start()
+        with self._changing:
+            if self._task is not None:
+                self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(printable(name), total=total, amount=amount, line=False)
+
+    @property
+    def shows_work(self) -> bool:
+        """Whether there is a line."""
+        return self._shown
+
+    def work(self, done: WorkDone) -> None:
+        """Say in the line how far Spark is; the bar makes room for it, unless it counts steps of its own."""
+        with self._changing:
+            if self._bar is None or self._task is None:
+                return
+            task = next(task for task in self._bar.tasks if task.id == self._task)
+            counts = task.total is not None
+            room = self._bar.console.width - _BESIDE - (_BAR + 1) * counts
+            self._bar.update(self._task, description=work_line(done, room), line=not counts)
+
+    def advance(self, steps: int = 1) -> None:
+        """Move the bar."""
+        if self._bar is not None and self._task is not None:
+            self._bar.advance(self._task, steps)
+
+    def note(self, text: str) -> None:
+        """Print a note that stays."""
+        if self._quiet:
+            return
+        if self._bar is not None:
+            self._bar.console.print(styled(f"note: {text}"))
+        else:
+            echo(f"note: {text}", err=True)
+
+
+class TransferProgress:
+    """Shows a transfer: what is done, and what there is to do, in blocks and in bytes."""
+
+    def __init__(self, shown: TerminalProgress) -> None:
+        self._shown = shown
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """Replace the line."""
+        self._shown.phase(name, total, amount=_blocks if name.startswith(_IN_BLOCKS) else human_size)
+
+    def advance(self, steps: int = 1) -> None:
+        """Move the bar."""
+        self._shown.advance(steps)
+
+    def note(self, text: str) -> None:
+        """Print a note that stays."""
+        self._shown.note(text)
+
+
+_IN_BLOCKS = ("Receiving blocks", "Checking blocks", "Publishing", "Sending blocks")
+"""The phases of a transfer whose steps are blocks; those of the others are bytes."""
+
+
+def _blocks(count: float) -> str:
+    return f"{count:,.0f} blocks"
+
+
+_BAR = 30
+"""Columns of the bar."""
+
+_BESIDE = 14
+"""Columns beside the text of a line: what turns, the time, and what is between."""
+
+
+def _bar() -> ProgressColumn:
+    from rich.progress import BarColumn, Task
+    from rich.progress_bar import ProgressBar
+    from rich.text import Text
+
+    class Bar(BarColumn):
+        def render(self, task: Task) -> ProgressBar | Text:  # type: ignore[override]
+            return Text("") if task.fields["line"] else super().render(task)
+
+    return Bar(bar_width=_BAR)
+
+
+def _amounts() -> ProgressColumn:
+    from rich.progress import ProgressColumn, Task
+    from rich.text import Text
+
+    class Amounts(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            amount = task.fields["amount"]
+            if amount is None:
+                return Text("")
+            done = amount(task.completed)
+            return Text(f"{done} of {amount(task.total)}" if task.total else done)
+
+    return Amounts()
+
+
+# Several datasets, one after the other: one that fails does not stop the others.
+
+_T = TypeVar("_T")
+
+
+def one_by_one(
+    targets: Sequence[_T], work: Callable[[_T], dict[str, Any]], progress: TerminalProgress
+) -> tuple[list[dict[str, Any]], int]:
+    """The rows of the targets that the work was done for, and the exit code of the first that failed, or 0.
+
+    What fails is reported at once, and by its name where there are several.
+
+    Raises:
+        KeyboardInterrupt: the user has had enough.
+    """
+    rows: list[dict[str, Any]] = []
+    code = 0
+    for target in targets:
+        try:
+            rows.append(work(target))
+        except Exception as error:
+            if was_interrupted(error):
+                raise KeyboardInterrupt from error
+            known = known_error(error)
+            if known is None:
+                raise
+            progress.stop()
+            report_error(known, about=str(target) if len(targets) > 1 else "")
+            code = code or known.exit_code
+    return rows, code

@@ -1,0 +1,231 @@
+"""Everything that the command line prints: no character of unknown origin acts on a terminal (RFC-008).
+
+What is for people is escaped wherever it goes: also `2>&1 | less -R` and a log that is read later end on a
+terminal. What is for programs (JSON, CSV, YAML, DDL) is escaped on a terminal only: elsewhere every byte is
+data.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from odfchain.text import escaped_json, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.style import Style
+    from rich.text import Text
+    from rich.tree import Tree
+
+    from odfchain import TextTree
+
+
+def echo(line: object = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
+    """Print one line for people; `style` is `click.style`'s. A line break in it is seen as `\\n`."""
+    text = printable(str(line))
+    click.echo(click.style(text, **style) if style else text, err=err, nl=nl)
+
+
+def echo_json(tree: Any, *, default: Any = None, indent: int | None = 2) -> None:
+    """Print a JSON document; on a terminal the same data without a character that acts."""
+    echo_json_text(json.dumps(tree, default=default, ensure_ascii=False, indent=indent))
+
+
+def echo_json_text(document: str) -> None:
+    """Print a document that is JSON already."""
+    click.echo(escaped_json(document) if sys.stdout.isatty() else _writable_json(document))
+
+
+def echo_canonical(document: bytes) -> None:
+    """Print a document whose bytes are hashed: they are kept, but on a terminal nothing in them acts."""
+    if sys.stdout.isatty():
+        click.echo(escaped_json(document.decode()))
+    else:
+        click.echo(document)
+
+
+def echo_lines(lines: Iterable[str]) -> None:
+    """Print the lines of a document that is for programs; a terminal gets each as one line."""
+    shown = sys.stdout.isatty()
+    for line in lines:
+        click.echo(printable(line) if shown else line)
+
+
+def echo_document(text: str) -> None:
+    """Print a document of several lines that is for programs."""
+    echo_lines(text.removesuffix("\n").split("\n"))
+
+
+def echo_manual(text: str) -> None:
+    """Show a page of the manual: folded and page by page on a terminal, as it is elsewhere."""
+    if sys.stdout.isatty():
+        text = "\n".join(_folded(text.split("\n"), shutil.get_terminal_size().columns - 1))
+        click.echo_via_pager(text)
+    else:
+        echo_document(text)
+
+
+def _folded(lines: Iterable[str], width: int) -> Iterator[str]:
+    """Paragraphs and items of lists fit the width; tables and examples stay."""
+    example = False
+    for line in lines:
+        example ^= line.startswith("```")
+        if example or len(line) <= width or line.startswith("|"):
+            yield line
+        else:
+            yield from textwrap.wrap(line, width, subsequent_indent="  " * line.startswith("- "))
+
+
+def echo_page(page: str) -> None:
+    """Print a page that says itself that it is UTF-8."""
+    if sys.stdout.isatty():
+        echo_document(page)
+    else:
+        click.echo(page.encode(errors="backslashreplace"), nl=not page.endswith("\n"))
+
+
+def echo_csv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print CSV."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    shown = sys.stdout.isatty()
+    for row in (header, *rows):
+        writer.writerow(map(printable, row) if shown else row)
+
+
+def echo_table(
+    names: Sequence[str],
+    rows: Iterable[Sequence[str | Sequence[str]]],
+    *,
+    right: Collection[int] = (),
+    no_wrap: Collection[int] = (),
+) -> None:
+    """Print a table: fitted to the terminal, or as plain columns elsewhere.
+
+    `right` are the columns that are aligned right, `no_wrap` those that stay on one line. A cell may have
+    several lines.
+    """
+    cells = [[_cell(cell) for cell in row] for row in (names, *rows)]
+    if not sys.stdout.isatty():
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for row in cells:
+            padded = (
+                c.rjust(w) if i in right else c.ljust(w)
+                for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            )
+            click.echo("  ".join(padded).rstrip())
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for index, name in enumerate(cells[0]):
+        table.add_column(
+            Text(name),
+            justify="right" if index in right else "left",
+            overflow="fold",
+            no_wrap=index in no_wrap,
+        )
+    for row in cells[1:]:
+        table.add_row(*map(Text, row))
+    console().print(table)
+
+
+def styled(text: str, style: str | Style = "") -> Text:
+    """One line for a tree, a table or a progress bar of `rich`; nothing in it is read as markup."""
+    from rich.text import Text
+
+    return Text(printable(text), style=style)
+
+
+def console(*, err: bool = False, width: int | None = None) -> Console:
+    """The terminal as `rich` draws on it, for what `styled` has made safe."""
+    from rich.console import Console
+
+    return Console(stderr=err, width=width, markup=False, emoji=False, highlight=False)
+
+
+def is_somebody_there() -> bool:
+    """Whether questions can be answered: there is a terminal to read from."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def standard_input() -> BinaryIO:
+    """The bytes that are piped in; none where standard input is closed."""
+    return sys.stdin.buffer if sys.stdin is not None else io.BytesIO()
+
+
+def standard_output() -> BinaryIO:
+    """Where bytes go that are for programs; what was printed before is written first."""
+    sys.stdout.flush()
+    return sys.stdout.buffer
+
+
+def read_line(most: int) -> str:
+    """The first line that is piped in, or as many characters of it; empty where that is no text."""
+    try:
+        return sys.stdin.readline(most) if sys.stdin is not None else ""
+    except UnicodeDecodeError:
+        return ""
+
+
+def ask(question: str) -> bool:
+    """The answer to a question."""
+    return click.confirm(printable(question), err=True)
+
+
+def ask_text(question: str) -> str:
+    """The answer to a question, which may be empty."""
+    found: str = click.prompt(printable(question), default="", show_default=False, err=True)
+    return found.strip()
+
+
+def ask_secret(question: str) -> str:
+    """The answer to a question, which is not shown."""
+    found: str = click.prompt(printable(question), hide_input=True, err=True)
+    return found
+
+
+def _cell(content: str | Sequence[str]) -> str:
+    return printable(content) if isinstance(content, str) else "\n".join(map(printable, content))
+
+
+def _writable_json(document: str) -> str:
+    """The document with lone surrogates as JSON's escapes: no encoding can write them otherwise."""
+    try:
+        document.encode()
+    except UnicodeEncodeError:
+        return escaped_json(document)
+    return document
+
+
+# Indented lines as a tree on the terminal.
+
+_WIDE = 10_000
+"""Where lines are not wrapped: what is piped on is cut and folded by whoever reads it."""
+
+
+def print_trees(trees: Iterable[TextTree]) -> None:
+    """Print indented lines as a tree; nothing in a text acts or is read as markup."""
+    import sys
+
+    from rich.tree import Tree
+
+    target = console(width=None if sys.stdout.isatty() else _WIDE)
+    for branch in trees:
+        tree = Tree(styled(branch.text, branch.style or "bold"))
+        _grow(tree, branch)
+        target.print(tree)
+
+
+def _grow(tree: Tree, branch: TextTree) -> None:
+    for item in branch.below:
+        _grow(tree.add(styled(item.text, item.style)), item)

@@ -1,0 +1,613 @@
+"""`odfchain serve`: the workspace is published over HTTP, and may be written to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.api.pushing import split_target
+from odfchain.cli.context import open_workspace, options, report_error, say
+from odfchain.cli.output import format_option, human_size, print_records
+from odfchain.cli.parameters import (
+    DATASET,
+    DATASET_AT,
+    PARALLEL_OPTION,
+    REPOSITORY,
+    TOKEN,
+    DurationParam,
+    peer_url,
+    token_for,
+)
+from odfchain.cli.progress_bar import TerminalProgress, TransferProgress, one_by_one
+from odfchain.cli.screen import ask_secret, ask_text, echo, is_somebody_there, read_line
+from odfchain.errors import AccessError, OdfchainError, UnsupportedPeerError, UsageError
+from odfchain.transfer.publishing import HOST, PORT
+
+if TYPE_CHECKING:
+    from odfchain import PeerUrl, PushOutcome, PushPlan, PushTarget, RepositoryEntry, SignaturePolicy
+
+
+@click.command("serve")
+@click.option("--host", default=HOST, show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=PORT,
+    show_default=True,
+    help="TCP port to listen on; 0 takes a free one.",
+)
+@click.option("--read-only", is_flag=True, help="Let nobody write, which is so unless --write is given.")
+@click.option("--write", is_flag=True, help="Let those push who have a token (odfchain token).")
+@click.option(
+    "--restrict-reading", is_flag=True, help="Show datasets to those alone whose token is for them."
+)
+@click.option(
+    "--behind-proxy",
+    is_flag=True,
+    help="A proxy with TLS is in front, whose X-Forwarded fields are believed.",
+)
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Answer those who ask for this host, too (share.hosts); else the address and localhost.",
+)
+@click.option("--branches", is_flag=True, help="Publish all branches, too; else only the heads are there.")
+@click.option("--branch", "names", multiple=True, metavar="NAME", help="Publish branches of this name, too.")
+@click.option("--verbose", is_flag=True, help="Print a line for each request, to standard error.")
+@click.option("--print-address", is_flag=True, help="Print the address once it can be connected to.")
+def serve_command(
+    host: str,
+    port: int,
+    read_only: bool,
+    write: bool,
+    restrict_reading: bool,
+    behind_proxy: bool,
+    hosts: tuple[str, ...],
+    branches: bool,
+    names: tuple[str, ...],
+    verbose: bool,
+    print_address: bool,
+) -> None:  # fmt: skip
+    """Publish all datasets of the workspace over HTTP, until Ctrl-C or SIGTERM.
+
+    Datasets can be read and not be changed, at /NAME/ below the address, by `odfchain pull` and by every
+    other client of Open Data Fabric's simple protocol. Whoever can connect can read all of them, unless
+    --restrict-reading is given: then a dataset is there for those alone who show a token that may read it
+    (odfchain token create NAME --allow read:PATTERN), or push to it. Branches are drafts, and are there only
+    where --branches or --branch says so. Private keys, settings and where datasets came from are not
+    published.
+
+    With --write, `odfchain push --to odf+http://…/NAME` gives datasets to this workspace, for those who have
+    a token: datasets of others, since those whose private key is here are written here. There is no
+    encryption, so whatever takes tokens takes an address of this machine, or --behind-proxy.
+
+    Requests for another host than the address or localhost are answered with 421, so that no page that a
+    browser here has open can read the datasets under a name of its own: a name of yours is given by
+    --allow-host.
+    """
+    if read_only and write:
+        raise UsageError("--read-only and --write contradict each other")
+
+    def listening(address: str) -> None:
+        if not quiet:
+            echo(f"the datasets of {workspace.path.parent} are at {address}; Ctrl-C ends it", err=True)
+        if print_address:
+            echo(address)
+
+    quiet = options().quiet
+    with open_workspace() as workspace:
+        workspace.serve(
+            host=host,
+            port=port,
+            listening=listening,
+            on_request=_say if verbose else None,
+            on_problem=_say,
+            branches=branches or names,
+            write=write,
+            restrict_reading=restrict_reading,
+            behind_proxy=behind_proxy,
+            allow_hosts=hosts,
+        )
+
+
+def _say(line: str) -> None:
+    echo(line, err=True)
+
+
+# `odfchain push`: datasets are sent to folders, object stores and nodes.
+
+_PUSHED = ["dataset", "status", "blocks", "objects", "bytes", "destination"]
+
+
+@click.command("push")
+@click.argument("datasets", metavar="[DATASET]... [TARGET]", nargs=-1, type=DATASET_AT)
+@click.option(
+    "--to", "url", metavar="URL", help="Where the dataset is to be, such as file:///srv/datasets/name."
+)
+@click.option(
+    "-a", "--all", "everything", is_flag=True, help="Push every dataset; without --to those pushed before."
+)
+@click.option("-r", "--recursive", is_flag=True, help="Push what the datasets come from first.")
+@click.option("--force", is_flag=True, help="Replace blocks of the destination that are not here.")
+@click.option("--dry-run", is_flag=True, help="Say what would be sent; nothing is written.")
+@click.option("--no-create", is_flag=True, help="Only update a dataset that is at the destination already.")
+@click.option("--no-merged", is_flag=True, help="Leave out what was merged: its merges cannot be checked.")
+@click.option(
+    "--visibility",
+    type=click.Choice(["private", "public"]),
+    default="private",
+    show_default=True,
+    help="Who may see a dataset that is made at a node.",
+)
+@PARALLEL_OPTION
+@format_option()
+def push_command(
+    datasets: tuple[str, ...],
+    url: str | None,
+    everything: bool,
+    recursive: bool,
+    force: bool,
+    dry_run: bool,
+    no_create: bool,
+    no_merged: bool,
+    visibility: str,
+    parallel: int | None,
+    output: str,
+) -> int:  # fmt: skip
+    """Send datasets to a folder or object store, from where any web server can publish them, or to a node.
+
+    The target is a repository, repository/dataset, or a URL (file, s3, gs, az, or odf+https for a node of
+    Open Data Fabric, which wants a token: `odfchain login`); without one it is where the
+    dataset was pushed to before. Readers there see all of what is new or nothing of it. DATASET@BRANCH sends
+    that branch, and nothing else: branches are drafts, which are there only if they are named.
+
+    Several datasets (names, % patterns, --all, --recursive) go to a repository, by its name or URL, and keep
+    their names there. One that fails does not stop the others.
+    """
+    with open_workspace() as workspace:
+        names, target = split_target(workspace, datasets, everything=everything)
+        if target is not None and url is not None:
+            raise UsageError(f"the destination is given twice: {target} and --to")
+        place = target or url
+        token = _token(place) if place else None
+        targets = workspace.push_targets(None if everything else names, place, recursive=recursive)
+        if not targets:
+            say("no dataset was pushed before; `odfchain push --all --to REPOSITORY` pushes all")
+            return 0
+        shared: Any = {"force": force, "create": not no_create, "merged": not no_merged, "token": token}
+        public = visibility == "public"
+        with TerminalProgress(quiet=options().quiet) as progress:
+
+            def send(each: PushTarget) -> dict[str, Any]:
+                if dry_run:
+                    plan = each.dataset.plan_push(each.to, **shared)
+                    status = "up to date" if plan.up_to_date else "would be pushed"
+                    return _row(str(each), plan, status, output)
+                outcome = each.dataset.push(
+                    each.to, public=public, parallel=parallel, progress=TransferProgress(progress), **shared
+                )
+                _remark(outcome, progress, f"{each}: " if len(targets) > 1 else "")
+                signature = str(outcome.signature)
+                return _row(str(each), outcome.plan, _status(outcome), output, signature)
+
+            rows, code = one_by_one(targets, send, progress)
+        if rows:
+            print_records(rows, _PUSHED, output, right=("blocks", "objects", "bytes"))
+        return code
+
+
+def _remark(outcome: PushOutcome, progress: TerminalProgress, about: str) -> None:
+    if outcome.caveat and not options().quiet:
+        progress.stop()
+        echo(f"note: {about}{outcome.caveat}", err=True)
+    if outcome.problem:
+        progress.stop()
+        echo(f"warning: {outcome.plan.where}: {outcome.problem}; push again", err=True)
+
+
+def _status(outcome: PushOutcome) -> str:
+    if outcome.up_to_date:
+        return "up to date"
+    if outcome.plan.overwrites:
+        return "overwritten"
+    return "updated" if outcome.plan.old_head else "created"
+
+
+def _token(place: str) -> str | None:
+    try:
+        url = peer_url(place if "://" in place else place.partition("/")[0])
+    except OdfchainError:
+        return None  # what is wrong with it is said when it is opened
+    return token_for([url])
+
+
+def _row(name: str, plan: PushPlan, status: str, output: str, signature: str | None = None) -> dict[str, Any]:
+    people = output == "table"
+    row: dict[str, Any] = {
+        "dataset": name,
+        "status": status,
+        "blocks": len(plan.blocks),
+        "objects": len(plan.objects),
+        "bytes": human_size(plan.bytes) if people else plan.bytes,
+        "destination": plan.where,
+    }
+    if not people:
+        row |= {
+            "present": plan.present,
+            "merged": len(plan.merged),
+            "overwrites": plan.overwrites,
+            "head": str(plan.new_head),
+            "oldHead": str(plan.old_head) if plan.old_head else None,
+            "signature": signature,
+        }
+    return row
+
+
+# `odfchain token`: who may read from and push to the server of this workspace.
+
+
+@click.group("token")
+def token_command() -> None:
+    """Give tokens to those who may use this workspace's server, and take them back."""
+
+
+@token_command.command("create")
+@click.argument("name")
+@click.option(
+    "--allow",
+    multiple=True,
+    required=True,
+    metavar="RIGHT:PATTERN",
+    help="What it allows: read:, push:, or force:PATTERN to overwrite history. % is any text: ALICE/%, %/%.",
+)
+def token_create(name: str, allow: tuple[str, ...]) -> None:
+    """Make a token and print it, this once: only its hash is kept, in .odfchain/tokens.yaml.
+
+    With push:, whoever has it may push to the server that `odfchain serve --write` starts, datasets of
+    others, whose private keys are not here. With read:, he may read where `serve --restrict-reading` lets
+    nobody else; push: allows that, too.
+    """
+    made = open_workspace().create_token(name, allow)
+    if not options().quiet:
+        echo(f"the token {made.token.name}; it is shown this once:", err=True)
+    echo(made.text)
+
+
+@token_command.command("list")
+@format_option()
+def token_list(output: str) -> None:
+    """List the tokens, what they allow and since when; not the tokens themselves."""
+    rows = [
+        {
+            "name": token.name,
+            "allow": " ".join(map(str, token.allow)) if output == "table" else list(map(str, token.allow)),
+            "created": str(token.created),
+        }
+        for token in open_workspace().tokens()
+    ]
+    if not rows and output == "table":
+        say("no tokens; `odfchain token create NAME --allow push:DATASET` makes one")
+        return
+    print_records(rows, ["name", "allow", "created"], output)
+
+
+@token_command.command("revoke")
+@click.argument("name", type=TOKEN)
+def token_revoke(name: str) -> None:
+    """End a token; what is going on with it ends, too."""
+    open_workspace().revoke_token(name)
+    say(f"revoked {name}")
+
+
+# `odfchain search`: the datasets of repositories.
+
+_FOUND = ["dataset", "kind", "records", "size", "blocks"]
+
+
+@click.command("search")
+@click.argument("text", default="")
+@click.option(
+    "--repo",
+    "repository",
+    type=REPOSITORY,
+    metavar="NAME|URL",
+    help="Look there; else in all that are known.",
+)
+@format_option()
+def search_command(text: str, repository: str | None, output: str) -> int:
+    """List the datasets of repositories whose name or id contains a text.
+
+    The first column is what `odfchain pull` takes.
+    """
+    workspace = open_workspace()
+    places = [repository] if repository else [str(known.name) for known in workspace.repositories.list()]
+    if not places:
+        raise UsageError(
+            "no repository is known", hint="name one: --repo URL, or `odfchain repo add NAME URL`"
+        )
+    token = token_for([workspace.repository_url(repository)] if repository else [])
+    rows, code = [], 0
+    for place in places:
+        try:
+            found = workspace.datasets_of(place, text, token=token)
+        except OdfchainError as error:
+            report_error(error)
+            code = code or error.exit_code
+            continue
+        prefix = str(workspace.repository_url(place)) if "/" in place else f"{place}/"
+        rows += [_search_row(f"{prefix}{entry.alias}", entry, people=output == "table") for entry in found]
+    if rows or not code:
+        columns = _FOUND if output == "table" else [*_FOUND, "id", "head"]
+        print_records(rows, columns, output, right=_FOUND[2:])
+    return code
+
+
+def _search_row(name: str, entry: RepositoryEntry, *, people: bool) -> dict[str, Any]:
+    size = entry.size
+    return {
+        "dataset": name,
+        "kind": entry.kind.value if entry.kind else None,
+        "records": entry.records,
+        "size": human_size(size) if people and size is not None else size,
+        "blocks": entry.blocks,
+        "id": str(entry.id) if entry.id else None,
+        "head": str(entry.head),
+    }
+
+
+# `odfchain repo`: names for places that have datasets, and where a dataset comes from and goes to.
+
+
+@click.group("repo")
+def repo_command() -> None:
+    """Give names to places that have datasets, and to where a dataset comes from and goes to."""
+
+
+@repo_command.command("add")
+@click.argument("name")
+@click.argument("url")
+@click.option(
+    "--require-signature", is_flag=True, help="Refuse datasets from there whose head is not signed."
+)
+@click.option(
+    "--max-age", type=DurationParam(), help="Refuse heads from there whose signature is older, such as 7d."
+)
+def repo_add(name: str, url: str, require_signature: bool, max_age: float | None) -> None:
+    """Make a repository known: NAME/DATASET is then the dataset below its URL.
+
+    What is asked of signatures holds for every dataset below the URL, however it is named; the owner's key
+    has to have signed the newest block.
+    """
+    from odfchain import RepoName, SignaturePolicy
+    from odfchain.api.options import signature_policy
+
+    policy = signature_policy(require=require_signature or None, max_age=max_age) or SignaturePolicy()
+    known = open_workspace().repositories.add(RepoName(name), url, policy)
+    say(f"{known.name} is {known.url}")
+
+
+@repo_command.command("list")
+@format_option()
+def repo_list(output: str) -> None:
+    """List the repositories that the workspace knows."""
+    rows: list[dict[str, Any]] = [
+        {
+            "name": str(known.name),
+            "url": str(known.url),
+            **_wanted(known.policy, people=output == "table"),
+        }
+        for known in open_workspace().repositories.list()
+    ]
+    if not rows and output == "table":
+        say("no repositories yet; make one known with `odfchain repo add NAME URL`")
+        return
+    print_records(rows, list(rows[0]) if rows else ["name", "url"], output)
+
+
+def _wanted(policy: SignaturePolicy, *, people: bool) -> dict[str, Any]:
+    if not people:
+        return {"requireSignature": policy.required, "maxSignatureAgeSeconds": policy.max_age}
+    return {"signature": str(policy)}
+
+
+@repo_command.command("delete")
+@click.argument("name", type=REPOSITORY)
+def repo_delete(name: str) -> None:
+    """Forget a repository; datasets that were pulled from there stay."""
+    from odfchain import RepoName
+
+    open_workspace().repositories.delete(RepoName(name))
+    say(f"forgot {name}")
+
+
+@repo_command.group("alias")
+def repo_alias() -> None:
+    """Say where a dataset is pulled from or pushed to when nothing else is named."""
+
+
+@repo_alias.command("list")
+@click.argument("datasets", nargs=-1, type=DATASET)
+@format_option()
+def alias_list(datasets: tuple[str, ...], output: str) -> None:
+    """List where datasets are pulled from and pushed to."""
+    workspace = open_workspace()
+    found = [d for name in datasets for d in workspace.matching(name)] if datasets else workspace
+    rows = [
+        {"dataset": str(dataset.alias), "kind": kind, "alias": _without_password(alias)}
+        for dataset in found
+        for kind in ("pull", "push")
+        for alias in dataset.aliases(kind)
+    ]
+    print_records(rows, ["dataset", "kind", "alias"], output)
+
+
+@repo_alias.command("add")
+@click.argument("dataset", type=DATASET)
+@click.argument("alias", metavar="URL|REPOSITORY/NAME")
+@click.option("--pull", "kind", flag_value="pull", help="It is pulled from there.")
+@click.option("--push", "kind", flag_value="push", help="It is pushed to there.")
+def alias_add(dataset: str, alias: str, kind: str | None) -> None:
+    """Remember a place for a dataset, before those that are known already."""
+    workspace = open_workspace()
+    found = workspace[dataset]
+    known = found.add_alias(_kind(kind), alias)
+    say(f"{found.alias}: {kind} {_without_password(known)}")
+
+
+@repo_alias.command("delete")
+@click.argument("dataset", type=DATASET)
+@click.argument("alias", required=False)
+@click.option("--all", "everything", is_flag=True, help="Forget all places of this kind.")
+@click.option("--pull", "kind", flag_value="pull", help="Forget where it is pulled from.")
+@click.option("--push", "kind", flag_value="push", help="Forget where it is pushed to.")
+def alias_delete(dataset: str, alias: str | None, everything: bool, kind: str | None) -> None:
+    """Forget a place of a dataset."""
+    if (alias is None) != everything:
+        raise UsageError("name the place to forget, or use --all")
+    workspace = open_workspace()
+    found = workspace[dataset]
+    gone = found.delete_alias(_kind(kind), alias)
+    if not options().quiet:
+        for item in gone:
+            echo(f"{found.alias}: forgot {kind} {_without_password(item)}", err=True)
+
+
+def _kind(kind: str | None) -> str:
+    if kind is None:
+        raise UsageError("say which: --pull or --push")
+    return kind
+
+
+def _without_password(alias: str) -> str:
+    from odfchain import PeerUrl
+
+    if "://" not in alias:
+        return alias
+    try:
+        return str(PeerUrl.parse(alias))
+    except UnsupportedPeerError:
+        return "?"
+
+
+# `odfchain login`: a token for a server is kept.
+
+_PASSWORD_CHARACTERS = 4_096
+"""What is read of standard input [characters]: more than any node takes."""
+
+
+@click.command("login")
+@click.argument("place", metavar="URL|REPOSITORY", required=False, type=REPOSITORY)
+@click.option(
+    "--stdin", "--token-stdin", "from_stdin", is_flag=True, help="Read the token from standard input."
+)
+@click.option("--user", metavar="NAME", help="Ask the node for a token, as this user, with a password.")
+@click.option("--password-stdin", is_flag=True, help="Read that password from standard input.")
+@click.option(
+    "--plain-http",
+    is_flag=True,
+    help="Accept that everybody on the way can read token and password (http, no https).",
+)
+@format_option()
+def login_command(
+    place: str | None,
+    from_stdin: bool,
+    user: str | None,
+    password_stdin: bool,
+    plain_http: bool,
+    output: str,
+) -> None:
+    """Keep a token for a server; without a server, list those that there are tokens for.
+
+    The token is asked for, and never shown. It is kept in a file of yours (mode 0600) that no workspace has a
+    part in, and sent to this scheme, host and port only: by every pull, fetch and search of datasets there,
+    whether the place is named or remembered. ODFCHAIN_TOKEN goes before it.
+
+    A node (odf+https://…) is asked whether it knows the token. Nodes that have users give a token for a
+    password, which is asked for, sent there once, and kept nowhere.
+    """
+    from odfchain.transfer.credentials import Credentials, is_readable_on_the_way
+
+    credentials = Credentials.of_user()
+    if place is None:
+        origins = credentials.origins()
+        if not origins and output == "table":
+            say("no tokens are kept; `odfchain login URL` keeps one")
+            return
+        print_records([{"origin": origin} for origin in origins], ["origin"], output)
+        return
+    url = peer_url(place)
+    _check(url, from_stdin=from_stdin, user=user, password_stdin=password_stdin)
+    if is_readable_on_the_way(url) and not plain_http:
+        raise AccessError(
+            f"{url}: over plain http everybody on the way can read the token",
+            hint="use https, or say that you accept it: --plain-http",
+        )
+    token = _typed_token(url, from_stdin=from_stdin, user=user, password_stdin=password_stdin)
+    origin = credentials.put(url, token)
+    if not options().quiet:
+        echo(f"the token for {origin} is kept in {credentials.path}", err=True)
+        if is_readable_on_the_way(url):
+            echo("warning: it goes over plain http: anybody on the way can read it", err=True)
+
+
+def _check(url: PeerUrl, *, from_stdin: bool, user: str | None, password_stdin: bool) -> None:
+    if password_stdin and user is None:
+        raise UsageError("--password-stdin is the password of --user NAME")
+    if from_stdin and user is not None:
+        raise UsageError("--token-stdin and --user contradict each other: a token, or a user with a password")
+    if user is not None and not url.is_smart:
+        raise UsageError(
+            f"{url}: passwords are taken by nodes, and this is a web server",
+            hint=f"if it is a node, write odf+{url}",
+        )
+
+
+def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_stdin: bool) -> str:
+    from odfchain.limits import SHARING
+    from odfchain.transfer.credentials import password_login
+
+    if from_stdin:
+        return _known(url, read_line(SHARING.token_bytes + 2).strip())
+    if password_stdin:
+        password = read_line(_PASSWORD_CHARACTERS).removesuffix("\n").removesuffix("\r")
+        return password_login(url, user or "", password)
+    if not is_somebody_there():
+        what, option = ("token", "--token-stdin") if user is None else ("password", "--password-stdin")
+        raise UsageError(f"nobody is there to type the {what}", hint=f"pipe it in and use {option}")
+    if url.is_smart and user is None:
+        user = ask_text(f"User at {url} (empty, if you have a token)") or None
+    if user is not None:
+        return password_login(url, user, ask_secret(f"Password of {user}"))
+    return _known(url, ask_secret(f"Token for {url}").strip())
+
+
+def _known(url: PeerUrl, token: str) -> str:
+    from odfchain.transfer.credentials import check_token
+
+    if url.is_smart and (problem := check_token(url, token)) is not None:
+        say(f"warning: the token could not be checked: {problem}")
+    return token
+
+
+# `odfchain logout`: the token for a server is forgotten.
+
+
+@click.command("logout")
+@click.argument("place", metavar="URL|REPOSITORY", required=False, type=REPOSITORY)
+@click.option("--all", "everything", is_flag=True, help="Forget all tokens.")
+def logout_command(place: str | None, everything: bool) -> None:
+    """Forget the token for a server."""
+    from odfchain.transfer.credentials import Credentials
+
+    if (place is None) != everything:
+        raise UsageError("name the server whose token to forget, or use --all")
+    url = peer_url(place) if place is not None else None
+    gone = Credentials.of_user().remove(url)
+    if url is not None and not gone:
+        raise UsageError(f"no token is kept for {url}", hint="`odfchain login` lists those that are")
+    if not options().quiet:
+        for origin in gone:
+            echo(f"forgot the token for {origin}", err=True)

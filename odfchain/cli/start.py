@@ -1,0 +1,447 @@
+"""`odfchain add`: datasets from manifests."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from odfchain.cli.change_output import print_outcome
+from odfchain.cli.context import (
+    ask_for_effects,
+    open_workspace,
+    options,
+    report_error,
+    say,
+    silence_libraries,
+)
+from odfchain.cli.output import format_option
+from odfchain.cli.parameters import FORMATS, given
+from odfchain.cli.progress_bar import TerminalProgress
+from odfchain.cli.screen import echo, echo_document, echo_json, echo_manual, standard_input
+from odfchain.errors import (
+    AppendError,
+    ManifestError,
+    OdfchainError,
+    QueryError,
+    SchemaError,
+    TransformError,
+    UsageError,
+    was_interrupted,
+)
+from odfchain.limits import LIMITS
+from odfchain.text import printable
+
+if TYPE_CHECKING:
+    from odfchain import Dataset, DatasetAlias, DatasetSnapshot, ImportPlan, StateChange, Workspace
+    from odfchain.api.definitions import Imported
+
+
+@click.command("add")
+@click.argument("manifests", nargs=-1, type=click.Path(path_type=Path))
+@click.option("-r", "--recursive", is_flag=True, help="Take the manifests below the given folders.")
+@click.option("--stdin", "from_stdin", is_flag=True, help="Read manifests from standard input, as `-` does.")
+@click.option("--name", metavar="NAME", help="Name of the dataset, instead of the one in the manifest.")
+@click.option(
+    "--update", is_flag=True, help="Of datasets that exist, record what the manifest says differently."
+)
+@click.option("--allow-commands", is_flag=True, help="Accept commands and container images.")
+@click.option(
+    "--allow-host", "hosts", multiple=True, metavar="HOST", help="Accept variables being sent to this host."
+)
+@click.option(
+    "--rebuild", is_flag=True, help="With --update: compute the query of the manifest over everything."
+)
+@click.option(
+    "--from-now",
+    is_flag=True,
+    help="With --update: finish what the old query can, and begin the new one with the rows that come next.",
+)
+@click.option(
+    "--drop-constraints",
+    is_flag=True,
+    help="With --update: accept attachments without the CONSTRAINTS.yaml that is in force.",
+)
+@click.option(
+    "--no-check", is_flag=True, help="Do not start Spark to check queries: the first pull finds their faults."
+)
+@click.option(
+    "--system-columns",
+    type=click.Choice(["specification", "reference"]),
+    help="Types of offsets and operations in new datasets; reference: what the reference node can append to.",
+)
+def add_command(
+    manifests: tuple[Path, ...],
+    recursive: bool,
+    from_stdin: bool,
+    name: str | None,
+    update: bool,
+    allow_commands: bool,
+    hosts: tuple[str, ...],
+    rebuild: bool,
+    from_now: bool,
+    drop_constraints: bool,
+    no_check: bool,
+    system_columns: str | None,
+) -> int:  # fmt: skip
+    """Make datasets from manifests (YAML or JSON): DatasetSnapshot, or Dataset of ODF 0.39.
+
+    All manifests are checked before the first dataset is made; a dataset appears complete or not at all. With
+    --update, datasets that exist get a new query (or source, or description): what differs is recorded, and
+    what the manifest does not mention stays. A query that remembers something (open windows, running totals)
+    is changed with --rebuild or --from-now only.
+
+    A manifest that runs commands or containers, or sends variables to a host, is shown and asked about first.
+    """
+    state = _state_change(rebuild=rebuild, from_now=from_now, update=update)
+    if drop_constraints and not update:
+        raise UsageError("--drop-constraints says how a dataset is changed: add --update")
+    found = _read_manifests(manifests, recursive=recursive, from_stdin=from_stdin)
+    if name is not None and len(found) != 1:
+        raise UsageError(f"--name names one dataset, the manifests define {len(found)}")
+    from odfchain import DatasetAlias
+
+    alias = DatasetAlias.parse(name) if name is not None else None
+    with open_workspace() as workspace:
+        ask_for_effects(found, workspace, allow_commands=allow_commands, hosts=hosts)
+        with TerminalProgress(quiet=options().quiet) as progress:
+            adding = _Adding(workspace, progress, found, alias, system_columns, state, drop_constraints)
+            return adding.run(update=update, check=not no_check)
+
+
+def _state_change(*, rebuild: bool, from_now: bool, update: bool) -> StateChange | None:
+    if not rebuild and not from_now:
+        return None
+    if rebuild and from_now:
+        raise UsageError("--rebuild and --from-now exclude each other")
+    if not update:
+        raise UsageError(
+            f"--{'rebuild' if rebuild else 'from-now'} says how a query is changed: add --update"
+        )
+    from odfchain import StateChange
+
+    return StateChange.REBUILD if rebuild else StateChange.FROM_NOW
+
+
+def _read_manifests(
+    paths: tuple[Path, ...], *, recursive: bool, from_stdin: bool
+) -> list[tuple[str, DatasetSnapshot]]:
+    """(where it was read, the definition) of every dataset; what is not made or not kept is said."""
+    from odfchain.api.definitions import read_given
+
+    from_stdin, paths = from_stdin or _STDIN in paths, tuple(path for path in paths if path != _STDIN)
+    if bool(paths) == from_stdin:
+        raise UsageError("name manifest files or use --stdin")
+    for path in paths:
+        if path.is_dir() and not recursive:
+            raise UsageError(f"{path} is a folder", hint="use -r to take the manifests in it")
+        if not path.exists():
+            is_url = path.parts[0] in ("http:", "https:")
+            hint = "`add` reads files: download it, and add the file" if is_url else None
+            raise UsageError(f"{path}: no such file", hint=hint)
+    if from_stdin:
+        given = read_given(standard_input().read(LIMITS.manifest_bytes + 1), "<stdin>")
+    else:
+        given = read_given(paths)
+    given.say(TerminalProgress(quiet=options().quiet).note)
+    return given.found
+
+
+@dataclass(frozen=True, slots=True)
+class _Adding:
+    """One run of `add`; every method returns an exit code, faults are on the screen."""
+
+    workspace: Workspace
+    progress: TerminalProgress
+    found: list[tuple[str, DatasetSnapshot]]
+    alias: DatasetAlias | None
+    system_columns: str | None
+    state: StateChange | None
+    drop_constraints: bool
+
+    def run(self, *, update: bool, check: bool) -> int:
+        from odfchain.api.definitions import check_free
+        from odfchain.workspace.creation import in_creation_order
+
+        known = {dataset.alias for dataset in self.workspace}
+        snapshots = in_creation_order(snapshot for _, snapshot in self.found)
+        if not update:
+            check_free((self.alias or s.name for s in snapshots), known)
+        new = [s for s in snapshots if (self.alias or s.name) not in known]
+        if code := self._each(new, lambda s: self._check(s, snapshots, queries=check)):
+            return code
+        if not update:
+            return self._each(snapshots, self._create)
+        return self._each(snapshots, lambda s: self._create(s) if s in new else self._update(s, check=check))
+
+    def _each(self, snapshots: list[DatasetSnapshot], work: Callable[[DatasetSnapshot], None]) -> int:
+
+        code = 0
+        for snapshot in snapshots:
+            source = next(source for source, found in self.found if found is snapshot)
+            try:
+                work(snapshot)
+            except ManifestError as error:
+                self.progress.stop()
+                report_error(error.located(source=source))
+                code = error.exit_code
+            except OdfchainError as error:
+                if was_interrupted(error):
+                    raise KeyboardInterrupt from error
+                self.progress.stop()
+                report_error(error, about=source if isinstance(error, _WITHOUT_PLACE) else "")
+                code = error.exit_code
+        return code
+
+    def _check(self, snapshot: DatasetSnapshot, among: list[DatasetSnapshot], *, queries: bool) -> None:
+        self.workspace.check(snapshot, among=among, queries=queries, progress=self.progress)
+
+    def _create(self, snapshot: DatasetSnapshot) -> None:
+        from odfchain import SystemColumns
+
+        chosen = SystemColumns(self.system_columns) if self.system_columns else None
+        dataset = self.workspace.create(snapshot, alias=self.alias, check=False, system_columns=chosen)
+        self._say(f"added {dataset.alias} ({dataset.kind.value.lower()}){_engine_note(dataset, snapshot)}")
+
+    def _update(self, snapshot: DatasetSnapshot, *, check: bool) -> None:
+        before = self.workspace[self.alias or snapshot.name].watermark_rules
+        dataset, events = self.workspace.update(
+            snapshot, alias=self.alias, check=check, state=self.state,
+            drop_constraints=self.drop_constraints, progress=self.progress,
+        )  # fmt: skip
+        kinds = list(dict.fromkeys(event.KIND for event in events))
+        kinds += ["watermark"] if dataset.watermark_rules != before else []
+        self._say(
+            f"updated {dataset.alias} ({', '.join(kinds)})" if kinds else f"{dataset.alias} is up to date"
+        )
+
+    def _say(self, text: str) -> None:
+        self.progress.stop()
+        if not options().quiet:
+            echo(text, err=True)
+
+
+def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
+    """That a transform is recorded for another engine than the manifest says."""
+    from odfchain import SetTransform
+
+    given = [e.transform.engine for e in snapshot.metadata if isinstance(e, SetTransform)]
+    transform = dataset.summary.transform if given else None
+    if transform is None or transform.transform.engine == given[-1]:
+        return ""
+    return f"; its engine `{given[-1]}` is recorded as {transform.transform.engine}"
+
+
+_WITHOUT_PLACE = (AppendError, QueryError, SchemaError, TransformError)
+"""Faults of what a manifest says, which do not say themselves where that was read."""
+
+_STDIN = Path("-")
+
+
+# `odfchain init`: a workspace in the current folder.
+
+
+@click.command("init")
+@click.option("--exists-ok", is_flag=True, help="Do not complain if there is one already.")
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Where the datasets are to be, or are: s3://, gs://, az://, s3+http://HOST/BUCKET/PREFIX.",
+)
+def init_command(exists_ok: bool, store: str | None) -> None:
+    """Make a workspace in the current folder.
+
+    With --store its datasets are in an object store, for every machine that names the same URL; the folder
+    has the keys, the settings, and copies of what was read. Credentials come from the environment.
+    """
+    from odfchain import Workspace
+
+    workspace = Workspace.init(Path(options().workspace or "."), exists_ok=exists_ok, store=store)
+    say(f"workspace ready in {workspace.path}" + (f", datasets in {workspace.store}" if store else ""))
+
+
+# `odfchain import`: a dataset of a file, without a manifest.
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--as", "name", metavar="NAME", help="Name of the dataset (default: made of the file's).")
+@click.option(
+    "--key", multiple=True, metavar="COLUMN", help="Column that names a record; several times for several."
+)
+@click.option("--event-time", metavar="COLUMN", help="Column that says when something happened.")
+@click.option(
+    "--merge",
+    type=click.Choice(["snapshot", "ledger", "append"]),
+    help="What a later file is: the whole present state, new and known records, or new rows "
+    "(default: snapshot with a key, append without).",
+)
+@click.option(
+    "--input-format", type=click.Choice(FORMATS), help="Format, when the file's name does not say it."
+)
+@click.option(
+    "--duplicate-keys",
+    type=click.Choice(["refuse", "first", "last"]),
+    help="What to do with rows that have one key and other values.",
+)
+@click.option("--allow-future", is_flag=True, help="Accept rows far in the future.")
+@click.option("--force", is_flag=True, help="Replace a manifest that is there.")
+@format_option("table", "json")
+def import_command(
+    file: Path,
+    name: str | None,
+    key: tuple[str, ...],
+    event_time: str | None,
+    merge: str | None,
+    input_format: str | None,
+    duplicate_keys: str | None,
+    allow_future: bool,
+    force: bool,
+    output: str,
+) -> None:  # fmt: skip
+    """Make a dataset of a file, without a manifest.
+
+    The types of its columns are inferred and said, and written into a manifest beside the file: later files
+    are read strictly as it says (`odfchain ingest`). A column whose type is in doubt stays text.
+    """
+    if not file.is_file():
+        raise UsageError(f"{file}: {'is a folder' if file.is_dir() else 'no such file'}")
+    if not options().debug:
+        silence_libraries()
+    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+
+        def say_inferred(plan: ImportPlan) -> None:
+            progress.stop()
+            _say_inferred(file, plan)
+
+        made = workspace.import_(
+            file, name=name, key=key, event_time=event_time, merge=merge, input_format=input_format,
+            force=force, on_inferred=say_inferred, progress=progress,
+            **given(duplicate_keys=duplicate_keys, allow_future=allow_future),
+        )  # fmt: skip
+        progress.stop()
+    if output == "json":
+        echo_json(_document(made))
+    else:
+        print_outcome(made.outcome, output)
+    say(f"wrote {made.manifest}; later files: odfchain ingest {made.dataset.alias} FILE")
+
+
+def _say_inferred(file: Path, plan: ImportPlan) -> None:
+    if options().quiet:
+        return
+    found = plan.file
+    echo(f"{file}: {found.rows:,} rows, {found.read.KIND}, as dataset {plan.name}", err=True)
+    lines = [(printable(c.name), c.type, c.note or "") for c in found.columns]
+    widths = [max(len(line[i]) for line in lines) for i in (0, 1)]
+    for column, kind, note in lines:
+        echo(f"  {column:<{widths[0]}}  {kind:<{widths[1]}}  {note}".rstrip(), err=True)
+    by = f" by {', '.join(plan.key)}" if plan.key else ""
+    when = plan.event_time or "the time of ingestion"
+    echo(f"  merge: {plan.merge}{by}; event time: {when}", err=True)
+    for note in plan.notes:
+        echo(f"  note: {note}", err=True)
+
+
+def _document(made: Imported) -> dict[str, object]:
+    plan, (brought,) = made.inferred, made.outcome.inputs
+    return {
+        "dataset": str(made.dataset.alias),
+        "id": str(made.dataset.id),
+        "manifest": str(made.manifest),
+        "format": plan.file.read.KIND,
+        "columns": [{"name": c.name, "type": c.type, "note": c.note} for c in plan.file.columns],
+        "merge": plan.merge,
+        "key": list(plan.key),
+        "eventTime": plan.event_time,
+        "notes": list(plan.notes),
+        "rows": brought.input_rows,
+        "offsets": list(brought.offsets) if brought.offsets else None,
+        "head": str(made.outcome.head),
+    }
+
+
+# `odfchain new`: a commented manifest to start from.
+
+
+@click.command("new")
+@click.argument("name")
+@click.option("--root", "kind", flag_value="root", help="Data comes from a source.")
+@click.option("--derivative", "kind", flag_value="derivative", help="Data is computed from other datasets.")
+@click.option("--assets", "kind", flag_value="assets", help="A lock of the files that STAC Items name.")
+@click.option(
+    "--ledger", is_flag=True, help="With --assets: the objects never change, and none is withdrawn."
+)
+@click.option(
+    "--for",
+    "node",
+    type=click.Choice(["kamu"]),
+    help="Say how to make it with offsets and operations as this node writes them, so that it can append.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="File to write (default: NAME.yaml; - for stdout)."
+)
+def new_command(
+    name: str, kind: str | None, ledger: bool, node: str | None, output: Path | None
+) -> None:  # fmt: skip
+    """Write a commented manifest to start from; it is valid as it is."""
+    if kind is None:
+        raise UsageError("say what kind of dataset: --root, --derivative or --assets")
+    if ledger and kind != "assets":
+        raise UsageError("--ledger is for locks of assets: --assets --ledger")
+    from odfchain import DatasetAlias
+    from odfchain.api.definitions import manifest_template
+
+    alias = DatasetAlias.parse(name)
+    more = "--system-columns reference " if node is not None else ""
+    # no field of a manifest says it: it is chosen when the dataset is made
+    first = f"For {node}: make it with `odfchain add {more.strip()}`." if more else ""
+    text = manifest_template(alias, kind, first=first, merge="Ledger" if ledger else "Snapshot")
+    if output is not None and str(output) == "-":
+        echo_document(text)
+        return
+    path = output or Path(f"{str(alias).rpartition('/')[2]}.yaml")
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path} exists already", hint="choose another file with --output") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    say(f"wrote {path}; edit it, then: odfchain add {more}{path}")
+
+
+# `odfchain help`: the page of the manual about a command or a topic.
+
+
+@click.command("help")
+@click.argument("topic", required=False)
+@click.pass_context
+def help_command(context: click.Context, topic: str | None) -> None:
+    """Open the page about a command, or about a topic such as start, bring, look, share, check and keep."""
+    root = context.find_root()
+    if topic is None:
+        echo_manual(root.get_help())
+        return
+    pages = _pages()
+    command = root.command.get_command(root, topic) if isinstance(root.command, click.Group) else None
+    page = pages.get((command and command.name) or topic)
+    if page is None:
+        near = difflib.get_close_matches(topic, pages, n=3)
+        raise UsageError(
+            f"there is no page about {topic!r}",
+            hint=f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(pages))}",
+        )
+    echo_manual(page.read_text(encoding="utf-8"))
+
+
+def _pages() -> dict[str, Path]:
+    """Every page by its name: of the installed package, or of the checkout that this is run from."""
+    package = Path(__file__).parent.parent
+    shipped = package / "docs"
+    folder = shipped if shipped.is_dir() else package.parent / "docs"
+    return {path.stem: path for path in (*folder.glob("*.md"), *folder.glob("commands/*.md"))}

@@ -1,1 +1,0 @@
-"""What several commands share; a command is a file of the folder above."""

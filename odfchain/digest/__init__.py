@@ -1,1 +1,0 @@
-"""Hashes: SHA3-256 over bytes (physical) and over records (logical)."""

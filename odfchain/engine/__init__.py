@@ -1,1 +1,0 @@
-"""Engines: what executes the transformations of derivative datasets, here on Spark or elsewhere by gRPC."""

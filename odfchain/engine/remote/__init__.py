@@ -1,1 +1,0 @@
-"""The engine protocol: messages, the server, and the client of a coordinator."""

@@ -1,1 +1,0 @@
-"""Foreign queries in a process without network and without the user's files."""

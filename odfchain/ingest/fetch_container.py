@@ -1,0 +1,390 @@
+"""Sources that are programs in an OCI container: standard output is the data, files are the state.
+
+The container is told the remembered state in `ODF_ETAG` and `ODF_LAST_MODIFIED` (empty where there is none)
+and how much to bring in `ODF_BATCH_SIZE`. It writes the new state to the files that `ODF_NEW_ETAG_PATH` and
+`ODF_NEW_LAST_MODIFIED_PATH` name, and makes the file of `ODF_NEW_HAS_MORE_DATA_PATH` when there is more.
+`command` is the entrypoint as a list, not a text for a shell.
+Source: specification "FetchStep::Container"; the contract is the reference implementation's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import shutil
+import signal
+import stat
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from odfchain.errors import FetchError, InvalidIdError
+from odfchain.ingest.fetching import (
+    ETAG,
+    LAST_MODIFIED,
+    UP_TO_DATE,
+    FetchContext,
+    Fetched,
+    FetchResult,
+    check_container,
+    etag_state,
+    is_known,
+    last_modified_state,
+)
+from odfchain.odf.events import SourceState
+from odfchain.odf.sources import FetchStepContainer
+from odfchain.odf.times import Timestamp
+from odfchain.storage.fsio import remove_quietly, storage_errors
+from odfchain.storage.template import expand, names_in, redact
+from odfchain.text import one_line
+
+# Running one container: what it prints to a file, its last words for the message, nothing left behind.
+
+_CHUNK_BYTES = 1 << 20
+_TAIL_BYTES = 4 << 10
+_TAIL_LINES = 5
+_LEAST_SECONDS = 0.1
+_REMOVE_SECONDS = 60.0
+
+
+def run_container(
+    command: list[str], path: Path, secrets: frozenset[str], context: FetchContext, what: str
+) -> int:
+    """Run the container to its end; returns how many bytes it has printed to the new file `path`.
+
+    `command` runs it under the name after `--name`. When anything fails, the container is ended and removed.
+    `secrets` are not shown in messages.
+
+    Raises:
+        FetchError: it cannot be started, fails, takes longer than the deadline or prints more than the limit.
+    """
+    context.progress.phase(f"running {what}")
+    with _output(path) as output, _running(command, what) as process:
+        tail = _Tail(cast("BinaryIO", process.stderr))
+        size = _pump(process, tail, output, path, context, what)
+        code = process.wait()
+        if code != 0:
+            how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
+            said = redact(tail.said(), secrets)
+            raise FetchError(f"{what}: {how}" + (f": {said}" if said else ""))
+    return size
+
+
+@contextlib.contextmanager
+def _output(path: Path) -> Iterator[BinaryIO]:
+    with storage_errors(path):
+        stream = path.open("xb")
+    with stream:
+        yield stream
+        with storage_errors(path):
+            stream.close()
+
+
+@contextlib.contextmanager
+def _running(command: list[str], what: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A started container, which is ended and removed when the block inside fails."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C is for us: we remove the container
+        )
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise FetchError(f"{what}: {command[0]} cannot be started: {reason}") from error
+    with process:
+        try:
+            yield process
+        except BaseException:
+            if process.returncode is None:  # first the program, so that it starts nothing any more
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            if process.returncode < 0:  # the container may run under another process
+                _remove(command[0], command[command.index("--name") + 1])
+            raise
+
+
+def _remove(runtime: str, name: str) -> None:
+    """End and remove a container, if there is one; used for clean-up after another error."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(
+            [runtime, "rm", "--force", name],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_REMOVE_SECONDS,
+            start_new_session=True,
+            check=False,
+        )
+
+
+class _Tail:
+    """The last words of a program."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._data = b""
+        self.stream = stream
+        os.set_blocking(stream.fileno(), False)
+
+    def listen(self) -> bool:
+        """Take some of what it wrote; False when there is no more for now or for good."""
+        try:
+            data = os.read(self.stream.fileno(), _CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        self._data = (self._data + data)[-_TAIL_BYTES:]
+        return bool(data)
+
+    def said(self) -> str:
+        """The last lines, as one."""
+        lines = [
+            line.strip() for line in re.split("[\r\n]", self._data.decode("utf-8", "replace")) if line.strip()
+        ]
+        return one_line(" | ".join(lines[-_TAIL_LINES:]), _TAIL_BYTES)
+
+
+def _pump(
+    process: subprocess.Popen[bytes],
+    tail: _Tail,
+    output: BinaryIO,
+    path: Path,
+    context: FetchContext,
+    what: str,
+) -> int:
+    deadline = time.monotonic() + context.limits.deadline
+    stdout = cast("BinaryIO", process.stdout)
+    size = 0
+    with selectors.DefaultSelector() as selector:
+        selector.register(stdout, selectors.EVENT_READ)
+        selector.register(tail.stream, selectors.EVENT_READ)
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise FetchError(
+                    f"{what}: has not ended after {context.limits.deadline:g} s (the deadline of a fetch)"
+                )
+            for key, _ in selector.select(left):
+                if key.fileobj is tail.stream:
+                    if not tail.listen():
+                        selector.unregister(key.fileobj)
+                elif data := os.read(key.fd, _CHUNK_BYTES):
+                    size += len(data)
+                    if size > context.limits.max_bytes:
+                        raise FetchError(
+                            f"{what}: prints more than {context.limits.max_bytes:,} bytes (limit max_bytes)"
+                        )
+                    _write(output, data, path)
+                    context.progress.advance(len(data))
+                else:
+                    selector.unregister(key.fileobj)
+    try:
+        process.wait(max(deadline - time.monotonic(), _LEAST_SECONDS))
+    except subprocess.TimeoutExpired:
+        raise FetchError(f"{what}: has not ended after {context.limits.deadline:g} s") from None
+    return size
+
+
+def _write(output: BinaryIO, data: bytes, path: Path) -> None:
+    with storage_errors(path):
+        output.write(data)
+
+
+RUNTIMES = ("podman", "docker")
+"""Programs that run containers; the first that is on the PATH is taken."""
+
+OUT = "/opt/odf/out"
+"""Folder in the container for the files of the contract."""
+
+DEFAULT_BATCH = "10000"
+_ETAG_FILE, _TIME_FILE, _MORE_FILE = "new-etag", "new-last-modified", "new-has-more-data"
+_STATE_BYTES = 64 << 10
+_BATCH = re.compile("0*[1-9][0-9]{0,17}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+def fetch_container(
+    step: FetchStepContainer, context: FetchContext, *, runtime: Path | None = None
+) -> FetchResult:
+    """What the container prints, with the state it leaves, or `UP_TO_DATE`; no container survives.
+
+    `runtime` is the program that runs containers (default: podman or docker, whichever is installed).
+
+    Raises:
+        FetchError: no runtime, a missing variable, a container that fails, breaks the contract, takes longer
+            than the deadline or prints more than the limit.
+    """
+    what = f"container {one_line(step.image)}"
+    runtime = runtime or _find_runtime()
+    image = expand(step.image, context.variables, where=what)
+    if not image or image.startswith("-") or not image.isprintable() or " " in image:
+        raise FetchError(f"{what}: is not the name of an image")
+    check_container(_given(step), context.bindings, where=what)
+    text = _variables(step, context, what)
+    args = [expand(arg, context.variables, where=f"{what}: args") for arg in step.args or ()]
+    name = f"odfchain-{uuid.uuid4().hex}"
+    private = context.folder / name
+    command = [
+        *(str(runtime), "run", "--rm", "--name", name, "-v", f"{private}/out:{OUT}:Z"),
+        # values may be secret: a file, unlike an argument, is not shown to every user of this machine
+        *("--env-file", f"{private}/variables"),
+        *(("--entrypoint", step.command[0]) if step.command else ()),
+        image,
+        *(step.command or ())[1:],
+        *args,
+    ]
+    path = context.folder / f"{name}.data"
+    try:
+        _make_private(private, text)
+        size = run_container(command, path, _secrets(step, context), context, what)
+        result = _result(private / "out", path, size, context, what)
+    except BaseException:
+        remove_quietly(path)
+        raise
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+    if result is UP_TO_DATE:
+        remove_quietly(path)
+    return result
+
+
+def _make_private(folder: Path, variables: str) -> None:
+    """The folder that the container writes to, and its variables beside it."""
+    with storage_errors(folder):
+        # the process in the container may have any user id; what is above `out` is ours alone
+        folder.mkdir(mode=0o700)
+        (folder / "out").mkdir()
+        (folder / "out").chmod(0o777)
+        (folder / "variables").touch(mode=0o600)
+        (folder / "variables").write_text(variables, encoding="utf-8", errors="surrogateescape")
+
+
+def _find_runtime() -> Path:
+    for name in RUNTIMES:
+        found = shutil.which(name)
+        if found is not None:
+            return Path(found)
+    raise FetchError(
+        "this source runs a container, and neither podman nor docker is installed",
+        hint="install podman, or docker",
+    )
+
+
+def _variables(step: FetchStepContainer, context: FetchContext, what: str) -> str:
+    """The container's variables, one a line; those of the contract win over those of the manifest."""
+    previous = context.previous
+    contract = {
+        "ODF_ETAG": previous.value if previous and previous.kind == ETAG else "",
+        "ODF_LAST_MODIFIED": previous.value if previous and previous.kind == LAST_MODIFIED else "",
+        "ODF_NEW_ETAG_PATH": f"{OUT}/{_ETAG_FILE}",
+        "ODF_NEW_LAST_MODIFIED_PATH": f"{OUT}/{_TIME_FILE}",
+        "ODF_NEW_HAS_MORE_DATA_PATH": f"{OUT}/{_MORE_FILE}",
+    }
+    own = {"ODF_BATCH_SIZE": DEFAULT_BATCH}
+    for variable in step.env or ():
+        where = f"{what}: env {one_line(variable.name)}"
+        if not _NAME.fullmatch(variable.name):
+            raise FetchError(f"{where}: is not the name of a variable")
+        if variable.value is not None:
+            own[variable.name] = expand(variable.value, context.variables, where=where)
+        elif variable.name in context.variables:
+            own[variable.name] = context.variables[variable.name]
+        else:
+            raise FetchError(
+                f"{where}: has no value",
+                hint=f"define {variable.name} under ingest.variables in the workspace's configuration",
+            )
+    if not _BATCH.fullmatch(own["ODF_BATCH_SIZE"]):
+        written = [v.value for v in step.env or () if v.name == "ODF_BATCH_SIZE"][-1]
+        given = "its value" if written is None else repr(one_line(written))  # a value may be secret
+        raise FetchError(
+            f"{what}: env ODF_BATCH_SIZE: {given} is not a positive whole number",
+            hint=f"it is how many records the container brings at a time; without it it is {DEFAULT_BATCH}",
+        )
+    for key, value in (own | contract).items():
+        if re.search(r"[\r\n\0]", value):
+            raise FetchError(f"{what}: the value of {key} has a line break, which containers cannot be told")
+    return "".join(f"{key}={value}\n" for key, value in (own | contract).items())
+
+
+def _given(step: FetchStepContainer) -> frozenset[str]:
+    """The variables of the workspace that the container gets."""
+    variables = step.env or ()
+    texts = [step.image, *(step.args or ()), *(v.value for v in variables if v.value is not None)]
+    return names_in(texts) | {v.name for v in variables if v.value is None}
+
+
+def _secrets(step: FetchStepContainer, context: FetchContext) -> frozenset[str]:
+    """Values of the workspace that the container was given: it may repeat them in what it says."""
+    return frozenset({context.variables.get(name, "") for name in _given(step)} - {""})
+
+
+# --- what it leaves ----------------------------------------------------------------------------------
+
+
+def _result(out: Path, path: Path, size: int, context: FetchContext, what: str) -> FetchResult:
+    state = _new_state(out, what)
+    has_more = os.path.lexists(out / _MORE_FILE)
+    if is_known(state, context):
+        if size:
+            raise FetchError(
+                f"{what}: printed {size:,} bytes and left the state as it was",
+                hint="the container must write a new state whenever it prints data",
+            )
+        return UP_TO_DATE
+    if state is None and has_more:
+        raise FetchError(
+            f"{what}: says that there is more, and not from where on",
+            hint=f"the container must write its state to {OUT}/{_ETAG_FILE} or {OUT}/{_TIME_FILE}",
+        )
+    if state is None and context.previous is not None and not size:
+        return UP_TO_DATE  # it says nothing, so what is remembered stays
+    return Fetched(path=path, name=what, state=state, has_more=has_more)
+
+
+def _new_state(out: Path, what: str) -> SourceState | None:
+    tag = _state_text(out / _ETAG_FILE, what)
+    if tag is not None:
+        return etag_state(tag)
+    text = _state_text(out / _TIME_FILE, what)
+    if text is None:
+        return None
+    try:
+        return last_modified_state(Timestamp.parse(text))
+    except InvalidIdError as error:
+        raise FetchError(f"{what}: {_TIME_FILE}: {error}", hint=error.hint) from None
+
+
+def _state_text(path: Path, what: str) -> str | None:
+    """The text of a state file, without spaces around it; None when the container has not made it."""
+    try:
+        # the container makes these files: a link could name any file of ours, a FIFO would never end
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FetchError(f"{what}: {path.name} cannot be read: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise FetchError(f"{what}: {path.name} is not a regular file")
+        data = os.read(fd, _STATE_BYTES + 1)
+    except OSError as error:
+        raise FetchError(f"{what}: {path.name} cannot be read: {error.strerror}") from error
+    finally:
+        os.close(fd)
+    if len(data) > _STATE_BYTES:
+        raise FetchError(f"{what}: {path.name} is larger than {_STATE_BYTES:,} bytes")
+    try:
+        text = data.decode().strip()
+    except UnicodeDecodeError:
+        raise FetchError(f"{what}: {path.name} is not UTF-8") from None
+    if re.search(r"[\r\n\0]", text):
+        raise FetchError(f"{what}: {path.name} has more than one line")
+    return text

@@ -1,0 +1,560 @@
+"""Local files that match a pattern, one file for each commit.
+
+The state is the place of the last file that was read; files up to it are done. What the place is follows
+from the step, so that the state is short, readable and the same on every machine:
+
+- the base name of a file, if the pattern names files of one folder. This is what the reference
+  implementation remembers, and its chains can be continued;
+- the path below the fixed part of the pattern, with at least one `/` (`./a.csv`), if it names files of
+  several folders. The reference compares base names there too and loses files of the same name. Where such a
+  chain is continued, its state has no `/`, and base names are compared as before;
+- `TIME PATH` if files are ordered by their time of modification.
+
+Ordered by the event time in their names, files need no other state: the name tells the time.
+
+Files that come late (before the place) or change are not read again, as in the reference: reading them
+would append rows twice. But they are told, when the caller knows when the state was recorded. Whoever wants
+them read orders the source `ByEventTime` with `FromMetadata`: a new or changed file is then the latest. With
+`cache: Forever` a changed file is not read again in any order; new files always are.
+
+Every file that is read advances the watermark, one without news as well (`Fetched.advances`).
+Source: specification "FetchStep::FilesGlob".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import glob
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from odfchain.errors import FetchError, InvalidIdError, SourceNotFoundError
+from odfchain.ingest.fetching import (
+    ETAG,
+    UP_TO_DATE,
+    FetchContext,
+    Fetched,
+    FetchResult,
+    etag_state,
+    previous_tag,
+)
+from odfchain.odf.enums import SourceOrdering
+from odfchain.odf.sources import (
+    EventTimeSource,
+    EventTimeSourceFromMetadata,
+    EventTimeSourceFromPath,
+    FetchStepFilesGlob,
+)
+from odfchain.odf.times import Timestamp
+from odfchain.storage.template import expand
+from odfchain.text import one_line
+
+# Times in the notation of `java.text.SimpleDateFormat`, which the specification names for event times.
+#
+# Letters: `y M d H h m s S a E z Z X`; text in quotes, `''` for a quote; every other letter is refused.
+# Where
+# Java would roll over (month 13), guess, or look at the clock, this is strict:
+#
+# - fields must be in their range, the whole text must fit, and a day of the week must be the date's;
+# - two-digit years (`yy`) lie in 1969 to 2068, as `%y` has them. Java's window moves with the present day,
+# so
+#   that one file could get two event times;
+# - up to three `S` are milliseconds, as in Java. More are a fraction of so many digits: Java would read
+#   123456 as 123 seconds, which nobody means;
+# - zones are offsets, `Z`, `UTC`, `GMT` and `UT`; names like `EST` mean different zones to different
+# people.
+#
+# Fields that are missing are those of 1970-01-01T00:00:00Z. Source: specification
+# "EventTimeSource::FromPath".
+
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July",
+    "August", "September", "October", "November", "December",
+)  # fmt: skip
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_NUMBERS = "yMdHhmsS"
+_OFFSET = r"[+-]\d{2}:?\d{2}"
+_ZONE = rf"(?:UTC|GMT|UT)(?:{_OFFSET})?|{_OFFSET}"
+_ISO_ZONES = {1: r"Z|[+-]\d{2}", 2: r"Z|[+-]\d{4}", 3: r"Z|[+-]\d{2}:\d{2}"}
+_RANGES = {"M": (1, 12), "d": (1, 31), "H": (0, 23), "h": (1, 12), "m": (0, 59), "s": (0, 59)}
+_MAX_PATTERN = 1_000
+_TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    letter: str
+    count: int
+
+    @property
+    def is_number(self) -> bool:
+        return self.letter in _NUMBERS and not (self.letter == "M" and self.count > 2)
+
+
+def parse(pattern: str, text: str) -> Timestamp:
+    """The time that `text` gives in the notation of `pattern`; UTC unless it has a zone.
+
+    Raises:
+        FetchError: the pattern has a letter that is not known, or the text does not fit it.
+    """
+    parts = _tokens(pattern)
+    match = re.fullmatch(_regex(parts), text, re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise FetchError(f"{text!r} does not have the form {pattern!r}")
+    fields = [part for part in parts if isinstance(part, _Field)]
+    found = {field: match[n + 1] for n, field in enumerate(fields)}
+    try:
+        return _time(found)
+    except (ValueError, InvalidIdError) as error:
+        raise FetchError(f"{text!r} is not a time in the form {pattern!r}: {error}") from None
+
+
+def _tokens(pattern: str) -> list[_Field | str]:
+    """Fields and literal text."""
+    if len(pattern) > _MAX_PATTERN:
+        raise FetchError(f"a time format has at most {_MAX_PATTERN:,} characters, not {len(pattern):,}")
+    parts: list[_Field | str] = []
+    position = 0
+    while position < len(pattern):
+        match = _TOKEN.match(pattern, position)
+        if match is None:
+            raise FetchError(f"time format {pattern!r}: the quote at position {position + 1} is not closed")
+        letter = match[2]
+        if letter is None:
+            parts.append(match[0] if match[1] is None else match[1].replace("''", "'") or "'")
+        elif letter not in "yMdHhmsSaEzZX" or (letter == "X" and len(match[0]) > 3):
+            raise FetchError(
+                f"time format {pattern!r}: {match[0]!r} at position {position + 1} is not known",
+                hint="known are y M d H h m s S a E z Z X XX XXX; put literal text in single quotes",
+            )
+        else:
+            parts.append(_Field(letter, len(match[0])))
+        position = match.end()
+    return parts
+
+
+def _regex(parts: list[_Field | str]) -> str:
+    out = []
+    for n, part in enumerate(parts):
+        if isinstance(part, str):
+            out.append(re.escape(part))
+            continue
+        before, after = parts[n - 1] if n else "", parts[n + 1] if n + 1 < len(parts) else ""
+        touches = isinstance(before, _Field) and before.is_number
+        continues = isinstance(after, _Field) and after.is_number
+        out.append(f"({_field_regex(part, touches=touches, continues=continues)})")
+    return "".join(out)
+
+
+def _field_regex(field: _Field, *, touches: bool, continues: bool) -> str:
+    letter, count = field.letter, field.count
+    if field.is_number:
+        if continues or (letter == "S" and count > 3):
+            return rf"\d{{{count}}}"  # where digits follow digits, only the width tells the fields apart
+        if letter == "y" and count == 2:
+            return r"\d{2}"
+        return rf"\d{{{count if touches else 1},{max(count, 4)}}}"
+    if letter == "M":
+        return "|".join(f"{name}|{name[:3]}" for name in _MONTHS)
+    if letter == "E":
+        return "|".join(f"{name}|{name[:3]}" for name in _DAYS)
+    if letter == "a":
+        return "AM|PM"
+    return _ISO_ZONES[count] if letter == "X" else _ZONE
+
+
+def _time(found: dict[_Field, str]) -> Timestamp:
+    values = {"y": 1970, "M": 1, "d": 1, "H": 0, "h": 0, "m": 0, "s": 0}
+    nanos, offset, weekday, afternoon = 0, 0, None, False
+    for field, text in found.items():
+        letter = field.letter
+        if letter == "S":
+            nanos = int(text.ljust(9, "0")[:9]) if field.count > 3 else int(text) * 1_000_000
+            if nanos > 999_999_999:
+                raise ValueError(f"{text} milliseconds are more than a second")
+        elif letter == "E":
+            weekday = _index(_DAYS, text)
+        elif letter == "a":
+            afternoon = text.upper() == "PM"
+        elif letter in "zZX":
+            offset = _offset(text)
+        elif not field.is_number:
+            values[letter] = _index(_MONTHS, text) + 1
+        else:
+            values[letter] = _number(field, text)
+    if not any(field.letter == "H" for field in found):
+        values["H"] = values["h"] % 12 + (12 if afternoon else 0)
+    date = dt.date(values["y"], values["M"], values["d"])
+    if weekday is not None and date.weekday() != weekday:
+        raise ValueError(f"{date} is a {_DAYS[date.weekday()]}")
+    time = Timestamp.from_parts(
+        date.year,
+        date.timetuple().tm_yday,
+        (values["H"] * 60 + values["m"]) * 60 + values["s"],
+        nanos,
+    )
+    shifted = Timestamp(time.epoch_ns - offset * 1_000_000_000)
+    try:
+        str(shifted)
+    except (ValueError, OverflowError):
+        raise ValueError("the years 1 to 9999 can be represented") from None
+    return shifted
+
+
+def _number(field: _Field, text: str) -> int:
+    number = int(text)
+    if field.letter == "y" and field.count == 2:
+        return number + (1900 if number > 68 else 2000)
+    low, high = _RANGES.get(field.letter, (0, number))
+    if not low <= number <= high:
+        raise ValueError(f"{number} is not from {low} to {high}")
+    return number
+
+
+def _index(names: tuple[str, ...], text: str) -> int:
+    return [name[:3].lower() for name in names].index(text[:3].lower())
+
+
+def _offset(text: str) -> int:
+    """Seconds east of Greenwich."""
+    digits = re.sub(r"[^0-9]", "", text)
+    if not digits:
+        return 0
+    hours, minutes = int(digits[:2]), int(digits[2:] or 0)
+    if hours > 23 or minutes > 59:
+        raise ValueError(f"{text} is not an offset")
+    seconds = (hours * 60 + minutes) * 60
+    return -seconds if "-" in text else seconds
+
+
+# Event time from the name of a file or the path of a URL.
+#
+# The expression comes from a manifest, perhaps an untrusted publisher's, and runs over names that others
+# choose. So it is matched by RE2 (from Arrow), whose time is linear in the text, whatever the expression:
+# there
+# is nothing to hang. Its syntax is that of the reference implementation's engine; lookaround and
+# back-references, which Java has, are refused. Source: specification "EventTimeSource::FromPath".
+
+MAX_PATTERN = 1_000
+MAX_TEXT = 4_096
+
+# one alternative per way in which a parenthesis may not begin a group
+_SYNTAX = re.compile(
+    r"""(?P<keep> \\Q.*?(?:\\E|\Z) | \\. | \[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\] | \(\?(?!P?<[A-Za-z_]) )
+      | (?P<group> \((?:\?P?<[A-Za-z_]\w*>)? )""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def from_path(pattern: str, timestamp_format: str | None, text: str) -> Timestamp:
+    """The time that the first group of `pattern` (the whole match without groups) finds in `text`, in UTC.
+
+    A format with `%` is one of strftime, any other one of Java's SimpleDateFormat; without a format the text
+    is an ISO 8601 or RFC 3339 date or time. Times without a zone are in UTC.
+
+    Raises:
+        FetchError: a wrong pattern or format, no match, or a match that is not a time.
+    """
+    found = _find(pattern, text)
+    try:
+        if timestamp_format is None:
+            return _iso(found)
+        if "%" in timestamp_format:
+            return _strftime(timestamp_format, found)
+        return parse(timestamp_format, found)
+    except FetchError as error:
+        raise FetchError(
+            f"event time of {one_line(text)!r} by the pattern {one_line(pattern)!r}: {error}", hint=error.hint
+        ) from None
+
+
+def check_pattern(pattern: str) -> None:
+    """A text can be looked through by this pattern.
+
+    Raises:
+        FetchError: it is no regular expression.
+    """
+    _match(pattern, "")
+
+
+def _find(pattern: str, text: str) -> str:
+    match = _match(pattern, text)
+    if match is None:
+        raise FetchError(f"event time pattern {one_line(pattern)!r} does not match {one_line(text)!r}")
+    return match.get("g1", match["g0"])
+
+
+def _match(pattern: str, text: str) -> dict[str, str] | None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    what = f"event time pattern {one_line(pattern)!r}"
+    if len(pattern) > MAX_PATTERN:
+        raise FetchError(f"{what}: has more than {MAX_PATTERN:,} characters")
+    if len(text) > MAX_TEXT:
+        raise FetchError(f"{what}: the path {one_line(text, 60)!r} has more than {MAX_TEXT:,} characters")
+    try:
+        (match,) = pc.extract_regex(pa.array([text]), pattern=_with_names(pattern)).to_pylist()
+    except (pa.ArrowException, UnicodeError, ValueError) as error:
+        reason = one_line(str(error).removeprefix("Invalid regular expression: "))
+        raise FetchError(f"{what} is not a regular expression: {reason}") from error
+    found: dict[str, str] | None = match
+    return found
+
+
+def _with_names(pattern: str) -> str:
+    """The pattern with every group named: `g0` is the whole match, then `g1`, `g2`, …"""
+    count = 0
+
+    def named(match: re.Match[str]) -> str:
+        nonlocal count
+        if match["group"] is None:
+            return match[0]
+        count += 1
+        return f"(?P<g{count}>"
+
+    return f"(?P<g0>{_SYNTAX.sub(named, pattern)})"
+
+
+def _iso(text: str) -> Timestamp:
+    try:
+        return Timestamp.parse(text)  # keeps nanoseconds
+    except InvalidIdError:
+        pass
+    try:
+        return Timestamp.from_datetime(dt.datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        raise FetchError(
+            f"{text!r} is not an ISO 8601 date or time", hint="say how it is written with `timestampFormat`"
+        ) from None
+
+
+def _strftime(pattern: str, text: str) -> Timestamp:
+    try:
+        return Timestamp.from_datetime(dt.datetime.strptime(text, pattern))  # noqa: DTZ007 - naive is UTC
+    except (ValueError, LookupError, TypeError, OverflowError, re.error) as error:
+        raise FetchError(f"{text!r} does not have the form {pattern!r}: {one_line(str(error))}") from None
+
+
+_SHOWN = 5
+_HOW = "FilesGlob takes a path like /data/*.csv: write it into the manifest, and run `odfchain add --update`"
+_MILLISECOND = 1_000_000
+_RUN_OF_FOLDERS = re.compile(r"(/\*\*)+(?=/|\Z)")
+"""One `**` stands for any folders; the library visits each folder once more for every further one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+    below: str
+    """Path below the fixed part of the pattern."""
+    info: os.stat_result
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Position:
+    """Where a file stands in the order of the source."""
+
+    time: int
+    """Nanoseconds since the epoch; 0 in a source that is ordered by name."""
+    name: bytes
+
+
+def fetch_glob(
+    step: FetchStepFilesGlob, context: FetchContext, *, recorded: Timestamp | None = None
+) -> FetchResult:
+    """The first matching file that was not read yet (the user's own, not a copy), or `UP_TO_DATE`.
+
+    Only regular files count. With `recorded`, the system time at which the previous state was recorded, files
+    that came late or changed since are told to the user.
+
+    Raises:
+        SourceNotFoundError: nothing matches, and nothing ever did.
+        FetchError: the pattern is not absolute, a name without the time that is looked for, no permission.
+    """
+    pattern = expand(step.path, context.variables, where=one_line(step.path))
+    what = one_line(step.path)
+    if not pattern.startswith("/") or "\0" in pattern:
+        raise FetchError(f"{what}: not an absolute path", hint=_HOW)
+    pattern = _RUN_OF_FOLDERS.sub("/**", pattern)
+    fixed, folders = _split(pattern)
+    files = _files(pattern, fixed, what)
+    previous = previous_tag(context)
+    if not files and previous is None:
+        raise SourceNotFoundError(f"{what}: no file matches")
+    order = _Order(step, what, folders=folders, previous=previous)
+    last = None if previous is None else order.of_state(previous, files)
+    placed = sorted(((order.of_file(file), file) for file in files), key=lambda p: (p[0], p[1].below))
+    read = order.names_read(context)
+    new = [(p, f) for p, f in placed if (last is None or p > last) and p.name not in read]
+    if recorded is not None:
+        done = [f for p, f in placed if last is not None and (p <= last or p.name in read)]
+        _tell_late_or_changed(done, recorded, context, what)
+    if not new:
+        return UP_TO_DATE
+    place, file = new[0]
+    _tell_same_names([other for p, other in new if p == place], context, what)
+    if not os.access(file.path, os.R_OK):
+        raise FetchError(f"{one_line(file.path)}: no permission to read it")
+    return Fetched(
+        path=Path(file.path),
+        name=file.path,
+        state=etag_state(order.state_of(file)),
+        event_time=_event_time(step.event_time, file),
+        has_more=new[-1][0] > place,
+        advances=True,
+    )
+
+
+def _split(pattern: str) -> tuple[str, bool]:
+    """(the folder above all wildcards, whether files of several folders can match)."""
+    parts = pattern.split("/")
+    wild = [n for n, part in enumerate(parts) if glob.escape(part) != part]
+    first = min([*wild, len(parts) - 1])
+    return "/".join(parts[:first]) or "/", first < len(parts) - 1
+
+
+def _files(pattern: str, fixed: str, what: str) -> list[_File]:
+    """Regular files that match; links to them count, broken links do not."""
+
+    def found() -> Iterator[_File]:
+        for path in sorted(set(glob.iglob(pattern, recursive=True))):  # noqa: PTH207 - it takes absolute patterns
+            try:
+                info = Path(path).stat()
+            except FileNotFoundError:
+                continue  # a broken link, or removed since
+            if stat.S_ISREG(info.st_mode):
+                yield _File(path, os.path.relpath(path, fixed), info)
+
+    try:
+        if Path(fixed).is_dir():
+            with os.scandir(fixed):
+                pass  # the library takes a folder that it may not list for an empty one
+        return list(found())
+    except OSError as error:
+        raise FetchError(f"{what}: {error.strerror or error}") from error
+
+
+class _Order:
+    """The places of files, and the text that remembers a place."""
+
+    def __init__(self, step: FetchStepFilesGlob, what: str, *, folders: bool, previous: str | None) -> None:
+        self._what = what
+        self._by_time = step.order is SourceOrdering.BY_EVENT_TIME
+        self._source = step.event_time
+        self._by_change = self._by_time and isinstance(step.event_time, EventTimeSourceFromMetadata)
+        if self._by_time and not isinstance(
+            step.event_time, EventTimeSourceFromPath | EventTimeSourceFromMetadata
+        ):
+            raise FetchError(
+                f"{what}: order ByEventTime needs an event time for each file",
+                hint="say `eventTime: {kind: FromPath, pattern: …}` or `eventTime: {kind: FromMetadata}`",
+            )
+        self._by_folder = folders and (previous is None or "/" in previous)
+        self._once = step.cache is not None
+
+    def _name(self, below: str) -> str:
+        if not self._by_folder:
+            return below.rpartition("/")[2]
+        return below if "/" in below else f"./{below}"
+
+    def of_file(self, file: _File) -> _Position:
+        """Where the file stands."""
+        name = self._name(file.below)
+        return _Position(self._time(name, lambda: file.info), os.fsencode(name))
+
+    def _time(self, name: str, info: Callable[[], os.stat_result]) -> int:
+        if not self._by_time:
+            return 0
+        if isinstance(self._source, EventTimeSourceFromPath):
+            return _path_time(self._source, name).epoch_ns
+        return info().st_mtime_ns
+
+    def state_of(self, file: _File) -> str:
+        """What remembers that everything up to this file is done."""
+        name = self._name(file.below)
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise FetchError(
+                f"{one_line(file.path)!r}: a file name that is not UTF-8 cannot be recorded"
+            ) from None
+        return f"{_change_time(file)} {name}" if self._by_change else name
+
+    def names_read(self, context: FetchContext) -> frozenset[bytes]:
+        """Names of files that must not be read again although they have changed (`cache: Forever`).
+
+        Only where a change moves a file behind the last one: in every other order what was read stays before.
+        """
+        if not (self._once and self._by_change):
+            return frozenset()
+        states = (state for state in context.recorded() if state.kind == ETAG)
+        return frozenset(os.fsencode(state.value.partition(" ")[2]) for state in states)
+
+    def of_state(self, text: str, files: list[_File]) -> _Position:
+        """The place that a state remembers."""
+        time, _, name = text.partition(" ")
+        if self._by_change:
+            try:
+                return _Position(Timestamp.parse(time).epoch_ns, os.fsencode(name))
+            except InvalidIdError:
+                pass  # recorded while the source was ordered otherwise
+
+        def info() -> os.stat_result:
+            for file in files:
+                if self._name(file.below) == text:
+                    return file.info
+            raise FetchError(
+                f"{self._what}: the last file that was read, {one_line(text)!r}, is gone, "
+                "so its time is not known",
+                hint="the order of this source was changed; change it back, or bring the file back",
+            )
+
+        return _Position(self._time(text, info), os.fsencode(text))
+
+
+def _event_time(source: EventTimeSource | None, file: _File) -> Timestamp | None:
+    if isinstance(source, EventTimeSourceFromPath):
+        return _path_time(source, file.below)
+    if isinstance(source, EventTimeSourceFromMetadata):
+        return _change_time(file).truncated_to_ms()
+    return None
+
+
+def _path_time(source: EventTimeSourceFromPath, path: str) -> Timestamp:
+    return from_path(source.pattern, source.timestamp_format, path.rpartition("/")[2])
+
+
+def _change_time(file: _File) -> Timestamp:
+    time = Timestamp(file.info.st_mtime_ns)
+    try:
+        return Timestamp.parse(str(time))
+    except (ValueError, OverflowError, InvalidIdError):
+        raise FetchError(f"{one_line(file.path)}: its time of modification is out of range") from None
+
+
+def _tell_late_or_changed(done: list[_File], recorded: Timestamp, context: FetchContext, what: str) -> None:
+    # the time of the last change of a file's entry: copying and moving can keep all other times
+    since = recorded.epoch_ns + _MILLISECOND  # recorded times are whole milliseconds, rounded down
+    found = [file.below for file in done if file.info.st_ctime_ns >= since]
+    if found:
+        context.progress.note(
+            f"{what}: added or changed since the last file was read, but counted as read and not read again "
+            f"({len(found):,}): {_listed(found)}"
+        )
+
+
+def _tell_same_names(same: list[_File], context: FetchContext, what: str) -> None:
+    if len(same) > 1:
+        context.progress.note(
+            f"{what}: this dataset was begun by a program that tells files by their base names, so only the "
+            f"first of these is read: {_listed([file.below for file in same])}"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(repr(one_line(name)) for name in names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

@@ -1,0 +1,462 @@
+"""Fetching from a URL: a file of this machine, a web or FTP server, an object store.
+
+The event time of rows that carry none is the time of the source's last change, unless the step says
+otherwise.
+Source: specification "FetchStep::Url" and "EventTimeSource".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
+
+from odfchain.errors import FetchError, InvalidIdError, SourceNotFoundError
+from odfchain.ingest.fetching import (
+    UP_TO_DATE,
+    Download,
+    FetchContext,
+    Fetched,
+    FetchResult,
+    check_host,
+    check_redirect,
+    etag_state,
+    is_known,
+    last_modified_state,
+    previous_modified,
+    previous_tag,
+    tell_if_new,
+)
+from odfchain.odf.events import SourceState
+from odfchain.odf.sources import EventTimeSourceFromPath, EventTimeSourceFromSystemTime, FetchStepUrl
+from odfchain.odf.times import Timestamp
+from odfchain.storage.http_client import HttpPool, request_headers
+from odfchain.storage.http_connection import Response
+from odfchain.storage.http_rules import Deadline, Headers, Timing, TransientError, http_date, with_retries
+from odfchain.storage.locations import ENVIRONMENT_HINT, Location, open_store, store_message
+from odfchain.storage.template import expand, names_in, public_name, redact, unreadable_name, values_in
+from odfchain.storage.urls import Target, parse_target
+from odfchain.text import one_line
+
+if TYPE_CHECKING:
+    from obstore import GetResult, ObjectMeta
+
+
+OBJECT_STORES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+"""Schemes of URLs that name an object of a store."""
+
+_LONGEST_PATH = 4_096
+_SUPPORTED = "file, http, https, ftp, s3, gs, az, azure and abfs are"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+
+
+def fetch_url(step: FetchStepUrl, context: FetchContext) -> FetchResult:
+    """New bytes behind the step's URL, or `UP_TO_DATE`; templates are filled in from the context's variables.
+
+    Raises:
+        FetchError: a wrong URL, template or pattern, an unsupported scheme, or no success within the limits.
+    """
+    name = public_name(step.url)
+    url = expand(step.url, context.variables, where=name)
+    headers = [
+        (h.name, expand(h.value, context.variables, where=f"{name}: header {h.name}"))
+        for h in step.headers or ()
+    ]
+    texts = [step.url, *(h.value for h in step.headers or ())]
+    secrets = values_in(texts, context.variables)
+    sent = {name: context.variables[name] for name in names_in(texts) if name in context.variables}
+    scheme = _scheme(url, name)
+    time = _time_from_path(step, url, secrets, name)
+    result: FetchResult
+    if scheme == "file":
+        result = _fetch_file(url, context, name=name)
+    elif scheme in ("http", "https"):
+        result = fetch_http(url, headers, context, name=name, secrets=secrets, sent=sent)
+    elif scheme == "ftp":
+        from odfchain.ingest.fetch_ftp import fetch_ftp
+
+        check_host(sent, context.bindings, *_host(url), where=name)
+        result = fetch_ftp(url, context, name=name, secrets=secrets)
+    else:
+        check_host(sent, context.bindings, *_host(url), where=name)
+        result = fetch_object(url, context, name=name, secrets=secrets)
+    if result is UP_TO_DATE:
+        return UP_TO_DATE
+    return replace(result, event_time=_event_time(step, result, time))
+
+
+def _scheme(url: str, name: str) -> str:
+    """What kind of URL it is, of those that are fetched from."""
+    if not url.isprintable():
+        raise FetchError(f"{name}: the URL has control characters")
+    match = _SCHEME.match(url)
+    scheme = match[1].lower() if match else ""
+    if not scheme:
+        raise FetchError(f"{name}: not a URL", hint="for a file write file:///absolute/path")
+    if scheme not in ("file", "http", "https", "ftp", *OBJECT_STORES):
+        raise FetchError(f"{name}: this kind of URL is not supported ({_SUPPORTED})")
+    return scheme
+
+
+def check_url(url: str) -> None:
+    """Something may be behind a URL without templates, as far as its form says.
+
+    Raises:
+        FetchError: it is none, or of a kind that is not fetched from.
+    """
+    name = public_name(url)
+    scheme = _scheme(url, name)
+    if scheme == "file":
+        _file_path(url, name)
+    elif scheme in ("http", "https"):
+        parse_target(url, name=name)
+
+
+def _time_from_path(step: FetchStepUrl, url: str, secrets: frozenset[str], name: str) -> Timestamp | None:
+    """Event time in the URL's path; looked for before anything is fetched, as it may be missing."""
+    if not isinstance(step.event_time, EventTimeSourceFromPath):
+        return None
+    from odfchain.ingest.fetch_files import from_path
+
+    path = unquote(_split(url, name)[1])
+    try:
+        return from_path(step.event_time.pattern, step.event_time.timestamp_format, path)
+    except FetchError as error:
+        if redact(path, secrets) == path:
+            raise
+        pattern = one_line(step.event_time.pattern)
+        raise FetchError(
+            f"{name}: the pattern {pattern!r} finds no event time in the path with its templates filled in"
+        ) from error
+
+
+def _event_time(step: FetchStepUrl, result: Fetched, from_path: Timestamp | None) -> Timestamp | None:
+    if isinstance(step.event_time, EventTimeSourceFromPath):
+        return from_path
+    return None if isinstance(step.event_time, EventTimeSourceFromSystemTime) else result.event_time
+
+
+def _split(url: str, name: str) -> tuple[str, str, str]:
+    """Host, path and whatever follows the path."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise FetchError(f"{unreadable_name(name)}: not a valid URL") from None
+    return parts.netloc, parts.path, f"{parts.query}{parts.fragment}"
+
+
+def _host(url: str) -> tuple[str, int | None]:
+    """Host (or bucket) and port; no host where the URL cannot be read, which is said by who fetches it."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return "", None
+    return host, port
+
+
+def _fetch_file(url: str, context: FetchContext, *, name: str) -> FetchResult:
+    """The user's own file, without a copy, if its time of modification is not the remembered one."""
+    path = _file_path(url, name)
+    if "${{" not in name:
+        name = one_line(os.fsencode(path).decode("utf-8", "replace"), _LONGEST_PATH)
+    try:
+        info = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise SourceNotFoundError(f"{name}: no such file") from None
+    except OSError as error:
+        raise FetchError(f"{name}: {error.strerror or 'cannot be read'}") from error
+    if stat.S_ISDIR(info.st_mode):
+        raise FetchError(f"{name}: is a folder", hint="FilesGlob takes the files of a folder")
+    if not stat.S_ISREG(info.st_mode):
+        raise FetchError(f"{name}: is not a regular file", hint="save what it brings to a file first")
+    if not os.access(path, os.R_OK):
+        raise FetchError(f"{name}: no permission to read it")
+    try:
+        time = Timestamp.from_epoch_ms(info.st_mtime_ns // 1_000_000)
+    except InvalidIdError:
+        raise FetchError(f"{name}: its time of modification is out of range") from None
+    state = last_modified_state(time)
+    if is_known(state, context):
+        return UP_TO_DATE
+    return Fetched(path=path, name=name, state=state, event_time=time)
+
+
+def _file_path(url: str, name: str) -> Path:
+    host, text, rest = _split(url, name)
+    if host.lower() not in ("", "localhost"):
+        raise FetchError(
+            f"{name}: names another host",
+            hint="a file of this machine is file:///absolute/path, with 3 slashes",
+        )
+    if rest or not url.isprintable():
+        raise FetchError(f"{name}: a file has no query", hint="in a path write ? as %3F and # as %23")
+    if "%2f" in text.lower():
+        raise FetchError(f"{name}: an escaped slash", hint="where / is meant, write it so")
+    raw = unquote_to_bytes(text)
+    if not raw.startswith(b"/") or b"\0" in raw:
+        raise FetchError(f"{name}: not an absolute path", hint="write file:///absolute/path")
+    return Path(os.fsdecode(raw))
+
+
+# A file behind an http or https URL: asked for only if it changed, and continued where a connection broke.
+#
+# What is remembered is the entity tag as the server wrote it, else the time of the last modification.
+# Failures
+# that may pass are retried; see `odfchain.storage.urls` for redirects and `odfchain.storage.http_client`
+# for what a connection
+# may reach.
+# Source: RFC 9110 of the IETF.
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_OURS = re.compile(
+    "connection|content-length|expect|if-.*|keep-alive|range|te|trailer|transfer-encoding|upgrade",
+    re.IGNORECASE,
+)
+"""Headers that the fetcher itself must be in control of."""
+
+_EXCERPT = 2_000
+
+
+def fetch_http(
+    url: str,
+    headers: Iterable[tuple[str, str]],
+    context: FetchContext,
+    *,
+    name: str,
+    secrets: frozenset[str] = frozenset(),
+    sent: Mapping[str, str] | None = None,
+    timing: Timing | None = None,
+) -> FetchResult:
+    """The body behind the URL in a file of the context's folder, or `UP_TO_DATE`.
+
+    `name` is what messages call the URL; `secrets` are values that no message may show, and
+    `sent` the variables that URL and headers are made of. The event time is `Last-Modified`, where that is
+    there and valid.
+    """
+    timing = timing or Timing()
+    limits = context.limits
+    deadline = Deadline(limits.deadline, timing, name=name)
+    with Download(context, deadline, name=name) as download:
+        fetch = _Fetch(url, headers, context, deadline, download, name, secrets, sent or {})
+        return with_retries(fetch.attempt, name=name, limits=limits, timing=timing, deadline=deadline)
+
+
+class _Fetch:
+    """One fetch with all its attempts."""
+
+    def __init__(
+        self,
+        url: str,
+        headers: Iterable[tuple[str, str]],
+        context: FetchContext,
+        deadline: Deadline,
+        download: Download,
+        name: str,
+        secrets: frozenset[str],
+        sent: Mapping[str, str],
+    ) -> None:
+        self._target = parse_target(url, name=name)
+        self._sent = sent
+        check_host(sent, context.bindings, self._target.host, self._target.port, where=name)
+        self._given = [_checked(key, value, name) for key, value in headers]
+        if self._target.user is not None and "authorization" not in (key.lower() for key, _ in self._given):
+            self._given.append(("Authorization", self._target.user))
+        self._context = context
+        self._deadline = deadline
+        self._download = download
+        self._name = name
+        self._secrets = secrets
+        self._condition = _condition(context)
+
+    def attempt(self) -> FetchResult:
+        """Ask from the first URL on, over its redirects, to a response."""
+        asked = self._condition if self._download.resumable is None else None
+        with (
+            contextlib.closing(HttpPool(self._context.limits)) as pool,
+            pool.get(
+                self._target,
+                headers=lambda route: request_headers(route, self._given, self._own(asked)),
+                deadline=self._deadline,
+                name=self._name,
+                secrets=self._secrets,
+                redirected=self._check_redirect,
+            ) as (response, where),
+        ):
+            return self._take(response, where, conditional=asked is not None)
+
+    def _check_redirect(self, target: Target) -> None:
+        text = f"{target.host}{target.path.decode('latin-1')}"
+        check_redirect(self._sent, self._context.bindings, target.host, target.port, text, where=self._name)
+
+    def _own(self, condition: tuple[str, str] | None) -> list[tuple[str, str]]:
+        """The headers that go along over all redirects."""
+        validator = self._download.resumable
+        if validator is not None:
+            own = [("Range", f"bytes={self._download.received}-"), ("If-Range", validator)]
+        else:
+            own = [] if condition is None else [condition]
+        return [("Connection", "close"), *own]
+
+    def _take(self, response: Response, where: str, *, conditional: bool) -> FetchResult:
+        status, headers, download = response.status, response.headers, self._download
+        if status == http.HTTPStatus.NOT_MODIFIED and conditional:
+            return UP_TO_DATE
+        if status in (200, 203):
+            # Some servers ignore conditions; what is known by its state need not be brought again.
+            if is_known(_state(headers), self._context):
+                return UP_TO_DATE
+            tell_if_new(_state(headers), self._context)
+            download.begin(headers)
+        elif status == http.HTTPStatus.PARTIAL_CONTENT and download.resumable is not None:
+            download.resume(headers)
+        else:
+            raise self._refused(response, where)
+        for chunk in response.chunks():
+            download.append(chunk)
+        path = download.finish()
+        first = download.headers or headers
+        modified = first.date("last-modified")
+        return Fetched(path=path, name=self._name, state=_state(first), event_time=modified)
+
+    def _refused(self, response: Response, where: str) -> FetchError | TransientError:
+        status = response.status
+        if status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and self._download.resumable is not None:
+            self._download.forget()
+            return TransientError("the server cannot continue the body")
+        if status in (404, 410):
+            return SourceNotFoundError(f"{where}: not found: {response.what}")
+        if passing := response.passing():
+            return passing
+        said = self._excerpt(response)
+        hint = "check the credentials in the source's headers" if status in (401, 403) else None
+        return FetchError(f"{where}: {response.what}{f': {said}' if said else ''}", hint=hint)
+
+    def _excerpt(self, response: Response) -> str:
+        """The first line of what the server says, unless that is markup."""
+        body = b""
+        with contextlib.suppress(TransientError):  # what arrived is enough
+            for chunk in response.chunks(_EXCERPT):
+                body += chunk
+                if len(body) >= _EXCERPT or b"\n" in body.lstrip():
+                    break
+        lines = body[:_EXCERPT].decode("utf-8", "replace").strip().splitlines()
+        line = one_line(redact(lines[0], self._secrets)) if lines else ""
+        return "" if line.startswith("<") else line
+
+
+def _checked(key: str, value: str, name: str) -> tuple[str, str]:
+    if not _TOKEN.fullmatch(key):
+        raise FetchError(f"{name}: {one_line(key)!r} is not a name of a header")
+    if _OURS.fullmatch(key):
+        raise FetchError(f"{name}: the header {key} cannot be set: it is the fetcher's own")
+    if not _VALUE.fullmatch(value):
+        raise FetchError(f"{name}: the value of the header {key} has characters that cannot be sent")
+    return key, value.strip()
+
+
+def _condition(context: FetchContext) -> tuple[str, str] | None:
+    """The header that asks for news only."""
+    tag, time = previous_tag(context), previous_modified(context)
+    if tag is not None:
+        return ("If-None-Match", tag) if _VALUE.fullmatch(tag) else None
+    return None if time is None else ("If-Modified-Since", http_date(time))
+
+
+def _state(headers: Headers) -> SourceState | None:
+    tag = headers.get("etag")
+    if tag is not None:
+        return etag_state(tag)
+    modified = headers.date("last-modified")
+    return None if modified is None else last_modified_state(modified)
+
+
+# One object of an object store: S3, Google Cloud Storage, Azure Blob Storage, and what speaks like them.
+#
+# Addresses and credentials come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), as with other tools:
+# a
+# source's description is public and must not carry them. The key is the URL's path, percent-decoded.
+
+_CHUNK = 1 << 20
+
+
+def fetch_object(
+    url: str,
+    context: FetchContext,
+    *,
+    name: str,
+    secrets: frozenset[str] = frozenset(),
+    timing: Timing | None = None,
+) -> FetchResult:
+    """The object in a file of the context's folder, or `UP_TO_DATE`.
+
+    The state is the entity tag, else the time of the last modification, of the very bytes that were brought.
+    The event time is the time of the last modification. `name` is what messages call the object; `secrets`
+    are values that no message may show.
+    """
+    deadline = Deadline(context.limits.deadline, timing or Timing(), name=name)
+    place = _place(url, name)
+    with _translated(name, secrets, deadline):
+        import obstore
+
+        store = open_store(place, context.limits, deadline.remaining)
+        if is_known(_object_state(obstore.head(store, place.key)), context):
+            return UP_TO_DATE
+        deadline.check()
+        result = obstore.get(store, place.key)  # it may have changed since: its own description counts
+        meta = result.meta
+        tell_if_new(_object_state(meta), context)
+        path = _save(result, context, deadline, name=name)
+    return Fetched(path=path, name=name, state=_object_state(meta), event_time=_modified(meta))
+
+
+def _place(url: str, name: str) -> Location:
+    """Where the object is."""
+    try:
+        place = Location.parse(url)
+    except InvalidIdError as error:
+        shown = unreadable_name(name) if error.message == "not a valid URL" else name
+        raise FetchError(f"{shown}: {error.message}", hint=error.hint) from None
+    return place
+
+
+def _modified(meta: ObjectMeta) -> Timestamp:
+    return Timestamp.from_datetime(meta["last_modified"])
+
+
+def _object_state(meta: ObjectMeta) -> SourceState:
+    tag = meta["e_tag"]
+    return etag_state(tag) if tag else last_modified_state(_modified(meta))
+
+
+def _save(result: GetResult, context: FetchContext, deadline: Deadline, *, name: str) -> Path:
+    with Download(context, deadline, name=name) as download:
+        download.begin(Headers([(b"content-length", b"%d" % result.meta["size"])]))
+        for chunk in result.stream(min_chunk_size=_CHUNK):
+            download.append(memoryview(chunk))
+        try:
+            return download.finish()
+        except TransientError as error:
+            raise FetchError(f"{name}: {error.reason}") from error
+
+
+@contextlib.contextmanager
+def _translated(name: str, secrets: frozenset[str], deadline: Deadline) -> Iterator[None]:
+    """Whatever the library raises becomes one line."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"{name}: no such object or bucket") from error
+    except (BaseError, OSError, ValueError, OverflowError) as error:
+        deadline.check()
+        raise FetchError(f"{name}: {store_message(error, secrets)}", hint=ENVIRONMENT_HINT) from error

@@ -1,0 +1,776 @@
+"""From the bytes of a source to the bytes that a reader takes, through the steps of the polling source.
+
+Source: specification "PrepStep"; decisions in the comments of `decompress` and `pipe`.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import lzma
+import os
+import re
+import selectors
+import shlex
+import signal
+import struct
+import subprocess
+import uuid
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+from itertools import accumulate
+from lzma import LZMAError
+from operator import or_
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+from odfchain.errors import PrepareError
+from odfchain.limits import INPUT
+from odfchain.odf.enums import CompressionFormat
+from odfchain.odf.sources import PrepStep, PrepStepDecompress, PrepStepPipe
+from odfchain.progress import SILENT, Progress
+from odfchain.storage.fsio import remove_quietly, storage_errors
+from odfchain.text import one_line, printable
+
+# Compressed streams that hold one file: gzip, zstd, bzip2 and xz, decoded piece by piece.
+#
+# All members (frames, streams) are decoded, not only the first. Zero bytes between and after members are
+# padding; anything else there is an error. A decoder never holds more than a few dozen MiB, whatever the
+# bytes say. Sources: RFC 1952 (gzip), RFC 8878 (Zstandard), the .xz file format 1.2.
+
+_OUTPUT_BYTES = 1 << 20
+_LZMA_MEMORY = 512 << 20
+_ZSTD_FEED = 2 << 10  # one call returns at most 128 KiB for every 4 bytes: 64 MiB
+
+
+class Codec(Enum):
+    """A single-file format."""
+
+    GZIP = "gzip"
+    ZSTD = "zstd"
+    BZIP2 = "bzip2"
+    XZ = "xz"
+
+
+def codec_of(head: bytes) -> Codec | None:
+    """The format whose magic number the bytes begin with."""
+    if head.startswith(b"\x1f\x8b"):
+        return Codec.GZIP
+    if head.startswith(b"BZh") and head[3:4] in tuple(b"%d" % n for n in range(1, 10)):
+        return Codec.BZIP2
+    if head.startswith(b"\xfd7zXZ\x00"):
+        return Codec.XZ
+    skippable = len(head) >= 4 and 0x50 <= head[0] <= 0x5F and head[1:4] == b"\x2a\x4d\x18"
+    if head.startswith(b"\x28\xb5\x2f\xfd") or skippable:
+        return Codec.ZSTD
+    return None
+
+
+class _Decoder(Protocol):
+    """Decodes one member; fed with b"" as long as it does not need input."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+class _Gzip:
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(wbits=31)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        out = self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+        self.needs_input = len(out) < max_length and not self._inner.unconsumed_tail
+        return out
+
+
+class _Zstd:
+    """The library bounds no output, so its input is rationed."""
+
+    def __init__(self) -> None:
+        import zstandard
+
+        self._inner = zstandard.ZstdDecompressor().decompressobj()
+        self._rest = b""
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._rest
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data + self._rest
+
+    def decompress(self, data: bytes, _max_length: int, /) -> bytes:
+        data = self._rest + data if self._rest else data
+        self._rest = data[_ZSTD_FEED:]
+        return self._inner.decompress(data[:_ZSTD_FEED])
+
+
+def _new_decoder(codec: Codec) -> _Decoder:
+    if codec is Codec.BZIP2:
+        return bz2.BZ2Decompressor()
+    if codec is Codec.XZ:
+        return lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_LZMA_MEMORY)
+    return _Gzip() if codec is Codec.GZIP else _Zstd()
+
+
+def _errors(codec: Codec) -> tuple[type[Exception], ...]:
+    if codec is Codec.ZSTD:
+        import zstandard
+
+        return (zstandard.ZstdError,)
+    return {Codec.GZIP: (zlib.error,), Codec.XZ: (lzma.LZMAError,)}.get(
+        codec, (OSError, ValueError, EOFError)
+    )
+
+
+def decoded(
+    codec: Codec, pieces: Iterable[bytes], name: str, head_at: Callable[[int], bytes]
+) -> Iterator[bytes]:
+    """The decoded bytes of all members, in pieces.
+
+    `head_at` gives the input's bytes at an offset: it tells what follows a member from a broken member.
+
+    Raises:
+        PrepareError: the input is corrupt, cut short or followed by something else.
+    """
+    errors = _errors(codec)
+    decoder: _Decoder | None = None
+    read = start = 0  # offsets in the input: what was taken from `pieces`, and where the member begins
+    for piece in pieces:
+        read += len(piece)
+        data = piece
+        while True:
+            if decoder is None:
+                data = data.lstrip(b"\0") if read > len(data) or start else data
+                if not data:
+                    break
+                start = read - len(data)
+                decoder = _new_decoder(codec)
+            try:
+                out = decoder.decompress(data, _OUTPUT_BYTES)
+            except errors as error:
+                reason = str(error).rpartition(": ")[2] or "unknown reason"
+                raise _broken(codec, name, start, head_at(start), reason) from error
+            if out:
+                yield out
+            if decoder.eof:
+                data, decoder = decoder.unused_data, None
+                continue
+            data = b""
+            if decoder.needs_input:
+                break
+    if decoder is not None:
+        raise _broken(codec, name, start, head_at(start), "it ends too early: the file is cut short")
+
+
+def _broken(codec: Codec, name: str, start: int, head: bytes, reason: str) -> PrepareError:
+    if start and codec_of(head) is not codec:
+        return PrepareError(f"{name}: from byte {start:,} on, the file is not {codec.value} any more")
+    where = f" (in the member that begins at byte {start:,})" if start else ""
+    return PrepareError(f"{name}: the {codec.value} data is corrupt{where}: {reason}")
+
+
+# The file that a prepare step writes: new, bounded, and gone again when the step fails.
+
+CHUNK_BYTES = 1 << 20
+RATIO_FREE_BYTES = 64 << 20
+"""Output below this is never called a bomb, whatever its ratio [bytes]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareLimits:
+    """Bounds on what a prepare step may write; a few bytes can unpack to more than any disk holds."""
+
+    max_bytes: int = 1 << 40
+    """Largest output of a step [bytes]."""
+    max_ratio: int = 1_000
+    """Largest output of unpacking per byte of input, once the output exceeds 64 MiB [ratio]."""
+
+
+class BoundedOutput:
+    """A file that refuses to grow beyond the limits; `input_bytes` is what the output is made from."""
+
+    def __init__(
+        self, stream: BinaryIO, path: Path, name: str, limits: PrepareLimits, input_bytes: int | None
+    ) -> None:
+        self._stream = stream
+        self._path = path
+        self._name = name
+        self._limits = limits
+        self._input_bytes = input_bytes
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        """Append, in full or not at all.
+
+        Raises:
+            PrepareError: a limit would be passed.
+        """
+        size = self.size + len(data)
+        if size > self._limits.max_bytes:
+            raise PrepareError(
+                f"{self._name}: what comes out is larger than {self._limits.max_bytes:,} bytes "
+                "(limit max_bytes)",
+                hint="raise the limit if this much data is expected",
+            )
+        if self._input_bytes is not None and size > max(
+            RATIO_FREE_BYTES, self._limits.max_ratio * self._input_bytes
+        ):
+            raise PrepareError(
+                f"{self._name}: unpacks to more than {self._limits.max_ratio:,} times its size "
+                "(limit max_ratio)",
+                hint="raise the limit if the data really compresses this well",
+            )
+        with storage_errors(self._path):
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._stream.write(rest) :]
+        self.size = size
+
+
+@contextlib.contextmanager
+def bounded_output(
+    path: Path, name: str, limits: PrepareLimits, *, input_bytes: int | None = None
+) -> Iterator[BoundedOutput]:
+    """A new file at `path`, which is removed again when the block inside fails."""
+    with storage_errors(path):
+        stream = path.open("xb", buffering=0)
+    try:
+        with stream:
+            yield BoundedOutput(stream, path, name, limits, input_bytes)
+            with storage_errors(path):
+                stream.close()
+    except BaseException:
+        remove_quietly(path)
+        raise
+
+
+def open_source(path: Path, name: str) -> BinaryIO:
+    """The file to be prepared, opened for reading only.
+
+    Raises:
+        PrepareError: it cannot be opened.
+    """
+    try:
+        return path.open("rb", buffering=0)
+    except OSError as error:
+        raise unreadable(error, name) from error
+
+
+def unreadable(error: OSError, name: str) -> PrepareError:
+    """The project's error for input that the operating system does not give."""
+    return PrepareError(f"{name}: cannot be read: {error.strerror or error}")
+
+
+def read_chunk(stream: BinaryIO, name: str, size: int = CHUNK_BYTES) -> bytes:
+    """The next bytes of the input; none at its end.
+
+    Raises:
+        PrepareError: they cannot be read.
+    """
+    try:
+        return stream.read(size)
+    except OSError as error:
+        raise unreadable(error, name) from error
+
+
+def file_size(stream: BinaryIO) -> int:
+    """Size of an open file [bytes]."""
+    return os.fstat(stream.fileno()).st_size
+
+
+# Unpacking: a `Decompress` step, from one file to one file.
+#
+# The step's format says what is expected. When the bytes carry the magic number of another single-file
+# format
+# (gzip, zstd, bzip2, xz), that one is used and a note says so: publishers change their compression, and the
+# specification has no names for the newer ones. Only zip is not taken for gzip, because it may hold many
+# files.
+# Source: specification "PrepStep::Decompress"; "subPath" may be a glob.
+
+_SHOWN = 5
+_ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
+_ENCRYPTED = 0x1
+_SMALL_READ = 4 << 10
+_RESOURCE_FORKS = "__MACOSX/"
+
+
+def decompress(
+    step: PrepStepDecompress,
+    source: Path,
+    target: Path,
+    *,
+    name: str,
+    limits: PrepareLimits,
+    progress: Progress,
+) -> None:
+    """Write the unpacked content of `source` to the new file `target`, or nothing at all.
+
+    Raises:
+        PrepareError: another format, corrupt or encrypted data, no or several fitting entries, a bomb.
+        StoreError: there is no room for the result.
+    """
+    with open_source(source, name) as stream:
+        head = read_chunk(stream, name, 8)
+        stream.seek(0)
+        codec = codec_of(head)
+        progress.phase(f"unpacking {name}", file_size(stream))
+        if codec is not None and (step.format is CompressionFormat.GZIP or step.sub_path is None):
+            _note_surprises(step, codec, name, progress)
+            _unpack_stream(codec, stream, target, name, limits, progress)
+        elif (
+            codec is None
+            and step.format is CompressionFormat.ZIP
+            # a program that unpacks itself has its archive at the end
+            and (head.startswith(_ZIP_MAGIC) or zipfile.is_zipfile(stream))
+        ):
+            _unpack_zip(stream, step.sub_path, target, name, limits, progress)
+        else:
+            raise _unexpected(step, codec, head, name)
+
+
+def _note_surprises(step: PrepStepDecompress, codec: Codec, name: str, progress: Progress) -> None:
+    if codec is not Codec.GZIP or step.format is not CompressionFormat.GZIP:
+        progress.note(
+            f"{name}: the manifest says {step.format.value}, the file is {codec.value}: read as such"
+        )
+    if step.sub_path is not None:
+        progress.note(f"{name}: subPath {step.sub_path!r} has no meaning for {codec.value}")
+
+
+def _unexpected(step: PrepStepDecompress, codec: Codec | None, head: bytes, name: str) -> PrepareError:
+    if not head:
+        return PrepareError(f"{name}: is empty, a {step.format.value} file was expected")
+    if codec is not None:
+        return PrepareError(
+            f"{name}: is {codec.value}, which has no entry {step.sub_path!r}; Zip was expected"
+        )
+    if head.startswith(_ZIP_MAGIC):
+        return PrepareError(f"{name}: is a zip archive, Gzip was expected", hint="write `format: Zip`")
+    return PrepareError(
+        f"{name}: is not a {step.format.value} file (it begins with {head.hex(' ')})",
+        hint="remove the Decompress step if the source is not compressed",
+    )
+
+
+def _unpack_stream(
+    codec: Codec, stream: BinaryIO, target: Path, name: str, limits: PrepareLimits, progress: Progress
+) -> None:
+    def pieces() -> Iterator[bytes]:
+        while piece := read_chunk(stream, name):
+            yield piece
+            progress.advance(len(piece))
+
+    def head_at(offset: int) -> bytes:
+        stream.seek(offset)
+        return read_chunk(stream, name, 8)
+
+    with bounded_output(target, name, limits, input_bytes=file_size(stream)) as output:
+        for data in decoded(codec, pieces(), name, head_at):
+            output.write(data)
+
+
+# --- zip -------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _zip_errors(name: str) -> Iterator[None]:
+    """Everything that the zip reader and its decoders raise on bytes that are not as they should be."""
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, LZMAError, struct.error, EOFError, ValueError) as error:
+        reason = str(error) or "it ends too early"
+        raise PrepareError(f"{name}: the zip archive is corrupt: {reason}") from error
+    except (NotImplementedError, RuntimeError) as error:
+        raise PrepareError(f"{name}: the zip archive cannot be unpacked: {error}") from error
+    except OSError as error:
+        if error.errno is None:  # what the bzip2 decoder raises
+            raise PrepareError(f"{name}: the zip archive is corrupt: {error}") from error
+        raise unreadable(error, name) from error
+
+
+def _unpack_zip(
+    stream: BinaryIO, sub_path: str | None, target: Path, name: str, limits: PrepareLimits, progress: Progress
+) -> None:
+    with _zip_errors(name):
+        archive = zipfile.ZipFile(stream)
+    with archive:
+        entries = archive.infolist()
+        if len(entries) > INPUT.archive_members:
+            raise PrepareError(
+                f"{name}: {len(entries):,} members in the archive, at most {INPUT.archive_members:,} are read"
+            )
+        entry = _pick(entries, sub_path, name)
+        what = f"{name}: entry {entry.filename!r}"
+        if entry.flag_bits & _ENCRYPTED:
+            raise PrepareError(f"{what} is encrypted", hint="passwords are not supported")
+        size = min(entry.compress_size, file_size(stream))
+        with bounded_output(target, what, limits, input_bytes=size) as output:
+            _copy_entry(archive, entry, stream, output, what, progress)
+
+
+def _copy_entry(
+    archive: zipfile.ZipFile,
+    entry: zipfile.ZipInfo,
+    stream: BinaryIO,
+    output: BoundedOutput,
+    name: str,
+    progress: Progress,
+) -> None:
+    # for bzip2 and lzma the library decodes all that it has read, however much comes out of it
+    bounded = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+    chunk = CHUNK_BYTES if bounded else _SMALL_READ
+    with _zip_errors(name):
+        content = archive.open(entry)
+    with content:
+        position = stream.tell()
+        while True:
+            with _zip_errors(name):
+                data = content.read(chunk)
+            if not data:
+                break
+            output.write(data)
+            before, position = position, stream.tell()
+            progress.advance(position - before)
+
+
+def _pick(entries: list[zipfile.ZipInfo], sub_path: str | None, name: str) -> zipfile.ZipInfo:
+    """The one entry that is meant; its name is only compared, never used as a path."""
+    files = [entry for entry in entries if not entry.is_dir()]
+    found = [entry for entry in files if entry.filename == sub_path]
+    if not found:
+        # what macOS adds beside every file is never the data
+        files = [entry for entry in files if not entry.filename.startswith(_RESOURCE_FORKS)]
+        found = files if sub_path is None else [e for e in files if glob_matches(sub_path, e.filename)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        which = "the archive has" if sub_path is None else f"subPath {sub_path!r} matches"
+        raise PrepareError(
+            f"{name}: {which} {len(found):,} files: {_listed(found)}",
+            hint="name one of them with `subPath`; a source is one file",
+        )
+    if sub_path is None or not files:
+        raise PrepareError(f"{name}: the archive has no files")
+    raise PrepareError(
+        f"{name}: subPath {sub_path!r} matches none of its {len(files):,} files: {_listed(files)}"
+    )
+
+
+def _listed(entries: list[zipfile.ZipInfo]) -> str:
+    shown = ", ".join(repr(entry.filename) for entry in entries[:_SHOWN])
+    return shown + (", …" if len(entries) > _SHOWN else "")
+
+
+def glob_matches(pattern: str, path: str) -> bool:
+    """Whether a glob names the path of an entry.
+
+    `*`, `?` and `[…]` stay within one folder, the part `**` stands for any folders. A pattern
+    without `/` names files in any folder, since archives often wrap their content in one.
+    """
+    if "/" not in pattern:
+        return fnmatchcase(path.rpartition("/")[2], pattern)
+    return _parts_match(pattern.split("/"), path.split("/"))
+
+
+def _parts_match(patterns: list[str], parts: list[str]) -> bool:
+    """Whether all parts are matched; takes patterns times parts steps, however many `**` there are."""
+    # for every beginning of the path: whether the patterns so far match it
+    matched = [True] + [False] * len(parts)
+    for pattern in patterns:
+        if pattern == "**":
+            matched = list(accumulate(matched, or_))
+        else:
+            fits = [
+                before and fnmatchcase(part, pattern) for before, part in zip(matched, parts, strict=False)
+            ]
+            matched = [False, *fits]
+        if not any(matched):
+            return False
+    return matched[-1]
+
+
+# Piping: consecutive `Pipe` steps as one pipeline of programs.
+#
+# No shell is involved. The programs run at the same time and are connected by the operating system's pipes;
+# each has a reader of its own for what it writes to standard error, and a process group of its own, so that
+# nothing survives the step. They see few environment variables: a manifest names them, and the rest of the
+# environment is not its business. Source: specification "PrepStep::Pipe".
+
+TAIL_BYTES = 4 << 10
+"""How much of a program's last words is kept [bytes]."""
+
+_TAIL_LINES = 5
+_LAST_READS = 64  # a child that it left behind may write for ever
+_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
+_WATCH_SECONDS = 0.1  # how soon a program that failed silently is noticed
+_END_SECONDS = 0.01
+_BROKEN_PIPE = (-signal.SIGPIPE, 128 + signal.SIGPIPE)  # the second is how a shell reports the first
+
+
+class _Stage:
+    """A running program of the pipeline."""
+
+    def __init__(self, process: subprocess.Popen[bytes], command: Sequence[str]) -> None:
+        self.process = process
+        self.command = command
+        self.stdout = cast("BinaryIO", process.stdout)
+        self.stderr = cast("BinaryIO", process.stderr)
+        self.tail = b""
+        self.code: int | None = None
+        os.set_blocking(self.stderr.fileno(), False)
+
+    def listen(self) -> bool:
+        """Take some of what it wrote to standard error; False when there is no more for now or for good."""
+        try:
+            data = os.read(self.stderr.fileno(), CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        self.tail = (self.tail + data)[-TAIL_BYTES:]
+        return bool(data)
+
+    def ended(self) -> bool:
+        """Whether it has ended. It is not reaped, so that the id of its group stays its own."""
+        if self.code is None:
+            status = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if status is not None:
+                self.code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+        return self.code is not None
+
+    def kill(self) -> None:
+        """End it and whatever it started; harmless after its end."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Reap it and close our ends of its pipes."""
+        self.process.wait()
+        self.stdout.close()
+        self.stderr.close()
+
+    def verdict(self) -> str:
+        """How it ended, and its last words."""
+        for _ in range(_LAST_READS):
+            if not self.listen():
+                break
+        code = self.code or 0
+        how = f"ended with exit code {code}" if code > 0 else f"was killed by {_signal_name(-code)}"
+        lines = [
+            line.strip() for line in re.split("[\r\n]", self.tail.decode("utf-8", "replace")) if line.strip()
+        ]
+        said = " | ".join(map(printable, lines[-_TAIL_LINES:]))
+        return f"`{_shown(self.command)}` {how}" + (f": {said}" if said else "")
+
+
+def run_pipeline(
+    commands: Sequence[Sequence[str]],
+    source: Path,
+    target: Path,
+    *,
+    name: str,
+    limits: PrepareLimits,
+    progress: Progress,
+) -> None:
+    """Write what `source` becomes after all commands to the new file `target`, or nothing at all.
+
+    Every command must end well; only one that is cut off by a broken pipe is forgiven, because the next
+    had read enough. The commands run in the folder of `target`. No process survives.
+
+    Raises:
+        PrepareError: a command cannot be started or fails, or the output is too large.
+    """
+    with open_source(source, name) as stream:
+        progress.phase(f"piping {name} through {commands[0][0]}", file_size(stream))
+        with (
+            bounded_output(target, name, limits) as output,
+            _running(commands, stream, target.parent, name) as stages,
+        ):
+            _pump(stages, stream, output, progress)
+            failed = [
+                stage for i, stage in enumerate(stages) if _has_failed(stage, last=i == len(stages) - 1)
+            ]
+            if failed:
+                raise PrepareError(f"{name}: " + "; ".join(stage.verdict() for stage in failed))
+
+
+def _has_failed(stage: _Stage, *, last: bool) -> bool:
+    if not stage.ended() or stage.code == 0:
+        return False
+    return last or stage.code not in _BROKEN_PIPE
+
+
+@contextlib.contextmanager
+def _running(
+    commands: Sequence[Sequence[str]], stream: BinaryIO, folder: Path, name: str
+) -> Iterator[list[_Stage]]:
+    stages: list[_Stage] = []
+    try:
+        stdin: BinaryIO = stream
+        for command in commands:
+            stages.append(_Stage(_start(command, stdin, folder, name), command))
+            if stdin is not stream:
+                stdin.close()  # else the program before would never see that this one has gone
+            stdin = stages[-1].stdout
+        yield stages
+    finally:
+        for stage in stages:
+            stage.kill()
+        for stage in stages:
+            stage.close()
+
+
+def _start(command: Sequence[str], stdin: BinaryIO, folder: Path, name: str) -> subprocess.Popen[bytes]:
+    environment = {key: os.environ[key] for key in _INHERITED if key in os.environ}
+    try:
+        return subprocess.Popen(
+            list(command),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+            env=environment,
+            bufsize=0,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise PrepareError(
+            f"{name}: the program of `{_shown(command)}` was not found",
+            hint="a Pipe step is a list of a program and its arguments, without a shell; is it installed?",
+        ) from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise PrepareError(f"{name}: `{_shown(command)}` cannot be started: {reason}") from error
+
+
+def _pump(stages: list[_Stage], stream: BinaryIO, output: BoundedOutput, progress: Progress) -> None:
+    """Move the output and listen to everyone, until all have ended or one has failed."""
+    position, flowing = 0, True
+    with selectors.DefaultSelector() as selector:
+        selector.register(stages[-1].stdout, selectors.EVENT_READ)
+        for stage in stages:
+            selector.register(stage.stderr, selectors.EVENT_READ, stage)
+        while flowing or not all(stage.ended() for stage in stages):
+            for key, _ in selector.select(_WATCH_SECONDS if flowing else _END_SECONDS):
+                if isinstance(key.data, _Stage):
+                    if not key.data.listen():
+                        selector.unregister(key.fileobj)
+                elif data := os.read(key.fd, CHUNK_BYTES):
+                    output.write(data)
+                else:
+                    flowing = False
+                    selector.unregister(key.fileobj)
+            # the first program shares our file and so its position
+            before, position = position, stream.tell()
+            progress.advance(position - before)
+            if any(_has_failed(stage, last=stage is stages[-1]) for stage in stages):
+                return
+
+
+def _shown(command: Sequence[str]) -> str:
+    return one_line(shlex.join(command))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+__all__ = ["PrepareLimits", "prepare"]
+
+_NO_LIMITS_GIVEN = PrepareLimits()
+
+
+def prepare(
+    steps: Sequence[PrepStep],
+    source: Path,
+    folder: Path,
+    *,
+    name: str,
+    limits: PrepareLimits = _NO_LIMITS_GIVEN,
+    progress: Progress = SILENT,
+    allow_commands: bool = False,
+) -> Path:
+    """The file that results from `source` by all steps; `source` itself is never changed.
+
+    The result lies in `folder`, which is private to the run. Without steps it is `source` (no copy). Only the
+    result is left in `folder`, and nothing after a failure. `name` is what messages call the input. A
+    manifest may come from an untrusted publisher, so commands run only with `allow_commands`.
+    """
+    _check_commands(steps, name, allow_commands=allow_commands)
+    current = source
+    for part in _parts(steps):
+        target = folder / f"prepared-{uuid.uuid4().hex}"
+        try:
+            _apply(part, current, target, name, limits, progress)
+        finally:
+            if current != source:
+                remove_quietly(current)
+        current = target
+    return current
+
+
+def _parts(steps: Sequence[PrepStep]) -> list[list[PrepStep]]:
+    """Consecutive commands together, as one pipeline; every unpacking alone."""
+    parts: list[list[PrepStep]] = []
+    for step in steps:
+        if parts and isinstance(step, PrepStepPipe) and isinstance(parts[-1][-1], PrepStepPipe):
+            parts[-1].append(step)
+        else:
+            parts.append([step])
+    return parts
+
+
+def _check_commands(steps: Sequence[PrepStep], name: str, *, allow_commands: bool) -> None:
+    for step in steps:
+        if not isinstance(step, PrepStepPipe):
+            continue
+        if not step.command:
+            raise PrepareError(f"{name}: a Pipe step has an empty command")
+        if not allow_commands:
+            raise PrepareError(
+                f"{name}: the manifest pipes the data through the command `{step.command[0]}`, "
+                "and commands are not allowed",
+                hint="pull with --allow-commands, or set ingest.allowCommands in the workspace's "
+                "configuration, if you trust this manifest",
+            )
+
+
+def _apply(
+    steps: Sequence[PrepStep],
+    source: Path,
+    target: Path,
+    name: str,
+    limits: PrepareLimits,
+    progress: Progress,
+) -> None:
+    commands = [step.command for step in steps if isinstance(step, PrepStepPipe)]
+    if commands:
+        run_pipeline(commands, source, target, name=name, limits=limits, progress=progress)
+    for step in steps:
+        if isinstance(step, PrepStepDecompress):
+            decompress(step, source, target, name=name, limits=limits, progress=progress)

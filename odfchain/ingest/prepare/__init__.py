@@ -1,1 +1,0 @@
-"""Turning what was fetched into what a reader takes: unpacking, and commands that it is piped through."""

@@ -1,1 +1,0 @@
-"""Files of a user to frames of Spark, by the read step that describes them."""

@@ -1,0 +1,524 @@
+"""Read steps to input frames: which reader, with which options, over which file.
+
+Defaults are those of the specification's read steps; what a manifest declares is checked here, with the
+path in the manifest in the message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.errors import BadInputError, SchemaError, UsageError
+from odfchain.ingest.read_csv import (
+    CsvDialect,
+    codec_name,
+    first_misfit,
+    header_of,
+    rewrite_csv,
+    scan_text,
+    transcode,
+)
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import mapped
+from odfchain.odf.schema import parse_ddl
+from odfchain.odf.sources import (
+    ReadStep,
+    ReadStepCsv,
+    ReadStepEsriShapefile,
+    ReadStepGeoJson,
+    ReadStepJson,
+    ReadStepNdGeoJson,
+    ReadStepNdJson,
+    ReadStepParquet,
+)
+from odfchain.odf.times import RFC3339, java_format
+from odfchain.spark.executor_files import Handover
+from odfchain.spark.jobs import explain
+from odfchain.spark.parse import TextRules
+from odfchain.spark.types import check_columns
+from odfchain.text import printable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from odfchain.slices.reader import ParquetSource
+    from odfchain.spark.documents import LineFile, RecordSource
+    from odfchain.spark.input_frames import InputFrame
+
+
+# Parquet files with nanoseconds: rewritten with microseconds, which is what Spark's times have (RFC-001).
+#
+# A value that is finer than a microsecond is refused: it would be another one afterwards.
+
+
+def in_microseconds(path: Path, scratch: Path) -> tuple[Path, tuple[str, ...]]:
+    """(the file, or a copy of it in `scratch` whose timestamps have microseconds; notes for the user)."""
+    from pyarrow.parquet import ParquetWriter
+
+    from odfchain.slices.reader import open_parquet
+
+    with open_parquet(path) as source:
+        schema = source.schema_arrow
+        target = schema_in_microseconds(schema)
+        columns = [f.name for f, to in zip(schema, target, strict=True) if to.type != f.type]
+        if not columns:
+            return path, ()
+        copy = scratch / f"microseconds-{uuid.uuid4().hex}"
+        with ParquetWriter(copy, target) as sink:
+            for batch in _batches(source, target, str(path)):
+                sink.write_batch(batch)
+    names = ", ".join(f"`{name}`" for name in columns)
+    return copy, (f"nanoseconds are read as microseconds, without loss: {names}",)
+
+
+def schema_in_microseconds(schema: pa.Schema) -> pa.Schema:
+    """The schema with microseconds for nanoseconds, at any depth."""
+    import pyarrow as pa
+    from pyarrow import types as t
+
+    def change(f: pa.Field) -> pa.Field:
+        fine = t.is_timestamp(f.type) and f.type.unit == "ns"
+        return f.with_type(pa.timestamp("us", f.type.tz)) if fine else f
+
+    return mapped(schema, change)
+
+
+def _batches(source: ParquetSource, target: pa.Schema, file: str) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    row = 0
+    for batch in source.batches():
+        columns = []
+        for column, field in zip(batch.columns, target, strict=True):
+            try:
+                columns.append(column.cast(field.type))
+            except pa.ArrowInvalid:
+                at = row + _first_finer(column, field.type)
+                raise BadInputError(
+                    f"column `{field.name}`: a time is finer than a microsecond",
+                    file=file,
+                    row=at + 1,
+                    hint="cut it before: times are kept to the microsecond at most",
+                ) from None
+        yield pa.RecordBatch.from_arrays(columns, schema=target)
+        row += batch.num_rows
+
+
+def _first_finer(column: pa.Array, target: pa.DataType) -> int:
+    """The first place in a column that does not fit. Called only after a cast has failed."""
+    import pyarrow as pa
+
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            # taken, not sliced: a cast of a slice looks at all items of a list
+            column.take(pa.array(range(low, middle))).cast(target)
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low
+
+
+INPUT_FORMATS: dict[str, type[ReadStep]] = {
+    "csv": ReadStepCsv,
+    "json": ReadStepJson,
+    "ndjson": ReadStepNdJson,
+    "geojson": ReadStepGeoJson,
+    "ndgeojson": ReadStepNdGeoJson,
+    "shapefile": ReadStepEsriShapefile,
+    "parquet": ReadStepParquet,
+}
+"""Names of `--input-format` and the read steps they stand for."""
+
+HEADER_CHARACTERS = 2_000
+"""The names of columns that a message lists [characters]."""
+
+_EXTENSIONS = {
+    ".csv": "csv",
+    ".json": "json",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".geojson": "geojson",
+    ".ndgeojson": "ndgeojson",
+    ".shp.zip": "shapefile",
+    ".shp": "shapefile",  # on its own it is no input: the reader says what to do
+    ".parquet": "parquet",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedInput:
+    """An input that is ready to be merged; `frame` is None for an empty file without a declared schema."""
+
+    frame: InputFrame | None
+    notes: tuple[str, ...] = ()
+    """What the reader decided and the user should know."""
+    malformed: Callable[[], BadInputError | None] | None = None
+    """Finds a record with the wrong number of fields, after a failure."""
+    rows: int | None = None
+    """About how many, where that is known before they are read; for progress alone."""
+
+
+def declared_schema(read: ReadStep) -> ds.DataSchema | None:
+    """The schema that a read step declares, as DDL or in the ODF form.
+
+    Raises:
+        SchemaError: both forms, or malformed DDL.
+    """
+    if read.ddl_schema is not None and read.schema is not None:
+        raise SchemaError("read: give a DDL schema or an ODF schema, not both")
+    if read.schema is not None:
+        return read.schema
+    if read.ddl_schema is None:
+        return None
+    try:
+        return parse_ddl(read.ddl_schema)
+    except SchemaError as error:
+        raise SchemaError(f"read.schema: {error}", hint=error.hint) from None
+
+
+def extension_of(path: Path) -> str | None:
+    """The end of a file's name that says its format, None where none does."""
+    return next((e for e in _EXTENSIONS if path.name.lower().endswith(e)), None)
+
+
+def read_step_for(path: Path, input_format: str | None, declared: ReadStep | None) -> ReadStep:
+    """The read step to use: the declared one, or another format with the declared schema.
+
+    Raises:
+        UsageError: the format is unknown, or cannot be told from the file's name.
+    """
+    if input_format is None and declared is not None:
+        return declared
+    name = input_format or _EXTENSIONS.get(extension_of(path) or "")
+    if name is None or name not in INPUT_FORMATS:
+        raise UsageError(
+            f"{path}: the format of this file is not known",
+            hint=f"say which it is: --input-format {'|'.join(INPUT_FORMATS)}",
+        )
+    cls = INPUT_FORMATS[name]
+    if declared is not None and isinstance(declared, cls):
+        return declared
+    if declared is None:
+        return ReadStepCsv(header=True, infer_schema=True) if cls is ReadStepCsv else cls()
+    return cls(ddl_schema=declared.ddl_schema, schema=declared.schema)
+
+
+def open_input(
+    session: Callable[[], SparkSession],
+    path: Path,
+    read: ReadStep,
+    *,
+    scratch: Path,
+    progress: Callable[[int], None] | None = None,
+    resources: contextlib.ExitStack | None = None,
+) -> OpenedInput:
+    """Check a file and plan how Spark reads it; the session is started only after the checks.
+
+    What workers read is in `scratch`, or in the store of the workspace until `resources` are closed.
+
+    Raises:
+        BadInputError: the file breaks the declared form.
+    """
+    if not path.is_file():
+        raise BadInputError("no such file", file=str(path))
+    schema = declared_schema(read)
+    if schema is not None:
+        check_columns(schema.names, str(path))
+    workers = Handover(session, scratch, resources or contextlib.ExitStack())
+    match read:
+        case ReadStepCsv():
+            return _open_csv(workers, path, read, schema, scratch, progress)
+        case ReadStepNdJson() | ReadStepNdGeoJson():
+            return _open_lines(workers, path, read, schema, scratch, progress)
+        case ReadStepParquet():
+            from odfchain.spark.input_frames import bad_parquet, read_parquet
+
+            if path.stat().st_size == 0:
+                return _empty(session, path, schema)
+            _check_parquet(path)
+            from odfchain.slices.reader import open_parquet
+
+            readable, notes = in_microseconds(path, scratch)
+            with open_parquet(path) as stored:
+                rows = stored.metadata.num_rows
+            given, file = workers.give(readable), str(path)
+            return OpenedInput(
+                read_parquet(session(), given, schema, file),
+                notes,
+                malformed=lambda: bad_parquet(session(), given, schema, file),
+                rows=rows,
+            )
+        case _:
+            return _open_document(workers, path, read, schema, scratch)
+
+
+def _check_parquet(path: Path) -> None:
+    with path.open("rb") as stream:
+        if stream.read(4) != b"PAR1":
+            raise BadInputError("not a Parquet file", file=str(path))
+
+
+def _empty(session: Callable[[], SparkSession], path: Path, schema: ds.DataSchema | None) -> OpenedInput:
+    """An empty file: no rows where the columns are known, nothing at all where they are not."""
+    from odfchain.spark.input_frames import empty_input
+
+    return OpenedInput(empty_input(session(), schema, str(path)) if schema is not None else None)
+
+
+# --- CSV -------------------------------------------------------------------------------------------
+
+
+def _one_character(value: str | None, default: str, what: str, *, may_be_empty: bool) -> str:
+    if value is None:
+        return default
+    if (value == "" and may_be_empty) or len(value) == 1:
+        return value
+    allowed = "a single character" + (" or empty" if may_be_empty else "")
+    raise SchemaError(f"read.{what}: must be {allowed}, not {value!r}")
+
+
+def _open_csv(
+    workers: Handover,
+    path: Path,
+    read: ReadStepCsv,
+    schema: ds.DataSchema | None,
+    scratch: Path,
+    progress: Callable[[int], None] | None,
+) -> OpenedInput:
+    dialect = dialect_of(read)
+    traits = scan_text(path, encoding=dialect.encoding, csv=dialect, progress=progress)
+    if traits.size == 0:
+        return _empty(workers.session, path, schema)
+    file = str(path)
+    header = header_of(path, dialect, file)
+    plain, plain_dialect, multiline = path, dialect, traits.multiline
+    if traits.irregular:
+        plain, plain_dialect = scratch / f"rewritten-{uuid.uuid4().hex}", CsvDialect()
+        multiline = rewrite_csv(path, plain, dialect, file)
+    from odfchain.spark.input_frames import CsvOptions, infer_csv, read_csv
+
+    options = CsvOptions(
+        header=bool(read.header),
+        separator=plain_dialect.separator,
+        quote=plain_dialect.quote,
+        null_value=read.null_value or "",
+        multiline=multiline,
+    )
+    columns, notes = _csv_columns(path, header, schema, has_header=options.header)
+    check_columns(columns, file)
+
+    def malformed() -> BadInputError | None:
+        return first_misfit(path, dialect, columns, header=options.header, file=file)
+
+    given = workers.give(plain)
+    if schema is None and read.infer_schema:
+        try:
+            schema = infer_csv(workers.session(), given, columns, options)
+        except Exception as error:
+            raise malformed() or explain(error, file=file) from error
+    elif schema is None:
+        text = ds.optional(ds.DataTypeString())
+        schema = ds.DataSchema(fields=tuple(ds.DataField(name=name, type=text) for name in columns))
+    rules = dataclasses.replace(_text_rules(read), plain=traits.plain)
+    frame = read_csv(workers.session(), given, columns, schema, options, rules, file)
+    return OpenedInput(
+        dataclasses.replace(frame, short=not (traits.long_lines or options.multiline)),
+        tuple(notes),
+        malformed,
+        None if traits.multiline or traits.lines is None else traits.lines - options.header,
+    )
+
+
+def dialect_of(read: ReadStepCsv) -> CsvDialect:
+    """The characters of a read step.
+
+    Raises:
+        SchemaError: one that cannot be read with.
+    """
+    given = {
+        "separator": _one_character(read.separator, ",", "separator", may_be_empty=False),
+        "quote": _one_character(read.quote, '"', "quote", may_be_empty=True),
+        "escape": _one_character(read.escape, "\\", "escape", may_be_empty=True),
+    }
+    for name, character in given.items():
+        if character in ("\r", "\n", "\0"):
+            raise SchemaError(f"read.{name}: must not be a line break or NUL, but is {character!r}")
+    for name in ("quote", "escape"):
+        if given[name] == given["separator"]:
+            raise SchemaError(f"read.{name}: {given[name]!r} is the separator already")
+    escape = "" if given["escape"] == given["quote"] or not given["quote"] else given["escape"]
+    return CsvDialect(given["separator"], given["quote"], escape, codec_name(read.encoding))
+
+
+def _csv_columns(
+    path: Path, header: list[str], schema: ds.DataSchema | None, *, has_header: bool
+) -> tuple[list[str], list[str]]:
+    """(column names in the order of the file, notes).
+
+    Raises:
+        BadInputError: the header does not fit the schema.
+    """
+    if not has_header:
+        if schema is None:
+            return [f"column_{i}" for i in range(1, len(header) + 1)], []
+        return list(schema.names), []
+    if len(set(header)) != len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise BadInputError(f"the header names column {twice!r} twice", file=str(path))
+    if schema is None or header == list(schema.names):
+        return header, []
+    return _match_header(path, header, list(schema.names))
+
+
+def _match_header(path: Path, header: list[str], names: list[str]) -> tuple[list[str], list[str]]:
+    """A header that differs from the schema: reordered, renamed in place, or wrong (RFC-010)."""
+    if sorted(header) == sorted(names):
+        return header, [f"columns are in another order than the schema; matched by name: {_listed(header)}"]
+    missing = [n for n in names if n not in header]
+    extra = [n for n in header if n not in names]
+    if len(header) == len(names) and all(
+        h == n or h not in names for h, n in zip(header, names, strict=True)
+    ):
+        renamed = [f"{h!r} as {n!r}" for h, n in zip(header, names, strict=True) if h != n]
+        return names, [f"header names differ from the schema; read by position: {_listed(renamed)}"]
+    parts = []
+    if missing:
+        parts.append(f"missing {_listed(map(repr, missing))}")
+    if extra:
+        parts.append(f"unexpected {_listed(map(repr, extra))}")
+    raise BadInputError(
+        f"the header does not fit the schema: {'; '.join(parts)} "
+        f"(header: {_listed(header)}; schema: {_listed(names)})",
+        file=str(path),
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return printable(", ".join(names), HEADER_CHARACTERS)
+
+
+def _text_rules(read: ReadStepCsv | ReadStepNdJson | ReadStepJson) -> TextRules:
+    return TextRules(
+        date_format=_format(read.date_format, "dateFormat"),
+        timestamp_format=_format(read.timestamp_format, "timestampFormat"),
+        integer_timestamps=not isinstance(read, ReadStepCsv),
+    )
+
+
+def _format(declared: str | None, what: str) -> str:
+    if declared is None:
+        return RFC3339
+    try:
+        return java_format(declared)
+    except SchemaError as error:
+        raise SchemaError(f"read.{what}: {error.message}", hint=error.hint) from None
+
+
+# --- JSON and GeoJSON by lines ---------------------------------------------------------------------
+
+
+def _open_lines(
+    workers: Handover,
+    path: Path,
+    read: ReadStepNdJson | ReadStepNdGeoJson,
+    schema: ds.DataSchema | None,
+    scratch: Path,
+    progress: Callable[[int], None] | None,
+) -> OpenedInput:
+    encoding = codec_name(read.encoding) if isinstance(read, ReadStepNdJson) else "utf-8"
+    traits = scan_text(path, encoding=encoding, progress=progress)
+    if traits.size == 0:
+        return _empty(workers.session, path, schema)
+    from odfchain.spark.documents import LineFile
+    from odfchain.spark.json_values import FeatureLine, ObjectLine
+
+    plain = path
+    if encoding not in ("utf-8", "ascii"):
+        plain = scratch / f"transcoded-{uuid.uuid4().hex}"
+        transcode(path, plain, encoding)
+    form = ObjectLine() if isinstance(read, ReadStepNdJson) else FeatureLine()
+    opened = _open_records(workers, path, read, schema, LineFile(plain, form), plain)
+    return dataclasses.replace(opened, rows=traits.lines)
+
+
+# --- documents that Spark cannot read --------------------------------------------------------------
+
+
+def _open_document(
+    workers: Handover,
+    path: Path,
+    read: ReadStepJson | ReadStepGeoJson | ReadStepEsriShapefile,
+    schema: ds.DataSchema | None,
+    scratch: Path,
+) -> OpenedInput:
+    if path.stat().st_size == 0:
+        return _empty(workers.session, path, schema)
+    source, notes = record_source(path, read, schema, scratch)
+    from odfchain.spark.json_pieces import Document, split
+
+    if isinstance(source, Document):
+        source = split(source)
+    opened = _open_records(workers, path, read, schema, source, path)
+    return dataclasses.replace(opened, notes=notes)
+
+
+def _open_records(
+    workers: Handover,
+    path: Path,
+    read: ReadStepJson | ReadStepNdJson | ReadStepGeoJson | ReadStepNdGeoJson | ReadStepEsriShapefile,
+    schema: ds.DataSchema | None,
+    source: RecordSource | LineFile,
+    plain: Path,
+) -> OpenedInput:
+    from odfchain.spark.documents import LineFile, bad_record, infer_records, read_records
+    from odfchain.spark.json_pieces import SplitDocument
+
+    file, session = str(path), workers.session
+    given = workers.give(plain, for_spark=isinstance(source, LineFile))
+    if schema is None:
+        schema = infer_records(session(), source, given, file)
+    if schema is None:
+        return OpenedInput(None)
+    columns = schema
+    rules = TextRules(integer_timestamps=True)
+    if isinstance(read, ReadStepJson | ReadStepNdJson):
+        rules = _text_rules(read)
+    if isinstance(source, SplitDocument):
+        rules = dataclasses.replace(rules, plain=source.plain)
+    return OpenedInput(
+        read_records(session(), source, given, columns, rules, file),
+        malformed=lambda: bad_record(session(), source, given, columns.fields, file),
+    )
+
+
+def record_source(
+    path: Path,
+    read: ReadStepJson | ReadStepGeoJson | ReadStepEsriShapefile,
+    schema: ds.DataSchema | None,
+    scratch: Path,
+) -> tuple[RecordSource, tuple[str, ...]]:
+    """How a worker finds the records in the file, and notes."""
+    real = str(path.resolve())
+    match read:
+        case ReadStepJson():
+            from odfchain.spark.json_values import JsonArray
+
+            return JsonArray(real, codec_name(read.encoding), read.sub_path or ""), ()
+        case ReadStepGeoJson():
+            from odfchain.spark.json_values import FeatureCollection
+
+            return FeatureCollection(real), ()
+        case ReadStepEsriShapefile():
+            from odfchain.spark.shapefile import find_layer
+
+            layer, notes = find_layer(path, read.sub_path, scratch)
+            return dataclasses.replace(layer, columns=() if schema is None else schema.names), notes

@@ -1,1 +1,0 @@
-"""Where data comes from: graphs of datasets, histories of transforms, origins of single records."""

@@ -1,1 +1,0 @@
-"""Values of the specification as frozen dataclasses: events, schemas, times, formats."""

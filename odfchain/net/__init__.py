@@ -1,1 +1,0 @@
-"""The HTTP stack: where a request may go, what a header says, connections, tries."""

@@ -1,0 +1,649 @@
+"""The raw Arrow schema of a 0.34.1 `SetDataSchema`: a bare FlatBuffers `Schema` table.
+
+Written in the order in which the Rust Arrow library writes it, because the bytes are part of a hashed block
+and must be the same as another node's; read through the bounds-checked reader. Encodings that do not change
+the meaning of values (large, view, dictionary) are dropped on reading: two schemas that differ only in them
+are the same schema. Source: specification "SetDataSchema"; facts in `flatbuffers_blocks.json`
+(`raw_arrow_schema`) and the Arrow columnar format.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, cast
+
+from odfchain.errors import CodecError, DecodeError, SchemaError
+from odfchain.odf import schema as ds
+from odfchain.odf.enums import TimeUnit
+from odfchain.odf.events import SetDataSchema
+from odfchain.odf.flatbuffers import SCALARS, FieldKind, FlatBuffer, FlatBufferBuilder, TableView, load_fbs
+from odfchain.odf.schema import stored
+
+EXTENSION_NAME = "ARROW:extension:name"
+"""Key of a field's metadata that names the extension type of the column (Arrow, "Extension types")."""
+
+UUID_EXTENSION = "arrow.uuid"
+"""Arrow's canonical extension type for UUIDs."""
+
+DATE_UNIT = "arrow.apache.org/dateUnit"
+"""Attribute of a date column that Arrow declares as date64 (milliseconds) and not as date32 (days)."""
+
+_ARROW_UNITS = (TimeUnit.SECOND, TimeUnit.MILLISECOND, TimeUnit.MICROSECOND, TimeUnit.NANOSECOND)
+_MILLISECONDS = ds.ExtraAttributes({DATE_UNIT: "Millisecond"})
+_SIXTEEN_BYTES = ds.DataTypeBinary(fixed_length=16)
+_INTS: dict[Callable[[], ds.DataType], tuple[bool, int]] = {
+    ds.DataTypeInt8: (True, 8),
+    ds.DataTypeInt16: (True, 16),
+    ds.DataTypeInt32: (True, 32),
+    ds.DataTypeInt64: (True, 64),
+    ds.DataTypeUInt8: (False, 8),
+    ds.DataTypeUInt16: (False, 16),
+    ds.DataTypeUInt32: (False, 32),
+    ds.DataTypeUInt64: (False, 64),
+}
+_INT_TYPES: dict[tuple[bool, int], ds.DataType] = {key: make() for make, key in _INTS.items()}
+_FLOATS: tuple[ds.DataType, ...] = (ds.DataTypeFloat16(), ds.DataTypeFloat32(), ds.DataTypeFloat64())
+
+
+@lru_cache
+def _type_numbers() -> dict[str, int]:
+    return {name: number for number, name in enumerate(load_fbs("arrow.fbs").unions["Type"], start=1)}
+
+
+@lru_cache
+def _slots(table: str) -> dict[str, tuple[int, str, int]]:
+    """Field name to (slot, struct code of an inline value or "", default)."""
+    schema = load_fbs("arrow.fbs")
+    result = {}
+    for f in schema.tables[table].fields:
+        code = ""
+        if f.kind is FieldKind.SCALAR:
+            code = SCALARS[f.type_name]
+        elif f.kind is FieldKind.ENUM:
+            code = schema.enums[f.type_name].code
+        result[f.name] = (f.slot, code, f.default)
+    return result
+
+
+# --- writing ---------------------------------------------------------------------------------------
+
+
+def encode_raw_arrow(schema: ds.DataSchema) -> bytes:
+    """The raw Arrow schema of `schema`, byte for byte as the Rust Arrow library writes it.
+
+    Of the attributes only those are written that Arrow knows: dates in milliseconds, and UUIDs as Arrow's
+    canonical extension type.
+
+    Raises:
+        SchemaError: a type that Arrow's schema cannot hold.
+    """
+    builder = FlatBufferBuilder()
+    try:
+        fields = [_build_field(builder, f) for f in schema.fields]
+        vector = builder.offset_vector(fields)
+        root = _table(builder, "Schema", fields=_Offset(vector))
+        return builder.finish(root)
+    except struct.error as error:
+        raise SchemaError(f"the schema cannot be written as Arrow: {error}") from error
+
+
+class _Offset(int):
+    """An offset, to tell it from an inline number."""
+
+
+def _table(builder: FlatBufferBuilder, table: str, **fields: int | bool | None) -> int:
+    """Push a table's fields in the order given; None and inline defaults are left out."""
+    slots_of = _slots(table)
+    start = builder.size
+    slots = [0] * (max((slot for slot, _, _ in slots_of.values()), default=-1) + 1)
+    for name, value in fields.items():
+        slot, code, default = slots_of[name.removesuffix("_type") if name == "type_type" else name]
+        if name == "type_type":
+            slot, code, default = slot - 1, "B", 0
+        if value is None or (not isinstance(value, _Offset) and value == default):
+            continue
+        if isinstance(value, _Offset):
+            builder.push_offset(value)
+        else:
+            data = struct.pack("<" + code, value)
+            builder.push(data, len(data))
+        slots[slot] = builder.size
+    return builder.end_table(start, slots)
+
+
+def _build_field(builder: FlatBufferBuilder, f: ds.DataField) -> int:
+    metadata = _Offset(_build_uuid_metadata(builder)) if ds.is_uuid(f.value_type, f.extra) else None
+    name = builder.string(f.name)
+    type_name, type_offset, children = _build_type(builder, f.value_type, f.extra)
+    return _table(
+        builder,
+        "Field",
+        name=_Offset(name),
+        type_type=_type_numbers()[type_name],
+        nullable=f.optional,
+        children=_Offset(children),
+        type=_Offset(type_offset),
+        custom_metadata=metadata,
+    )
+
+
+def _build_uuid_metadata(builder: FlatBufferBuilder) -> int:
+    key, value = builder.string(EXTENSION_NAME), builder.string(UUID_EXTENSION)
+    return builder.offset_vector([_table(builder, "KeyValue", key=_Offset(key), value=_Offset(value))])
+
+
+def _build_type(
+    builder: FlatBufferBuilder, data_type: ds.DataType, extra: ds.ExtraAttributes | None = None
+) -> tuple[str, int, int]:
+    """(name of the union member, offset of its table, offset of the children vector)."""
+
+    def plain(name: str, **fields: int | bool | None) -> tuple[str, int, int]:
+        offset = _table(builder, name, **fields)
+        return name, offset, builder.offset_vector([])
+
+    def children_first(name: str, **fields: int | bool | None) -> tuple[str, int, int]:
+        children = builder.offset_vector([])
+        return name, _table(builder, name, **fields), children
+
+    def nested(name: str, members: list[ds.DataField], **fields: int | bool | None) -> tuple[str, int, int]:
+        built = [_build_field(builder, member) for member in members]
+        offset = _table(builder, name, **fields)
+        return name, offset, builder.offset_vector(built)
+
+    def unit_of(unit: TimeUnit | None) -> int:
+        return _ARROW_UNITS.index(unit or TimeUnit.MILLISECOND)
+
+    match data_type:
+        case ds.DataTypeNull():
+            return plain("Null")
+        case ds.DataTypeBool():
+            return plain("Bool")
+        case ds.DataTypeString():
+            return plain("Utf8")
+        case ds.DataTypeBinary(fixed_length=None):
+            return plain("Binary")
+        case ds.DataTypeBinary(fixed_length=length):
+            return plain("FixedSizeBinary", byteWidth=length)
+        case ds.DataTypeDate():
+            is_ms = extra is not None and extra.entries.get(DATE_UNIT) == "Millisecond"
+            return plain("Date", unit=1 if is_ms else 0)
+        case ds.DataTypeDecimal(precision=precision, scale=scale):
+            return plain(
+                "Decimal", precision=precision, scale=scale, bitWidth=128 if precision <= 38 else 256
+            )
+        case ds.DataTypeTime(unit=unit):
+            number = unit_of(unit)
+            return plain("Time", bitWidth=32 if number < 2 else 64, unit=number)
+        case ds.DataTypeDuration(unit=unit):
+            return plain("Duration", unit=unit_of(unit))
+        case ds.DataTypeTimestamp(unit=unit, timezone=zone):
+            name = "UTC" if zone is None else zone
+            text = _Offset(builder.string(name))
+            return plain("Timestamp", unit=unit_of(unit), timezone=text if name else None)
+        case ds.DataTypeList(item_type=item, fixed_length=None):
+            return nested("List", [ds.DataField(name="item", type=item)])
+        case ds.DataTypeList(item_type=item, fixed_length=length):
+            return nested("FixedSizeList", [ds.DataField(name="item", type=item)], listSize=length)
+        case ds.DataTypeStruct(fields=fields):
+            return nested("Struct_", list(fields))
+        case ds.DataTypeMap(key_type=key, value_type=value, keys_sorted=keys_sorted):
+            entries = ds.DataTypeStruct(
+                fields=(ds.DataField(name="key", type=key), ds.DataField(name="value", type=value))
+            )
+            return nested("Map", [ds.DataField(name="entries", type=entries)], keysSorted=bool(keys_sorted))
+        case ds.DataTypeFloat16() | ds.DataTypeFloat32() | ds.DataTypeFloat64():
+            return children_first("FloatingPoint", precision=_FLOATS.index(data_type))
+    if type(data_type) in _INTS:
+        signed, width = _INTS[type(data_type)]
+        return children_first("Int", is_signed=signed, bitWidth=width)
+    raise SchemaError(f"type {data_type.KIND} has no Arrow form here")
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+def decode_raw_arrow(data: bytes) -> ds.DataSchema:
+    """The schema that a raw Arrow schema stands for."""
+    buffer = FlatBuffer(data)
+    root = buffer.table(buffer.root_position(), 0)
+    return ds.DataSchema(fields=tuple(_read_children(buffer, root, "Schema", "fields", 0)))
+
+
+def _read_children(
+    buffer: FlatBuffer, view: TableView, table: str, name: str, depth: int
+) -> list[ds.DataField]:
+    pos = view.field(_slots(table)[name][0], 4)
+    if not pos:
+        return []
+    start, count = buffer.vector_at(pos, 4)
+    return [_read_field(buffer, buffer.follow(start + 4 * i), depth + 1) for i in range(count)]
+
+
+class _TypeTable:
+    """Inline values of one type table by name."""
+
+    def __init__(self, buffer: FlatBuffer, view: TableView, table: str) -> None:
+        self._buffer, self._view, self._table = buffer, view, table
+
+    def __getitem__(self, name: str) -> int:
+        slot, code, default = _slots(self._table)[name]
+        pos = self._view.field(slot, struct.calcsize(code))
+        return int(struct.unpack_from("<" + code, self._buffer.data, pos)[0]) if pos else default
+
+    def text(self, name: str) -> str:
+        pos = self._view.field(_slots(self._table)[name][0], 4)
+        return self._buffer.string_at(pos) if pos else ""
+
+
+def _read_field(buffer: FlatBuffer, pos: int, depth: int) -> ds.DataField:
+    view = buffer.table(pos, depth)
+    slots = _slots("Field")
+    name_at, nullable_at = view.field(slots["name"][0], 4), view.field(slots["nullable"][0], 1)
+    type_slot = slots["type"][0]
+    kind_at, type_at = view.field(type_slot - 1, 1), view.field(type_slot, 4)
+    number = buffer.data[kind_at] if kind_at else 0
+    kinds = load_fbs("arrow.fbs").unions["Type"]
+    if not 1 <= number <= len(kinds) or not type_at:
+        raise DecodeError(f"Arrow type {number} is not known")
+    kind = kinds[number - 1]
+    params = _TypeTable(buffer, buffer.table(buffer.follow(type_at), depth + 1), kind)
+    children = _read_children(buffer, view, "Field", "children", depth)
+    data_type = _read_type(kind, params, children)
+    extra = None
+    if kind == "Date" and params["unit"] == 1:
+        extra = _MILLISECONDS
+    elif data_type == _SIXTEEN_BYTES and _extension_name(buffer, view, depth) == UUID_EXTENSION:
+        extra = ds.UUID
+    return ds.DataField(
+        name=buffer.string_at(name_at) if name_at else "",
+        type=ds.optional(data_type) if nullable_at and buffer.data[nullable_at] else data_type,
+        extra=extra,
+    )
+
+
+def _extension_name(buffer: FlatBuffer, field: TableView, depth: int) -> str | None:
+    """The extension type that the metadata of a field names, if any."""
+    pos = field.field(_slots("Field")["custom_metadata"][0], 4)
+    if not pos:
+        return None
+    slots = _slots("KeyValue")
+    start, count = buffer.vector_at(pos, 4)
+    for index in range(count):
+        pair = buffer.table(buffer.follow(start + 4 * index), depth + 1)
+        key, value = pair.field(slots["key"][0], 4), pair.field(slots["value"][0], 4)
+        if key and value and buffer.string_at(key) == EXTENSION_NAME:
+            return buffer.string_at(value)
+    return None
+
+
+def _unit(number: int) -> TimeUnit:
+    if not 0 <= number < len(_ARROW_UNITS):
+        raise DecodeError(f"Arrow time unit {number} is not known")
+    return _ARROW_UNITS[number]
+
+
+def _only(children: list[ds.DataField], kind: str) -> ds.DataField:
+    if len(children) != 1:
+        raise DecodeError(f"an Arrow {kind} has {len(children)} children (must be 1)")
+    return children[0]
+
+
+def _read_int(p: _TypeTable) -> ds.DataType:
+    found = _INT_TYPES.get((bool(p["is_signed"]), p["bitWidth"]))
+    if found is None:
+        raise DecodeError(f"an Arrow integer of {p['bitWidth']} bits")
+    return found
+
+
+def _read_float(p: _TypeTable) -> ds.DataType:
+    if not 0 <= p["precision"] < len(_FLOATS):
+        raise DecodeError(f"Arrow floating-point precision {p['precision']} is not known")
+    return _FLOATS[p["precision"]]
+
+
+def _read_timestamp(p: _TypeTable) -> ds.DataType:
+    zone = p.text("timezone")
+    return ds.DataTypeTimestamp(unit=_unit(p["unit"]), timezone=zone)
+
+
+def _read_map(p: _TypeTable, children: list[ds.DataField]) -> ds.DataType:
+    entries = _only(children, "Map").value_type
+    if not isinstance(entries, ds.DataTypeStruct) or len(entries.fields) != 2:
+        raise DecodeError("the entries of an Arrow Map are not a struct of two fields")
+    key, value = entries.fields
+    return ds.DataTypeMap(key_type=key.type, value_type=value.type, keys_sorted=bool(p["keysSorted"]))
+
+
+def _non_negative(number: int, what: str) -> int:
+    if number < 0:
+        raise DecodeError(f"an Arrow {what} of {number}")
+    return number
+
+
+_READERS: dict[str, Callable[[_TypeTable, list[ds.DataField]], ds.DataType]] = {
+    "Null": lambda _p, _c: ds.DataTypeNull(),
+    "Int": lambda p, _c: _read_int(p),
+    "FloatingPoint": lambda p, _c: _read_float(p),
+    "Binary": lambda _p, _c: ds.DataTypeBinary(),
+    "LargeBinary": lambda _p, _c: ds.DataTypeBinary(),
+    "BinaryView": lambda _p, _c: ds.DataTypeBinary(),
+    "FixedSizeBinary": lambda p, _c: ds.DataTypeBinary(
+        fixed_length=_non_negative(p["byteWidth"], "byteWidth")
+    ),
+    "Utf8": lambda _p, _c: ds.DataTypeString(),
+    "LargeUtf8": lambda _p, _c: ds.DataTypeString(),
+    "Utf8View": lambda _p, _c: ds.DataTypeString(),
+    "Bool": lambda _p, _c: ds.DataTypeBool(),
+    "Decimal": lambda p, _c: ds.DataTypeDecimal(
+        precision=_non_negative(p["precision"], "precision"), scale=p["scale"]
+    ),
+    "Date": lambda _p, _c: ds.DataTypeDate(),
+    "Time": lambda p, _c: ds.DataTypeTime(unit=_unit(p["unit"])),
+    "Timestamp": lambda p, _c: _read_timestamp(p),
+    "Duration": lambda p, _c: ds.DataTypeDuration(unit=_unit(p["unit"])),
+    "List": lambda _p, c: ds.DataTypeList(item_type=_only(c, "List").type),
+    "LargeList": lambda _p, c: ds.DataTypeList(item_type=_only(c, "LargeList").type),
+    "ListView": lambda _p, c: ds.DataTypeList(item_type=_only(c, "ListView").type),
+    "LargeListView": lambda _p, c: ds.DataTypeList(item_type=_only(c, "LargeListView").type),
+    "FixedSizeList": lambda p, c: ds.DataTypeList(
+        item_type=_only(c, "FixedSizeList").type, fixed_length=_non_negative(p["listSize"], "listSize")
+    ),
+    "Struct_": lambda _p, c: ds.DataTypeStruct(fields=tuple(c)),
+    "Map": _read_map,
+}
+
+
+def _read_type(kind: str, params: _TypeTable, children: list[ds.DataField]) -> ds.DataType:
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise DecodeError(f"Arrow type {kind} has no counterpart in ODF")
+    return reader(params, children)
+
+
+def schema_event(schema: ds.DataSchema, *, odf_form: bool) -> SetDataSchema:
+    """The event that declares a schema, in the ODF form or as raw Arrow: as the dataset has it already."""
+    return (
+        SetDataSchema(schema=schema) if odf_form else SetDataSchema(raw_arrow_schema=encode_raw_arrow(schema))
+    )
+
+
+def schema_of_event(raw_arrow_schema: bytes | None, schema: ds.DataSchema | None) -> ds.DataSchema:
+    """The schema that a `SetDataSchema` event declares, whichever form it carries.
+
+    Raises:
+        DecodeError: neither form is present, or the raw form is malformed.
+    """
+    if schema is not None:
+        return schema
+    if raw_arrow_schema is None:
+        raise DecodeError("SetDataSchema carries no schema")
+    try:
+        return decode_raw_arrow(raw_arrow_schema)
+    except CodecError as error:
+        raise DecodeError(f"SetDataSchema: {error}") from None
+
+
+# UUID columns of Parquet: annotated in the file, 16 bytes with a mark in memory.
+#
+# Arrow reads and writes Parquet's annotation as an extension type. Nothing compares, casts or hashes that,
+# so a
+# column has it only on its way into a file. pyarrow is loaded on use.
+
+UUID_MARK = {b"odfchain:type": b"uuid"}
+"""Metadata of a `pyarrow.Field` of 16 bytes that is a UUID; with Arrow's own key it would be another type."""
+
+
+def is_uuid(f: Any) -> bool:
+    """Whether a `pyarrow.Field` is a UUID, in either form."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    marked = f.metadata is not None and UUID_MARK.items() <= f.metadata.items()
+    return isinstance(f.type, pa.UuidType) or (marked and f.type == pa.binary(16))
+
+
+def with_extensions(schema: Any) -> Any:
+    """The `pyarrow.Schema` with Arrow's extension type for UUIDs, which is what Parquet annotates."""
+    return mapped(schema, _with_extension)
+
+
+def without_extensions(schema: Any) -> Any:
+    """The `pyarrow.Schema` in which UUIDs are 16 bytes, and marked; other extensions are their storage."""
+    return mapped(schema, _without_extension)
+
+
+def _with_extension(f: Any) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
+
+    return f.with_type(pa.uuid()) if is_uuid(f) else f
+
+
+def _without_extension(f: Any) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
+
+    if not isinstance(f.type, pa.BaseExtensionType):
+        return f
+    mark = UUID_MARK if isinstance(f.type, pa.UuidType) else {}
+    return f.with_type(f.type.storage_type).with_metadata({**(f.metadata or {}), **mark})
+
+
+def castable(kind: Any) -> Any:
+    """The `pyarrow.DataType` that numbers of 64 bits can be cast to, and structs that are null themselves.
+
+    Arrow makes no time of day of 32 bits of them, and no struct whose required member is null under a null.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import types as t  # noqa: PLC0415
+
+    def change(f: Any) -> Any:
+        return pa.field(f.name, pa.int32() if t.is_time32(f.type) else f.type)
+
+    return mapped(pa.schema([("", kind)]), change).field(0).type
+
+
+def mapped(schema: Any, change: Callable[[Any], Any]) -> Any:
+    """The `pyarrow.Schema` whose columns, members of structs and items of lists and maps are changed."""
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import types as t  # noqa: PLC0415
+
+    def of(f: Any) -> Any:
+        if t.is_struct(f.type):
+            f = f.with_type(pa.struct([of(f.type.field(i)) for i in range(f.type.num_fields)]))
+        elif t.is_list(f.type):
+            f = f.with_type(pa.list_(of(f.type.value_field)))
+        elif t.is_large_list(f.type):
+            f = f.with_type(pa.large_list(of(f.type.value_field)))
+        elif t.is_fixed_size_list(f.type):
+            f = f.with_type(pa.list_(of(f.type.value_field), f.type.list_size))
+        elif t.is_map(f.type):
+            kind = pa.map_(
+                of(f.type.key_field).with_nullable(False),
+                of(f.type.item_field),
+                keys_sorted=f.type.keys_sorted,
+            )
+            f = f.with_type(kind)
+        return change(f)
+
+    return pa.schema([of(f) for f in schema], metadata=schema.metadata)
+
+
+# `DataSchema` and pyarrow schemas, both ways. pyarrow is loaded on use.
+#
+# In Arrow, dataset columns are plain (not large, not view), timestamps as declared, and a required column
+# is
+# a non-nullable field. A UUID column is its 16 bytes, and its field says so in its metadata: Arrow's
+# extension
+# type is for Parquet only (`odfchain.odf.arrow_schema`).
+
+_UNITS = {
+    TimeUnit.SECOND: "s",
+    TimeUnit.MILLISECOND: "ms",
+    TimeUnit.MICROSECOND: "us",
+    TimeUnit.NANOSECOND: "ns",
+}
+_FROM_UNITS = {text: unit for unit, text in _UNITS.items()}
+_SIMPLE = {
+    ds.DataTypeNull: "null",
+    ds.DataTypeBool: "bool_",
+    ds.DataTypeInt8: "int8",
+    ds.DataTypeInt16: "int16",
+    ds.DataTypeInt32: "int32",
+    ds.DataTypeInt64: "int64",
+    ds.DataTypeUInt8: "uint8",
+    ds.DataTypeUInt16: "uint16",
+    ds.DataTypeUInt32: "uint32",
+    ds.DataTypeUInt64: "uint64",
+    ds.DataTypeFloat16: "float16",
+    ds.DataTypeFloat32: "float32",
+    ds.DataTypeFloat64: "float64",
+    ds.DataTypeString: "string",
+}
+
+
+def to_arrow(schema: ds.DataSchema) -> Any:
+    """The `pyarrow.Schema` of a data schema."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    return pa.schema([_to_field(f) for f in schema.fields])
+
+
+def slice_schema(schema: ds.DataSchema) -> Any:
+    """The `pyarrow.Schema` as which the Parquet file of a slice gives these columns back."""
+    return mapped(to_arrow(schema), _as_stored)
+
+
+def nullable(schema: Any) -> Any:
+    """The `pyarrow.Schema` in which everything may be null, members of structs and items of lists, too."""
+    return mapped(schema, lambda f: f.with_nullable(True))
+
+
+def _as_stored(f: Any) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import types as t  # noqa: PLC0415
+
+    # members and items were seen to before, and know more than their types
+    plain = t.is_date(f.type) or t.is_time(f.type) or t.is_timestamp(f.type)
+    kind = to_arrow_type(stored(from_arrow_type(f.type))) if plain else f.type
+    return f.with_type(pa.list_(kind.value_field) if t.is_fixed_size_list(kind) else kind)
+
+
+def _to_field(f: ds.DataField) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
+
+    metadata = UUID_MARK if ds.is_uuid(f.value_type, f.extra) else None
+    return pa.field(f.name, to_arrow_type(f.value_type, f.extra), nullable=f.optional, metadata=metadata)
+
+
+def to_arrow_type(data_type: ds.DataType, extra: ds.ExtraAttributes | None = None) -> Any:
+    """The `pyarrow.DataType` of a logical type; nullability is the field's business.
+
+    Raises:
+        SchemaError: a type that Arrow cannot hold.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    simple = _SIMPLE.get(type(data_type))
+    if simple is not None:
+        return getattr(pa, simple)()
+    match data_type:
+        case ds.DataTypeOption(inner=inner):
+            return to_arrow_type(inner, extra)
+        case ds.DataTypeBinary(fixed_length=length):
+            return pa.binary() if length is None else pa.binary(length)
+        case ds.DataTypeDate():
+            is_ms = extra is not None and extra.entries.get(DATE_UNIT) == "Millisecond"
+            return pa.date64() if is_ms else pa.date32()
+        case ds.DataTypeDecimal(precision=precision, scale=scale):
+            make = pa.decimal128 if precision <= 38 else pa.decimal256
+            try:
+                return make(precision, scale)
+            except (ValueError, pa.ArrowInvalid) as error:
+                raise SchemaError(f"DECIMAL({precision},{scale}): {error}") from None
+        case ds.DataTypeTimestamp(unit=unit, timezone=zone):
+            return pa.timestamp(_UNITS[unit or TimeUnit.MILLISECOND], "UTC" if zone is None else zone or None)
+        case ds.DataTypeTime(unit=unit):
+            text = _UNITS[unit or TimeUnit.MILLISECOND]
+            return pa.time32(text) if text in ("s", "ms") else pa.time64(text)
+        case ds.DataTypeDuration(unit=unit):
+            return pa.duration(_UNITS[unit or TimeUnit.MILLISECOND])
+        case ds.DataTypeList(item_type=item, fixed_length=length):
+            child = _to_field(ds.DataField(name="item", type=item))
+            return pa.list_(child) if length is None else pa.list_(child, length)
+        case ds.DataTypeMap(key_type=key, value_type=value, keys_sorted=keys_sorted):
+            return pa.map_(
+                _to_field(ds.DataField(name="key", type=key)),
+                _to_field(ds.DataField(name="value", type=value)),
+                keys_sorted=bool(keys_sorted),
+            )
+        case ds.DataTypeStruct(fields=fields):
+            return pa.struct([_to_field(f) for f in fields])
+    raise SchemaError(f"type {data_type.KIND} has no Arrow form")
+
+
+def from_arrow(schema: Any) -> ds.DataSchema:
+    """The data schema of a `pyarrow.Schema`; encodings (large, view, dictionary) and metadata are dropped."""
+    return ds.DataSchema(fields=tuple(_from_field(f) for f in schema))
+
+
+def _from_field(f: Any) -> ds.DataField:
+    import pyarrow as pa  # noqa: PLC0415
+
+    data_type = from_arrow_type(f.type, f.name)
+    extra = None
+    if pa.types.is_date64(f.type):
+        extra = ds.ExtraAttributes({DATE_UNIT: "Millisecond"})
+    elif is_uuid(f):
+        extra = ds.UUID
+    return ds.DataField(name=f.name, type=ds.optional(data_type) if f.nullable else data_type, extra=extra)
+
+
+def from_arrow_type(data_type: Any, name: str = "") -> ds.DataType:
+    """The logical type of a `pyarrow.DataType`.
+
+    Raises:
+        SchemaError: a type without a logical counterpart.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import types as t  # noqa: PLC0415
+
+    if isinstance(data_type, pa.BaseExtensionType):
+        data_type = data_type.storage_type
+    if t.is_dictionary(data_type):
+        return from_arrow_type(data_type.value_type, name)
+    for cls, factory in _SIMPLE.items():
+        if data_type == getattr(pa, factory)():
+            return cast("ds.DataType", cls())
+    if t.is_large_string(data_type) or data_type == pa.string_view():
+        return ds.DataTypeString()
+    if t.is_fixed_size_binary(data_type):
+        return ds.DataTypeBinary(fixed_length=data_type.byte_width)
+    if t.is_binary(data_type) or t.is_large_binary(data_type) or data_type == pa.binary_view():
+        return ds.DataTypeBinary()
+    if t.is_date(data_type):
+        return ds.DataTypeDate()
+    if t.is_decimal(data_type):
+        return ds.DataTypeDecimal(precision=data_type.precision, scale=data_type.scale)
+    if t.is_timestamp(data_type):
+        return ds.DataTypeTimestamp(unit=_FROM_UNITS[data_type.unit], timezone=data_type.tz or "")
+    if t.is_time(data_type):
+        return ds.DataTypeTime(unit=_FROM_UNITS[data_type.unit])
+    if t.is_duration(data_type):
+        return ds.DataTypeDuration(unit=_FROM_UNITS[data_type.unit])
+    if t.is_fixed_size_list(data_type):
+        return ds.DataTypeList(
+            item_type=_from_field(data_type.value_field).type, fixed_length=data_type.list_size
+        )
+    if t.is_list(data_type) or t.is_large_list(data_type) or t.is_list_view(data_type):
+        return ds.DataTypeList(item_type=_from_field(data_type.value_field).type)
+    if t.is_map(data_type):
+        return ds.DataTypeMap(
+            key_type=from_arrow_type(data_type.key_type, name),
+            value_type=_from_field(data_type.item_field).type,
+            keys_sorted=data_type.keys_sorted,
+        )
+    if t.is_struct(data_type):
+        return ds.DataTypeStruct(
+            fields=tuple(_from_field(data_type.field(i)) for i in range(data_type.num_fields))
+        )
+    raise SchemaError(f"column {name!r}: Arrow type {data_type} has no counterpart in ODF")

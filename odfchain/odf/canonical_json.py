@@ -1,0 +1,116 @@
+"""The one text of a JSON document that has floats (RFC 8785): everybody hashes and signs the same bytes.
+
+Integers that doubles do not hold are texts, because a reader that has doubles only would round them; so are
+infinities, which JSON does not have. Source: RFC-039.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import rfc8785
+
+from odfchain.errors import CodecError, UsageError
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import hash_bytes
+
+LARGEST_INTEGER = 2**53 - 1
+_SHORTEST = 1e-4
+"""Fractions from here on are written alike by Python and by the RFC; smaller ones with other exponents."""
+
+
+class _WrittenOtherwiseError(Exception):
+    """A value that Python's JSON may write in another way than the RFC."""
+
+
+def canonical_bytes(document: Mapping[str, Any]) -> bytes:
+    """The one text of a document of objects, lists, texts, numbers, booleans and nulls.
+
+    Python's own JSON writes it, a dozen times as fast, where nothing is in it that it writes in another way.
+
+    Raises:
+        CodecError: it has something else in it, such as NaN or text that is not Unicode.
+    """
+    try:
+        try:
+            told = _plain(document, strict=True)
+        except _WrittenOtherwiseError:
+            return bytes(rfc8785.dumps(_plain(document)))
+        text = json.dumps(told, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        return text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CodecError(f"a document that canonical JSON cannot hold: {error}") from None
+
+
+def _plain(value: Any, *, strict: bool = False) -> Any:
+    """The document with texts for large numbers; `strict`: all of it is written alike."""
+    match value:
+        case str() | bool() | None:
+            return value
+        case int():
+            return str(value) if abs(value) > LARGEST_INTEGER else value
+        case float():
+            if math.isinf(value):
+                return "Infinity" if value > 0 else "-Infinity"
+            return _fraction(value) if strict else value
+        case Mapping():
+            if strict and not all(isinstance(name, str) and name.isascii() for name in value):
+                raise _WrittenOtherwiseError  # names are sorted by UTF-16
+            return {name: _plain(inner, strict=strict) for name, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner, strict=strict) for inner in value]
+    return value
+
+
+def _fraction(value: float) -> float | int:
+    if value.is_integer() and abs(value) <= LARGEST_INTEGER:
+        return int(value)
+    if _SHORTEST <= abs(value) <= LARGEST_INTEGER:
+        return value
+    raise _WrittenOtherwiseError
+
+
+# One text for each JSON value, so that equal values have equal hashes and signatures.
+#
+# UTF-8, members sorted by name, no white space, characters as they are unless JSON wants them escaped.
+# Numbers
+# are integers. For such values it is the form of RFC 8785 (names here are ASCII, where its order is the
+# same).
+
+
+def canonical_json(value: Any) -> bytes:
+    """The one text of a value made of objects, lists, texts, integers, booleans and null.
+
+    Raises:
+        UsageError: the value has something else in it, or text that is not Unicode.
+    """
+    _check(value)
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        return text.encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"a value that JSON cannot hold: {error}") from None
+
+
+def _check(value: Any) -> None:
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case dict() as found:
+                if not all(isinstance(name, str) for name in found):
+                    raise UsageError("members of a JSON object are named by text")
+                waiting += found.values()
+            case list() | tuple() as found:
+                waiting += found
+            case None | bool() | int() | str():
+                pass
+            case other:
+                raise UsageError(f"canonical JSON has no {type(other).__name__}")
+
+
+def report_digest(report: dict[str, Any]) -> Multihash:
+    """The sha3-256 of a report's canonical JSON: what an auditor signs instead of the report."""
+    return hash_bytes(canonical_json(report))

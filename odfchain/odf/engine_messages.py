@@ -1,0 +1,143 @@
+"""Messages between a coordinator and an engine.
+
+Source: specification "Engine Protocol". They travel as bare FlatBuffers, without a manifest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from odfchain.odf.events import DatasetVocabulary, OffsetInterval
+from odfchain.odf.identity import DatasetId
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.sources import Transform
+from odfchain.odf.times import Timestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermark:
+    """A watermark and the system time at which it was set."""
+
+    system_time: Timestamp
+    event_time: Timestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawQueryRequest:
+    """A query over raw files, as in the preprocessing step of an ingest."""
+
+    input_data_paths: tuple[str, ...]
+    transform: Transform
+    output_data_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class RawQueryResponseProgress:
+    """The query is running."""
+
+    KIND: ClassVar[str] = "Progress"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawQueryResponseSuccess:
+    """The query wrote `num_records` records."""
+
+    KIND: ClassVar[str] = "Success"
+    num_records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawQueryResponseInvalidQuery:
+    """The user's query is wrong."""
+
+    KIND: ClassVar[str] = "InvalidQuery"
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawQueryResponseInternalError:
+    """The engine failed."""
+
+    KIND: ClassVar[str] = "InternalError"
+    message: str
+    backtrace: str | None = None
+
+
+RawQueryResponse: TypeAlias = (
+    RawQueryResponseProgress
+    | RawQueryResponseSuccess
+    | RawQueryResponseInvalidQuery
+    | RawQueryResponseInternalError
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformRequestInput:
+    """An input of a transformation step: its records, files and watermarks."""
+
+    dataset_id: DatasetId
+    dataset_alias: DatasetAlias
+    query_alias: str
+    vocab: DatasetVocabulary
+    offset_interval: OffsetInterval | None = None
+    data_paths: tuple[str, ...]
+    schema_file: str
+    explicit_watermarks: tuple[Watermark, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformRequest:
+    """The next step of a transformation."""
+
+    dataset_id: DatasetId
+    dataset_alias: DatasetAlias
+    system_time: Timestamp
+    vocab: DatasetVocabulary
+    transform: Transform
+    query_inputs: tuple[TransformRequestInput, ...]
+    next_offset: int
+    prev_checkpoint_path: str | None = None
+    new_checkpoint_path: str
+    new_data_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransformResponseProgress:
+    """The step is running."""
+
+    KIND: ClassVar[str] = "Progress"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformResponseSuccess:
+    """The step is done; offsets and watermark of what it produced, if any."""
+
+    KIND: ClassVar[str] = "Success"
+    new_offset_interval: OffsetInterval | None = None
+    new_watermark: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformResponseInvalidQuery:
+    """The user's query is wrong."""
+
+    KIND: ClassVar[str] = "InvalidQuery"
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformResponseInternalError:
+    """The engine failed."""
+
+    KIND: ClassVar[str] = "InternalError"
+    message: str
+    backtrace: str | None = None
+
+
+TransformResponse: TypeAlias = (
+    TransformResponseProgress
+    | TransformResponseSuccess
+    | TransformResponseInvalidQuery
+    | TransformResponseInternalError
+)

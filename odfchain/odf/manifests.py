@@ -1,0 +1,605 @@
+"""Manifests: documents that name their kind and version around a content.
+
+Source: specification "Manifest", "DatasetSnapshot". A document is an object with exactly `kind`, `version`
+and `content`. Kind and version are looked at before the content is read. What is wrong is a ManifestError
+that names file, line and path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+from odfchain.errors import ManifestError
+from odfchain.odf import sources as src
+from odfchain.odf.block_codec import MANIFEST_VERSION, TIMESTAMP_ALIGNMENT, field_defaults
+from odfchain.odf.events import (
+    AddPushSource,
+    DatasetSnapshot,
+    MetadataBlock,
+    MetadataEvent,
+    Origin,
+    SetDataSchema,
+    SetPollingSource,
+)
+from odfchain.odf.flatbuffers import schema_path
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import HOSTNAME, DatasetAlias, DatasetRefAny
+from odfchain.odf.schema import ExtraAttributes
+from odfchain.odf.sources import TransformSql, WatermarkRule
+from odfchain.odf.times import Duration, Timestamp
+from odfchain.odf.transform_options import ALLOWED_LATENESS
+from odfchain.odf.tree import (
+    SHORT_FORMS,
+    describe,
+    from_tree,
+    properties_of,
+    spellings,
+    suggest,
+    to_tree,
+    union_variants,
+)
+from odfchain.odf.yaml import Document, read_document, read_documents
+
+# What a manifest says of a source beyond its event: how its watermark moves.
+#
+# The tables of a block have no place for it (specification "Metadata Reference"), and nobody but who
+# ingests
+# needs it: the watermarks that come of it are recorded. So it is taken out of the manifest before the event
+# is
+# read, and kept beside the dataset (RFC-014).
+
+POLLING_SOURCE = "default"
+"""Name under which what belongs to the polling source is kept."""
+
+PROPERTY = "watermark"
+FROM_SYSTEM_TIME = "FromSystemTime"
+_SOURCES = {text: cls for cls in (SetPollingSource, AddPushSource) for text in spellings(cls.KIND)}
+
+
+def split_settings(tree: Any) -> tuple[Any, dict[str, WatermarkRule]]:
+    """(the manifest without what is not for blocks, the rules by the name of their source).
+
+    Whatever is malformed otherwise is left for the reader of the rest.
+    """
+    content = tree.get("content") if isinstance(tree, dict) else None
+    events = content.get("metadata") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or not isinstance(events, list):
+        return tree, {}
+    rules: dict[str, WatermarkRule] = {}
+    rest = []
+    for index, event in enumerate(events):
+        kind = event.get("kind") if isinstance(event, dict) else None
+        cls = _SOURCES.get(kind) if isinstance(kind, str) else None
+        if cls is None or PROPERTY not in event:
+            rest.append(event)
+            continue
+        name = POLLING_SOURCE if cls is SetPollingSource else event.get("sourceName", POLLING_SOURCE)
+        rule = _rule(event[PROPERTY], f"metadata[{index}].{PROPERTY}")
+        if rule is not None and isinstance(name, str):
+            rules[name] = rule
+        rest.append({key: value for key, value in event.items() if key != PROPERTY})
+    return tree | {"content": content | {"metadata": rest}}, rules
+
+
+def _rule(value: Any, path: str) -> WatermarkRule | None:
+    if value is None:
+        return None
+    if value in spellings(FROM_SYSTEM_TIME):
+        return WatermarkRule(from_system_time=True)
+    if not isinstance(value, dict):
+        raise ManifestError(
+            f"must be an object or {FROM_SYSTEM_TIME}, not {describe(value)}",
+            path=path,
+            hint="write `watermark: {maxDelay: 1 day}` or `watermark: fromSystemTime`",
+        )
+    return from_tree(WatermarkRule, value, path)
+
+
+def names_of_sources(events: Iterable[MetadataEvent]) -> set[str]:
+    """Under which names the sources among some events are kept."""
+    return {
+        event.source_name if isinstance(event, AddPushSource) else POLLING_SOURCE
+        for event in events
+        if isinstance(event, SetPollingSource | AddPushSource)
+    }
+
+
+def settled(
+    present: Mapping[str, WatermarkRule], events: Iterable[MetadataEvent], rules: Mapping[str, WatermarkRule]
+) -> dict[str, WatermarkRule]:
+    """The rules after a definition: those of the sources that it defines are its own."""
+    defined = names_of_sources(events)
+    return {name: rule for name, rule in present.items() if name not in defined} | dict(rules)
+
+
+# JSON Schemas of the user-facing manifests: made from the dataclasses, shipped, and used for validation.
+#
+# `schemas/generate.py` writes them; the `schemas/*.json` in the repository are its output and a test holds
+# them
+# against it. Editors can use the files for completion.
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_SCALARS: dict[Any, dict[str, Any]] = {
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    float: {"type": "number"},
+    bytes: {"type": "string", "contentEncoding": "base64"},
+    Multihash: {"type": "string", "description": "Multihash in multibase, base16 when printed."},
+    DatasetId: {"type": "string", "pattern": "^did:odf:", "description": "Dataset id."},
+    DatasetAlias: {
+        "type": "string",
+        "pattern": f"^({HOSTNAME}/)?{HOSTNAME}$",
+        "description": "Dataset alias.",
+    },
+    Timestamp: {"type": "string", "format": "date-time"},
+    Duration: {"type": "string", "description": "A length of time such as 1 day, 36 hours or 90m."},
+    DatasetRefAny: {"type": "string", "description": "Dataset id, alias, remote alias or URL."},
+    ExtraAttributes: {"type": "object"},
+}
+_DDL: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+
+
+class _Builder:
+    def __init__(self, *, settings: bool) -> None:
+        self.defs: dict[str, Any] = {}
+        self._settings = settings
+        """Whether sources may say what is not for blocks."""
+
+    def schema(self, hint: Any) -> dict[str, Any]:
+        if isinstance(hint, range):
+            return {"type": "integer", "minimum": hint.start, "maximum": hint.stop - 1}
+        if hint in _SCALARS:
+            return dict(_SCALARS[hint])
+        if typing.get_origin(hint) is dict:
+            return {"type": "object", "additionalProperties": self.schema(typing.get_args(hint)[1])}
+        if typing.get_origin(hint) is tuple:
+            return {"type": "array", "items": self.schema(typing.get_args(hint)[0])}
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            return {"type": "string", "enum": _all_spellings([m.value for m in hint])}
+        variants = union_variants(hint)
+        return self._union(hint, variants) if variants else self._reference(hint)
+
+    def _union(self, hint: Any, variants: dict[str, type[Any]]) -> dict[str, Any]:
+        members = list(dict.fromkeys(variants.values()))
+        name = _union_name(members)
+        if name not in self.defs:
+            self.defs[name] = {}
+            choice: dict[str, Any] = {
+                "type": "object",
+                "required": ["kind"],
+                "properties": {"kind": {"enum": _all_spellings([m.KIND for m in members])}},
+                "allOf": [
+                    {
+                        "if": {
+                            "properties": {"kind": {"enum": _all_spellings([m.KIND])}},
+                            "required": ["kind"],
+                        },
+                        "then": self._reference(m),
+                    }
+                    for m in members
+                ],
+            }
+            if hint in SHORT_FORMS:
+                names = _all_spellings([m.KIND for m in members])
+                choice = {"if": {"type": "string"}, "then": {"enum": names}, "else": choice}
+            self.defs[name] = choice
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _reference(self, cls: type[Any]) -> dict[str, Any]:
+        if cls.__name__ not in self.defs:
+            self.defs[cls.__name__] = {}
+            self.defs[cls.__name__] = self._object(cls)
+        return {"$ref": f"#/$defs/{cls.__name__}"}
+
+    def _object(self, cls: type[Any]) -> dict[str, Any]:
+        defaults = field_defaults(cls)
+        properties: dict[str, Any] = {}
+        required = []
+        if hasattr(cls, "KIND"):
+            properties["kind"] = {"enum": _all_spellings([cls.KIND])}
+        for key, (name, hint, optional) in properties_of(cls).items():
+            schema = self.schema(hint)
+            if optional and hint not in (Timestamp, bytes):
+                schema = {"anyOf": [schema, {"type": "null"}]}
+            properties[key] = schema
+            if name not in defaults:
+                required.append(key)
+        if "ddlSchema" in properties:
+            properties["schema"] = {"anyOf": [properties["schema"], _DDL]}
+        if cls is TransformSql:
+            properties[ALLOWED_LATENESS] = {"type": ["string", "null"], "description": "Such as 1 day."}
+        if cls is SetDataSchema:
+            properties["schema"] = {"anyOf": [properties["schema"], _SCALARS[bytes]]}
+        if self._settings and cls in (SetPollingSource, AddPushSource):
+            rule = self.schema(WatermarkRule)
+            properties[PROPERTY] = {
+                "anyOf": [rule, {"enum": list(spellings(FROM_SYSTEM_TIME))}, {"type": "null"}]
+            }
+        result = {
+            "description": inspect.cleandoc(cls.__doc__ or "").splitlines()[0],
+            "type": "object",
+            "properties": properties,
+            "additionalProperties": False,
+        }
+        result |= {"required": required} if required else {}
+        return {"anyOf": [result, {"type": "string"}]} if hasattr(cls, "SHORT") else result
+
+
+def _all_spellings(names: list[str]) -> list[str]:
+    return list(dict.fromkeys(text for name in names for text in spellings(name)))
+
+
+def _union_name(members: list[type[Any]]) -> str:
+    first = members[0]
+    prefix = first.__name__.removesuffix(first.KIND)
+    return prefix or "MetadataEvent"
+
+
+def manifest_schema(kind: str, content: Any, versions: range) -> dict[str, Any]:
+    """The JSON Schema of the manifests of one kind, whose content is of type `content`."""
+    builder = _Builder(settings=content is DatasetSnapshot)
+    reference = builder.schema(content)
+    return {
+        "$schema": DIALECT,
+        "title": kind,
+        "type": "object",
+        "required": ["kind", "version", "content"],
+        "additionalProperties": False,
+        "properties": {"kind": {"const": kind}, "version": {"enum": list(versions)}, "content": reference},
+        "$defs": dict(sorted(builder.defs.items())),
+    }
+
+
+@lru_cache
+def _validator(kind: str) -> Any:
+    import jsonschema  # noqa: PLC0415 - slow to load, needed for manifests only
+
+    schema = json.loads(schema_path(f"{kind}.json").read_text(encoding="utf-8"))
+    return jsonschema.Draft202012Validator(schema)
+
+
+def validate_tree(kind: str, tree: Any) -> None:
+    """Check a manifest's tree against its shipped JSON Schema.
+
+    Raises:
+        ManifestError: the first violation, with its path inside the content.
+    """
+    import jsonschema.exceptions  # noqa: PLC0415
+
+    error = jsonschema.exceptions.best_match(_validator(kind).iter_errors(tree))
+    if error is None:
+        return
+    steps = list(error.absolute_path)
+    if steps[:1] == ["content"]:
+        steps = steps[1:]
+    path = ""
+    for step in steps:
+        path = f"{path}[{step}]" if isinstance(step, int) else f"{path}.{step}" if path else str(step)
+    raise ManifestError(error.message, path=path)
+
+
+# Resources of ODF 0.39: one of the kind Dataset as the manifest of a snapshot, which 0.34.1 has (RFC-054).
+#
+# The mapping is the tables of this page. What a resource says beyond a snapshot is named: as left out where
+# it
+# is about the resource at one node, as a fault where the dataset would be another one without it. The
+# events
+# are left to the reader of snapshots.
+
+SCHEMA = "$schema"
+_SCHEMAS = "https://opendatafabric.org/schemas/"
+_DATASET = "dataset/v1alpha1/Dataset"
+
+PLACES = {"": "spec", "name": "headers.name", "kind": "spec.kind", "metadata": "spec.metadata"}
+"""Where the members of a snapshot are in a resource; its account stands before the name, as in an alias."""
+
+_LEFT_OUT = {
+    "": ("status",),
+    "headers": ("id", "labels", "annotations", "generation", "createdAt", "updatedAt", "deletedAt"),
+    "spec": (),
+}
+"""What nodes keep about a resource; nothing of the dataset depends on it."""
+
+_REFUSED = {
+    "spec.did": (
+        "a new dataset gets an id of its own, not the one given here",
+        "`odfchain pull` brings the dataset that has this id; to make another one, leave it out",
+    ),
+    "spec.volume": (
+        "ODF 0.34.1 has no volumes: the data are kept where the workspace is",
+        "leave it out; `odfchain init --store URL` makes a workspace that keeps its data in a store",
+    ),
+}
+"""What the dataset would be another one without, and what to do about it."""
+
+_INSTEAD = {
+    "Source": "write `read` and `merge` as a SetPollingSource or AddPushSource of the Dataset",
+    "Flow": "let a scheduler run `odfchain pull`, or use `odfchain pull --watch`",
+    "SecretSet": "the configuration has ingest.variables",
+    "VariableSet": "the configuration has ingest.variables",
+    "Projection": "`odfchain sql` and `odfchain state` answer the same from the dataset",
+    "PersistentVolume": "`odfchain init --store URL` makes a workspace that keeps its data in a store",
+    "Account": "`odfchain token create` says who may read and push at a node",
+    "Relations": "`odfchain token create` says who may read and push at a node",
+}
+"""What does the same here, by the kind of resource."""
+
+_NEWER = {
+    src.FetchStepMqtt: "0.35",
+    src.FetchStepEthereumLogs: "0.36",
+}
+"""Steps that 0.34.1 does not have and nothing here polls, and the version that brought them."""
+
+_SHOWN, _LONGEST = 8, 100
+"""Members of what is left out that are named, and characters of each."""
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def is_resource(tree: Any) -> bool:
+    """Whether a document says that it is a resource, of whatever kind."""
+    return isinstance(tree, dict) and SCHEMA in tree and "kind" not in tree
+
+
+def is_dataset(tree: Any) -> bool:
+    """Whether a document says that it is a resource of the kind Dataset, of whatever version."""
+    return (
+        is_resource(tree) and re.fullmatch(rf"{_SCHEMAS}.*/Dataset(\.json)?", str(tree[SCHEMA])) is not None
+    )
+
+
+def as_snapshot(document: Document) -> tuple[Document, list[str]]:
+    """The snapshot's manifest that a resource stands for, with its lines, and the paths that were left out.
+
+    Raises:
+        ManifestError: another kind of resource, or more than a snapshot can say. Paths are the document's.
+    """
+    tree = document.value
+    if tree[SCHEMA] not in (_SCHEMAS + _DATASET, f"{_SCHEMAS}{_DATASET}.json"):
+        raise _other_kind(tree[SCHEMA])
+    headers, spec = _member(tree, "headers"), _member(tree, "spec")
+    left_out = [
+        *_beyond(headers, "headers", ("name", "account")),
+        *_beyond(spec, "spec", ("kind", "metadata")),
+        *_beyond(tree, "", (SCHEMA, "headers", "spec")),
+    ]
+    if "name" not in headers:
+        raise ManifestError("the property 'name' is missing", path="headers")
+    content = {"name": headers["name"]} | {key: spec[key] for key in ("kind", "metadata") if key in spec}
+    if headers.get("account") is not None:
+        account, more = _account(headers["account"])
+        left_out += more
+        content["name"] = f"{account}/{headers['name']}"
+    lines = {"": document.line_of(""), "content": document.lines.get("spec")}
+    for path, line in document.lines.items():
+        for member, place in PLACES.items():
+            if member and re.match(rf"{re.escape(place)}(?![^.\[])", path):
+                lines[f"content.{member}{path[len(place) :]}"] = line
+    known = {path: line for path, line in lines.items() if line is not None}
+    return Document({"kind": "DatasetSnapshot", "version": 1, "content": content}, known), left_out
+
+
+def _other_kind(schema: Any) -> ManifestError:
+    if not isinstance(schema, str):
+        return ManifestError(f"must be text, not {describe(schema)}", path=SCHEMA)
+    if not schema.startswith(_SCHEMAS):
+        return ManifestError(f"a document of the type {schema[:200]!r}, not a dataset", path=SCHEMA)
+    group, _, kind = schema.removeprefix(_SCHEMAS)[:200].removesuffix(".json").rpartition("/")
+    if kind == "Dataset":
+        return ManifestError(f"a Dataset of {group!r}; {_SCHEMAS}{_DATASET} can be read", path=SCHEMA)
+    return ManifestError(
+        f"a resource of the kind {kind} ({group}), not a dataset: ODF 0.34.1 has no such resources",
+        path=SCHEMA,
+        hint=_INSTEAD.get(kind),
+    )
+
+
+def _member(tree: dict[str, Any], key: str) -> dict[str, Any]:
+    if key not in tree:
+        raise ManifestError(f"the resource has no {key!r}")
+    if not isinstance(tree[key], dict):
+        raise ManifestError(f"must be an object, not {describe(tree[key])}", path=key)
+    return tree[key]  # type: ignore[no-any-return]
+
+
+def _beyond(tree: dict[str, Any], path: str, carried: tuple[str, ...]) -> list[str]:
+    """What is left out of a part of a resource, as paths.
+
+    Raises:
+        ManifestError: what is neither carried nor left out.
+    """
+    found = []
+    for key, value in tree.items():
+        where = f"{path}.{key}" if path else key
+        if key in carried or value in (None, {}):
+            continue
+        if where in _REFUSED:
+            message, hint = _REFUSED[where]
+            raise ManifestError(message, path=where, hint=hint)
+        if key not in _LEFT_OUT[path]:
+            known = [*carried, *_LEFT_OUT[path]]
+            raise ManifestError(f"unknown property {key!r} ({suggest(key, known)})", path=path)
+        names = [name[:_LONGEST] for name in list(value)[:_SHOWN]] if isinstance(value, dict) else []
+        members = f" ({', '.join(names)})" if names else ""
+        found.append(where + members)
+    return found
+
+
+def _account(value: Any) -> tuple[str, list[str]]:
+    """(the name of an account, what else is said of it)."""
+    path, more = "headers.account", []
+    if isinstance(value, dict):
+        more = [f"{path}.{key}" for key in value if key != "name"]
+        for key in value:
+            if key not in ("name", "id", "did"):
+                raise ManifestError(f"unknown property {key!r} ({suggest(key, ['name'])})", path=path)
+        value = value.get("name")
+    if not isinstance(value, str) or _UUID.fullmatch(value) or value.startswith("did:"):
+        raise ManifestError(
+            "an account without its name: in ODF 0.34.1 an alias has the name of its account",
+            path=path,
+            hint="write `account: NAME`, or leave it out",
+        )
+    return value, more
+
+
+def notes_of(left_out: list[str], events: tuple[MetadataEvent, ...]) -> tuple[str, ...]:
+    """What to say of a definition whose dataset does not keep all of it, or is not polled as it is."""
+    notes = [f"not kept, because ODF 0.34.1 has no place for it: {', '.join(left_out)}"] if left_out else []
+    for fetch in (event.fetch for event in events if isinstance(event, SetPollingSource)):
+        if type(fetch) in _NEWER:
+            notes.append(
+                f"{fetch.KIND} came with ODF {_NEWER[type(fetch)]}: it is recorded and not polled here, and "
+                "implementations of 0.34.1 cannot read the dataset"
+            )
+        if isinstance(fetch, src.FetchStepFilesGlob) and not fetch.path.startswith(("/", "${{")):
+            notes.append(f"{fetch.path[:_LONGEST]!r} is recorded, and `pull` takes absolute paths only")
+    return tuple(notes)
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestKind:
+    """A kind of manifest: its name, the type of its content, and the versions that are read."""
+
+    name: str
+    content: Any
+    versions: range
+
+
+DATASET_SNAPSHOT = ManifestKind("DatasetSnapshot", DatasetSnapshot, range(1, 2))
+METADATA_EVENT = ManifestKind("MetadataEvent", MetadataEvent, range(1, 2))
+METADATA_BLOCK = ManifestKind(
+    "MetadataBlock", MetadataBlock, range(min(TIMESTAMP_ALIGNMENT), max(TIMESTAMP_ALIGNMENT) + 1)
+)
+
+
+def read_snapshots(text: str | bytes, *, source: str | None = None) -> list[DatasetSnapshot]:
+    """Every dataset that a YAML stream or JSON text defines, as a snapshot or as a resource of ODF 0.39.
+
+    Raises:
+        ManifestError: one of its documents defines something else, or is wrong.
+    """
+    found, others = read_definitions(text, source=source)
+    if others:
+        raise others[0]
+    return found
+
+
+def read_definitions(
+    text: str | bytes, *, source: str | None = None
+) -> tuple[list[DatasetSnapshot], list[ManifestError]]:
+    """(every dataset that a text defines, why each of its other documents defines none).
+
+    Documents without content are passed over.
+
+    Raises:
+        ManifestError: there is no other document, or one that is to define a dataset is wrong.
+    """
+    found, others = [], []
+    for document in read_documents(text, source=source):
+        if document.value is None:
+            continue
+        try:
+            found.append(_read_snapshot(document, source))
+        except ManifestError as error:
+            if is_dataset(document.value) or _is_snapshot(document.value):
+                raise
+            others.append(error)
+    if not found and not others:
+        raise ManifestError("the manifest is empty", source=source)
+    return found, others
+
+
+def _is_snapshot(tree: Any) -> bool:
+    return isinstance(tree, dict) and tree.get("kind") == DATASET_SNAPSHOT.name
+
+
+def _read_snapshot(document: Document, source: str | None) -> DatasetSnapshot:
+    places: dict[str, str] = {}
+    left_out: list[str] = []
+    if is_resource(document.value):
+        try:
+            document, left_out = as_snapshot(document)
+        except ManifestError as error:
+            raise error.located(source=source, line=document.line_of(error.path)) from None
+        places = PLACES
+    origin = Origin(source, document.lines, places)
+    try:
+        rest, rules = split_settings(document.value)
+        snapshot: DatasetSnapshot = _content_of(rest, DATASET_SNAPSHOT)
+    except ManifestError as error:
+        raise origin.located(error) from None
+    notes = notes_of(left_out, snapshot.metadata)
+    return dataclasses.replace(snapshot, watermarks=rules, origin=dataclasses.replace(origin, notes=notes))
+
+
+def read_block(text: str | bytes, *, source: str | None = None) -> tuple[int, MetadataBlock]:
+    """(manifest version, block) of a document; a block without its manifest counts as the version written."""
+    document = read_document(text, source=source)
+    value = document.value
+    if isinstance(value, dict) and "event" in value and "content" not in value:
+        document = Document(
+            {"kind": "MetadataBlock", "version": MANIFEST_VERSION, "content": value},
+            {f"content.{path}" if path else "": line for path, line in document.lines.items()},
+        )
+    block: MetadataBlock = read_manifest(document, METADATA_BLOCK, source)
+    return document.value["version"], block
+
+
+def read_manifest(document: Document, kind: ManifestKind, source: str | None) -> Any:
+    """The content of a document that must be a manifest of this kind, validated against its JSON Schema."""
+    try:
+        return _content_of(document.value, kind)
+    except ManifestError as error:
+        raise Origin(source, document.lines).located(error) from None
+
+
+def _content_of(tree: Any, kind: ManifestKind) -> Any:
+    value = from_tree(kind.content, _content(tree, kind))
+    validate_tree(kind.name, tree)
+    return value
+
+
+def _content(tree: Any, kind: ManifestKind) -> Any:
+    if not isinstance(tree, dict):
+        raise ManifestError(f"a manifest is an object with kind, version and content, not {describe(tree)}")
+    for key in ("kind", "version", "content"):
+        if key not in tree:
+            raise ManifestError(f"the manifest has no {key!r}", hint=_example(kind))
+    for key in tree:
+        if key not in ("kind", "version", "content"):
+            raise ManifestError(f"a manifest has no property {key!r} (only kind, version and content)")
+    if tree["kind"] != kind.name:
+        raise ManifestError(f"a manifest of kind {tree['kind']!r} where {kind.name} is expected")
+    version = tree["version"]
+    if isinstance(version, bool) or not isinstance(version, int) or version not in kind.versions:
+        supported = " and ".join(str(v) for v in kind.versions)
+        raise ManifestError(f"{kind.name} version {version} is not supported ({supported} can be read)")
+    return tree["content"]
+
+
+def _example(kind: ManifestKind) -> str:
+    return f"a manifest starts with 'kind: {kind.name}', 'version: {kind.versions[-1]}' and 'content:'"
+
+
+def block_document(block: MetadataBlock, version: int = MANIFEST_VERSION) -> dict[str, Any]:
+    """The tree of a block's manifest, in the spelling of that version's era (RFC-005)."""
+    return {
+        "kind": "MetadataBlock",
+        "version": version,
+        "content": to_tree(block, spelling="0.34.1" if version == 2 else "0.39"),
+    }
+
+
+def snapshot_document(snapshot: DatasetSnapshot) -> dict[str, Any]:
+    """The tree of a snapshot's manifest, in the spelling of 0.34.1."""
+    return {"kind": "DatasetSnapshot", "version": 1, "content": to_tree(snapshot)}

@@ -1,0 +1,361 @@
+"""How data gets into a root dataset: fetch, prepare, read, preprocess, merge.
+
+Source: specification "Data Ingestion" and the fragments of its metadata reference. Variants that only
+newer versions know (0.35 to 0.39) are here too, so that newer blocks can be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from odfchain.odf.enums import CompressionFormat, MqttQos, SourceOrdering
+from odfchain.odf.schema import DataSchema
+from odfchain.odf.times import Duration
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStepCsv:
+    """Reader for comma-separated files. Defaults: no header, `,` `"` `\\`, UTF-8, empty means null."""
+
+    KIND: ClassVar[str] = "Csv"
+    ddl_schema: tuple[str, ...] | None = None
+    separator: str | None = None
+    encoding: str | None = None
+    quote: str | None = None
+    escape: str | None = None
+    header: bool | None = None
+    infer_schema: bool | None = None
+    null_value: str | None = None
+    date_format: str | None = None
+    timestamp_format: str | None = None
+    schema: DataSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStepGeoJson:
+    """Reader for one GeoJSON `FeatureCollection`; the geometry becomes a column."""
+
+    KIND: ClassVar[str] = "GeoJson"
+    ddl_schema: tuple[str, ...] | None = None
+    schema: DataSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStepEsriShapefile:
+    """Reader for a zipped ESRI Shapefile; `sub_path` picks one of several and may be a glob."""
+
+    KIND: ClassVar[str] = "EsriShapefile"
+    ddl_schema: tuple[str, ...] | None = None
+    sub_path: str | None = None
+    schema: DataSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStepParquet:
+    """Reader for Apache Parquet; a schema selects by name and casts."""
+
+    KIND: ClassVar[str] = "Parquet"
+    ddl_schema: tuple[str, ...] | None = None
+    schema: DataSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStepJson:
+    """Reader for a JSON array of objects, found at `sub_path` (`a.b.c`) when given."""
+
+    KIND: ClassVar[str] = "Json"
+    sub_path: str | None = None
+    ddl_schema: tuple[str, ...] | None = None
+    date_format: str | None = None
+    encoding: str | None = None
+    timestamp_format: str | None = None
+    schema: DataSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStepNdJson:
+    """Reader for newline-delimited JSON objects."""
+
+    KIND: ClassVar[str] = "NdJson"
+    ddl_schema: tuple[str, ...] | None = None
+    date_format: str | None = None
+    encoding: str | None = None
+    timestamp_format: str | None = None
+    schema: DataSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStepNdGeoJson:
+    """Reader for newline-delimited GeoJSON features."""
+
+    KIND: ClassVar[str] = "NdGeoJson"
+    ddl_schema: tuple[str, ...] | None = None
+    schema: DataSchema | None = None
+
+
+ReadStep: TypeAlias = (
+    ReadStepCsv
+    | ReadStepGeoJson
+    | ReadStepEsriShapefile
+    | ReadStepParquet
+    | ReadStepJson
+    | ReadStepNdJson
+    | ReadStepNdGeoJson
+)
+
+# --- preprocessing and transforming ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlQueryStep:
+    """One query of a multi-step SQL transform; the step without an alias is the output."""
+
+    alias: str | None = None
+    query: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemporalTable:
+    """Flink extension: a stream seen as a temporal table."""
+
+    name: str
+    primary_key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformSql:
+    """A transformation in a dialect of SQL; `query` is only for manifests, blocks carry `queries`."""
+
+    KIND: ClassVar[str] = "Sql"
+    engine: str
+    version: str | None = None
+    query: str | None = None
+    queries: tuple[SqlQueryStep, ...] | None = None
+    temporal_tables: tuple[TemporalTable, ...] | None = None
+
+
+Transform: TypeAlias = TransformSql
+
+# --- merging ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStrategyAppend:
+    """Every row is appended as it is."""
+
+    KIND: ClassVar[str] = "Append"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeStrategyLedger:
+    """Rows whose primary key was seen before are dropped, the rest appended."""
+
+    KIND: ClassVar[str] = "Ledger"
+    primary_key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeStrategySnapshot:
+    """The input is the whole present state; differences become appends, retractions and corrections."""
+
+    KIND: ClassVar[str] = "Snapshot"
+    primary_key: tuple[str, ...]
+    compare_columns: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeStrategyChangelogStream:
+    """The input carries operation types of its own (ODF 0.37)."""
+
+    KIND: ClassVar[str] = "ChangelogStream"
+    primary_key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeStrategyUpsertStream:
+    """The input says which keys are present or deleted (ODF 0.37)."""
+
+    KIND: ClassVar[str] = "UpsertStream"
+    primary_key: tuple[str, ...]
+
+
+MergeStrategy: TypeAlias = (
+    MergeStrategyAppend
+    | MergeStrategyLedger
+    | MergeStrategySnapshot
+    | MergeStrategyChangelogStream
+    | MergeStrategyUpsertStream
+)
+
+
+def primary_key(strategy: MergeStrategy) -> tuple[str, ...]:
+    """The strategy's primary key; empty for Append."""
+    return () if isinstance(strategy, MergeStrategyAppend) else strategy.primary_key
+
+
+# --- fetching --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EventTimeSourceFromMetadata:
+    """Event time from the source's metadata (HTTP headers, file times)."""
+
+    KIND: ClassVar[str] = "FromMetadata"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTimeSourceFromPath:
+    """Event time from the path: the first group of `pattern`, in `timestamp_format`."""
+
+    KIND: ClassVar[str] = "FromPath"
+    pattern: str
+    timestamp_format: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventTimeSourceFromSystemTime:
+    """Event time is the system time of the run."""
+
+    KIND: ClassVar[str] = "FromSystemTime"
+
+
+EventTimeSource: TypeAlias = (
+    EventTimeSourceFromMetadata | EventTimeSourceFromPath | EventTimeSourceFromSystemTime
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCachingForever:
+    """Once ingested, a source is never read again."""
+
+    KIND: ClassVar[str] = "Forever"
+
+
+SourceCaching: TypeAlias = SourceCachingForever
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHeader:
+    """A header of the request to a URL."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchStepUrl:
+    """Fetch from a URL."""
+
+    KIND: ClassVar[str] = "Url"
+    url: str
+    event_time: EventTimeSource | None = None
+    cache: SourceCaching | None = None
+    headers: tuple[RequestHeader, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchStepFilesGlob:
+    """Take the local files that match a glob, one by one."""
+
+    KIND: ClassVar[str] = "FilesGlob"
+    path: str
+    event_time: EventTimeSource | None = None
+    cache: SourceCaching | None = None
+    order: SourceOrdering | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvVar:
+    """An environment variable of a container."""
+
+    name: str
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchStepContainer:
+    """Run an OCI container that prints the data."""
+
+    KIND: ClassVar[str] = "Container"
+    image: str
+    command: tuple[str, ...] | None = None
+    args: tuple[str, ...] | None = None
+    env: tuple[EnvVar, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MqttTopicSubscription:
+    """A topic of an MQTT broker (ODF 0.35)."""
+
+    path: str
+    qos: MqttQos | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchStepMqtt:
+    """Subscribe to an MQTT broker (ODF 0.35)."""
+
+    KIND: ClassVar[str] = "Mqtt"
+    host: str
+    port: int
+    username: str | None = None
+    password: str | None = None
+    topics: tuple[MqttTopicSubscription, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchStepEthereumLogs:
+    """Read the logs of an Ethereum chain (ODF 0.36)."""
+
+    KIND: ClassVar[str] = "EthereumLogs"
+    chain_id: int | None = None
+    node_url: str | None = None
+    filter: str | None = None
+    signature: str | None = None
+
+
+FetchStep: TypeAlias = (
+    FetchStepUrl | FetchStepFilesGlob | FetchStepContainer | FetchStepMqtt | FetchStepEthereumLogs
+)
+
+# --- preparing -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepStepDecompress:
+    """Unpack an archive; `sub_path` picks a member and may be a glob."""
+
+    KIND: ClassVar[str] = "Decompress"
+    format: CompressionFormat
+    sub_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepStepPipe:
+    """Pipe the data through an external command."""
+
+    KIND: ClassVar[str] = "Pipe"
+    command: tuple[str, ...]
+
+
+PrepStep: TypeAlias = PrepStepDecompress | PrepStepPipe
+
+# --- what blocks do not carry ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatermarkRule:
+    """How the watermark of a source moves; by default it is the largest event time.
+
+    Source: specification "Watermark".
+    """
+
+    max_delay: Duration | None = None
+    """How much later than others a row may come: the watermark stays that far behind."""
+    from_system_time: bool = False
+    """Whether the watermark follows the system time, also while the source has nothing new."""
+    max_future: Duration | None = None
+    """How far after the system time an event time may lie; default is the workspace's setting."""

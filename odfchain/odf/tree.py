@@ -1,0 +1,329 @@
+"""Dataclasses and plain trees, both ways: the YAML/JSON form of metadata.
+
+Rules (RFC-013 of ODF): property names in lowerCamelCase; a union is an object whose `kind` names the
+variant; variants and enum values are read in PascalCase, camelCase or lower case and printed in PascalCase;
+absent optional properties are not printed, empty lists are; unknown properties are errors. Errors name the
+path in the document.
+
+Two spellings of schemas are known: 0.34.1 calls the DDL list of a read step and the raw Arrow bytes of
+`SetDataSchema` both `schema`, 0.38 and later call them `ddlSchema` and `rawArrowSchema`. Both are read (they
+differ in type); which is printed is the caller's choice (RFC-005).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import struct
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from odfchain.errors import ManifestError, OdfchainError, child_path
+from odfchain.odf import events, schema, sources
+from odfchain.odf.block_codec import field_defaults, field_types
+from odfchain.odf.flatbuffers import SCALARS, load_fbs
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import DatasetAlias, DatasetRefAny, parse_ref_any
+from odfchain.odf.schema import ExtraAttributes
+from odfchain.odf.times import Duration, Timestamp
+from odfchain.odf.transform_options import with_options
+
+T = TypeVar("T")
+
+SHORT_FORMS = (schema.DataType, sources.EventTimeSource, sources.SourceCaching)
+"""Unions whose variants without properties may be written as a bare name (`cache: Forever`)."""
+
+_PARSERS: dict[Any, Callable[[str], Any]] = {
+    Multihash: Multihash.parse,
+    DatasetId: DatasetId.parse,
+    DatasetAlias: DatasetAlias.parse,
+    Timestamp: Timestamp.parse,
+    Duration: Duration.parse,
+    DatasetRefAny: parse_ref_any,
+}
+
+
+def camel_case(name: str) -> str:
+    """`prev_block_hash` as `prevBlockHash`."""
+    head, *rest = name.split("_")
+    return head + "".join(part.title() for part in rest)
+
+
+def spellings(name: str) -> tuple[str, str, str]:
+    """The three accepted spellings of a variant or enum value; the first is printed."""
+    return name, name[0].lower() + name[1:], name.lower()
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+def from_tree(cls: type[T], value: Any, path: str = "") -> T:
+    """The dataclass, enum or value type that a tree stands for."""
+    result: T = _read(cls, value, path)
+    return result
+
+
+def _read(hint: Any, value: Any, path: str) -> Any:
+    if hint is str:
+        return _expect(str, value, path, "text")
+    if isinstance(hint, range):
+        return _read_int(hint, value, path)
+    if hint is float:
+        return _read_float(value, path)
+    if typing.get_origin(hint) is dict:
+        members = _expect(dict, value, path, "an object")
+        member = typing.get_args(hint)[1]
+        return {key: _read(member, v, child_path(path, key)) for key, v in members.items()}
+    if hint is bool:
+        return _expect(bool, value, path, "true or false")
+    if hint is bytes:
+        return _read_base64(value, path)
+    if hint in _PARSERS:
+        text = _expect(str, value, path, "text")
+        try:
+            return _PARSERS[hint](text)
+        except OdfchainError as error:
+            raise ManifestError(str(error), path=path, hint=error.hint) from None
+    if hint is ExtraAttributes:
+        return ExtraAttributes(_expect(dict, value, path, "an object"))
+    if typing.get_origin(hint) is tuple:
+        item = typing.get_args(hint)[0]
+        items = _expect(list, value, path, "a list")
+        return tuple(_read(item, v, child_path(path, i)) for i, v in enumerate(items))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _read_enum(hint, value, path)
+    variants = union_variants(hint)
+    if variants:
+        return _read_union(hint, variants, value, path)
+    return _read_object(hint, value, path)
+
+
+def _expect(kind: type[T], value: Any, path: str, what: str) -> T:
+    if not isinstance(value, kind):
+        raise ManifestError(f"must be {what}, not {describe(value)}", path=path)
+    return value
+
+
+def describe(value: Any) -> str:
+    """What a tree value is, for messages."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return f"the text {value!r}" if len(value) <= 40 else f"a text of {len(value)} characters"
+        case list():
+            return "a list"
+    return "an object"
+
+
+def _read_int(bounds: range, value: Any, path: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ManifestError(f"must be an integer, not {describe(value)}", path=path)
+    if value not in bounds:
+        raise ManifestError(f"{value} is outside {bounds.start} to {bounds.stop - 1}", path=path)
+    return value
+
+
+def _read_float(value: Any, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ManifestError(f"must be a number, not {describe(value)}", path=path)
+    return float(value)
+
+
+def _read_base64(value: Any, path: str) -> bytes:
+    text = _expect(str, value, path, "base64 text")
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ManifestError("is not standard base64 with padding", path=path) from None
+
+
+def suggest(word: str, known: list[str]) -> str:
+    """The known word that was meant, or all of them."""
+    import difflib  # noqa: PLC0415 - only for the message
+
+    by_case = [name for name in known if name.lower() == word.lower()]
+    close = by_case or difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+
+
+@lru_cache
+def _enum_spellings(cls: type[Enum]) -> dict[str, Enum]:
+    return {text: member for member in cls for text in spellings(member.value)}
+
+
+def _read_enum(cls: type[Enum], value: Any, path: str) -> Enum:
+    text = _expect(str, value, path, "text")
+    found = _enum_spellings(cls).get(text)
+    if found is None:
+        known = [str(member.value) for member in cls]
+        raise ManifestError(f"unknown value {text!r} ({suggest(text, known)})", path=path)
+    return found
+
+
+def union_variants(hint: Any) -> dict[str, type[Any]] | None:
+    """Spellings of `kind` and their dataclasses, when the hint is a union of tagged dataclasses."""
+    return _variants(hint) if _is_tagged(hint) else None
+
+
+def _is_tagged(hint: Any) -> bool:
+    members = typing.get_args(hint) or (hint,)
+    return all(isinstance(m, type) and hasattr(m, "KIND") for m in members)
+
+
+@lru_cache
+def _variants(hint: Any) -> dict[str, type[Any]]:
+    return {text: cls for cls in typing.get_args(hint) or (hint,) for text in spellings(cls.KIND)}
+
+
+def _read_union(hint: Any, variants: dict[str, type[Any]], value: Any, path: str) -> Any:
+    if isinstance(value, str) and hint in SHORT_FORMS:
+        value = {"kind": value}
+    tree = _expect(dict, value, path, "an object with a 'kind'")
+    if "kind" not in tree:
+        raise ManifestError("the property 'kind' is missing", path=path)
+    kind = tree["kind"]
+    cls = variants.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        known = list(dict.fromkeys(c.KIND for c in variants.values()))
+        what = f"unknown kind {kind!r}" if isinstance(kind, str) else f"must be text, not {describe(kind)}"
+        raise ManifestError(f"{what} ({suggest(str(kind), known)})", path=child_path(path, "kind"))
+    return _read_object(cls, {k: v for k, v in tree.items() if k != "kind"}, path)
+
+
+def properties_of(cls: type[Any]) -> dict[str, tuple[str, Any, bool]]:
+    """Property name to (field name, type, whether None is allowed), in schema order.
+
+    The type of an integer is the range that its FlatBuffers field can hold (uint64 where there is none).
+    """
+    found = _PROPERTIES.get(cls)
+    if found is None:
+        found = _PROPERTIES[cls] = _find_properties(cls)
+    return found
+
+
+_PROPERTIES: dict[type[Any], dict[str, tuple[str, Any, bool]]] = {}
+
+
+def _find_properties(cls: type[Any]) -> dict[str, tuple[str, Any, bool]]:
+    table = load_fbs("odf.fbs").tables.get(cls.__name__)
+    scalars = {f.name: f.type_name for f in table.fields} if table else {}
+    return {
+        camel_case(name): (
+            name,
+            _integer_range(scalars.get(name, "uint64")) if hint is int else hint,
+            optional,
+        )
+        for name, (hint, optional) in field_types(cls).items()
+    }
+
+
+def _integer_range(scalar: str) -> range:
+    code = SCALARS[scalar]
+    bits = 8 * struct.calcsize("<" + code)
+    return range(1 << bits) if code.isupper() else range(-(1 << (bits - 1)), 1 << (bits - 1))
+
+
+def _read_object(cls: type[Any], value: Any, path: str) -> Any:
+    if isinstance(value, str) and hasattr(cls, "SHORT"):
+        value = {cls.SHORT: value}
+    tree = _expect(dict, value, path, "an object")
+    tree = _newer_spelling(cls, tree, path)
+    properties, defaults = properties_of(cls), field_defaults(cls)
+    for key in tree:
+        if key not in properties:
+            known = list(properties)
+            hint = suggest(key, known) if known else "it has no properties"
+            raise ManifestError(f"unknown property {key!r} ({hint})", path=path)
+    values = {}
+    for key, (name, hint, optional) in properties.items():
+        here = child_path(path, key)
+        if key not in tree:
+            if name not in defaults:
+                raise ManifestError(f"the property {key!r} is missing", path=path)
+            continue
+        item = tree[key]
+        if item is None and optional and hint is not Timestamp and hint is not bytes:
+            continue
+        values[name] = _read(hint, item, here)
+    return cls(**values)
+
+
+def _newer_spelling(cls: type[Any], tree: dict[str, Any], path: str) -> dict[str, Any]:
+    """`tree` with the 0.34.1 property `schema` renamed to what newer versions call it; options settled."""
+    if cls is sources.TransformSql:
+        return with_options(tree, path)
+    schema = tree.get("schema")
+    if cls is events.SetDataSchema and isinstance(schema, str):
+        newer = "rawArrowSchema"
+    elif "ddl_schema" in {f.name for f in dataclasses.fields(cls)} and isinstance(schema, list):
+        newer = "ddlSchema"
+    else:
+        return tree
+    if newer in tree:
+        raise ManifestError(f"'schema' and {newer!r} say the same thing twice", path=path)
+    return {newer if key == "schema" else key: item for key, item in tree.items()}
+
+
+# --- printing --------------------------------------------------------------------------------------
+
+
+def to_tree(value: Any, *, spelling: str = "0.34.1") -> Any:
+    """The tree of a dataclass: `kind` first, then properties in schema order.
+
+    `spelling` is "0.34.1" (DDL lists and raw Arrow bytes are called `schema`) or "0.39" (`ddlSchema`,
+    `rawArrowSchema`). Where an ODF schema object stands beside them, the newer names are always used.
+    """
+    match value:
+        case None | bool() | int() | str() | float():
+            return value
+        case bytes():
+            return base64.b64encode(value).decode()
+        case Enum():
+            return value.value
+        case tuple():
+            return [to_tree(item, spelling=spelling) for item in value]
+        case dict():
+            return {key: to_tree(item, spelling=spelling) for key, item in value.items()}
+        case ExtraAttributes():
+            return _sorted(value.entries)
+        case _ if type(value) in _PARSERS or not dataclasses.is_dataclass(value):
+            return str(value)
+        case _ if _is_reference(value):
+            return str(value)
+    tree: dict[str, Any] = {"kind": value.KIND} if hasattr(value, "KIND") else {}
+    for key, (name, _, _) in properties_of(type(value)).items():
+        item = getattr(value, name)
+        if item is not None:
+            tree[key] = to_tree(item, spelling=spelling)
+    short: Any = getattr(value, "SHORT", None)
+    if list(tree) == [short]:
+        return tree[short]
+    return _older_spelling(tree) if spelling == "0.34.1" else tree
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, typing.get_args(DatasetRefAny))
+
+
+def _older_spelling(tree: dict[str, Any]) -> dict[str, Any]:
+    if "schema" in tree:
+        return tree
+    return {("schema" if key in ("ddlSchema", "rawArrowSchema") else key): item for key, item in tree.items()}
+
+
+def _sorted(value: Any) -> Any:
+    match value:
+        case Mapping():
+            return {key: _sorted(value[key]) for key in sorted(value)}
+        case list() | tuple():
+            return [_sorted(item) for item in value]
+    return value

@@ -1,1 +1,0 @@
-"""Pages for people: one file each, without scripts, and the pictures on them."""

@@ -1,0 +1,465 @@
+"""Two profiles side by side: what changed, by how much, and which limits are exceeded.
+
+No data are read. Numbers are rounded to six digits and then held against the limits. What cannot be computed
+in doubles is a breach where it has a limit: nobody passes by numbers of 300 digits. Source: RFC-041.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from odfchain.errors import ManifestError, child_path
+from odfchain.profiles import drift_metrics
+from odfchain.profiles.drift_metrics import ComparedColumn, ComparedProfile, compared_profile, jaccard
+from odfchain.text import counted, cut
+
+# What a comparison of two profiles found, and its two documents: JSON and a page.
+#
+#     {"format": "odfchain-drift/1",
+#      "from": {"datasetId", "name", "sequenceNumber", "snapshotId", "systemTime", "rows"}, "to": {the
+#      same},
+#      "verdict": "breach" | "ok", "breaches": 2,
+#      "lines": [{"metric", "column", "value", "limit", "verdict": "breach" | "ok" | "note", "text"}],
+#      "notCompared": [{"column", "reason"}], "notes": ["…"]}
+#
+# Source: RFC-041.
+
+FORMAT = "odfchain-drift/1"
+
+
+@dataclass(frozen=True, slots=True)
+class DriftLine:
+    """One thing that was compared."""
+
+    metric: str
+    column: str | None
+    """None is the whole dataset."""
+    value: float | None
+    limit: float | None
+    """None is none: the line is a note."""
+    breach: bool
+    text: str
+    """What a person should look at."""
+
+    @property
+    def verdict(self) -> str:
+        """`BREACH`, `ok` or `note`."""
+        return "BREACH" if self.breach else "note" if self.limit is None else "ok"
+
+    def to_document(self) -> dict[str, Any]:
+        """The line as JSON has it."""
+        return {
+            "metric": self.metric, "column": self.column, "value": self.value, "limit": self.limit,
+            "verdict": self.verdict.lower(), "text": self.text,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NotCompared:
+    """Something that was not compared, and why."""
+
+    column: str | None
+    """None is the whole dataset."""
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason if self.column is None else f"{self.column}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The comparison of two profiles."""
+
+    before: ComparedProfile
+    after: ComparedProfile
+    lines: tuple[DriftLine, ...]
+    """Breaches first, the furthest beyond their limit before the others; notes last."""
+    not_compared: tuple[NotCompared, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def breaches(self) -> tuple[DriftLine, ...]:
+        """The lines whose limit is exceeded."""
+        return tuple(line for line in self.lines if line.breach)
+
+    def to_document(self) -> dict[str, Any]:
+        """The comparison as JSON has it."""
+        return {
+            "format": FORMAT,
+            "from": _side(self.before),
+            "to": _side(self.after),
+            "verdict": "breach" if self.breaches else "ok",
+            "breaches": len(self.breaches),
+            "lines": [line.to_document() for line in self.lines],
+            "notCompared": [{"column": each.column, "reason": each.reason} for each in self.not_compared],
+            "notes": list(self.notes),
+        }
+
+    def to_html(self) -> str:
+        """The comparison as one page with pictures, which asks for nothing and runs nothing."""
+        from odfchain.profiles.drift_page import drift_page
+
+        return drift_page(self.to_document(), self.before, self.after)
+
+
+def _side(profile: ComparedProfile) -> dict[str, Any]:
+    return {
+        "datasetId": profile.dataset_id,
+        "name": profile.name,
+        "sequenceNumber": profile.sequence_number,
+        "snapshotId": profile.snapshot_id,
+        "systemTime": profile.created_at,
+        "rows": profile.rows,
+    }
+
+
+# How far two profiles may be apart: limits of effect sizes, for all columns and for some.
+#
+#     kind: DriftPolicy
+#     version: 1
+#     content:
+#       minRows: 100
+#       rows: {min: 0.5, max: 2}
+#       schema: {removed: fail, retyped: fail, added: note}
+#       defaults: {nullFraction: 0.05, ks: 0.1, js: 0.1, languages: 0.1}
+#       columns: {lon: {ks: 0.15}, iata: skip}
+#
+# What a policy leaves out has the limit above; `null` is no limit. The same file gates a commit
+# (`snapshots.guard`). Source: RFC-041.
+
+KIND = "DriftPolicy"
+
+
+class Reaction(Enum):
+    """What a change of the schema means."""
+
+    FAIL = "fail"
+    NOTE = "note"
+    IGNORE = "ignore"
+
+
+METRICS = {
+    "nullFraction": "null_fraction", "duplicateRowFraction": "duplicate_row_fraction", "ks": "ks", "w1": "w1",
+    "js": "js", "linf": "linf", "psi": "psi", "languages": "languages", "jaccard": "jaccard",
+}  # fmt: skip
+"""Names in a policy, and those of the metrics."""
+_LIMITS = {
+    "null_fraction": 0.05, "duplicate_row_fraction": 0.01, "ks": 0.1, "js": 0.1, "languages": 0.1,
+}  # fmt: skip
+_OF_DATASET = frozenset({"duplicate_row_fraction", "jaccard"})
+
+
+@dataclass(frozen=True, slots=True)
+class DriftPolicy:
+    """Limits; a metric without one is a note."""
+
+    min_rows: int = 100
+    """Under so many rows on a side nothing but the schema is judged."""
+    rows: tuple[float | None, float | None] = (0.5, 2.0)
+    """Least and largest ratio of the numbers of rows."""
+    schema: Mapping[str, Reaction] = field(
+        default_factory=lambda: {"removed": Reaction.FAIL, "retyped": Reaction.FAIL, "added": Reaction.NOTE}
+    )
+    limits: Mapping[str, float | None] = field(default_factory=lambda: dict(_LIMITS))
+    columns: Mapping[str, Mapping[str, float | None] | None] = field(default_factory=dict)
+    """Limits of some columns; None leaves a column out."""
+
+    def limit(self, metric: str, column: str | None = None) -> float | None:
+        """The limit of a metric; None is none."""
+        own = self.columns.get(column) if column is not None else None
+        return own[metric] if own and metric in own else self.limits.get(metric)
+
+    def without_limits(self) -> DriftPolicy:
+        """The same columns, and nothing that is judged but the schema."""
+        columns: dict[str, Mapping[str, float | None] | None] = {
+            name: {} if own is not None else None for name, own in self.columns.items()
+        }
+        return dataclasses.replace(self, rows=(None, None), limits={}, columns=columns)
+
+    def skips(self, column: str) -> bool:
+        """Whether a column is left out."""
+        return column in self.columns and self.columns[column] is None
+
+
+def read_policy(text: str | bytes, *, source: str | None = None) -> DriftPolicy:
+    """The policy of a YAML or JSON document.
+
+    Raises:
+        ManifestError: naming the path of what is wrong.
+    """
+    from odfchain.odf.yaml import read_documents
+
+    documents = read_documents(text, source=source)
+    if len(documents) != 1:
+        raise ManifestError(f"{len(documents)} documents, one policy is expected", source=source)
+    try:
+        return _policy(documents[0].value)
+    except ManifestError as error:
+        line = documents[0].line_of(error.path) if error.path else None
+        raise ManifestError(
+            error.message, path=error.path, line=line, source=source, hint=error.hint
+        ) from None
+
+
+def _policy(tree: Any) -> DriftPolicy:
+    top = _members(tree, "", {"kind", "version", "content"})
+    if top.get("kind") != KIND or top.get("version") != 1:
+        raise ManifestError(
+            f"not a {KIND} of version 1", path="kind", hint=f"begin with `kind: {KIND}`, `version: 1`"
+        )
+    content = _members(
+        top.get("content") or {}, "content", {"minRows", "rows", "schema", "defaults", "columns"}
+    )
+    found = DriftPolicy()
+    if "minRows" in content:
+        found = dataclasses.replace(found, min_rows=int(_number(content["minRows"], "content.minRows") or 0))
+    if "rows" in content:
+        given = _members(content["rows"], "content.rows", {"min", "max"})
+        low, high = (
+            _number(given[name], f"content.rows.{name}") if name in given else usual
+            for name, usual in zip(("min", "max"), found.rows, strict=True)
+        )
+        found = dataclasses.replace(found, rows=(low, high))
+    if "schema" in content:
+        given = _members(content["schema"], "content.schema", set(found.schema))
+        chosen = {name: _reaction(value, f"content.schema.{name}") for name, value in given.items()}
+        found = dataclasses.replace(found, schema={**found.schema, **chosen})
+    if "defaults" in content:
+        limits = _limits(content["defaults"], "content.defaults", set(METRICS))
+        found = dataclasses.replace(found, limits={**found.limits, **limits})
+    columns: dict[str, Mapping[str, float | None] | None] = {}
+    for name, value in _members(content.get("columns") or {}, "content.columns", None).items():
+        where = child_path("content.columns", name)
+        allowed = {key for key, metric in METRICS.items() if metric not in _OF_DATASET}
+        columns[name] = None if value == "skip" else _limits(value, where, allowed)
+    return dataclasses.replace(found, columns=columns)
+
+
+def _members(value: Any, path: str, allowed: set[str] | None) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ManifestError("an object is expected", path=path)
+    for name in value:
+        if allowed is not None and name not in allowed:
+            raise ManifestError(
+                f"{name!r} is not known",
+                path=child_path(path, name),
+                hint=f"there are {', '.join(sorted(allowed))}",
+            )
+    return value
+
+
+def _limits(value: Any, path: str, allowed: set[str]) -> dict[str, float | None]:
+    given = _members(value, path, allowed)
+    return {METRICS[name]: _number(limit, child_path(path, name)) for name, limit in given.items()}
+
+
+def _number(value: Any, path: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ManifestError("a number that is not negative is expected, or null", path=path)
+    return float(value)
+
+
+def _reaction(value: Any, path: str) -> Reaction:
+    try:
+        return Reaction(value)
+    except ValueError:
+        raise ManifestError("fail, note or ignore is expected", path=path) from None
+
+
+_NOTED = 5
+"""New and removed values that a line names."""
+_SHOWN = 40
+"""Characters of a value that a line shows."""
+_COMPARED = ("numeric", "string", "boolean")
+"""Kinds of columns whose distributions are compared."""
+
+Found = DriftLine | NotCompared
+
+
+def compare_profiles(
+    before: Mapping[str, Any], after: Mapping[str, Any], policy: DriftPolicy | None = None
+) -> Drift:
+    """What changed from one profile to another."""
+    policy = policy or DriftPolicy()
+    one, other = compared_profile(before), compared_profile(after)
+    found: list[Found] = [*_schema(one, other, policy)]
+    fewest = min(one.rows, other.rows)
+    # a publication that is all but empty is the loudest of all changes
+    judged = fewest >= policy.min_rows or one.rows >= policy.min_rows
+    found.append(_rows(one.rows, other.rows, policy if judged else policy.without_limits()))
+    if fewest < policy.min_rows:
+        numbers = f"{one.rows:,} and {other.rows:,}, fewer than {policy.min_rows:,}"
+        found.append(NotCompared(None, f"too few rows: {numbers}, so no distribution is judged"))
+        policy = policy.without_limits()
+    if fewest:
+        found += _dataset(one, other, policy)
+    else:
+        found.append(NotCompared(None, "one side has no rows, so no column is compared"))
+    for name, column in other.columns.items():
+        if name in one.columns and fewest:
+            found += _shared_column(one.columns[name], column, (one.rows, other.rows), policy)
+    lines = sorted((each for each in found if isinstance(each, DriftLine)), key=_order)
+    notes = [] if one.dataset_id == other.dataset_id else ["the profiles are of two datasets"]
+    left_out = tuple(each for each in found if isinstance(each, NotCompared))
+    return Drift(one, other, tuple(lines), left_out, tuple(notes))
+
+
+def _order(line: DriftLine) -> tuple[int, float]:
+    """Breaches, then what is within its limit, then notes; the nearest to its limit, or beyond, first."""
+    rank = ("BREACH", "ok", "note").index(line.verdict)
+    if line.metric == "rows" and line.value == 0 and line.breach:
+        return -1, 0.0
+    if line.limit is None:
+        return rank, 0.0
+    return rank, -_excess(line)
+
+
+def _excess(line: DriftLine) -> float:
+    """How many times its limit a value is; of the schema infinitely."""
+    if line.value is None or not line.limit:
+        return math.inf if line.breach else 0.0
+    if line.metric in ("rows", "jaccard"):  # the farther from 1, the more
+        return max(line.value / line.limit, line.limit / line.value) if line.breach and line.value else 0.0
+    return abs(line.value) / line.limit
+
+
+def _schema(one: ComparedProfile, other: ComparedProfile, policy: DriftPolicy) -> Iterator[DriftLine]:
+    before, after = one.columns, other.columns
+    changes = [
+        *(("removed", name, f"{before[name].dtype} is gone") for name in before if name not in after),
+        *(
+            ("retyped", name, f"{before[name].dtype} → {after[name].dtype}")
+            for name in before
+            if name in after and before[name].dtype != after[name].dtype
+        ),
+        *(("added", name, f"{after[name].dtype} is new") for name in after if name not in before),
+    ]
+    for what, name, text in changes:
+        reaction = policy.schema[what]
+        if reaction is not Reaction.IGNORE:
+            fails = reaction is Reaction.FAIL
+            yield DriftLine(f"schema {what}", name, None, 0.0 if fails else None, fails, text)
+    for name in before:
+        if name in after and before[name].nullable != after[name].nullable:
+            now = "may be null now" if after[name].nullable else "may not be null any more"
+            yield DriftLine("schema nullable", name, None, None, False, now)
+
+
+def _rows(before: int, after: int, policy: DriftPolicy) -> DriftLine:
+    ratio = rounded(after / before) if before else None
+    low, high = policy.rows
+    breach = ratio is not None and ((low is not None and ratio < low) or (high is not None and ratio > high))
+    limit = low if ratio is not None and ratio < 1 else high
+    return DriftLine("rows", None, ratio, limit, breach, f"{before:,} → {after:,} rows")
+
+
+def _dataset(one: ComparedProfile, other: ComparedProfile, policy: DriftPolicy) -> Iterator[DriftLine]:
+    fractions = one.duplicate_row_fraction, other.duplicate_row_fraction
+    yield _judged("duplicate_row_fraction", None, fractions[1] - fractions[0], policy, _percents(*fractions))
+    alike = rounded(jaccard(one.row_hashes, other.row_hashes))
+    limit = policy.limit("jaccard")  # a likeness: it must not fall below
+    breach = limit is not None and alike < limit
+    yield DriftLine("jaccard", None, alike, limit, breach, f"{alike:.1%} of all rows are in both")
+
+
+def _shared_column(
+    one: ComparedColumn, other: ComparedColumn, rows: tuple[int, int], policy: DriftPolicy
+) -> Iterator[Found]:
+    name = other.name
+    if one.dtype != other.dtype:
+        yield NotCompared(name, "its type is another one")
+    elif policy.skips(name):
+        yield NotCompared(name, "the policy leaves it out")
+    else:
+        fractions = one.null_fraction, other.null_fraction
+        change = fractions[1] - fractions[0]
+        yield _judged("null_fraction", name, change, policy, f"nulls {_percents(*fractions)}")
+        yield from _distribution(one, other, rows, policy)
+
+
+def _distribution(
+    one: ComparedColumn, other: ComparedColumn, rows: tuple[int, int], policy: DriftPolicy
+) -> Iterator[Found]:
+    name = other.name
+    totals = [count - side.null_count for count, side in zip(rows, (one, other), strict=True)]
+    if one.hidden or other.hidden:
+        yield NotCompared(name, "its values are hidden")
+    elif other.kind not in _COMPARED or one.kind != other.kind:
+        yield NotCompared(name, f"distributions of {cut(other.dtype, _SHOWN)} are not compared, only nulls")
+    elif min(totals) <= 0:
+        yield NotCompared(name, "one side has no values")
+    elif one.quantiles and other.quantiles:
+        yield from _numbers(one, other, policy)
+    elif one.top_values or other.top_values:
+        yield from _values(one, other, (totals[0], totals[1]), policy)
+    else:
+        yield NotCompared(name, "no value is common enough to be listed")
+    if one.languages and other.languages:
+        names = sorted({*one.languages, *other.languages})
+        shares = ([side.languages.get(n, 0.0) for n in names] for side in (one, other))
+        shown = ", ".join(cut(n, _SHOWN) for n in names[:_NOTED])
+        yield _judged("languages", name, drift_metrics.largest_difference(*shares), policy, shown)
+    elif one.languages or other.languages:
+        yield NotCompared(name, "only one side knows its languages")
+
+
+def _numbers(one: ComparedColumn, other: ComparedColumn, policy: DriftPolicy) -> Iterator[DriftLine]:
+    name, before, after = other.name, one.quantiles, other.quantiles
+    middle = f"median {before[50]:,.6g} → {after[50]:,.6g}"
+    yield _judged("ks", name, drift_metrics.ks(before, after), policy, middle)
+    if one.std:
+        yield _judged("w1", name, drift_metrics.w1(before, after) / one.std, policy, middle)
+    yield _judged("psi", name, drift_metrics.psi_of_quantiles(before, after), policy, middle)
+
+
+def _values(
+    one: ComparedColumn, other: ComparedColumn, totals: tuple[int, int], policy: DriftPolicy
+) -> Iterator[Found]:
+    name, before, after = other.name, one.top_values, other.top_values
+    whole = one.coverage == 1, other.coverage == 1
+    if both := drift_metrics.known_values(before, after, whole=whole):
+        parts = [
+            [side.get(v, 0) / total for v in both]
+            for side, total in zip((before, after), totals, strict=True)
+        ]
+        most = max(range(len(both)), key=lambda place: (abs(parts[1][place] - parts[0][place]), both[place]))
+        text = f"{cut(both[most], _SHOWN) or '(empty)'} {_percents(parts[0][most], parts[1][most])}"
+        shares = drift_metrics.shares_of_values(before, totals[0], after, totals[1], whole=whole)
+        yield _judged("js", name, drift_metrics.jensen_shannon(*shares), policy, text)
+        yield _judged("linf", name, drift_metrics.largest_difference(*shares), policy, text)
+        yield _judged("psi", name, drift_metrics.psi(*shares), policy, text)
+    else:
+        yield NotCompared(name, "no value is known on both sides")
+    for what, some, others, exact in (
+        ("new values", after, before, whole[0]), ("removed values", before, after, whole[1]),
+    ):  # fmt: skip
+        if found := sorted((v for v in some if v not in others), key=lambda v: (-some[v], v)):
+            among = "" if exact else f" (within the {counted(len(others), 'commonest', 'commonest')})"
+            listed = ", ".join(cut(v, _SHOWN) for v in found[:_NOTED]) + (
+                ", …" if len(found) > _NOTED else ""
+            )
+            yield DriftLine(what, name, float(len(found)), None, False, f"{listed}{among}")
+
+
+def _judged(metric: str, column: str | None, value: float, policy: DriftPolicy, text: str) -> DriftLine:
+    limit = policy.limit(metric, column)
+    if not math.isfinite(value):
+        return DriftLine(metric, column, None, limit, limit is not None, f"beyond what doubles hold: {text}")
+    found = rounded(value)
+    return DriftLine(metric, column, found, limit, limit is not None and abs(found) > limit, text)
+
+
+def rounded(value: float) -> float:
+    """A number to six digits behind the point, as it is compared and shown."""
+    return round(value, 6) + 0.0
+
+
+def _percents(before: float, after: float) -> str:
+    return f"{before * 100:.1f} % → {after * 100:.1f} %"

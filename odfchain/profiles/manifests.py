@@ -1,0 +1,309 @@
+"""The manifest of a snapshot: the files and facts that a dataset consists of at a block, as one JSON text.
+
+A snapshot is the state of a dataset at a block: its id is the block's hash, its parent the block before. The
+document has the form of Lode's manifest; what only ODF knows stands under `odf`, which Lode's readers pass
+over. It is made from the chain and from footers alone, so anybody makes the same bytes, for every block, at
+any time. Source: RFC-039.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from odfchain.errors import CodecError, InvalidIdError, UnsupportedVersionError
+from odfchain.odf.canonical_json import canonical_bytes
+from odfchain.odf.events import AddData, DatasetVocabulary, MetadataBlock
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.times import Timestamp
+from odfchain.slices.footers import ColumnStats, FileStats, Value, leaves
+from odfchain.text import one_line
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState, SliceRef
+from odfchain.workspace.read_slices import KeptFooters
+
+SCHEMA_NAME, FORMAT_VERSION = "lode-manifest", "1.0.0"
+MOST_BYTES = 64 * 1024 * 1024
+_DAY = 86_400 * 10**9
+
+StatsOf = Callable[[SliceRef], FileStats]
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """A slice as a manifest names it."""
+
+    ref: SliceRef
+    stats: FileStats
+
+    def to_document(self) -> dict[str, Any]:
+        """The file as the manifest has it; its path is relative to the dataset."""
+        piece, offsets = self.ref.slice, self.ref.slice.offset_interval
+        return {
+            "path": f"data/{piece.physical_hash}",
+            "size_bytes": piece.size,
+            "checksum": piece.physical_hash.digest.hex(),
+            "stats": self.stats.to_document(),
+            "odf": {
+                "logical_hash": str(piece.logical_hash),
+                "offsets": [offsets.start, offsets.end],
+                "sequence_number": self.ref.sequence_number,
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFacts:
+    """What a chain says of a block and of those before it."""
+
+    dataset_id: DatasetId
+    head: Multihash
+    block: MetadataBlock
+    record_count: int
+    watermark: Timestamp | None
+    vocabulary: DatasetVocabulary
+
+
+def manifest_document(state: DatasetState, stats_of: StatsOf) -> dict[str, Any]:
+    """The manifest of the snapshot at a state's block."""
+    facts = SnapshotFacts(
+        dataset_id=state.seed.dataset_id,
+        head=state.head,
+        block=state.head_block,
+        record_count=state.record_count,
+        watermark=state.watermark,
+        vocabulary=state.vocabulary,
+    )
+    return document_of(facts, [ManifestFile(ref, stats_of(ref)) for ref in state.slices()])
+
+
+def document_of(facts: SnapshotFacts, files: Sequence[ManifestFile]) -> dict[str, Any]:
+    """The manifest of a block whose slices, oldest first, are these."""
+    return _document(facts, [file.stats for file in files]) | {
+        "files": [file.to_document() for file in files]
+    }
+
+
+def text_of(facts: SnapshotFacts, files: Sequence[tuple[FileStats, bytes]]) -> bytes:
+    """The one text of `document_of`, from the texts of files (`file_text`): what many manifests repeat."""
+    whole = canonical_bytes(_document(facts, [stats for stats, _ in files]) | {"files": []})
+    # names are sorted: before this one there are no texts of others
+    return whole.replace(b'"files":[]', b'"files":[' + b",".join(text for _, text in files) + b"]", 1)
+
+
+def file_text(file: ManifestFile) -> bytes:
+    """The one text of a file as manifests have it."""
+    return canonical_bytes(file.to_document())
+
+
+def _document(facts: SnapshotFacts, stats: Sequence[FileStats]) -> dict[str, Any]:
+    """All of a manifest but its files."""
+    block, names = facts.block, facts.vocabulary
+    document: dict[str, Any] = {
+        "schema_name": SCHEMA_NAME,
+        "format_version": FORMAT_VERSION,
+        "dataset_id": str(facts.dataset_id),
+        "snapshot_id": str(facts.head),
+        "created_at": str(block.system_time),
+        "metadata": _metadata(block.event),
+        "codec": "parquet",
+        "compressor": "noop",
+        "partitioner": "noop",
+        "checksum_algorithm": "sha3-256",
+        "row_count": facts.record_count,
+        **times_of(stats, names.event_time_column),
+        "odf": {
+            "sequence_number": block.sequence_number,
+            "event": block.event.KIND,
+            "watermark": None if facts.watermark is None else str(facts.watermark),
+            "columns": {
+                "offset": names.offset_column,
+                "operation": names.operation_type_column,
+                "system_time": names.system_time_column,
+                "event_time": names.event_time_column,
+            },
+        },
+    }
+    if block.prev_block_hash is not None:
+        document["parent_snapshot_id"] = str(block.prev_block_hash)
+    return document
+
+
+def _metadata(event: object) -> Mapping[str, Any]:
+    extra = event.extra if isinstance(event, AddData) else None
+    return dict(extra.entries) if extra is not None else {}
+
+
+def times_of(stats: Sequence[FileStats], column: str) -> dict[str, str]:
+    """The earliest and the latest event time; nothing unless every file reports both."""
+    lows, highs = [], []
+    for each in stats:
+        found = each.column(column)
+        if found is None or not isinstance(found.low, int) or not isinstance(found.high, int):
+            return {}
+        unit = _DAY if t.is_date(found.type) else 1
+        lows.append(found.low * unit)
+        highs.append(found.high * unit)
+    if not lows:
+        return {}
+    return {"min_timestamp": str(Timestamp(min(lows))), "max_timestamp": str(Timestamp(max(highs)))}
+
+
+def manifest_bytes(document: Mapping[str, Any]) -> bytes:
+    """The one text of a manifest."""
+    data = canonical_bytes(document)
+    _check_size(data)
+    return data
+
+
+def _check_size(data: bytes) -> None:
+    if len(data) > MOST_BYTES:
+        raise CodecError(
+            f"a manifest of {len(data):,} bytes, at most {MOST_BYTES:,} are written and read",
+            hint="`odfchain compact` makes fewer, larger slices",
+        )
+
+
+def read_manifest(data: bytes) -> dict[str, Any]:
+    """The document of a manifest's bytes.
+
+    Raises:
+        CodecError: it is none, or too large.
+        UnsupportedVersionError: it has another format version.
+    """
+    _check_size(data)
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CodecError(f"not a manifest: {one_line(str(error))}") from None
+    if not isinstance(tree, dict) or tree.get("schema_name") != SCHEMA_NAME:
+        raise CodecError(f"not a manifest: its schema_name is not {SCHEMA_NAME}")
+    if tree.get("format_version") != FORMAT_VERSION:
+        raise UnsupportedVersionError(
+            f"a manifest of format {one_line(str(tree.get('format_version')))}, {FORMAT_VERSION} is read"
+        )
+    return tree
+
+
+def files_of(document: Mapping[str, Any]) -> dict[Multihash, Mapping[str, Any]]:
+    """The files of a manifest by the hash that they are stored under.
+
+    Raises:
+        CodecError: a file's path and checksum are not those of one object.
+    """
+    found = {}
+    try:
+        for each in document["files"]:
+            name = Multihash.sha3_256(bytes.fromhex(each["checksum"]))
+            if each["path"] != f"data/{name}":
+                raise CodecError(f"the manifest names {one_line(str(each['path']))} with another checksum")
+            found[name] = each
+    except (KeyError, TypeError, ValueError) as error:
+        raise CodecError(f"not a manifest: {one_line(str(error))}") from None
+    return found
+
+
+# The manifest of a dataset at a block, from the slices that are here.
+
+
+def manifest_of(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any]:
+    """The manifest at a state's block; errors as `described`."""
+    return described(dataset, state)[0]
+
+
+def described(dataset: DatasetFiles, state: DatasetState) -> tuple[dict[str, Any], list[FileStats]]:
+    """(the manifest at a state's block, the statistics of its files as they are compared).
+
+    A slice is hashed once before its footer is believed.
+    """
+    kept, found = KeptFooters(dataset), list[FileStats]()
+
+    def stats_of(ref: SliceRef) -> FileStats:
+        found.append(kept.stats(ref))
+        return found[-1]
+
+    document = manifest_document(state, stats_of)
+    return document, found
+
+
+# The statistics of a file as a manifest's document has them, back in the form that is compared.
+#
+# A document has texts where JSON has no such value, so the types of the columns are needed. What is not a
+# value
+# of its column's type is no bound: a file is then kept, never skipped. Source: RFC-039.
+
+_TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
+
+
+def stats_of_document(file: Mapping[str, Any], schema: pa.Schema) -> FileStats:
+    """The statistics of one of a manifest's files; columns that the schema has not are left out.
+
+    Raises:
+        CodecError: they have another form.
+    """
+    types = {name: kind for name, kind, _ in leaves(schema)}
+    try:
+        stats = file["stats"]
+        found = [_column(each, types[each["name"]]) for each in stats["columns"] if each["name"] in types]
+        return FileStats(_count(stats["row_count"]), tuple(found))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CodecError(f"not a manifest: its statistics are malformed ({one_line(str(error))})") from None
+
+
+def _column(told: Mapping[str, Any], kind: pa.DataType) -> ColumnStats:
+    low, high = (_value(told.get(name), kind) for name in ("min", "max"))
+    known = low is not None and high is not None
+    bounds = (low, high) if known else (None, None)
+    return ColumnStats(told["name"], kind, _count(told["null_count"]), *bounds)
+
+
+def _count(told: Any) -> int:
+    if not isinstance(told, int) or isinstance(told, bool) or told < 0:
+        raise CodecError("not a manifest: a count in its statistics is no whole number")
+    return told
+
+
+def _value(told: Any, kind: pa.DataType) -> Value | None:
+    """A bound, as `footers` has it; None for what is no value of that type."""
+    if t.is_boolean(kind):
+        return told if isinstance(told, bool) else None
+    if isinstance(told, bool):
+        return None
+    try:
+        if t.is_integer(kind):
+            return int(told) if isinstance(told, int | str) else None
+        if t.is_floating(kind):
+            found = float(told)
+            return None if math.isnan(found) else found
+        return _text_value(told, kind) if isinstance(told, str) else None
+    except (ValueError, TypeError, OverflowError, InvalidOperation, InvalidIdError, binascii.Error):
+        return None
+
+
+def _text_value(told: str, kind: pa.DataType) -> Value | None:
+    if t.is_string(kind) or t.is_large_string(kind):
+        return told
+    if t.is_decimal(kind):
+        found = Decimal(told)
+        return found if found.is_finite() else None
+    if t.is_date(kind):
+        return (dt.date.fromisoformat(told) - dt.date(1970, 1, 1)).days
+    if t.is_timestamp(kind):
+        return Timestamp.parse(told).epoch_ns
+    if t.is_time(kind) and (parts := _TIME.fullmatch(told)):
+        hours, minutes, seconds = map(int, parts.groups()[:3])
+        return (hours * 3600 + minutes * 60 + seconds) * 10**9 + int((parts[4] or "").ljust(9, "0"))
+    if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
+        return base64.b64decode(told, validate=True)
+    return None

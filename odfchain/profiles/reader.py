@@ -1,0 +1,285 @@
+"""Reading a profile from the bytes that it was published as; they may be anybody's.
+
+What reads profiles only (`diff --profile`) loads neither Arrow nor numpy for it. Source: RFC-040.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+from odfchain.errors import CodecError, ManifestError, UnsupportedVersionError
+from odfchain.profiles.drift_metrics import published_hashes
+from odfchain.profiles.pages import DocumentNode
+from odfchain.text import one_line
+
+# What a profile has to look like, field by field: it may come from anybody, and is shown and compared.
+#
+# A field that is missing, of another type, or not known is refused by its path; so is what contradicts
+# itself:
+# columns without statistics, edges without bins, quantiles that do not ascend. Source: RFC-040.
+
+_Reader = Callable[[DocumentNode], object]
+_HASH = re.compile("f1620[0-9a-f]{64}")
+_INTEGER = re.compile("-?[0-9]{16,80}")
+_QUANTILES = 101
+_BINS, _LISTED, _LANGUAGES = 50, 50, 10
+_SKETCH_BYTES = 8_192
+PERCENTILES = ("p5", "p25", "p50", "p75", "p95", "p99")
+
+
+def check_profile(tree: object) -> None:
+    """Nothing, where a document is a profile."""
+    top = DocumentNode(tree)
+    _fields(top, _TOP, optional=("parent_snapshot_id",))
+    hidden = {node.value for node in top["odf"]["hidden"].items()}
+    names = [node["name"].value for node in top["columns"].items()]
+    statistics = top["column_stats"]
+    if len(set(map(str, names))) != len(names) or top["num_columns"].value != len(names):
+        top["columns"].refuse("as many different columns as `num_columns` says")
+    _only(statistics, map(str, names))
+    if not hidden <= set(names):
+        top["odf"]["hidden"].refuse("names of columns")
+    for name in names:
+        _column(statistics[str(name)], hidden=name in hidden)
+
+
+def _column(node: DocumentNode, *, hidden: bool) -> None:
+    kind = node["kind"].word(*_KINDS)
+    fields = _COUNTS if hidden else {**_COUNTS, **_KINDS[kind]}
+    finite = ("non_finite_count",) if kind == "numeric" else ()
+    _fields(node, {**fields, **_ON_OCCASION}, optional=("estimated", *finite))
+
+
+def _fields(node: DocumentNode, readers: Mapping[str, _Reader], optional: Iterable[str] = ()) -> None:
+    """An object has these fields and no others."""
+    spared = {*optional, *_ON_OCCASION}
+    _only(node, readers)
+    for name, read in readers.items():
+        found = node.optional(name) if name in spared else node[name]
+        if found is not None:
+            read(found)
+
+
+def _only(node: DocumentNode, names: Iterable[str]) -> None:
+    if not isinstance(node.value, Mapping):
+        node.refuse("an object")
+    if unknown := sorted(set(map(str, node.value)) - set(names))[:1]:
+        raise ManifestError("the field is not known", path=node[unknown[0]].path)
+
+
+# --- values ----------------------------------------------------------------------------------------
+
+
+def _text(node: DocumentNode) -> None:
+    if not isinstance(node.value, str):
+        node.refuse("text")
+
+
+def _hash(node: DocumentNode) -> None:
+    if not isinstance(node.value, str) or not _HASH.fullmatch(node.value):
+        node.refuse("a hash")
+
+
+def _count(node: DocumentNode) -> None:
+    """Integers beyond what doubles hold are text."""
+    if isinstance(node.value, str) and _INTEGER.fullmatch(node.value) and node.value[0] != "-":
+        return
+    if node.number() < 0:
+        node.refuse("a number that is not negative")
+
+
+def _small_count(node: DocumentNode) -> None:
+    if node.number() < 0:
+        node.refuse("a number that is not negative")
+
+
+def _share(node: DocumentNode) -> None:
+    if not 0 <= node.real() <= 1:
+        node.refuse("a number between 0 and 1")
+
+
+def _number(node: DocumentNode) -> None:
+    if not (isinstance(node.value, str) and _INTEGER.fullmatch(node.value)):
+        node.real()
+
+
+def _or_null(read: _Reader) -> _Reader:
+    return lambda node: read(node) if node.known else None
+
+
+def _list_of(read: _Reader, most: int | None = None) -> _Reader:
+    def check(node: DocumentNode) -> None:
+        items = node.items()
+        if most is not None and len(items) > most:
+            node.refuse(f"at most {most:,} items")
+        for item in items:
+            read(item)
+
+    return check
+
+
+def _map_of(read: _Reader, most: int | None = None) -> _Reader:
+    def check(node: DocumentNode) -> None:
+        if not isinstance(node.value, Mapping) or (most is not None and len(node.value) > most):
+            node.refuse("an object" if most is None else f"an object of at most {most:,} fields")
+        for name in node.value:
+            read(node[str(name)])
+
+    return check
+
+
+def _ascending(node: DocumentNode) -> None:
+    found = [item.real() for item in node.items()]
+    if any(after < before for before, after in pairwise(found)):
+        node.refuse("numbers that ascend")
+
+
+def _quantiles(node: DocumentNode) -> None:
+    _ascending(node)
+    if len(node.items()) not in (0, _QUANTILES):
+        node.refuse(f"{_QUANTILES} numbers, or none")
+
+
+def _percentiles(node: DocumentNode) -> None:
+    if node.value != {}:
+        _fields(node, dict.fromkeys(PERCENTILES, _number))
+
+
+def _histogram(node: DocumentNode) -> None:
+    _fields(node, {"bin_edges": _ascending, "counts": _list_of(_small_count, _BINS)})
+    edges, counts = len(node["bin_edges"].items()), len(node["counts"].items())
+    if edges != (counts + 1 if counts else 0):
+        node.refuse("one edge more than bins")
+
+
+def _decoded(node: DocumentNode, most: int) -> bytes:
+    try:
+        data = base64.b64decode(str(node.value), validate=True)
+    except (ValueError, binascii.Error):
+        node.refuse("base64")
+    if len(data) > most:
+        node.refuse(f"at most {most:,} bytes")
+    return data
+
+
+def _hashes(node: DocumentNode) -> None:
+    _text(node)
+    try:
+        published_hashes(_decoded(node, _SKETCH_BYTES * 4))
+    except ValueError:
+        node.refuse("the smallest hashes of rows, in order")
+
+
+def _sketch(node: DocumentNode) -> None:
+    _text(node)
+    _decoded(node, _SKETCH_BYTES)
+
+
+def _declared(node: DocumentNode) -> None:
+    _fields(node, {"name": _text, "dtype": _text, "nullable": DocumentNode.flag})
+
+
+def _odf(node: DocumentNode) -> None:
+    _fields(
+        node,
+        {
+            "dataset_id": _text, "sequence_number": _count, "num_records": _count,
+            "rows": lambda rows: rows.word("state"), "languages": _or_null(_text), "hidden": _list_of(_text),
+        },
+    )  # fmt: skip
+
+
+_COUNTS: dict[str, _Reader] = {
+    "kind": _text, "null_count": _count, "null_fraction": _share, "num_unique": _count,
+}  # fmt: skip
+_ON_OCCASION: dict[str, _Reader] = {"estimated": _list_of(_text, 8), "non_finite_count": _count}
+_LENGTHS = [f"{of}_{what}" for of in ("avg", "min", "max") for what in ("char_length", "token_count")]
+_VALUES: dict[str, _Reader] = {"top_values": _map_of(_small_count, _LISTED), "top_values_coverage": _share}
+_KINDS: dict[str, dict[str, _Reader]] = {
+    "numeric": {
+        **dict.fromkeys(("mean", "std", "min", "max"), _or_null(_number)),
+        "percentiles": _percentiles, "quantiles": _quantiles, "histogram": _histogram,
+    },
+    "string": {
+        **_VALUES, **dict.fromkeys(_LENGTHS, _or_null(_number)),
+        "detected_languages": _map_of(_share, _LANGUAGES),
+    },
+    "datetime": {
+        "min": _or_null(_text), "max": _or_null(_text), "range_days": _or_null(_number),
+    },
+    "boolean": _VALUES,
+    "other": {},
+}  # fmt: skip
+_TOP: dict[str, _Reader] = {
+    "format_version": _text, "snapshot_id": _hash, "parent_snapshot_id": _hash, "source_hash": _hash,
+    "schema_hash": _hash, "tags": _map_of(_text), "num_columns": _count, "columns": _list_of(_declared),
+    "num_rows": _small_count, "duplicate_row_fraction": _share, "near_duplicate_estimate": _or_null(_share),
+    **dict.fromkeys(("constant_columns", "high_null_columns"), _list_of(_text)),
+    **dict.fromkeys(
+        ("created_at", "created_by", "dataset_name", "dataset_path", "source_type", "description",
+         "pipeline_stage", "transform_description"), _text,
+    ),
+    "row_minhash": _hashes, "row_hyperloglog": _sketch, "column_stats": _map_of(lambda _: None),
+    "odf": _odf,
+}  # fmt: skip
+
+
+FORMAT_VERSION = "1"
+MOST_BYTES = 64 * 1024 * 1024
+_LARGEST_INTEGER = 2**53 - 1
+
+
+def read_profile(data: bytes) -> dict[str, Any]:
+    """The document of a profile's bytes; its canonical text is that of the profile again.
+
+    Raises:
+        CodecError: it is none, and where it is not.
+        UnsupportedVersionError: it has another format version.
+    """
+    if len(data) > MOST_BYTES:
+        raise CodecError(f"a profile of {len(data):,} bytes, at most {MOST_BYTES:,} are read")
+    try:
+        tree = json.loads(
+            data, parse_int=_integer, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_object
+        )
+        json.dumps(tree, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except (ValueError, RecursionError) as error:
+        raise CodecError(f"not a profile: {one_line(str(error))}") from None
+    if not isinstance(tree, dict) or "format_version" not in tree:
+        raise CodecError("not a profile: it has no format_version")
+    if tree["format_version"] != FORMAT_VERSION:
+        raise UnsupportedVersionError(
+            f"a profile of format {one_line(str(tree['format_version']))}, {FORMAT_VERSION} is read",
+            hint="make it again with this program",
+        )
+    try:
+        check_profile(tree)
+    except ManifestError as error:
+        raise CodecError(f"not a profile: {one_line(error.path or '')}: {error.message}") from None
+    return tree
+
+
+def _integer(text: str) -> int | float:
+    """Larger integers are text; digits alone are then a double that is whole."""
+    return int(text) if len(text) < 16 or abs(int(text)) <= _LARGEST_INTEGER else _finite(text)
+
+
+def _finite(text: str) -> float:
+    found = float(text)
+    if not math.isfinite(found):
+        raise ValueError(f"{text[:40]} is not a number that a profile has")
+    return found
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice in an object")
+    return found

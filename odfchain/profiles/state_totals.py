@@ -1,0 +1,388 @@
+"""The totals of a dataset's state at a block: the multiset of rows over all columns but the system's.
+
+`+A` and `+C` add a row, `-R` and `-C` take one away; of equal rows those with the largest offsets are in
+force. Where the footers say that nothing was ever taken back, slices are added up one by one and merged, and
+what was found of a slice is kept (`info/profile-parts`, private): the next profile reads new slices only.
+Otherwise rows are netted by their hashes. Both ways end in the same bytes. Source: RFC-040, specification
+"Projection".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from odfchain.branches.executor import Engine
+from odfchain.branches.key_lookup import takes_any_back
+from odfchain.errors import BadInputError, CodecError
+from odfchain.odf import row_hash
+from odfchain.odf.events import DatasetVocabulary, DataSlice
+from odfchain.odf.row_hash import PAIR
+from odfchain.profiles.cache import keep_part, kept_part
+from odfchain.profiles.sketches import MOST_ROWS
+from odfchain.profiles.totals import Totals, from_bytes, to_bytes
+from odfchain.profiles.value_counts import Hashes
+from odfchain.progress import SILENT, Progress
+from odfchain.slices.reader import fitted, open_parquet
+from odfchain.slices.state import (
+    SliceFile,
+    Walk,
+    hashed_rows,
+    in_force,
+    rows_of,
+    rows_with_offsets,
+    takes_back,
+)
+from odfchain.spark.executor_files import StoreFolder, files_of, staged, worker_folder
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.read_slices import columns_of, verified_slice
+
+# The totals of states that are too large for the memory: in three steps over files, here or by Spark.
+#
+#     1. the rows of some row groups are hashed, and what says whether they are in force is put into a file
+#     in
+#        the order of places, which follow from the hash, so that equal rows come together
+#     2. the rows of each such place are netted as those of a small state are
+#     3. those in force are added up, again by row groups
+#
+# Every step is a function of a number, so Spark's workers may call it as well as this process: what it
+# makes is
+# the same. In memory are the rows of a place, and a byte for each record. Workers that see no folder of the
+# driver have slices and files in the workspace's store. Source: RFC-040, RFC-048.
+
+T = TypeVar("T")
+Data = bytes | memoryview
+Ends = tuple[int, ...]
+
+IN_MEMORY = 1 << 21
+"""So many records are netted in memory, about 150 bytes each."""
+_TASK_ROWS = 1 << 18
+"""Records of the row groups that are read at a time."""
+_RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("offset", "<u8"), ("back", "?")])
+_MASK = "in-force"
+
+Run = Callable[[Callable[[int], T], int], list[T]]
+"""What a function returns of each number below a count."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some row groups of a slice."""
+
+    item: SliceFile
+    key: str
+    """Where the slice is in a store."""
+    groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What steps are told."""
+
+    tasks: tuple[tuple[_Piece, ...], ...]
+    places: int
+    first: int
+    """The first offset of all."""
+    schema: pa.Schema
+    folder: str
+    hash_key: bytes
+    place: StoreFolder | None = None
+    """Where files are that others than this machine read."""
+    ends: tuple[Ends, ...] = ()
+    """Of each task, which records of its file are of which place."""
+    near_duplicates: bool = False
+
+    def put(self, name: str, data: Data) -> None:
+        """Something is where other steps find it."""
+        if self.place is None:
+            (Path(self.folder) / name).write_bytes(data)
+            return
+        with worker_folder() as folder:
+            (folder / name).write_bytes(data)
+            self.place.files.put(folder / name, f"{self.place.key}/{name}")
+
+    def read(self, name: str, start: int, end: int) -> bytes:
+        """What a step has put, from one place up to another [bytes]."""
+        if self.place is not None:
+            return self.place.files.read(f"{self.place.key}/{name}", start, end)
+        with (Path(self.folder) / name).open("rb") as stream:
+            stream.seek(start)
+            return stream.read(end - start)
+
+    def file(self, name: str) -> Path:
+        """What a step has put, as a file of the machine that asks."""
+        if self.place is not None:
+            return self.place.files.bring(f"{self.place.key}/{name}")
+        return Path(self.folder) / name
+
+    def slice(self, piece: _Piece) -> SliceFile:
+        """The slice of a piece on the machine that asks."""
+        if self.place is None:
+            return piece.item
+        return dataclasses.replace(piece.item, at=self.place.files.bring(piece.key))
+
+
+def large_state(
+    files: Sequence[SliceFile],
+    keys: Sequence[str | None],
+    schema: pa.Schema,
+    progress: Progress,
+    *,
+    engine: Engine | None,
+    near_duplicates: bool,
+) -> Totals:
+    """The totals of the rows in force after slices; by Spark where they have more bytes than it is for.
+
+    `keys` are those of the slices that are in the workspace's store.
+    """
+    size = sum(item.path.stat().st_size for item in files)
+    with tempfile.TemporaryDirectory(prefix="odfchain-") as folder, contextlib.ExitStack() as resources:
+        run: Run[Any] = _here
+        place = None
+        if engine is not None and size > engine.above:
+            run, place = _by_spark(engine, resources)
+        there = [
+            _key_in(place, item, key, number)
+            for number, (item, key) in enumerate(zip(files, keys, strict=True))
+        ]
+        tasks, records = tuple(_tasks(files, there)), files[-1].interval.end + 1 - files[0].interval.start
+        places = -(-records // IN_MEMORY)
+        work = _Work(tasks, places, files[0].interval.start, schema, folder, row_hash.own_key(), place)
+        work = dataclasses.replace(work, ends=tuple(run(functools.partial(_scatter, work), len(tasks))))
+        force = np.zeros(records, dtype=bool)
+        for number, count in enumerate(run(functools.partial(_net, work), places)):
+            offsets = np.frombuffer(work.read(f"net-{number}", 0, 8 * count), dtype="<u8")
+            force[offsets - np.uint64(work.first)] = True
+        work.put(_MASK, force.data)
+        wanted = near_duplicates or int(force.sum()) <= MOST_ROWS
+        work = dataclasses.replace(work, near_duplicates=wanted, ends=())
+        found = Totals(schema, near_duplicates=wanted)
+        for number, length in enumerate(run(functools.partial(_add_up, work), len(tasks))):
+            part = work.read(f"part-{number}", 0, length)
+            found.merge(from_bytes(part, schema, near_duplicates=wanted))
+            progress.advance(size * (number + 1) // len(tasks) - size * number // len(tasks))
+    return found
+
+
+def _here(function: Callable[[int], T], count: int) -> list[T]:
+    return [function(number) for number in range(count)]
+
+
+def _by_spark(engine: Engine, resources: contextlib.ExitStack) -> tuple[Run[Any], StoreFolder | None]:
+    """(what calls functions there, where files are if executors see no folder of the driver)."""
+    from odfchain.spark.jobs import task_results
+
+    session = engine.session()
+    files = files_of(session)
+    place = None if files is None else StoreFolder(files, resources.enter_context(staged(files)))
+    return functools.partial(task_results, session), place
+
+
+def _key_in(place: StoreFolder | None, item: SliceFile, key: str | None, number: int) -> str:
+    """Where workers find a slice in the store; it is put there for them, if it is not there."""
+    if place is None or key is not None:
+        return key or ""
+    key = f"{place.key}/slice-{number}"
+    place.files.put(item.path, key)
+    return key
+
+
+def _tasks(files: Sequence[SliceFile], keys: Sequence[str]) -> Iterator[tuple[_Piece, ...]]:
+    """Row groups in order, cut into as many records as are read at a time."""
+    pieces, rows = list[_Piece](), 0
+    for item, key in zip(files, keys, strict=True):
+        groups: list[int] = []
+        with open_parquet(item.path) as file:
+            sizes = [file.metadata.row_group(n).num_rows for n in range(file.metadata.num_row_groups)]
+        for number, size in enumerate(sizes):
+            groups.append(number)
+            rows += size
+            if rows >= _TASK_ROWS:
+                yield (*pieces, _Piece(item, key, tuple(groups)))
+                pieces, groups, rows = [], [], 0
+        if groups:
+            pieces.append(_Piece(item, key, tuple(groups)))
+    if pieces:
+        yield tuple(pieces)
+
+
+# --- the steps -------------------------------------------------------------------------------------------
+
+
+def _scatter(work: _Work, number: int) -> Ends:
+    """What says whether the rows of a task are in force is in its file, those of a place together."""
+    row_hash.use_key(work.hash_key)
+    found = [np.zeros(0, dtype=_RECORD)]
+    for piece in work.tasks[number]:
+        for offsets, operations, hashes in hashed_rows(work.slice(piece), groups=piece.groups):
+            records = np.empty(len(offsets), dtype=_RECORD)
+            records["high"], records["low"] = hashes["high"], hashes["low"]
+            records["offset"], records["back"] = offsets, takes_back(operations)
+            found.append(records)
+    records = np.concatenate(found)
+    places = (records["high"] % np.uint64(work.places)).astype(np.intp)
+    work.put(f"records-{number}", records[np.argsort(places, kind="stable")].tobytes())
+    return (0, *np.cumsum(np.bincount(places, minlength=work.places)).tolist())
+
+
+def _net(work: _Work, place: int) -> int:
+    """The offsets of the rows of a place that are in force are known; returns how many they are."""
+    found = [np.zeros(0, dtype=_RECORD)]
+    for number, ends in enumerate(work.ends):
+        start, end = (_RECORD.itemsize * at for at in ends[place : place + 2])
+        if start < end:
+            found.append(np.frombuffer(work.read(f"records-{number}", start, end), dtype=_RECORD))
+    records = np.concatenate(found)
+    hashes = np.empty(len(records), dtype=PAIR)
+    hashes["high"], hashes["low"] = records["high"], records["low"]
+    walk = Walk.of(records["offset"], records["back"], hashes)
+    offsets = records["offset"][walk.net]
+    work.put(f"net-{place}", offsets.tobytes())
+    return len(offsets)
+
+
+def _add_up(work: _Work, number: int) -> int:
+    """The rows of a task that are in force are added up; returns how many bytes that takes."""
+    force = np.memmap(work.file(_MASK), dtype=bool, mode="r")
+    found = Totals(work.schema, near_duplicates=work.near_duplicates)
+    for piece in work.tasks[number]:
+        for rows, offsets, _ in rows_of(
+            work.slice(piece), (), None, also=work.schema.names, groups=piece.groups
+        ):
+            chosen = force[offsets - np.uint64(work.first)]
+            if chosen.any():
+                found.update(fitted(rows.filter(pa.array(chosen)), work.schema), offsets[chosen])
+    data = to_bytes(found)
+    work.put(f"part-{number}", data)
+    return len(data)
+
+
+def state_totals(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    progress: Progress = SILENT,
+    *,
+    keep: bool = True,
+    near_duplicates: bool = False,
+    engine: Engine | None = None,
+) -> Totals:
+    """The totals of the rows in force at a state's block; parts are kept and used, unless all is to be read.
+
+    Near duplicates are looked for among at most 262,144 rows, or among all of them where that is asked. Where
+    rows are taken back and there are more than two million records, they are netted in files; by the engine,
+    if there are more bytes than it is for.
+    """
+    slices, schema = state_slices(dataset, state), profiled_columns(state)
+    return totals_of_slices(
+        dataset,
+        schema,
+        state.vocabulary,
+        slices,
+        progress,
+        keep=keep,
+        near_duplicates=near_duplicates,
+        engine=engine,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledSlice:
+    """A slice that can be relied on, or one that is about to be committed."""
+
+    path: Path
+    named: DataSlice
+    """As its block names it."""
+
+
+def state_slices(dataset: DatasetFiles, state: DatasetState) -> list[ProfiledSlice]:
+    """All slices up to a block, oldest first; errors as `state_totals`."""
+    return [ProfiledSlice(verified_slice(dataset, ref), ref.slice) for ref in state.slices()]
+
+
+def totals_of_slices(
+    dataset: DatasetFiles,
+    schema: pa.Schema,
+    names: DatasetVocabulary,
+    slices: Sequence[ProfiledSlice],
+    progress: Progress = SILENT,
+    *,
+    keep: bool = True,
+    near_duplicates: bool = False,
+    engine: Engine | None = None,
+) -> Totals:
+    """The totals of the rows that slices, oldest first, leave in force; errors as `state_totals`."""
+    progress.phase(f"Profiling {dataset.alias}", sum(item.named.size for item in slices))
+    files = [SliceFile(item.path, names, item.named.offset_interval) for item in slices]
+    if not any(map(takes_any_back, files)):
+        rows = sum(item.named.offset_interval.count for item in slices)
+        found = Totals(schema, near_duplicates=near_duplicates or rows <= MOST_ROWS)
+        for item in slices:
+            empty = Totals(schema, near_duplicates=found.bands is not None)
+            found.merge(_part(dataset, names, item, empty, keep=keep))
+            progress.advance(item.named.size)
+        return found
+    if sum(item.interval.count for item in files) > IN_MEMORY:
+        keys = [_key_of(dataset, item) for item in slices]
+        return large_state(files, keys, schema, progress, engine=engine, near_duplicates=near_duplicates)
+    offsets = in_force(files, (), net=True)
+    found = Totals(schema, near_duplicates=near_duplicates or len(offsets) <= MOST_ROWS)
+    for file in files:
+        for rows, numbers in rows_with_offsets(file, offsets, schema):
+            found.update(rows, numbers)
+        progress.advance(file.path.stat().st_size)
+    return found
+
+
+def _key_of(dataset: DatasetFiles, item: ProfiledSlice) -> str | None:
+    """Where a slice is in the workspace's store, if it has one; None of one that is not committed yet."""
+    name = item.named.physical_hash
+    return dataset.key("data", name) if item.path == dataset.data.path(name) else None
+
+
+def profiled_columns(state: DatasetState) -> pa.Schema:
+    """The declared columns but offset, operation and system time."""
+    return without_system(columns_of(state, None), state.vocabulary)
+
+
+def without_system(schema: pa.Schema, names: DatasetVocabulary) -> pa.Schema:
+    """The columns of a schema that a profile is of."""
+    system = {names.offset_column, names.operation_type_column, names.system_time_column}
+    return pa.schema([field for field in schema if field.name not in system])
+
+
+def _part(
+    dataset: DatasetFiles, names: DatasetVocabulary, item: ProfiledSlice, empty: Totals, *, keep: bool
+) -> Totals:
+    """What is kept of a slice, else what was empty with the rows of it."""
+    data = kept_part(dataset, item.named.physical_hash) if keep else None
+    if data is not None:
+        with contextlib.suppress(CodecError):
+            return from_bytes(data, empty.schema, near_duplicates=empty.bands is not None)
+    for rows, offsets in _all_rows(item.path, names, empty.schema):
+        empty.update(rows, offsets)
+    if keep:
+        keep_part(dataset, item.named.physical_hash, to_bytes(empty))
+    return empty
+
+
+def _all_rows(
+    path: Path, names: DatasetVocabulary, schema: pa.Schema
+) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
+    offset, operation = names.columns[:2]
+    with open_parquet(path) as file:
+        present = file.schema_arrow.names
+        if missing := next((name for name in (offset, operation) if name not in present), None):
+            raise BadInputError(f"column `{missing}` is not there", file=str(path))
+        for batch in file.batches([n for n in present if n in schema.names or n == offset]):
+            numbers = batch.column(offset).to_numpy(zero_copy_only=False).astype(np.uint64)
+            yield fitted(batch, schema), numbers

@@ -1,0 +1,670 @@
+"""What is added up of the rows of a state, part by part: parts merge, so the next profile reads new slices.
+
+A profile is a function of the multiset of rows. What is held is bounded whatever the rows are: totals and
+at most 16,384 counted values of each column, sketches of whole rows, and a sample of 16,384 rows, of which
+numbers and the first 1,000 characters of texts are kept. Source: RFC-040.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Context
+from enum import Enum
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from odfchain.errors import CodecError
+from odfchain.odf.row_hash import Numbers
+from odfchain.profiles.sketches import BANDS, SAMPLE_ROWS, BandKeys, Hll, Kmv, band_keys, sampled
+from odfchain.profiles.value_counts import (
+    EncodedColumn,
+    Hashes,
+    ValueCounts,
+    column_seed,
+    distinct_hashes,
+    encoded,
+    hashes_of_words,
+    sampled_texts,
+    shown,
+    splitmix64,
+)
+from odfchain.text import first_line
+
+# Sums, means, deviations and quantiles that are computed exactly and rounded once.
+#
+# A sum of floats in another order is another number, so sums are integers here: every double is a multiple
+# of
+# 2**-1074. What is published is rounded once, to the nearest double. Source: RFC-040.
+
+NumberArray = np.ndarray[Any, Any]
+
+_AT_ONCE = 65_536
+"""So many products of halves add up exactly in a double."""
+_LOW = 27
+_UNIT = 1074
+"""Sums are in multiples of 2**-1074, squares of its square."""
+BINS = 50
+_ALL_DIGITS = Context(prec=100)
+
+
+@dataclass(frozen=True, slots=True)
+class ExactSums:
+    """How many numbers, their sum and the sum of their squares, without an error."""
+
+    count: int = 0
+    total: Fraction = Fraction(0)
+    squares: Fraction = Fraction(0)
+
+    def __add__(self, other: ExactSums) -> ExactSums:
+        return ExactSums(self.count + other.count, self.total + other.total, self.squares + other.squares)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean, rounded once."""
+        return None if self.count == 0 else rounded(self.total / self.count)
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation of the population, rounded once."""
+        if self.count == 0:
+            return None
+        return rounded_root(self.squares / self.count - (self.total / self.count) ** 2)
+
+
+def sums_of_doubles(values: NumberArray) -> ExactSums:
+    """The exact sums of finite doubles."""
+    found = ExactSums()
+    for start in range(0, len(values), _AT_ONCE):
+        found += _sums(values[start : start + _AT_ONCE])
+    return found
+
+
+def sums_of_integers(values: NumberArray) -> ExactSums:
+    """The exact sums of integers of 64 bits."""
+    small = np.abs(values.astype(np.float64)) < 2.0**53
+    found = sums_of_doubles(values[small].astype(np.float64))
+    large = [int(value) for value in values[~small]]
+    return found + ExactSums(len(large), Fraction(sum(large)), Fraction(sum(v * v for v in large)))
+
+
+def sums_of_near(least: int, counts: NumberArray) -> ExactSums:
+    """The exact sums of integers from the least on, by how often each occurs."""
+    # places are small: their squares times the number of rows are less than 2**63
+    places = np.arange(len(counts), dtype=np.int64)
+    rows, total, squares = (int(found) for found in (counts.sum(), places @ counts, places * places @ counts))
+    return ExactSums(
+        rows,
+        Fraction(rows * least + total),
+        Fraction(rows * least * least + 2 * least * total + squares),
+    )
+
+
+def sums_of_decimals(values: pa.Array, counts: NumberArray) -> ExactSums:
+    """The exact sums of decimals that occur so many times each."""
+    numbers, unit = unscaled(values), Fraction(1, 10) ** int(values.type.scale)
+    pairs = list(zip(numbers.tolist(), counts.tolist(), strict=True))
+    total, squares = sum(v * n for v, n in pairs), sum(v * v * n for v, n in pairs)
+    return ExactSums(int(counts.sum()), total * unit, squares * unit * unit)
+
+
+def unscaled(values: pa.Array) -> NumberArray:
+    """Decimals without their point: integers, of 64 bits where all are."""
+    kind = values.type
+    if kind.bit_width <= 128:
+        wide = values.cast(pa.decimal128(38, kind.scale))
+        pairs = np.frombuffer(wide.buffers()[1], dtype="<i8").reshape(-1, 2)
+        low, high = pairs[wide.offset : wide.offset + len(wide)].T
+        if (high == low >> 63).all():
+            return np.ascontiguousarray(low)
+    digits = [int(value.scaleb(kind.scale, _ALL_DIGITS)) for value in values.to_pylist()]
+    found = np.empty(len(digits), dtype=object)
+    found[:] = digits
+    return found
+
+
+def _sums(values: NumberArray) -> ExactSums:
+    mantissas, exponents = np.frexp(values)
+    whole = np.ldexp(np.abs(mantissas), 53).astype(np.int64)
+    sign = np.where(mantissas < 0, -1.0, 1.0)
+    high, low = whole >> _LOW, whole & ((1 << _LOW) - 1)
+    lowest = int(exponents.min(initial=0))
+    bins = exponents - lowest
+    total = _by_exponent(bins, high * sign, lowest, _LOW - 53) + _by_exponent(bins, low * sign, lowest, -53)
+    squares = Fraction(0)
+    for product, shift in ((high * high, 2 * _LOW), (2 * high * low, _LOW), (low * low, 0)):
+        for part, more in ((product >> _LOW, _LOW), (product & ((1 << _LOW) - 1), 0)):
+            squares += _by_exponent(bins, part.astype(np.float64), lowest, shift + more - 106, twice=True)
+    return ExactSums(len(values), total, squares)
+
+
+def _by_exponent(
+    bins: NumberArray, parts: NumberArray, lowest: int, shift: int, *, twice: bool = False
+) -> Fraction:
+    """The sum of parts times two to the (once or twice their) exponent and a shift."""
+    found = Fraction(0)
+    for index, part in enumerate(np.bincount(bins, weights=parts)):
+        if part:
+            power = (2 if twice else 1) * (index + lowest) + shift
+            found += int(part) * Fraction(2) ** power
+    return found
+
+
+def rounded(value: Fraction) -> float:
+    """The nearest double; beyond the largest one it is infinite."""
+    try:
+        return value.numerator / value.denominator + 0.0
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def rounded_root(value: Fraction) -> float:
+    """The nearest double to a square root."""
+    # an integer root of 130 bits, and one bit that says whether there is a rest
+    if value <= 0:
+        return 0.0
+    bits = value.numerator.bit_length() - value.denominator.bit_length()
+    shift = max(0, 130 - bits)
+    shift += shift % 2
+    scaled = (value.numerator << shift) // value.denominator
+    exact = scaled * value.denominator == value.numerator << shift
+    root = math.isqrt(scaled)
+    sticky = 0 if exact and root * root == scaled else 1
+    return rounded(Fraction((root << 1) | sticky, 1 << (shift // 2 + 1)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distribution:
+    """Numbers in order, and how many of each there are."""
+
+    values: Sequence[int | float]
+    """Ascending, in units."""
+    counts: NumberArray
+    unit: Fraction = Fraction(1)
+
+    @classmethod
+    def of(cls, numbers: NumberArray, counts: NumberArray, unit: Fraction = Fraction(1)) -> Distribution:
+        """Of numbers in any order."""
+        order = np.argsort(numbers, kind="stable")
+        return cls(numbers[order].tolist(), counts[order].astype(np.int64), unit)
+
+    def quantiles(self, percents: Sequence[int]) -> list[float]:
+        """The percentiles: between two neighbours in proportion, exactly, rounded once."""
+        ends = np.cumsum(self.counts)
+        rows = int(ends[-1])
+        found = []
+        for percent in percents:
+            below, rest = divmod(percent * (rows - 1), 100)
+            places = np.searchsorted(ends, [below, min(below + 1, rows - 1)], side="right").tolist()
+            low, high = (Fraction(self.values[place]) for place in places)
+            found.append(rounded((low + Fraction(rest, 100) * (high - low)) * self.unit))
+        return found
+
+    def histogram(self, low: Fraction, high: Fraction) -> tuple[list[float], list[int]]:
+        """(edges, counts) of 50 bins between two bounds; one bin where they are equal.
+
+        A value is in the last bin whose edge, as it is published, is not above it.
+        """
+        if low == high:
+            return [rounded(low), rounded(high)], [int(self.counts.sum())]
+        edges = [rounded(low + (high - low) * i / BINS) for i in range(BINS + 1)]
+        ends = [0, *np.cumsum(self.counts).tolist()]
+        below = [ends[bisect.bisect_left(self.values, self._least(edge))] for edge in edges[1:-1]]
+        return edges, [after - before for before, after in pairwise([0, *below, ends[-1]])]
+
+    def _least(self, edge: float) -> int | float:
+        """The least value that is not below an edge."""
+        if isinstance(self.values[0], float):
+            return edge
+        return math.ceil(Fraction(edge) / self.unit) if math.isfinite(edge) else edge
+
+
+# What is added up of one column: exact, in bounded memory, the same for any cut and order of its values.
+
+
+class ColumnKind(Enum):
+    """Which shape the statistics of a column have (ADR-0001)."""
+
+    NUMERIC = "numeric"
+    STRING = "string"
+    DATETIME = "datetime"
+    BOOLEAN = "boolean"
+    OTHER = "other"
+
+    @classmethod
+    def of(cls, kind: pa.DataType) -> ColumnKind:
+        """The shape for values of an Arrow type."""
+        if t.is_dictionary(kind):
+            kind = kind.value_type
+        if t.is_boolean(kind):
+            return cls.BOOLEAN
+        if t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind):
+            return cls.NUMERIC
+        if t.is_string(kind) or t.is_large_string(kind):
+            return cls.STRING
+        return cls.DATETIME if t.is_timestamp(kind) or t.is_date(kind) else cls.OTHER
+
+
+def key_type(kind: pa.DataType) -> pa.DataType:
+    """As what values of a type are counted (`odfchain.profiles.value_counts`)."""
+    match ColumnKind.of(kind):
+        case ColumnKind.STRING:
+            return pa.string()
+        case ColumnKind.DATETIME:
+            return pa.int64()
+        case ColumnKind.NUMERIC if t.is_floating(kind):
+            return pa.float64()
+        case ColumnKind.NUMERIC if t.is_decimal(kind):
+            return kind
+        case ColumnKind.NUMERIC if t.is_signed_integer(kind):
+            return pa.int64()
+    return pa.uint64()
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Sum, least and largest of some lengths; the sum counts each value as often as it occurs."""
+
+    total: int = 0
+    least: int | None = None
+    largest: int | None = None
+
+    def __add__(self, other: Lengths) -> Lengths:
+        least = [n for n in (self.least, other.least) if n is not None]
+        largest = [n for n in (self.largest, other.largest) if n is not None]
+        return Lengths(self.total + other.total, min(least, default=None), max(largest, default=None))
+
+
+class ColumnTotals:
+    """The totals of one column; `update` and `merge` in any order end in the same."""
+
+    def __init__(self, name: str, kind: pa.DataType) -> None:
+        self.name, self.type = name, kind
+        self.kind = ColumnKind.of(kind)
+        self.seed = column_seed(name)
+        self.rows = self.nulls = self.non_finite = 0
+        self.sums = ExactSums()
+        self.low: Any = None
+        """The least finite value; times as numbers of their unit, dates as days."""
+        self.high: Any = None
+        self.characters, self.tokens = Lengths(), Lengths()
+        self._counts: ValueCounts | None = ValueCounts(key_type(kind))
+        self.hll = Hll()
+        """Of texts all values; of others those that are not counted any more."""
+
+    @property
+    def values(self) -> int:
+        """Rows that are not null."""
+        return self.rows - self.nulls
+
+    @property
+    def counts(self) -> ValueCounts | None:
+        """How often each value occurs; None where they are too many."""
+        if self._counts is not None and self._counts.too_many:
+            self._estimate(self._counts)
+        return self._counts
+
+    @property
+    def distinct(self) -> int:
+        """How many different values there are, null left aside; estimated where they are not counted."""
+        counts = self.counts
+        return round(self.hll.estimate) if counts is None else len(counts.keys)
+
+    def update(self, column: EncodedColumn) -> None:
+        """Add values."""
+        self.rows += column.rows
+        self.nulls += column.rows - column.values
+        if not column.values:
+            return
+        match self.kind:
+            case ColumnKind.NUMERIC:
+                self._add_numbers(column)
+            case ColumnKind.STRING:
+                counts = column.counts
+                self.characters += _length_totals(pc.utf8_length(column.distinct), counts)
+                self.tokens += _length_totals(_tokens(column.distinct), counts)
+                self.hll.update(column.words)
+            case ColumnKind.DATETIME:
+                assert column.numbers is not None  # noqa: S101 - of this kind
+                self._bound(int(column.numbers.min()), int(column.numbers.max()))
+        self._count(column)
+
+    def _add_numbers(self, column: EncodedColumn) -> None:
+        if column.numbers is None:
+            assert column.distinct is not None  # noqa: S101 - decimals
+            self.sums += sums_of_decimals(column.distinct, column.counts)
+            bounds = pc.min_max(column.distinct)
+            self._bound(Fraction(bounds["min"].as_py()), Fraction(bounds["max"].as_py()))
+            return
+        numbers = column.numbers
+        if column.least is not None:
+            self.sums += sums_of_near(column.least, column.counts)
+        elif t.is_floating(self.type):
+            finite = np.isfinite(numbers)
+            if not finite.all():
+                numbers = numbers[finite]
+                self.non_finite += len(finite) - len(numbers)
+            self.sums += sums_of_doubles(numbers)
+        else:
+            self.sums += sums_of_integers(numbers)
+        if len(numbers):
+            self._bound(numbers.min().item(), numbers.max().item())
+
+    def _bound(self, low: Any, high: Any) -> None:
+        self.low = low if self.low is None else min(self.low, low)
+        self.high = high if self.high is None else max(self.high, high)
+
+    def _count(self, column: EncodedColumn) -> None:
+        if self._counts is not None:
+            self._counts.add(*_keys(column, self.kind))
+            if self._counts.may_be_too_many and self._counts.too_many:
+                self._estimate(self._counts)
+        elif self.kind is not ColumnKind.STRING:
+            self.hll.update(column.words)
+
+    def _estimate(self, counts: ValueCounts) -> None:
+        """Values are not counted any more: a sketch goes on from those that were."""
+        self._see(counts)
+        self._counts = None
+
+    def _see(self, counts: ValueCounts) -> None:
+        if self.kind is not ColumnKind.STRING:
+            self.hll.update(self._hashes_of(counts.keys))
+
+    def _hashes_of(self, keys: pa.Array) -> Hashes:
+        if self.kind is ColumnKind.OTHER:
+            found: Hashes = keys.to_numpy()
+            return found
+        if t.is_timestamp(self.type):
+            return distinct_hashes(keys.cast(self.type), self.seed)
+        if t.is_date(self.type):
+            return hashes_of_words(keys.to_numpy().view(np.uint64), self.seed)
+        return distinct_hashes(keys, self.seed)
+
+    def merge(self, other: ColumnTotals) -> None:
+        """Add what another part of the column has."""
+        self.rows += other.rows
+        self.nulls += other.nulls
+        self.non_finite += other.non_finite
+        self.sums += other.sums
+        if other.low is not None:
+            self._bound(other.low, other.high)
+        self.characters += other.characters
+        self.tokens += other.tokens
+        self.hll.merge(other.hll)
+        ours, theirs = self._counts, other._counts
+        if ours is not None and theirs is not None:
+            ours.add(theirs.keys, theirs.numbers)
+            if ours.may_be_too_many and ours.too_many:
+                self._estimate(ours)
+        elif ours is not None:
+            self._estimate(ours)
+        elif theirs is not None:
+            self._see(theirs)
+
+    def restore(self, counts: tuple[pa.Array, Numbers] | None) -> None:
+        """Take over the counts of totals that were written; without them there are estimates."""
+        self._counts = None if counts is None else ValueCounts(key_type(self.type))
+        if self._counts is not None and counts is not None:
+            self._counts.add(*counts)
+
+
+def _keys(column: EncodedColumn, kind: ColumnKind) -> tuple[pa.Array, Numbers]:
+    """(keys that occur, how often), as they are counted."""
+    if column.least is not None:
+        counts = column.counts
+        there = np.flatnonzero(counts)
+        assert column.numbers is not None  # noqa: S101 - there are some
+        width = column.numbers.dtype
+        return pa.array(there.astype(width) + width.type(column.least)), counts[there]
+    if kind is ColumnKind.OTHER or (column.numbers is None and column.distinct is None):
+        words = column.words
+        if column.codes is not None:
+            return pa.array(words), column.counts
+        found, numbers = np.unique(words, return_counts=True)
+        return pa.array(found), numbers
+    if column.numbers is not None:
+        found = pa.array(column.numbers).dictionary_encode()
+        return found.dictionary, np.bincount(found.indices.to_numpy(zero_copy_only=False))
+    assert column.distinct is not None  # noqa: S101 - texts and decimals
+    if kind is ColumnKind.STRING:
+        return shown(column.distinct.cast(pa.string())), column.counts
+    return column.distinct, column.counts
+
+
+def _tokens(texts: pa.Array) -> pa.Array:
+    trimmed = pc.utf8_trim_whitespace(texts)
+    parts = pc.list_value_length(pc.utf8_split_whitespace(trimmed))
+    return pc.if_else(pc.equal(pc.binary_length(trimmed), 0), 0, parts)
+
+
+def _length_totals(lengths: pa.Array, counts: Numbers) -> Lengths:
+    numbers = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+    return Lengths(int(numbers @ counts), int(numbers.min()), int(numbers.max()))
+
+
+_NONE = np.zeros(0, dtype=np.uint64)
+_SAMPLED = (ColumnKind.NUMERIC, ColumnKind.STRING)
+
+
+class Totals:
+    """The totals of some rows, by the data columns of a schema; `update` and `merge` in any order."""
+
+    def __init__(self, schema: pa.Schema, *, near_duplicates: bool = False) -> None:
+        self.schema = schema
+        self.rows = 0
+        self.columns = [ColumnTotals(field.name, field.type) for field in schema]
+        self.kmv = Kmv(_NONE, np.zeros(0, dtype=np.int64))
+        self.hll = Hll()
+        self.bands = BandKeys() if near_duplicates else None
+        """By what rows nearly repeat others; None where that is not asked."""
+        self._chosen = [n for n, column in enumerate(self.columns) if column.kind in _SAMPLED]
+        self.sample = pa.schema([schema.field(n) for n in self._chosen]).empty_table()
+        """Numbers and texts of the rows of the sample, those with the smallest hash of their offset first."""
+        self.sample_offsets: Hashes = _NONE
+
+    def sampled_values(self, column: ColumnTotals) -> pa.ChunkedArray:
+        """The values of a column in the sample, nearest first; none of columns that need none."""
+        if column.kind in _SAMPLED:
+            return self.sample.column(self._chosen.index(self.columns.index(column)))
+        return pa.chunked_array([], column.type)
+
+    @property
+    def near_duplicates(self) -> float | None:
+        """The share of rows that nearly repeat another one; None where that was not asked."""
+        return None if self.bands is None else self.bands.share
+
+    def update(self, rows: pa.RecordBatch, offsets: Hashes) -> None:
+        """Add rows with the columns of the schema, and their offsets."""
+        if not rows.num_rows:
+            return
+        self.rows += rows.num_rows
+        columns = [encoded(values, own.seed) for values, own in zip(rows.columns, self.columns, strict=True)]
+        hashes = np.zeros(rows.num_rows, dtype=np.uint64)
+        for totals, column in zip(self.columns, columns, strict=True):
+            totals.update(column)
+            hashes ^= column.hashes
+        self.kmv = self.kmv.with_rows(hashes)
+        self.hll.update(hashes)
+        if self.bands is not None:
+            self.bands.add(*band_keys(columns, [own.seed for own in self.columns]))
+        self._look_at(rows.select(self._chosen), offsets.astype(np.uint64, copy=False))
+
+    def _look_at(self, rows: pa.RecordBatch, offsets: Hashes) -> None:
+        """Take rows into the sample, if they belong there."""
+        if len(self.sample_offsets) == SAMPLE_ROWS:
+            near = np.flatnonzero(splitmix64(offsets) < splitmix64(self.sample_offsets[-1:]))
+        else:
+            near = sampled(offsets)
+        if len(near):
+            kept = rows.take(pa.array(near))
+            texts = [self.columns[n].kind is ColumnKind.STRING for n in self._chosen]
+            values = [
+                sampled_texts(c) if is_text else c for c, is_text in zip(kept.columns, texts, strict=True)
+            ]
+            self._sample(pa.Table.from_arrays(values, schema=self.sample.schema), offsets[near])
+
+    def _sample(self, rows: pa.Table, offsets: Hashes) -> None:
+        both = pa.concat_tables([self.sample, rows])
+        together = np.concatenate((self.sample_offsets, offsets))
+        at = sampled(together)
+        # a copy: what is left out must not stay in memory
+        self.sample = both.take(pa.array(at)).combine_chunks()
+        self.sample_offsets = together[at]
+
+    def merge(self, other: Totals) -> None:
+        """Add what another part of the rows has."""
+        self.rows += other.rows
+        for totals, more in zip(self.columns, other.columns, strict=True):
+            totals.merge(more)
+        self.kmv += other.kmv
+        self.hll.merge(other.hll)
+        if self.bands is not None:
+            assert other.bands is not None  # noqa: S101 - parts are asked alike
+            self.bands.merge(other.bands)
+        if other.sample.num_rows:
+            self._sample(other.sample, other.sample_offsets)
+
+
+def totals_of(schema: pa.Schema, batches: Iterable[tuple[pa.RecordBatch, Hashes]]) -> Totals:
+    """The totals of (rows, offsets), batch by batch."""
+    found = Totals(schema)
+    for rows, offsets in batches:
+        found.update(rows, offsets)
+    return found
+
+
+# Totals as bytes and back, for parts that are kept and for parts that are computed elsewhere.
+#
+# One row of Arrow: lists of what is counted and of the sampled rows, and scalars as JSON beside them.
+# Private
+# and disposable: bytes that are not understood are no totals. Source: RFC-040.
+
+_VERSION = 2
+_KEY = b"odfchain.totals"
+
+
+def to_bytes(totals: Totals) -> bytes:
+    """The totals as one Arrow stream."""
+    arrays: dict[str, pa.Array] = {
+        "kmv": _numbers(totals.kmv.hashes),
+        "kmv counts": _numbers(totals.kmv.counts),
+        "hll": _numbers(totals.hll.hashes),
+        "sample offsets": _numbers(totals.sample_offsets),
+    }
+    if totals.bands is not None and totals.bands.is_small:
+        arrays["bands"] = _numbers(totals.bands.held.reshape(-1))
+    for number, values in enumerate(totals.sample.columns):
+        arrays[f"sample {number}"] = _as_list(values)
+    for number, column in enumerate(totals.columns):
+        arrays[f"hll {number}"] = _numbers(column.hll.hashes)
+        if column.counts is not None:
+            arrays[f"keys {number}"] = _as_list(column.counts.keys)
+            arrays[f"counts {number}"] = _numbers(column.counts.numbers)
+    scalars = {"version": _VERSION, "rows": totals.rows, "columns": [_scalars(c) for c in totals.columns]}
+    schema = totals.schema.serialize().to_pybytes().hex()
+    metadata = {_KEY: json.dumps({**scalars, "schema": schema}).encode()}
+    table = pa.table(arrays).replace_schema_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def from_bytes(data: bytes, schema: pa.Schema, *, near_duplicates: bool = False) -> Totals:
+    """The totals of rows with these columns.
+
+    Raises:
+        CodecError: the bytes are none, of other columns, or say nothing of what is asked.
+    """
+    try:
+        return _read(data, schema, near_duplicates=near_duplicates)
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise CodecError(f"not the totals of a slice: {first_line(error)}") from None
+
+
+def _read(data: bytes, schema: pa.Schema, *, near_duplicates: bool) -> Totals:
+    table = pa.ipc.open_stream(data).read_all()
+    scalars = json.loads(table.schema.metadata[_KEY])
+    own = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(scalars["schema"])))
+    if scalars["version"] != _VERSION or own != schema:
+        raise ValueError("another version, or other columns")
+
+    def listed(name: str) -> pa.Array:
+        return table.column(name)[0].values
+
+    found = Totals(schema, near_duplicates=near_duplicates)
+    found.rows = scalars["rows"]
+    found.kmv = Kmv(listed("kmv").to_numpy(), listed("kmv counts").to_numpy())
+    found.hll.update(listed("hll").to_numpy())
+    found.sample_offsets = listed("sample offsets").to_numpy()
+    samples = [listed(f"sample {number}") for number in range(len(found.sample.schema))]
+    found.sample = pa.Table.from_arrays(samples, schema=found.sample.schema)
+    if found.bands is not None:
+        keys = listed("bands").to_numpy().reshape(-1, BANDS)
+        found.bands.add(keys, np.ones(len(keys), dtype=bool))
+        found.bands.rows = found.rows
+    present = set(table.column_names)
+    for number, (column, given) in enumerate(zip(found.columns, scalars["columns"], strict=True)):
+        _restore(column, given)
+        column.hll.update(listed(f"hll {number}").to_numpy())
+        counted = f"keys {number}" in present
+        column.restore((listed(f"keys {number}"), listed(f"counts {number}").to_numpy()) if counted else None)
+    return found
+
+
+def _numbers(values: Numbers) -> pa.Array:
+    return _as_list(pa.array(values))
+
+
+def _as_list(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    whole = pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) else values
+    return pa.LargeListArray.from_arrays(pa.array([0, len(whole)], pa.int64()), whole)
+
+
+def _scalars(column: ColumnTotals) -> dict[str, Any]:
+    sums = column.sums
+    return {
+        "rows": column.rows, "nulls": column.nulls, "nonFinite": column.non_finite,
+        "sums": [sums.count, str(sums.total), str(sums.squares)],
+        "low": _bound(column.low), "high": _bound(column.high),
+        "characters": _lengths(column.characters), "tokens": _lengths(column.tokens),
+    }  # fmt: skip
+
+
+def _bound(value: Any) -> list[str] | None:
+    match value:
+        case None:
+            return None
+        case Fraction():
+            return ["fraction", str(value)]
+        case float():
+            return ["float", value.hex()]
+    return ["int", str(value)]
+
+
+def _lengths(value: Lengths) -> list[int | None]:
+    return [value.total, value.least, value.largest]
+
+
+_BOUNDS: dict[str, Callable[[str], Any]] = {"fraction": Fraction, "float": float.fromhex, "int": int}
+
+
+def _restore(column: ColumnTotals, given: dict[str, Any]) -> None:
+    column.rows, column.nulls, column.non_finite = given["rows"], given["nulls"], given["nonFinite"]
+    count, total, squares = given["sums"]
+    column.sums = ExactSums(count, Fraction(total), Fraction(squares))
+    for name in ("low", "high"):
+        if given[name] is not None:
+            kind, text = given[name]
+            setattr(column, name, _BOUNDS[kind](text))
+    column.characters, column.tokens = Lengths(*given["characters"]), Lengths(*given["tokens"])

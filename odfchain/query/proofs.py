@@ -1,0 +1,386 @@
+"""Signed answers: what may be signed, computed so that anybody computes the same.
+
+What a query may not name is taken out of the engine: functions that give another value each time, or tell
+about this machine. One task works on batches of one size, in memory, over slices that are hashed anew: so
+rows, their order and the last digit of a sum depend on the blocks and on the engine's version alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from odfchain.chain.statements import read_key_file
+from odfchain.errors import (
+    DatasetNotFoundError,
+    EngineError,
+    FetchError,
+    PointNotFoundError,
+    QueryError,
+    RefusedQueryError,
+    SignatureError,
+    SliceNotFoundError,
+)
+from odfchain.limits import ASKED, SHARING, FetchLimits
+from odfchain.odf.identity import DatasetKey
+from odfchain.query.answers import (
+    FILE_BYTES,
+    FORMATS,
+    QUERY_BYTES,
+    SCHEMA_FORMAT,
+    Answer,
+    arrow_json,
+    asked_for,
+    hash_of,
+    json_rows,
+    read,
+)
+from odfchain.query.embedded import DIALECT, Embedded, engine_version
+from odfchain.query.local_queries import Local
+from odfchain.query.resolved_tables import Pins
+from odfchain.query.worker import Worker
+from odfchain.storage import fsio
+from odfchain.storage.http_client import HttpPool, request_headers
+from odfchain.storage.http_connection import Response
+from odfchain.storage.http_rules import Deadline, Timing, with_retries
+from odfchain.storage.urls import parse_target
+from odfchain.text import counted, one_line
+from odfchain.workspace.config import QueryConfig
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+VOLATILE = frozenset(
+    {"now", "random", "rand", "uuid", "today", "current_date", "current_time", "current_timestamp"}
+    | {"input_file_name", "file_row_index", "version"}
+)
+"""What the engine's functions are called that no signed answer may use, other names of them included."""
+
+_UNKNOWN = re.compile(r"there is no (?:function|column) \"?(\w+)")
+
+
+def repeatable(memory: int | None = None) -> Embedded:
+    """The engine as signed answers are computed; nothing is spilled, because that changes orders."""
+    engine = Embedded(partitions=1, batch_size=8192, without=VOLATILE)
+    return engine if memory is None else replace(engine, memory=memory)
+
+
+def prove(
+    workspace: WorkspaceFiles,
+    query: str,
+    pins: Pins,
+    *,
+    skip: int,
+    limit: int,
+    data_format: str,
+    schema: bool,
+    seconds: float | None = None,
+    memory: int | None = None,
+) -> Answer:
+    """The answer to a query, signed with the workspace's key.
+
+    Raises:
+        QueryError: it is wrong, or its rows have no form in JSON.
+    """
+    if (size := len(query.encode("utf-8", "surrogatepass"))) > QUERY_BYTES:
+        raise QueryError(f"the query has {size:,} bytes; at most {QUERY_BYTES:,} are signed")
+    asked = asked_for(
+        query, [], dialect=DIALECT, data_format=data_format, schema=schema, skip=skip, limit=limit
+    )
+    with volatile_refused():
+        result = Local(repeatable(memory)).run(query, pins, skip=skip, limit=limit, seconds=seconds)
+        table = result.to_arrow()
+    asked["datasets"] = [
+        {"id": str(pin.id), "alias": pin.name, "blockHash": str(pin.block_hash)} for pin in pins.named
+    ]
+    output = output_of(table, data_format, schema=schema)
+    return Answer.signed(
+        asked,
+        output,
+        node_key(workspace),
+        engine=engine_version(),
+        notes=tuple(_notes(query, table, limit)),
+        result=result,
+    )
+
+
+@contextlib.contextmanager
+def volatile_refused() -> Iterator[None]:
+    """A function that is not there because it is volatile is refused as that.
+
+    Raises:
+        RefusedQueryError: the query names one.
+    """
+    try:
+        yield
+    except QueryError as error:
+        found = _UNKNOWN.search(error.message)
+        if found is None or found.group(1).lower() not in VOLATILE:
+            raise
+        raise RefusedQueryError(
+            f"{found.group(1)} gives another value each time, so an answer with it cannot be checked",
+            hint="write the value into the query, or ask without a proof",
+            excerpt=error.excerpt,
+        ) from None
+
+
+def output_of(table: pa.Table, data_format: str, *, schema: bool) -> dict[str, Any]:
+    """The member `output` of an answer."""
+    output: dict[str, Any] = {"data": json_rows(table, data_format), "dataFormat": data_format}
+    if schema:
+        output |= {"schema": arrow_json(table.schema), "schemaFormat": SCHEMA_FORMAT}
+    return output
+
+
+def _notes(query: str, table: pa.Table, limit: int) -> list[str]:
+    notes = []
+    if len(table) > 1 and not _is_ordered(query):
+        notes.append("the query has no ORDER BY: another engine may give its rows in another order")
+    if len(table) == limit:
+        notes.append(f"the answer ends at its limit of {limit:,} rows; there may be more")
+    return notes
+
+
+def _is_ordered(query: str) -> bool:
+    """Whether ORDER BY stands outside of all brackets; for the note only."""
+    from sqlglot.dialects.postgres import Postgres
+    from sqlglot.errors import SqlglotError
+    from sqlglot.tokenizer_core import TokenType
+
+    depth = 0
+    try:
+        for token in Postgres().tokenize(query):
+            depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
+            if token.token_type is TokenType.ORDER_BY and not depth:
+                return True
+    except SqlglotError:
+        pass
+    return False
+
+
+def node_key(workspace: WorkspaceFiles) -> DatasetKey:
+    """The key that signs answers; made at the first one, unless the settings name another."""
+    named = workspace.config.query.signing_key
+    path = workspace.root / Path(named).expanduser()
+    if named == QueryConfig().signing_key and not path.exists():
+        key = DatasetKey.generate()
+        if fsio.create_file(path, key.to_pem(), mode=0o600):
+            return key
+    return read_key_file(path)
+
+
+# Whether a signed answer is true: hashes, signature, the blocks it names, and the query once more.
+
+_VERDICT_LIMITS = replace(ASKED, seconds=60.0, memory=2 << 30, rows=1_000_000, answer_bytes=4 * FILE_BYTES)
+"""Whoever checks an answer waits longer than a node does for others."""
+
+INPUT_HASH = "InvalidRequest::InputHash"
+SUB_QUERIES_HASH = "InvalidRequest::SubQueriesHash"
+BAD_SIGNATURE = "InvalidRequest::BadSignature"
+OUTPUT_MISMATCH = "VerificationFailed::OutputMismatch"
+DATASET_NOT_FOUND = "VerificationFailed::DatasetNotFound"
+BLOCK_NOT_FOUND = "VerificationFailed::DatasetBlockNotFound"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofVerdict:
+    """What a check of a signed answer ended with."""
+
+    ok: bool
+    """It is what whoever signed it says: the same blocks give the same rows."""
+    message: str
+    """In a sentence."""
+    kind: str | None = None
+    """What is wrong, as nodes name it; None where it is right, or cannot be asked here."""
+    incomplete: bool = False
+    """Not false, as far as can be said here."""
+    signer: str
+    engine: str | None = None
+    """What computed the answer, as it says itself."""
+    datasets: tuple[str, ...] = ()
+    """The blocks that it reads, where they are here."""
+    rows: int | None = None
+    """Rows that were computed anew [count]."""
+    details: Mapping[str, str] = field(default_factory=dict)
+    """More of what is wrong."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 right, 6 false, 7 cannot be checked here."""
+        return 0 if self.ok else 7 if self.incomplete else 6
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as nodes send it."""
+        if self.ok:
+            return {"ok": True}
+        return {"ok": False, "error": {"kind": self.kind, **self.details, "message": self.message}}
+
+
+def verify(answer: Answer, workspace: WorkspaceFiles, *, seconds: float | None = None) -> ProofVerdict:
+    """Whether an answer is true, as far as the datasets here can tell."""
+
+    def verdict(message: str, **more: Any) -> ProofVerdict:
+        more = {"ok": False} | more
+        return ProofVerdict(message=message, signer=answer.signer, engine=answer.engine, **more)
+
+    for name, kind in (("inputHash", INPUT_HASH), ("subQueriesHash", SUB_QUERIES_HASH)):
+        if answer.commitment[name] != answer.hash_of(name):
+            part = "what was asked" if kind == INPUT_HASH else "the answers of others"
+            return verdict(f"{part} was changed: it does not hash to the {name} that was signed", kind=kind)
+    try:
+        answer.check_signature()
+    except SignatureError as error:
+        return verdict(error.message, kind=BAD_SIGNATURE)
+    signed = answer.commitment["outputHash"]
+    if answer.output is not None and (found := answer.hash_of("outputHash")) != signed:
+        details = {"expected_hash": signed, "actual_hash": found}
+        message = "the rows were changed: they do not hash to the outputHash that was signed"
+        return verdict(message, kind=OUTPUT_MISMATCH, details=details)
+    if why := _unknown_form(answer):
+        return verdict(why, incomplete=True)
+    try:
+        pins = Pins(workspace, given=answer.datasets)
+        names, absent = _pinned(answer, workspace, pins)
+        if absent is not None:
+            return verdict(**absent, incomplete=True)
+        table, output = _computed_again(answer, pins, seconds)
+    except (QueryError, EngineError, SliceNotFoundError) as error:
+        return verdict(f"it cannot be computed again here: {error.message}", incomplete=True)
+    found = hash_of(output)
+    about = {"datasets": names, "rows": table}
+    if found == signed:
+        return verdict(f"recomputed: the same {counted(table, 'row')}", ok=True, **about)
+    details = {"expected_hash": signed, "actual_hash": found}
+    ours = engine_version()
+    if answer.engine == ours:
+        return verdict("recomputed: another answer", kind=OUTPUT_MISMATCH, details=details, **about)
+    theirs = one_line(answer.engine, 40) if answer.engine else "an engine that it does not name"
+    message = f"recomputed by {ours}: another answer, and it was computed by {theirs}"
+    return verdict(message, kind=OUTPUT_MISMATCH, details=details, incomplete=True, **about)
+
+
+def _unknown_form(answer: Answer) -> str | None:
+    """Why nobody here can compute the answer again, whatever datasets are here."""
+    asked = answer.input
+    if answer.sub_queries:
+        return "it is made of answers of other nodes, which are not checked here"
+    for value, known in (
+        (asked["queryDialect"], (DIALECT,)),
+        (asked["dataFormat"], FORMATS),
+        (asked.get("schemaFormat", SCHEMA_FORMAT), (SCHEMA_FORMAT,)),
+    ):
+        if value not in known:
+            return f"it is in {one_line(value, 40)!r}; what is checked here is {', '.join(known)}"
+    return None
+
+
+def _pinned(
+    answer: Answer, workspace: WorkspaceFiles, pins: Pins
+) -> tuple[tuple[str, ...], dict[str, Any] | None]:
+    """(the datasets with their blocks, what is not here)."""
+    found = []
+    for name, (dataset_id, block) in answer.datasets.items():
+        shown, details = one_line(name, 80), {"dataset_id": str(dataset_id)}
+        try:
+            workspace.dataset(dataset_id)
+        except DatasetNotFoundError:
+            message = f"the dataset {shown} ({dataset_id}) is not here"
+            return (), {"message": message, "kind": DATASET_NOT_FOUND, "details": details}
+        try:
+            pin = pins.pin(name)
+        except PointNotFoundError:
+            message = f"block {block} is no part of {shown} ({dataset_id}) here"
+            details["block_hash"] = str(block)
+            return (), {"message": message, "kind": BLOCK_NOT_FOUND, "details": details}
+        found.append(f"{pin.alias} @ {pin.sequence_number}")
+    return tuple(found), None
+
+
+def _computed_again(answer: Answer, pins: Pins, seconds: float | None) -> tuple[int, dict[str, Any]]:
+    """(rows, output) of the query in an answer, which somebody else wrote: by a process that sees no more."""
+    asked, signed = answer.input, repeatable()
+    worker = Worker(
+        limits=_VERDICT_LIMITS if seconds is None else replace(_VERDICT_LIMITS, seconds=seconds),
+        partitions=signed.partitions,
+        batch_size=signed.batch_size,
+        without=signed.without,
+    )
+    with volatile_refused():
+        result = worker.answer(answer.query, pins, skip=int(asked["skip"]), limit=int(asked["limit"]))
+    table = result.to_arrow()
+    return len(table), output_of(table, asked["dataFormat"], schema="schemaFormat" in asked)
+
+
+# What another node says of a signed answer: `POST /verify`, as the reference node has it.
+
+_LIMITS = FetchLimits(
+    deadline=SHARING.request_seconds + 60,
+    connect_timeout=SHARING.connect_seconds,
+    idle_timeout=60,
+    redirects=0,
+    retries=2,
+    first_wait=SHARING.retry_seconds,
+)
+"""A node computes before it answers."""
+_BODY_BYTES = 1 << 20
+_NOT_THERE = ("VerificationFailed::DatasetNotFound", "VerificationFailed::DatasetBlockNotFound")
+
+
+def verdict_of_node(answer: Answer, url: str, *, token: str | None = None) -> ProofVerdict:
+    """The verdict of the node at `url`; nothing is checked here."""
+    name = one_line(url.partition("?")[0].rpartition("@")[2], 200)
+    base = parse_target(url, name=name)
+    target = replace(base, path=base.path.rstrip(b"/") + b"/verify")
+    credentials = f"Bearer {token}" if token is not None else base.user
+    given = [("Content-Type", "application/json"), ("Accept", "application/json")]
+    if credentials is not None:
+        given.append(("Authorization", credentials))
+    body = answer.to_json(engine=False).encode()
+    timing = Timing()
+    deadline = Deadline(_LIMITS.deadline, timing, name=name)
+
+    def attempt() -> ProofVerdict:
+        with contextlib.closing(HttpPool(_LIMITS)) as pool:
+            route = pool.route(target, name)
+            headers = request_headers(route, given)
+            with pool.exchange(route, headers, deadline=deadline, name=name, body=body) as response:
+                return _read(response, answer, name)
+
+    return with_retries(attempt, name=name, limits=_LIMITS, timing=timing, deadline=deadline)
+
+
+def _read(response: Response, answer: Answer, name: str) -> ProofVerdict:
+    if passing := response.passing():
+        raise passing
+    found: Any = None
+    data = response.read(_BODY_BYTES)
+    with contextlib.suppress(ValueError):
+        found = read(data or b"")
+    if not isinstance(found, dict):
+        found = {}
+    if response.status == 200 and found.get("ok") is True:
+        return ProofVerdict(ok=True, message=f"{name} says that it is true", signer=answer.signer)
+    error = found.get("error")
+    if response.status == 400 and found.get("ok") is False and isinstance(error, dict):
+        texts = {str(k): one_line(v) for k, v in error.items() if type(v) is str}
+        kind, said = texts.pop("kind", None), texts.pop("message", "no reason")
+        # which version of the engine it has, it does not say
+        return ProofVerdict(
+            ok=False,
+            kind=kind,
+            message=f"{name} says: {said}",
+            incomplete=kind in (OUTPUT_MISMATCH, *_NOT_THERE),
+            signer=answer.signer,
+            engine=answer.engine,
+            details=texts,
+        )
+    said = found.get("message")
+    why = f": {one_line(said)}" if type(said) is str else ""
+    hint = "set ODFCHAIN_TOKEN to a token for it" if response.status in (401, 403) else None
+    raise FetchError(f"{name}: {response.what}{why}", hint=hint)

@@ -1,0 +1,459 @@
+"""Which dataset, at which block, a name in a query means: read once, before anything else is.
+
+    NAME[@POINT]      an alias or a `did:odf` id, exactly as it is written; POINT as in
+    `odfchain.workspace.points`
+
+A block is one of the chain, or of a branch: answers about others could not be computed again elsewhere.
+What is committed while a query runs does not change its answer: the head of each dataset is read at the
+first name, and every name without a point gets the block that was found then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.branches.state_cache import StateCache, read_cached_state
+from odfchain.errors import (
+    BranchNotFoundError,
+    DatasetNotFoundError,
+    InvalidIdError,
+    ObjectNotFoundError,
+    PointNotFoundError,
+    QueryError,
+    SchemaError,
+    SliceNotFoundError,
+    StoreError,
+)
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import DatasetAlias, parse_ref
+from odfchain.odf.times import Timestamp
+from odfchain.storage import fsio
+from odfchain.text import one_line
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState, SliceRef
+from odfchain.workspace.points import (
+    OnBranch,
+    block_at,
+    branch_names,
+    is_referenced,
+    on_branch,
+    opened_at,
+    parse_point,
+)
+from odfchain.workspace.read_slices import columns_of, read_state
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from odfchain.slices.skipping import Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A dataset as of one block."""
+
+    name: str
+    """As the query writes it, with its point."""
+    dataset: DatasetFiles
+    state: DatasetState
+    """What the chain says as of the block."""
+
+    @property
+    def alias(self) -> DatasetAlias:
+        """The local name."""
+        return self.dataset.alias
+
+    @property
+    def id(self) -> DatasetId:
+        """The dataset's identity."""
+        return self.dataset.id
+
+    @property
+    def block_hash(self) -> Multihash:
+        """The block."""
+        return self.state.head
+
+    @property
+    def sequence_number(self) -> int:
+        """The block's number."""
+        return self.state.head_block.sequence_number
+
+    def __str__(self) -> str:
+        text = str(self.block_hash)
+        return f"{self.alias} @ {self.sequence_number} ({text[:8]}…{text[-4:]})"
+
+
+class Pins:
+    """The datasets of one query, each pinned when it is first named."""
+
+    def __init__(
+        self,
+        workspace: WorkspaceFiles,
+        *,
+        as_at: Timestamp | None = None,
+        given: Mapping[str, tuple[DatasetId, Multihash]] | None = None,
+    ) -> None:
+        """`as_at` is the system time of every name without a point.
+
+        `given` says what names mean, whatever they are called here: then no other name is known.
+        """
+        if as_at is not None:
+            _check_past(as_at)
+        self._workspace = workspace
+        self._as_at = as_at
+        self._given = given
+        self._datasets: dict[str, DatasetFiles] = {}
+        self._heads: dict[DatasetId, Multihash] = {}
+        self._pins: dict[str, Pin] = {}
+        self.named: tuple[Pin, ...] = ()
+        """One for each name that the query reads, as it writes it; known once it is planned."""
+
+    @property
+    def workspace(self) -> WorkspaceFiles:
+        """Where the datasets are."""
+        return self._workspace
+
+    @property
+    def as_at(self) -> Timestamp | None:
+        """The system time of every name without a point."""
+        return self._as_at
+
+    @property
+    def given(self) -> Mapping[str, tuple[DatasetId, Multihash]] | None:
+        """What names mean, where that was said; then there are no others."""
+        return self._given
+
+    def pin(self, text: str) -> Pin:
+        """The dataset and block that `NAME[@POINT]` means."""
+        if text not in self._pins:
+            self._pins[text] = self._pin(text)
+        return self._pins[text]
+
+    def used(self, texts: Iterable[str]) -> tuple[Pin, ...]:
+        """The pins of these names, each block of a dataset once, in order of name and number."""
+        self.named = tuple(self.pin(text) for text in sorted(set(texts)))
+        found = {(str(p.alias), p.sequence_number, str(p.block_hash)): p for p in self.named}
+        return tuple(found[key] for key in sorted(found))
+
+    def _pin(self, text: str) -> Pin:
+        name, at, after = text.partition("@")
+        if self._given is not None:
+            return self._pin_given(text)
+        dataset = self._dataset(name)
+        head = self._head(dataset)
+        if not at:
+            block = head if self._as_at is None else block_at(dataset, self._as_at, head=head)
+        else:
+            try:
+                point = parse_point(after)
+            except InvalidIdError as error:
+                raise QueryError(f"`{one_line(text)}`: {error.message}", hint=error.hint) from None
+            time = point.at if isinstance(point, OnBranch) else point
+            if isinstance(time, Timestamp):
+                _check_past(time, text)
+            try:
+                block = block_at(dataset, point, head=head)
+            except BranchNotFoundError as error:
+                raise QueryError(f"`{one_line(text)}`: {error.message}", hint=error.hint) from None
+            except ObjectNotFoundError as error:
+                raise PointNotFoundError(error.message, hint=error.hint) from None
+            if isinstance(point, OnBranch):
+                dataset = on_branch(dataset, point.branch)
+            elif isinstance(point, Multihash):
+                if not _is_on_a_chain(dataset, block, head):
+                    raise PointNotFoundError(
+                        f"{dataset.alias}: block {block} is stored but no part of the chain any more, "
+                        "nor of a branch",
+                        hint=f"`odfchain state {dataset.alias}@{block}` shows the rows in force there",
+                    )
+                dataset = opened_at(dataset, block)
+        return Pin(text, dataset, DatasetState.read(dataset.chain, block))
+
+    def _pin_given(self, text: str) -> Pin:
+        assert self._given is not None  # noqa: S101 - asked by the caller
+        if text not in self._given:
+            raise QueryError(
+                f"`{one_line(text)}` is not among the datasets that the query says it reads",
+                hint=f"it names {', '.join(map(one_line, self._given)) or 'none'}",
+            )
+        dataset_id, block = self._given[text]
+        dataset = self._workspace.dataset(dataset_id)
+        head = self._head(dataset)
+        if not dataset.chain.contains(block) or not _is_on_a_chain(dataset, block, head):
+            raise PointNotFoundError(f"{dataset.alias}: block {block} is no part of its chain here")
+        if not is_referenced(dataset, block, head=head):
+            dataset = opened_at(dataset, block)
+        return Pin(text, dataset, DatasetState.read(dataset.chain, block))
+
+    def _dataset(self, name: str) -> DatasetFiles:
+        if name not in self._datasets:
+            try:
+                reference = parse_ref(name)
+            except InvalidIdError as error:
+                raise QueryError(
+                    f"`{one_line(name)}` is not the name of a dataset: {error.message}", hint=error.hint
+                ) from None
+            dataset = self._workspace.dataset(reference)
+            # in SQL, names are exact: what is not quoted becomes lower case
+            if isinstance(reference, DatasetAlias) and str(dataset.alias) != name:
+                raise DatasetNotFoundError(
+                    f"no dataset is called {name!r}",
+                    hint=f'`{dataset.alias}` is here; names are exact: write "{dataset.alias}"',
+                )
+            self._datasets[name] = dataset
+        return self._datasets[name]
+
+    def _head(self, dataset: DatasetFiles) -> Multihash:
+        if dataset.id not in self._heads:
+            self._heads[dataset.id] = DatasetState.read(dataset.chain).head
+        return self._heads[dataset.id]
+
+
+def _is_on_a_chain(dataset: DatasetFiles, block: Multihash, head: Multihash) -> bool:
+    """Whether the head or a branch is made of a stored block; heads that were given up do not count."""
+    if is_referenced(dataset, block, head=head):
+        return True
+    heads = ((on, on.chain.head()) for on in map(dataset.on, branch_names(dataset)))
+    return any(is_referenced(on, block, head=there) for on, there in heads if there is not None)
+
+
+def _check_past(time: Timestamp, name: str = "") -> None:
+    if time > Timestamp.now():
+        where = f"`{one_line(name)}`: " if name else ""
+        raise QueryError(
+            f"{where}{time} lies in the future, so the answer could still change",
+            hint="leave the time out to ask for the present",
+        )
+
+
+# Slices that were hashed before are not hashed again until their file changes.
+#
+# A gigabyte takes two seconds to hash, and a second query asks for the same files. What a file looked like
+# when
+# it was checked (device, inode, size, times of change) is kept in the workspace; a file that was touched is
+# hashed anew. Proofs and verification do not use this memory.
+
+_HEADS = 256
+"""Blocks whose slices are remembered in this process [count]."""
+_MOST = 200_000
+"""Slices that are remembered [count]: 40 MB; the rest is hashed each time."""
+
+
+class CheckedSlices:
+    """The memory of one workspace; `file` None remembers nothing beyond this process."""
+
+    def __init__(self, file: Path | None = None, *, state_bytes: int = 0) -> None:
+        """`state_bytes` is what states that are kept of a dataset may take."""
+        self._file = file
+        self._state_bytes = state_bytes
+        self._known: dict[str, list[int]] | None = None
+        self._changed = False
+        self._slices: dict[Multihash, list[SliceRef]] = {}
+
+    @property
+    def remembers(self) -> bool:
+        """Whether what was found out before may be believed; proofs are made without it."""
+        return self._file is not None
+
+    @property
+    def kept_in(self) -> tuple[Path | None, int]:
+        """The file of the memory, and what states may take: so that another process remembers the same."""
+        return self._file, self._state_bytes
+
+    def states(self, dataset: DatasetFiles) -> StateCache:
+        """The states that are kept of a dataset."""
+        return StateCache.of(dataset, self._state_bytes)
+
+    def located(self, dataset: DatasetFiles) -> Callable[[SliceRef], Path]:
+        """The files of a dataset's slices, as `path` gives them."""
+        return lambda ref: self.path(dataset, ref.slice.physical_hash)
+
+    def slices(self, state: DatasetState) -> list[SliceRef]:
+        """The slices as of a block, oldest first; a chain is walked once for each of its blocks."""
+        if state.head not in self._slices:
+            if len(self._slices) > _HEADS:
+                self._slices.clear()
+            self._slices[state.head] = state.slices()
+        return self._slices[state.head]
+
+    def path(self, dataset: DatasetFiles, name: Multihash, *, verify: bool = True) -> Path:
+        """The file of a slice, which hashes to `name` (unless `verify` is off) and may be decoded.
+
+        Raises:
+            SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the file.
+        """
+        path = dataset.data.path(name)
+        if self._read().get(str(path)) == (seen := _stamp(path)) and seen:
+            return path
+        from odfchain.slices.reader import check_parquet
+
+        try:
+            if verify:
+                dataset.data.verified_path(name)
+            else:
+                dataset.data.size(name)
+        except ObjectNotFoundError:
+            raise SliceNotFoundError.of(dataset.alias, path) from None
+        check_parquet(path)
+        if not verify:
+            return path
+        # what was seen before it was hashed: a change meanwhile shows at the next look
+        if len(self._read()) < _MOST:
+            self._read()[str(path)] = seen
+            self._changed = True
+        return path
+
+    def keep(self) -> None:
+        """Remember for other processes; without effect where that cannot be written."""
+        if self._file is None or not self._changed:
+            return
+        with contextlib.suppress(StoreError):
+            fsio.replace_file(self._file, json.dumps(self._known).encode(), mode=0o600)
+            self._changed = False
+
+    def _read(self) -> dict[str, list[int]]:
+        if self._known is None:
+            self._known = {}
+            if self._file is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    found = json.loads(self._file.read_bytes())
+                    self._known = found if isinstance(found, dict) else {}
+        return self._known
+
+
+def _stamp(path: Path) -> list[int]:
+    try:
+        found = path.lstat()
+    except OSError:
+        return []
+    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+# What a query reads of a dataset: its records, or its state, from slices that were checked.
+#
+# A plain name is the records; `state(name[, event_time[, key]])` what is in force, by the one definition of
+# it
+# (`odfchain.slices.state`), whichever engine asks. So engines are given rows that are decided already.
+
+
+@dataclass(frozen=True, slots=True)
+class StateOf:
+    """The rows in force: at an event time or now, by a key or the recorded one."""
+
+    event_time: Timestamp | None = None
+    key: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table of a query."""
+
+    pin: Pin
+    projection: StateOf | None = None
+    """None is every record."""
+    condition: Condition | None = None
+    """What is true of all rows that are asked for, if anything: slices that have none are not read."""
+    signed_nan: bool = False
+    """As in `odfchain.slices.skipping.may_match`."""
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """What is read."""
+        return (self.pin,)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as declared at the block; none before the first data."""
+        return columns_of(self.pin.state, None)
+
+    @property
+    def has_floats(self) -> bool:
+        """Whether a floating-point number is anywhere in it, so that statistics of files leave NaN out."""
+        return any(_has_floats(column.type) for column in self.schema)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells the rows of a state apart; () is all values.
+
+        Raises:
+            QueryError: sources have different keys, or there is no such column.
+        """
+        given = self.projection.key if self.projection else None
+        if given is None:
+            try:
+                return self.pin.state.primary_key
+            except SchemaError as error:
+                raise QueryError(
+                    f"state of {self.pin.alias}: {error.message}",
+                    hint=f"name it as the third argument: state('{self.pin.alias}', NULL, 'column, column')",
+                ) from None
+        try:
+            columns_of(self.pin.state, given)
+        except SchemaError as error:
+            raise QueryError(f"state of {self.pin.alias}: {error.message}") from None
+        return given
+
+    def slices(self, checked: CheckedSlices) -> list[SliceRef]:
+        """The slices that have to be read, oldest first; errors as `paths`.
+
+        Of a state only what a condition says of the key counts: another slice may have a newer row of it.
+        """
+        refs, condition = checked.slices(self.pin.state), self.condition
+        if condition is None:
+            return refs
+        from odfchain.slices.footers import quoted
+        from odfchain.slices.skipping import about
+        from odfchain.workspace.needed_slices import needed_slices
+
+        dataset = self.pin.dataset
+        if self.projection is not None:
+            condition = about(condition, [quoted(name) for name in self.key])
+        located = checked.located(dataset)
+        return needed_slices(dataset, refs, condition, locate=located, signed_nan=self.signed_nan)
+
+    def paths(self, checked: CheckedSlices) -> list[Path]:
+        """The files of `slices`; each one hashes to its name and may be decoded by whichever reader."""
+        return [checked.path(self.pin.dataset, ref.slice.physical_hash) for ref in self.slices(checked)]
+
+    def state(self, checked: CheckedSlices, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of a state as recorded, in order of offset, or some columns of them; held in memory."""
+        time = self.projection.event_time if self.projection else None
+        dataset, state = self.pin.dataset, self.pin.state
+        if time is None and checked.remembers:
+            located = checked.located(dataset)
+            return read_cached_state(
+                dataset, state, self.key, columns, cache=checked.states(dataset), locate=located
+            )
+        slices = [
+            (checked.path(dataset, ref.slice.physical_hash), ref.slice.offset_interval)
+            for ref in self.slices(checked)
+        ]
+        return read_state(dataset, state, self.key, columns, event_time=time, slices=slices)
+
+    def rows(self, checked: CheckedSlices, wanted: Collection[str] | None = None) -> pa.Table:
+        """As `state`, with the columns that queries see; those that are not `wanted` are null."""
+        import pyarrow as pa
+
+        schema = self.schema
+        names = [name for name in schema.names if wanted is None or name in wanted]
+        # of no column at all nobody could say how many rows there are
+        read: Sequence[str] = names or schema.names[:1]
+        found = self.state(checked, read)
+        columns = [
+            found.column(field.name) if field.name in read else pa.nulls(len(found), field.type)
+            for field in schema
+        ]
+        nullable = pa.schema([field.with_nullable(True) for field in schema])
+        return pa.table(columns, schema=nullable)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    from pyarrow import types as t
+
+    return t.is_floating(kind) or any(_has_floats(kind.field(i).type) for i in range(kind.num_fields))

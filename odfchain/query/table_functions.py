@@ -1,0 +1,219 @@
+"""The table functions of queries: `state(name[, event_time[, key]])`, `to_table`, `diff` and `history`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from odfchain.errors import InvalidIdError, QueryError
+from odfchain.query.resolved_tables import Pins, Relation, StateOf
+from odfchain.text import one_line
+from odfchain.workspace.points import parse_time
+
+if TYPE_CHECKING:
+    from odfchain.query.change_relations import Changes
+
+
+_ARGUMENTS = {"state": (1, 3), "to_table": (1, 1), "diff": (2, 2), "history": (1, 1)}
+"""The fewest and the most of each."""
+FUNCTIONS = frozenset(_ARGUMENTS)
+"""`to_table` is what the reference node calls it; it takes a name only."""
+_USAGES = {
+    "diff": "write diff('name@POINT', 'name@POINT')",
+    "history": "write history('name[@POINT]')",
+}
+Call = tuple[str | None, ...]
+"""The name of a function, then its arguments."""
+
+
+def usage(name: str) -> str:
+    """How a function is called."""
+    return _USAGES.get(name, "write state('name[@POINT]'[, 'event time'[, 'column, column']])")
+
+
+def wrong_count(name: str, count: int) -> str | None:
+    """What is wrong with so many arguments of a function."""
+    least, most = _ARGUMENTS[name]
+    if least <= count <= most:
+        return None
+    return f"{count} arguments, not {least}" + (f" to {most}" if most > least else "")
+
+
+def may_be_name(name: str, number: int) -> bool:
+    """Whether an argument of a function is the name of a dataset, which needs no quotes; else NULL is one."""
+    return number == 0 or name == "diff"
+
+
+def arguments_of(name: str, expressions: Sequence[Any]) -> Call:
+    """A call as the embedded engine hands over its arguments: names and texts; NULL is None.
+
+    Raises:
+        QueryError: another expression, too many of them, or a name with dots that is not quoted.
+    """
+    if wrong := wrong_count(name, len(expressions)):
+        raise QueryError(f"{name}(…) has {wrong}", hint=usage(name))
+    return (name, *(_argument(name, number, each) for number, each in enumerate(expressions)))
+
+
+def _argument(function: str, number: int, expression: Any) -> str | None:
+    kind = expression.variant_name()
+    if kind == "Column" and may_be_name(function, number):
+        column = expression.to_variant()
+        if column.relation() is None:
+            return str(column.name())
+        whole = f"{column.relation()}.{column.name()}"
+        raise dotted_name(whole, f"{function}('{whole}')")
+    if kind == "Literal":
+        value = expression.python_value()
+        value = getattr(value, "as_py", lambda: value)()
+        if isinstance(value, str) or (value is None and not may_be_name(function, number)):
+            return value
+    raise QueryError(f"argument {number + 1} of {function}(…) is not a text", hint=usage(function))
+
+
+def dotted_name(name: str, instead: str = "") -> QueryError:
+    """What is said of a name with dots that stands without quotes."""
+    return QueryError(
+        f"`{one_line(name)}`: a name with dots is written in quotes",
+        hint=f"write {instead or quoted_name(name)}",
+    )
+
+
+def quoted_name(name: str) -> str:
+    """A name as SQL takes it, dots and all."""
+    return '"' + one_line(name).replace('"', '""') + '"'
+
+
+def relation_of(call: Call, pins: Pins) -> Relation | Changes:
+    """The table that a call means.
+
+    Raises:
+        QueryError: an argument cannot be understood.
+    """
+    function, name, *rest = call
+    assert name is not None  # noqa: S101 - `arguments_of`
+    pin = pins.pin(name)
+    if function in _USAGES:
+        from odfchain.query.change_relations import Changes  # what compares rows is slow to load
+
+        other = rest[0] if rest else None
+        return Changes(pin, None if other is None else pins.pin(other), pins.workspace.has_key(pin.id))
+    time, key = (*rest, None, None)[:2]
+    moment = None
+    if time is not None:
+        try:
+            moment = parse_time(time)
+        except InvalidIdError as error:
+            raise QueryError(f"state of {one_line(name)}: {error.message}", hint=error.hint) from None
+    columns = None if key is None else tuple(part.strip() for part in key.split(",") if part.strip())
+    return Relation(pin, StateOf(moment, columns))
+
+
+# `NAME VERSION AS OF 'fix-names'` and `NAME TIMESTAMP AS OF '…'` as the names with a point that they mean.
+#
+# The grammar is Spark's, which other engines lack; so the text is rewritten before any of them reads it,
+# word
+# by word, and both see `"NAME@POINT" AS "NAME"`. A version is any point; a timestamp is a time, also in
+# digits
+# alone. Where a literal follows `AS OF` the words mean nothing else in SQL. Source: RFC-035.
+
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|--[^\n]*|/\*(?s:.)*?(?:\*/|\Z))
+    | (?P<text>'(?:[^']|'')*'?) | (?P<quoted>"(?:[^"]|"")*"?|`(?:[^`]|``)*`?)
+    | (?P<word>[A-Za-z_][A-Za-z0-9_]*) | (?P<number>\d+(?![\w.])) | (?P<other>(?s:.))""",
+    re.VERBOSE | re.ASCII,
+)
+_KINDS = {"version": False, "system_version": False, "timestamp": True, "system_time": True}
+"""What stands before AS OF, and whether it means a time."""
+_AFTER_TABLE = frozenset({
+    "anti", "cluster", "cross", "distribute", "end", "except", "fetch", "for", "from", "full", "group",
+    "having", "inner", "intersect", "join", "lateral", "left", "limit", "minus", "natural", "offset", "on",
+    "order", "outer", "pivot", "qualify", "right", "select", "semi", "sort", "tablesample", "union",
+    "unpivot",
+    "using", "where", "window",
+})  # fmt: skip
+"""Words that are no alias of the table before them."""
+
+
+def with_points(sql: str) -> str:
+    """The query with names that have their points in them."""
+    if not re.search(r"\bas\s+of\b", sql, re.IGNORECASE):
+        return sql
+    return _Words(sql).rewritten()
+
+
+class _Words:
+    """The pieces of a text, and those of them that say something."""
+
+    def __init__(self, sql: str) -> None:
+        self._pieces = [(found.lastgroup, found[0]) for found in _TOKEN.finditer(sql)]
+        self._told = [place for place, (kind, _) in enumerate(self._pieces) if kind != "space"]
+
+    def rewritten(self) -> str:
+        """The text with points in names."""
+        made = [text for _, text in self._pieces]
+        for place in range(len(self._told)):
+            if (found := self._clause(place)) is None:
+                continue
+            start, end, point = found
+            first, last = self._told[start], self._told[end - 1]
+            name = self._name(start)
+            alias = "" if self._has_alias(end) else f" AS {_quoted(name)}"
+            made[first : last + 1] = ["", *[""] * (last - first)]
+            made[first] = f"{_quoted(f'{name}@{point}')}{alias}"
+        return "".join(made)
+
+    def _word(self, place: int) -> str:
+        kind, text = self._piece(place)
+        return text.lower() if kind == "word" else ""
+
+    def _piece(self, place: int) -> tuple[str | None, str]:
+        return self._pieces[self._told[place]] if 0 <= place < len(self._told) else (None, "")
+
+    def _clause(self, place: int) -> tuple[int, int, str] | None:
+        """(where the name is, what follows the clause, the point) if the clause's first word is here."""
+        kind = self._word(place)
+        if kind not in _KINDS or (self._word(place + 1), self._word(place + 2)) != ("as", "of"):
+            return None
+        value = place + 3
+        if self._word(value) in ("timestamp", "date") and self._piece(value + 1)[0] == "text":
+            value += 1
+        what, text = self._piece(value)
+        if what not in ("text", "number"):
+            return None
+        name = place - 2 if self._word(place - 1) == "for" else place - 1
+        if self._piece(name)[0] not in ("word", "quoted"):
+            return None
+        literal = text[1:-1].replace("''", "'") if what == "text" else text
+        return name, value + 1, _point(literal, time=_KINDS[kind])
+
+    def _name(self, place: int) -> str:
+        kind, text = self._piece(place)
+        if self._piece(place - 1)[1] == ".":
+            whole = ".".join(self._piece(at)[1] for at in range(max(0, place - 2), place + 1, 2))
+            raise dotted_name(whole)
+        name = text.lower() if kind == "word" else text[1:-1].replace(text[0] * 2, text[0])
+        if "@" in name:
+            raise QueryError(f"`{one_line(name)}` has a point already", hint="leave one of the two out")
+        return name
+
+    def _has_alias(self, place: int) -> bool:
+        kind, _ = self._piece(place)
+        return kind == "quoted" or (kind == "word" and self._word(place) not in _AFTER_TABLE)
+
+
+def _point(text: str, *, time: bool) -> str:
+    if not time:
+        return text
+    try:
+        moment = text.strip().replace(" ", "T", 1)
+        if "T" in moment and not re.search(r"(Z|[+-]\d\d:?\d\d)$", moment, re.IGNORECASE):
+            moment += "Z"  # the zone of sessions is UTC
+        return str(parse_time(moment))
+    except InvalidIdError as error:
+        raise QueryError(f"TIMESTAMP AS OF: {error.message}", hint=error.hint) from None
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

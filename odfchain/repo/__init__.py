@@ -1,1 +1,0 @@
-"""Datasets in the folders of a workspace: their files, settings, and what they say about the present."""

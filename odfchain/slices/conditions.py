@@ -1,0 +1,302 @@
+"""The condition that a text means: SQL of columns and literals, as `odfchain query` reads it.
+
+`= <> < <= > >= IN BETWEEN IS [NOT] NULL LIKE 'x%' AND OR NOT` are understood; whatever else it says may be
+true. Names in double quotes or backticks are exact, others are in lower case (or as they are written, where
+that is the only column). Times without a zone are UTC. Source: RFC-039.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+import pyarrow as pa
+import sqlglot
+from pyarrow import types as t
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+
+from odfchain.errors import InvalidIdError, QueryError
+from odfchain.odf.times import Timestamp
+from odfchain.slices.footers import Value, quoted
+from odfchain.slices.skipping import (
+    INVERSE,
+    MAYBE,
+    TURNED,
+    AnyOf,
+    ColumnTest,
+    Condition,
+    Every,
+    Group,
+    Test,
+    group_of,
+    types_of,
+    understood,
+    value_for,
+)
+from odfchain.text import excerpt, first_line, located, one_line
+
+_MOST_CHARACTERS = 10_000
+_BEFORE = "SELECT 1 WHERE "
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d:\d\d(?:\.\d{1,9})?))?(Z?)", re.ASCII)
+_UTC = (None, "UTC", "Etc/UTC", "+00:00", "Z")
+_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 10**3}
+"""What is finer than this is compared in other ways by every engine [ns]."""
+_TESTS: dict[type, Test] = {
+    exp.EQ: Test.EQ, exp.NEQ: Test.NE, exp.LT: Test.LT, exp.LTE: Test.LE, exp.GT: Test.GT, exp.GTE: Test.GE
+}  # fmt: skip
+
+
+_ARGUMENTS = {"this", "expression", "expressions", "low", "high"}
+"""What the nodes that are understood have; with anything else they say something else."""
+
+
+class _Words(Spark):
+    """Spark's words, but `"x"` is a name, as it is in queries here."""
+
+    class Tokenizer(Spark.Tokenizer):
+        QUOTES = ["'"]  # noqa: RUF012 - sqlglot's way
+        IDENTIFIERS = ["`", '"']  # noqa: RUF012
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A condition on the rows of a dataset."""
+
+    text: str
+    """With names as they are, in backticks: every engine reads it alike."""
+    condition: Condition
+    columns: tuple[str, ...]
+    """Those that it names."""
+
+    @property
+    def understood(self) -> bool:
+        """Whether any of it can skip something."""
+        return understood(self.condition)
+
+
+def parse_where(text: str, schema: pa.Schema, *, utc: bool = True) -> Where:
+    """The condition that a text means for rows with these columns.
+
+    `utc`: whether times without a zone are UTC for who compares them.
+
+    Raises:
+        QueryError: it is not a condition, or names a column that there is not; says where.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        raise QueryError(f"the condition has {len(text):,} characters, at most {_MOST_CHARACTERS:,} are read")
+    tree = _parsed(text)
+    found = _Reading(text, schema, utc)
+    exact, columns = found.with_exact_names(tree)
+    try:
+        return Where(exact, found.condition(tree), columns)
+    except RecursionError:
+        return Where(exact, MAYBE, columns)
+
+
+def _parsed(text: str) -> exp.Expr:
+    try:
+        queries = sqlglot.parse(f"{_BEFORE}{text}", read=_Words)
+    except sqlglot.errors.ParseError as error:
+        place = error.errors[0] if error.errors else {}
+        line, column = place.get("line"), place.get("col")
+        highlighted = len(place.get("highlight") or " ")
+        raise _wrong(text, line, column, highlighted, place.get("description") or first_line(error)) from None
+    except sqlglot.errors.TokenError:
+        raise QueryError(
+            f"the condition {one_line(text)!r} cannot be read: a text or a name in it has no end",
+            hint="texts stand in 'quotes', names in `backticks`",
+        ) from None
+    except (sqlglot.errors.SqlglotError, RecursionError) as error:
+        raise QueryError(f"the condition {one_line(text)!r} cannot be read: {first_line(error)}") from None
+    query = queries[0] if len(queries) == 1 else None
+    parts = () if query is None else (name for name, part in query.args.items() if part)
+    if query is None or set(parts) != {"expressions", "where"}:
+        raise QueryError(f"{one_line(text)!r} is more than a condition")
+    tree: exp.Expr = query.args["where"].this
+    if any(True for _ in tree.find_all(exp.Query)):
+        raise QueryError(f"{one_line(text)!r} is more than a condition on the rows of one dataset")
+    return tree
+
+
+def _wrong(
+    text: str, line: int | None, end: int | None, width: int, what: str, *, hint: str | None = None
+) -> QueryError:
+    """What is wrong with a condition, and where: at the characters that end in a column of the query."""
+    column = None if end is None else end - width + 1 - (len(_BEFORE) if line == 1 else 0)
+    if column is None or not 0 < column <= len(text):
+        line = column = None
+    said = located("the condition", line, column, one_line(what))
+    return QueryError(said, hint=hint, excerpt=excerpt(text, line, column))
+
+
+class _Reading:
+    """One condition over the columns of one dataset."""
+
+    def __init__(self, text: str, schema: pa.Schema, utc: bool) -> None:
+        self._text, self._names, self._utc = text, schema.names, utc
+        self._types = types_of(schema)
+
+    def with_exact_names(self, tree: exp.Expr) -> tuple[str, tuple[str, ...]]:
+        """(the text with all columns in backticks, these); the tree has their true names then, too."""
+        places: dict[int, tuple[int, str]] = {}
+        for column in tree.find_all(exp.Column):
+            first = column.parts[0]
+            name = self._name(first)
+            first.set("this", name)
+            places[first.meta["start"] - len(_BEFORE)] = (first.meta["end"] + 1 - len(_BEFORE), name)
+        made, at = [], 0
+        for start, (end, name) in sorted(places.items()):
+            made += [self._text[at:start], "`" + name.replace("`", "``") + "`"]
+            at = end
+        names = dict.fromkeys(name for _, name in places.values())
+        return "".join([*made, self._text[at:]]), tuple(names)
+
+    def _name(self, part: exp.Expr) -> str:
+        name = part.name
+        for each in (name,) if part.args.get("quoted") else (name.lower(), name):
+            if each in self._names:
+                return each
+        width = part.meta.get("end", 0) - part.meta.get("start", 0) + 1
+        raise _wrong(
+            self._text,
+            part.meta.get("line"),
+            part.meta.get("col"),
+            width,
+            f"there is no column `{one_line(name)}`",
+            hint=f"there are {', '.join(map(one_line, self._names))}",
+        )
+
+    def condition(self, node: exp.Expr, *, negated: bool = False) -> Condition:
+        """What of the condition (negated: of its contrary) is understood."""
+        if any(part for name, part in node.args.items() if name not in _ARGUMENTS):
+            return MAYBE  # such as the NOT of NOT LIKE, or SYMMETRIC
+        match node:
+            case exp.Paren():
+                return self.condition(node.this, negated=negated)
+            case exp.Not():
+                return self.condition(node.this, negated=not negated)
+            case exp.And() | exp.Or():
+                sides = tuple(self.condition(side, negated=negated) for side in (node.left, node.right))
+                return Every(sides) if isinstance(node, exp.And) is not negated else AnyOf(sides)
+            case exp.Is():
+                return self._is_null(node, negated=negated)
+            case exp.In() if node.expressions:
+                test = Test.NE if negated else Test.EQ
+                parts = tuple(self._compared(test, node.this, item) for item in node.expressions)
+                return Every(parts) if negated else AnyOf(parts)
+            case exp.Between():
+                low, high = node.args["low"], node.args["high"]
+                tests = (Test.LT, Test.GT) if negated else (Test.GE, Test.LE)
+                both = tuple(
+                    self._compared(test, node.this, at) for test, at in zip(tests, (low, high), strict=True)
+                )
+                return AnyOf(both) if negated else Every(both)
+            case exp.Like() if not negated:
+                return self._begins(node)
+        if type(node) not in _TESTS:
+            return MAYBE
+        test = INVERSE[_TESTS[type(node)]] if negated else _TESTS[type(node)]
+        if self._path(node.this) is not None:
+            return self._compared(test, node.this, node.expression)
+        return self._compared(TURNED.get(test, test), node.expression, node.this)
+
+    def _path(self, node: exp.Expr) -> str | None:
+        """The path of a column, as statistics name it."""
+        while isinstance(node, exp.Paren):
+            node = node.this
+        path = None
+        if isinstance(node, exp.Column):
+            path = ".".join(quoted(part.name) for part in node.parts)
+        elif isinstance(node, exp.Dot) and (outer := self._path(node.this)):
+            path = f"{outer}.{quoted(node.name)}"
+        return path if path in self._types else None
+
+    def _is_null(self, node: exp.Is, *, negated: bool) -> Condition:
+        path, what = self._path(node.this), node.expression
+        if isinstance(what, exp.Not):
+            what, negated = what.this, not negated
+        if path is None or not isinstance(what, exp.Null):
+            return MAYBE
+        return ColumnTest(path, Test.VALUE if negated else Test.NULL)
+
+    def _begins(self, node: exp.Like) -> Condition:
+        path, pattern = self._path(node.this), node.expression
+        if path is None or not (isinstance(pattern, exp.Literal) and pattern.is_string):
+            return MAYBE
+        text, group = pattern.name, group_of(self._types[path])
+        most = min((text.index(sign) for sign in "%_\\" if sign in text), default=len(text))
+        if group is not Group.TEXT or not self._is_plain(pattern):
+            return MAYBE
+        return ColumnTest(path, Test.BEGINS, group, text[:most])
+
+    def _compared(self, test: Test, column: exp.Expr, literal: exp.Expr) -> Condition:
+        path = self._path(column)
+        if path is None:
+            return MAYBE
+        kind = self._types[path]
+        while isinstance(literal, exp.Paren):
+            literal = literal.this
+        if isinstance(literal, exp.Null):
+            return ColumnTest(path, test)
+        value = self._value(literal, kind)
+        return MAYBE if value is None else ColumnTest(path, test, group_of(kind), value)
+
+    def _value(self, node: exp.Expr, kind: pa.DataType) -> Value | None:
+        """A literal as a bound of a column; None for what only the engine knows how to compare."""
+        if isinstance(node, exp.Boolean):
+            return value_for(bool(node.this), kind)
+        if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal):
+            return self._cast(node, kind)
+        if isinstance(node, exp.Literal) and node.is_string:
+            if not self._is_plain(node):
+                return None
+            return value_for(node.name, kind) if group_of(kind) is Group.TEXT else self._time(node.name, kind)
+        return _number(node, kind)
+
+    def _is_plain(self, literal: exp.Literal) -> bool:
+        """Whether every engine reads a text alike; quotes and backslashes in it are told in several ways."""
+        return not set("\\'") & set(literal.name) and "\\" not in self._text
+
+    def _cast(self, node: exp.Cast, kind: pa.DataType) -> Value | None:
+        text, target = node.this.name, node.to.this
+        if target in (exp.DataType.Type.DATE, exp.DataType.Type.TIMESTAMP, exp.DataType.Type.TIMESTAMPTZ):
+            wanted = Group.DATE if target is exp.DataType.Type.DATE else Group.MOMENT
+            return self._time(text, kind) if group_of(kind) is wanted and node.this.is_string else None
+        if target is exp.DataType.Type.DOUBLE and text.lower() == "nan":
+            return value_for(float("nan"), kind)
+        return None
+
+    def _time(self, text: str, kind: pa.DataType) -> Value | None:
+        """A day or a moment as a column of those has it; None for other texts, and for other columns."""
+        found = _MOMENT.fullmatch(text)
+        if found is None or (found[3] and not found[2]):
+            return None
+        try:
+            if t.is_date32(kind):
+                return None if found[2] else (dt.date.fromisoformat(text) - dt.date(1970, 1, 1)).days
+            if not t.is_timestamp(kind) or not (found[3] or (self._utc and kind.tz in _UTC)):
+                return None
+            moment = Timestamp.parse(f"{found[1]}T{found[2] or '00:00:00'}Z").epoch_ns
+        except (ValueError, InvalidIdError):
+            return None
+        # engines cut what is finer than the column
+        return None if moment % _UNITS[kind.unit] else moment
+
+
+def _number(node: exp.Expr, kind: pa.DataType) -> Value | None:
+    sign = 1
+    while isinstance(node, exp.Neg | exp.Paren):
+        sign, node = (-sign if isinstance(node, exp.Neg) else sign), node.this
+    if not isinstance(node, exp.Literal) or node.is_string:
+        return None
+    try:
+        number = Decimal(node.name) * sign
+    except InvalidOperation:
+        return None
+    if node.name.isdecimal():
+        # larger ones are doubles for some
+        return value_for(int(number), kind) if abs(number) < 2**63 else None
+    return value_for(number, kind)

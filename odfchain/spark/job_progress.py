@@ -1,0 +1,431 @@
+"""Looking at Spark while it works, for whoever shows progress.
+
+A thread of ours asks about twice a second, and only where somebody looks. Java never calls us: there is no
+callback server, and nothing that could hold a job up. Jobs are found by the tag of their action
+(`odfchain.spark.jobs`), so two commands in one session do not see each other's. What a worker of this machine
+has written stands in a file of eight bytes. Over Spark Connect the server tells by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from odfchain.progress import Progress, WorkDone, shows_work, time_left
+from odfchain.spark.plans import is_local, is_remote
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+
+# What Spark says of the stages of one action, added up for people: rows, bytes, tasks, time left.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What the steps of Spark's actions are called, and what is known of the reading before it begins."""
+
+    reading: str
+    merging: str
+    """Where rows are taken from other stages."""
+    writing: str
+    rows: int | None = None
+    """Rows that will be read."""
+    size: int | None = None
+    """Bytes that will be read."""
+
+    @classmethod
+    def all_called(cls, name: str) -> Steps:
+        """Steps that nobody tells apart."""
+        return cls(reading=name, merging=name, writing=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What Spark says of a stage that has begun."""
+
+    number: int
+    reads: bool
+    """Whether it takes no rows from other stages."""
+    tasks: int
+    ended_tasks: int = 0
+    ended: bool = False
+    read_bytes: int = 0
+    read_rows: int = 0
+    taken_rows: int = 0
+    """From other stages."""
+    handed_rows: int = 0
+    """To a stage after it."""
+
+    def with_older(self, older: Stage) -> Stage:
+        """This, with nothing less than was said of it before."""
+        return dataclasses.replace(self, **{f: max(getattr(self, f), getattr(older, f)) for f in _GROWING})
+
+
+_OVER = 1.05
+"""Each task reads beyond the end of its part of a text, to the end of the line."""
+
+_GROWING = ("tasks", "ended_tasks", "ended", "read_bytes", "read_rows", "taken_rows", "handed_rows")
+
+
+class Tally:
+    """Adds up what Spark says of one action; what it says later never takes anything back.
+
+    The steps are reading (stages that take no rows from others), merging (those that do) and writing (once a
+    worker has written rows). The part that is done is, in this order of trust: rows written of those that
+    were handed over, bytes read of those of the file, rows read of those that the file has, tasks ended of
+    at least two in the stages that run. What stages after them will take is in none of it.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._stages: dict[int, Stage] = {}
+        self._read = self._written = 0
+        self._step: str | None = None
+        self._began = self._risen = 0.0
+        self._fraction: float | None = None
+
+    def add(self, stages: Iterable[Stage], *, now: float, read: int = 0, written: int = 0) -> WorkDone | None:
+        """How far the action is at a time [s]; None as long as nothing has begun.
+
+        `read` are bytes and `written` rows that others than Spark have counted.
+        """
+        for stage in stages:
+            older = self._stages.get(stage.number)
+            self._stages[stage.number] = stage if older is None else stage.with_older(older)
+        self._read = max(self._read, read, sum(s.read_bytes for s in self._stages.values()))
+        self._written = max(self._written, written)
+        if not self._stages:
+            return None
+        return self._timed(self._of_step(), now)
+
+    def _of_step(self) -> WorkDone:
+        steps, read = self._steps, self._read
+        begun = [s for s in self._stages.values() if not s.ended] or list(self._stages.values())[-1:]
+        reads = any(s.reads for s in begun)
+        handed = next((s.handed_rows for s in reversed(self._stages.values()) if s.handed_rows), None)
+        if self._written:
+            total_rows = _at_least(handed, self._written)
+            return WorkDone(
+                step=steps.writing, rows=self._written, total_rows=total_rows,
+                read_bytes=read if reads else 0, fraction=_part(self._written, total_rows),
+            )  # fmt: skip
+        known = [s for s in self._stages.values() if s.reads is reads]
+        tasks, total_tasks = sum(s.ended_tasks for s in known), sum(s.tasks for s in known)
+        at_once = sum(s.tasks for s in begun)
+        of_tasks = sum(s.ended_tasks for s in begun) / at_once if at_once > 1 else None
+        if not reads:
+            # rows may go through several such stages; each is one row all the same
+            total = sum(s.handed_rows for s in self._stages.values() if s.reads)
+            return WorkDone(
+                step=steps.merging, rows=min(total, sum(s.taken_rows for s in known)),
+                total_rows=total or None, tasks=tasks, total_tasks=total_tasks, fraction=of_tasks,
+            )  # fmt: skip
+        rows = sum(s.read_rows for s in known)
+        total_rows, total_bytes = _at_least(steps.rows, rows), steps.size
+        if total_bytes is not None and total_bytes < read <= total_bytes * _OVER:
+            read = total_bytes
+        total_bytes = _at_least(total_bytes, read)
+        parts = (_part(read, total_bytes), _part(rows, total_rows), of_tasks)
+        return WorkDone(
+            step=steps.reading, rows=rows, total_rows=total_rows, read_bytes=read, total_bytes=total_bytes,
+            tasks=tasks, total_tasks=total_tasks, fraction=next(filter(None, parts), None),
+        )  # fmt: skip
+
+    def _timed(self, done: WorkDone, now: float) -> WorkDone:
+        """With the time that is left of the step."""
+        if done.step != self._step:
+            self._step, self._began, self._risen, self._fraction = done.step, now, now, None
+        if done.fraction is not None and done.fraction > (self._fraction or 0):
+            self._fraction, self._risen = done.fraction, now
+        known = self._fraction if done.fraction is not None else None
+        left = time_left(known, self._risen - self._began, now - self._risen)
+        return dataclasses.replace(done, fraction=known, seconds_left=left)
+
+
+def _at_least(total: int | None, done: int) -> int | None:
+    """The total, where it is one: what is done is part of it."""
+    return total if total is not None and done <= total else None
+
+
+def _part(done: int, total: int | None) -> float | None:
+    return done / total if total and done else None
+
+
+# The stages of an action in the status store of the JVM that Spark runs in, asked for over Py4J.
+#
+# The store is there also where Spark has no web page. Executors tell of tasks that run with each heartbeat.
+# In
+# local mode Spark tells of a task at its end only; there Hadoop's count of what was read from files stands
+# in,
+# as long as no other command works in the session.
+
+_ACTIVE, _ENDED = "ACTIVE", ("COMPLETE", "FAILED")
+
+
+class JavaStatus:
+    """The jobs with a tag, in the status store of the JVM that Spark runs in; made before they begin."""
+
+    def __init__(self, session: SparkSession, tag: str) -> None:
+        jvm, context = session._jvm, session._jsparkSession.sparkContext()  # noqa: SLF001
+        assert jvm is not None  # noqa: S101 - not of Spark Connect
+        self._tag, self._context, self._store = tag, context, context.statusStore()
+        self._tracker, self._arrays = context.statusTracker(), jvm.java.util.Arrays
+        self._jobs: set[str] = set()
+        self._running: dict[int, bool] = {}
+        """Stages that have not ended, and whether they read."""
+        self._alone = bool(context.isLocal())
+        self._counts = jvm.org.apache.hadoop.fs.FileSystem.getGlobalStorageStatistics()
+        self._before = self._count() if self._alone else 0
+
+    def stages(self) -> Sequence[Stage]:
+        """As `Status.stages`."""
+        active = self._store.activeStages().length() if self._alone else 0
+        for job in _numbers(self._arrays.toString(self._tracker.getJobIdsForTag(self._tag))):
+            if job not in self._jobs:
+                self._jobs.add(job)
+                self._add_stages(int(job))
+        found = [stage for number in list(self._running) if (stage := self._stage(number)) is not None]
+        # another command's bytes are in the same count: from here on nobody can tell them apart
+        self._alone = self._alone and active <= len(found)
+        return found
+
+    def bytes_read(self) -> int:
+        """As `Status.bytes_read`."""
+        return self._count() - self._before if self._alone else 0
+
+    def _count(self) -> int:
+        of_files = self._counts.get("file")
+        return 0 if of_files is None else int(of_files.getLong("bytesRead") or 0)
+
+    def _add_stages(self, job: int) -> None:
+        with contextlib.suppress(_java_error()):  # a job of long ago is forgotten
+            numbers = _numbers(self._store.job(job).stageIds().mkString(","))
+            # with adaptive plans each job ends with one new stage, and names those it takes rows from
+            self._running |= {int(number): len(numbers) == 1 for number in numbers}
+
+    def _stage(self, number: int) -> Stage | None:
+        try:
+            found = self._store.lastStageAttempt(number)
+        except _java_error():
+            return None
+        status = found.status().toString()
+        if status not in (_ACTIVE, *_ENDED):
+            return None  # it waits, or what it gives is there already
+        reads = self._running[number]
+        if status in _ENDED:
+            del self._running[number]
+        return Stage(
+            number=number, reads=reads, ended=status in _ENDED,
+            tasks=found.numTasks(), ended_tasks=found.numCompleteTasks(),
+            read_bytes=found.inputBytes(), read_rows=found.inputRecords(),
+            taken_rows=found.shuffleReadRecords(), handed_rows=found.shuffleWriteRecords(),
+        )  # fmt: skip
+
+
+def _numbers(text: str) -> list[str]:
+    return [number for number in text.strip("[]").replace(" ", "").split(",") if number]
+
+
+def _java_error() -> type[Exception]:
+    from py4j.protocol import Py4JJavaError
+
+    error: type[Exception] = Py4JJavaError
+    return error
+
+
+_PERIOD = 0.5
+"""Seconds between two looks: as fast as people read, and shorter actions are never looked at."""
+
+_END_SECONDS = 0.5
+"""How long the end of an action waits for the last look."""
+
+
+class _Watch:
+    """Who looks at the actions of a thread, and the file in which a worker counts what it writes."""
+
+    def __init__(
+        self, tell: Callable[[WorkDone], None], steps: Steps, resources: contextlib.ExitStack
+    ) -> None:
+        self.tell = tell
+        self.steps = steps
+        self._resources = resources
+        self._counter: Path | None = None
+
+    def counter(self) -> str:
+        """The file for the rows of the action that comes, with none counted."""
+        if self._counter is None:
+            handle, name = tempfile.mkstemp(prefix="odfchain-rows-")
+            os.close(handle)
+            self._counter = Path(name)
+            self._resources.callback(self._counter.unlink, missing_ok=True)
+        self._counter.write_bytes(b"")
+        return str(self._counter)
+
+    def written(self) -> int:
+        """Rows that a worker has taken to write."""
+        return int.from_bytes(self._counter.read_bytes(), "little") if self._counter is not None else 0
+
+
+_watch: ContextVar[_Watch | None] = ContextVar("odfchain-watch", default=None)
+
+
+@contextlib.contextmanager
+def watched(progress: Progress, steps: Steps) -> Iterator[None]:
+    """Actions that `run_job` runs from this thread are told to `progress`, if it shows how far they are."""
+    if not shows_work(progress):
+        yield
+        return
+    with contextlib.ExitStack() as resources:
+        token = _watch.set(_Watch(progress.work, steps, resources))
+        resources.callback(_watch.reset, token)
+        yield
+
+
+def is_watched() -> bool:
+    """Whether somebody looks at the actions of this thread."""
+    return _watch.get() is not None
+
+
+def row_counter(session: SparkSession) -> str | None:
+    """The file in which a worker of this machine counts rows (`counted`); None where nobody looks."""
+    watch = _watch.get()
+    try:
+        if watch is None or not is_local(session):
+            return None
+        return watch.counter()
+    except Exception:  # noqa: BLE001 - progress never fails a command
+        return None
+
+
+def counted(batches: Iterator[pa.RecordBatch], counter: str | None) -> Iterator[pa.RecordBatch]:
+    """The batches; how many rows passed stands in the file, if it can be written."""
+    if counter is None:
+        yield from batches
+        return
+    rows = 0
+    with contextlib.ExitStack() as stack:
+        file: int | None = None
+        with contextlib.suppress(OSError):
+            file = os.open(counter, os.O_WRONLY)
+            stack.callback(os.close, file)
+        for batch in batches:
+            rows += batch.num_rows
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    os.pwrite(file, rows.to_bytes(8, "little"), 0)
+            yield batch
+
+
+@contextlib.contextmanager
+def following(session: SparkSession, tag: str) -> Iterator[None]:
+    """While jobs with this tag run, whoever looks at this thread's actions is told how far they are."""
+    watch = _watch.get()
+    if watch is None:
+        yield
+    elif not is_remote(session):
+        looking = Looking(lambda: JavaStatus(session, tag), watch.steps, watch.written, watch.tell, _PERIOD)
+        with looking:
+            yield
+    else:
+        with _told_by_server(session, watch):
+            yield
+
+
+class Status(Protocol):
+    """What can be asked of one action."""
+
+    def stages(self) -> Sequence[Stage]:
+        """The stages that have begun, and have not ended at the last look."""
+
+    def bytes_read(self) -> int:
+        """Bytes read since the beginning, counted by others than Spark; 0 where nobody does."""
+
+
+class Looking:
+    """A thread that looks at an action from time to time, between entering and leaving.
+
+    Its errors end it, and nothing else. Once it is left, nothing more is told.
+    """
+
+    def __init__(
+        self,
+        status: Callable[[], Status],
+        steps: Steps,
+        written: Callable[[], int],
+        tell: Callable[[WorkDone], None],
+        period: float,
+    ) -> None:
+        self._status, self._written, self._tell = status, written, tell
+        self._tally = Tally(steps)
+        self._period = period
+        self._ended = threading.Event()
+        self._well = self._closed = False
+        self._telling = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="odfchain-progress", daemon=True)
+
+    def __enter__(self) -> Looking:
+        with contextlib.suppress(RuntimeError):  # no more threads: nothing is shown
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._well = kind is None
+        self._ended.set()
+        if self._well and self._thread.ident is not None:
+            self._thread.join(_END_SECONDS)
+        with self._telling:
+            self._closed = True
+
+    def _run(self) -> None:
+        with contextlib.suppress(Exception):  # a Java that has died, a screen that is gone
+            status, looked = self._status(), False
+            while not self._ended.wait(self._period):
+                self._look(status)
+                looked = True
+            if looked and self._well:
+                self._look(status)
+
+    def _look(self, status: Status) -> None:
+        stages = status.stages()
+        done = self._tally.add(
+            stages, now=time.monotonic(), read=status.bytes_read(), written=self._written()
+        )
+        with self._telling:
+            if done is not None and not self._closed:
+                self._tell(done)
+
+
+@contextlib.contextmanager
+def _told_by_server(session: Any, watch: _Watch) -> Iterator[None]:
+    """A server of Spark Connect tells of the operations of a session by itself."""
+    tally = Tally(watch.steps)
+
+    def told(stages: Iterable[Any] | None, **_: Any) -> None:
+        with contextlib.suppress(Exception):
+            done = tally.add(map(_of_server, stages or ()), now=time.monotonic())
+            if done is not None:
+                watch.tell(done)
+
+    session.registerProgressHandler(told)
+    try:
+        yield
+    finally:
+        session.removeProgressHandler(told)
+
+
+def _of_server(stage: Any) -> Stage:
+    return Stage(
+        number=stage.stage_id, reads=stage.num_bytes_read > 0, ended=stage.done,
+        tasks=stage.num_tasks, ended_tasks=stage.num_completed_tasks, read_bytes=stage.num_bytes_read,
+    )  # fmt: skip

@@ -1,0 +1,319 @@
+"""Every node of one of Spark's plans, listed by few calls to the JVM.
+
+A node asked by itself takes five calls to the JVM: for 1,002 nodes 5,029 calls and 234 ms, all together 40
+calls and 48 ms (RFC-029). So the plan's own `foreach` is given a function that is made of nothing but the
+method handles of public methods (`List.add`, `foreach`, `expressions`), and fills a list inside the JVM; the
+class names of the whole list come back as one text. Nothing is hidden by this: the nodes are those that Spark
+itself visits, in pre-order, so that a node's first child stands right behind it.
+"""
+
+from __future__ import annotations
+
+import uuid
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from odfchain.spark.executor_files import session_like
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def jvm_of(session: SparkSession) -> Any:
+    """The JVM behind a session."""
+    return session._jvm  # noqa: SLF001 - PySpark has no public way into the JVM
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNodes:
+    """Nodes in pre-order: their class names, and the nodes themselves by index."""
+
+    classes: tuple[str, ...]
+    _list: Any
+
+    def __getitem__(self, index: int) -> Any:
+        return self._list.get(index)
+
+    def of(self, *names: str) -> list[int]:
+        """Where the nodes of these classes stand, by the last part of the class name."""
+        wanted = frozenset(names)
+        return [i for i, name in enumerate(self.classes) if name.rpartition(".")[2] in wanted]
+
+    @property
+    def jvm(self) -> Any:
+        """The list in the JVM."""
+        return self._list
+
+
+_WALKERS: WeakKeyDictionary[SparkSession, PlanWalker] = WeakKeyDictionary()
+
+
+def walker_of(session: SparkSession) -> PlanWalker:
+    """The one walker of a session: its handles are costly to make and never change."""
+    if (walker := _WALKERS.get(session)) is None:
+        walker = _WALKERS[session] = PlanWalker(session)
+    return walker
+
+
+class PlanWalker:
+    """Lists the nodes of plans of one JVM."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._jvm = jvm_of(session)
+        invoke = self._jvm.java.lang.invoke
+        self._handles, self._proxies, self._type = (
+            invoke.MethodHandles,
+            invoke.MethodHandleProxies,
+            invoke.MethodType.methodType,
+        )
+        self._lookup = self._handles.publicLookup()
+        find = self._class
+        self._object, self._boolean, self._void = (
+            find("java.lang.Object"), self._primitive("Boolean"), self._primitive("Void"),
+        )  # fmt: skip
+        self._function = find("scala.Function1")
+        self._tree = find("org.apache.spark.sql.catalyst.trees.TreeNode")
+        self._sequence = find("scala.collection.immutable.Seq")
+        get_class = self._lookup.findVirtual(self._object, "getClass", self._type(find("java.lang.Class")))
+        get_name = self._lookup.findVirtual(
+            find("java.lang.Class"), "getName", self._type(find("java.lang.String"))
+        )
+        self._name_of = self._as_mapper(self._handles.filterReturnValue(get_class, get_name))
+        query_plan = find("org.apache.spark.sql.catalyst.plans.QueryPlan")
+        self._expressions = self._lookup.findVirtual(query_plan, "expressions", self._type(self._sequence))
+        size = self._lookup.findVirtual(self._sequence, "size", self._type(self._primitive("Integer")))
+        children = self._lookup.findVirtual(self._tree, "children", self._type(self._sequence))
+        self._number_of_children = self._as_mapper(self._handles.filterReturnValue(children, size))
+        self._number_of_expressions = self._as_mapper(
+            self._handles.filterReturnValue(self._expressions, size)
+        )
+
+    @property
+    def jvm(self) -> Any:
+        """The JVM that is walked in."""
+        return self._jvm
+
+    def _class(self, name: str) -> Any:
+        return self._jvm.java.lang.Class.forName(name)
+
+    def _primitive(self, name: str) -> Any:
+        return self._class(f"java.lang.{name}").getField("TYPE").get(None)
+
+    def _as_function(self, handle: Any) -> Any:
+        return self._proxies.asInterfaceInstance(self._function, handle)
+
+    def replacing(self, changed: Any) -> Any:
+        """The function that gives what a `java.util.Map` holds for a thing, or else the thing."""
+        look = self._lookup.findVirtual(
+            self._class("java.util.Map"),
+            "getOrDefault",
+            self._type(self._object, self._array(self._jvm.java.lang.Class, self._object, self._object)),
+        )
+        itself, once = self._type(self._object, self._object), self._array(self._jvm.int, 0, 0)
+        return self._as_function(self._handles.permuteArguments(look.bindTo(changed), itself, once))
+
+    def _array(self, kind: Any, *items: Any) -> Any:
+        array = self._gateway().new_array(kind, len(items))
+        for index, item in enumerate(items):
+            array[index] = item
+        return array
+
+    def _as_mapper(self, handle: Any) -> Any:
+        return self._proxies.asInterfaceInstance(self._class("java.util.function.Function"), handle)
+
+    def _adder(self, into: Any) -> Any:
+        add = self._lookup.findVirtual(
+            self._class("java.util.ArrayList"), "add", self._type(self._boolean, self._object)
+        )
+        return self._as_function(add.bindTo(into))
+
+    def _each(self, owner: Any, function: Any) -> Any:
+        """The handle of `x -> x.foreach(function)` for an `x` of this class."""
+        foreach = self._lookup.findVirtual(owner, "foreach", self._type(self._void, self._function))
+        # bindTo binds the receiver; the function is the other argument, so the two change places
+        swapped = self._handles.permuteArguments(
+            foreach,
+            self._type(self._void, self._function, self._array(self._jvm.java.lang.Class, owner)),
+            self._array(self._jvm.int, 1, 0),
+        )
+        return swapped.bindTo(function)
+
+    @staticmethod
+    def _gateway() -> Any:
+        from pyspark import SparkContext
+
+        return SparkContext._gateway  # noqa: SLF001
+
+    def _listed(self, filled: Any) -> PlanNodes:
+        text: str = filled.stream().map(self._name_of).toList().toString()
+        return PlanNodes(tuple(text[1:-1].split(", ")) if text != "[]" else (), filled)
+
+    def plans(self, plan: Any) -> PlanNodes:
+        """The plan and all plans beneath it, without those of subqueries and of WITH."""
+        nodes = self._jvm.java.util.ArrayList()
+        plan.foreach(self._adder(nodes))
+        return self._listed(nodes)
+
+    def expressions(self, plan: Any) -> PlanNodes:
+        """All expressions of the plan and of the plans beneath it, without those of subqueries."""
+        nodes = self._jvm.java.util.ArrayList()
+        whole_tree = self._as_function(self._each(self._tree, self._adder(nodes)))
+        each = self._each(self._sequence, whole_tree)
+        plan.foreach(self._as_function(self._handles.filterReturnValue(self._expressions, each)))
+        return self._listed(nodes)
+
+    def tree(self, expression: Any) -> PlanNodes:
+        """An expression and all beneath it."""
+        nodes = self._jvm.java.util.ArrayList()
+        expression.foreach(self._adder(nodes))
+        return self._listed(nodes)
+
+    def inside(self, sequence: Any) -> PlanNodes:
+        """All expressions beneath those of a Scala collection."""
+        nodes = self._jvm.java.util.ArrayList()
+        whole_tree = self._as_function(self._each(self._tree, self._adder(nodes)))
+        sequence.foreach(whole_tree)
+        return self._listed(nodes)
+
+    def tokens(self, sql: str) -> list[str]:
+        """The text as Spark's own lexer cuts it up, blanks and comments included.
+
+        What is a comment and what a string is nobody else's guess: comments nest, and `r'\\'` is a string.
+        """
+        parser = self._jvm.org.apache.spark.sql.catalyst.parser
+        text = self._jvm.org.antlr.v4.runtime.CharStreams.fromString(sql)
+        lexer = parser.SqlBaseLexer(parser.UpperCaseCharStream(text))
+        lexer.removeErrorListeners()
+        return self.texts(PlanNodes((), lexer.getAllTokens()), "org.antlr.v4.runtime.Token", "getText")
+
+    def children(self, nodes: PlanNodes) -> list[int]:
+        """How many children each node has."""
+        return self._numbers(nodes, self._number_of_children)
+
+    def own_expressions(self, plans: PlanNodes) -> list[int]:
+        """How many expressions each plan has, without what is beneath them."""
+        return self._numbers(plans, self._number_of_expressions)
+
+    @staticmethod
+    def _numbers(nodes: PlanNodes, function: Any) -> list[int]:
+        text: str = nodes.jvm.stream().map(function).toList().toString()
+        return [int(number) for number in text[1:-1].split(", ")] if nodes.classes else []
+
+    def texts(self, nodes: PlanNodes, owner: str, method: str, kind: str = "java.lang.String") -> list[str]:
+        """What a method of the class `owner` says of each of its nodes; `kind` is what it returns."""
+        of_kind = self._lookup.findVirtual(
+            self._class("java.lang.Class"), "isInstance", self._type(self._boolean, self._object)
+        )
+        ours = self._proxies.asInterfaceInstance(
+            self._class("java.util.function.Predicate"), of_kind.bindTo(self._class(owner))
+        )
+        returned = self._boolean if kind == "boolean" else self._class(kind)
+        said = self._lookup.findVirtual(self._class(owner), method, self._type(returned))
+        text = self._lookup.findStatic(
+            self._class("java.lang.String"),
+            "valueOf",
+            self._type(self._class("java.lang.String"), self._object),
+        )
+        described = self._handles.filterReturnValue(
+            said, text.asType(self._type(self._class("java.lang.String"), returned))
+        )
+        # a name may hold any character, so what separates them is a text that nobody can guess
+        between = uuid.uuid4().hex
+        joining = self._jvm.java.util.stream.Collectors.joining(between)
+        joined: str = nodes.jvm.stream().filter(ours).map(self._as_mapper(described)).collect(joining)
+        return joined.split(between)
+
+
+# Names of the JVM's classes and methods, looked up once.
+#
+# Py4J asks the JVM for every name each time it is written, and the JVM looks for `org` or `PythonUtils` as
+# a
+# class in some three hundred archives before it finds that it is none. Names never change their meaning
+# while a
+# JVM runs, so they are kept: checking a small query takes 403 calls instead of 656 to 900, and half of the
+# time
+# (RFC-029).
+
+
+def remember_names(jvm: Any) -> None:
+    """From now on `jvm` (PySpark's view of the JVM) asks for packages, classes and methods only once.
+
+    Fields are asked for each time: they may change.
+    """
+    from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
+
+    def remembering(base: Any) -> Any:
+        class Remembering(base):  # type: ignore[misc]
+            def __getattr__(self, name: str) -> Any:
+                found = super().__getattr__(name)
+                if isinstance(found, JavaPackage | JavaClass):
+                    found.__class__ = package if isinstance(found, JavaPackage) else java_class
+                elif not isinstance(found, JavaMember):
+                    return found
+                self.__dict__[name] = found
+                return found
+
+        return Remembering
+
+    package, java_class = remembering(JavaPackage), remembering(JavaClass)
+    jvm.__class__ = remembering(JVMView)
+
+
+# What a session of Spark is: Spark Connect's, one in Java's reach, one whose Spark is all here.
+
+
+def is_remote(session: SparkSession) -> bool:
+    """Whether it is a session of Spark Connect, which gives nothing of Java away."""
+    return not hasattr(session, "_jsparkSession")
+
+
+def is_local(session: SparkSession) -> bool:
+    """Whether all of a session's Spark is in one JVM, that of this process."""
+    # PySpark has no public way to ask
+    return not is_remote(session) and bool(session._jsparkSession.sparkContext().isLocal())  # noqa: SLF001
+
+
+# Plans for few rows: one task from reading to writing, and nothing is compiled.
+#
+# For a thousand rows Spark's own work is dear: a stage for each shuffle, a plan made anew between two
+# stages,
+# and classes that are written, compiled and run once. The rows are the same either way. Source: RFC-031.
+
+FEW_ROWS = 50_000
+"""So many rows, old and new, take longer to compile for than to interpret."""
+
+FEW_BYTES = 1 << 20
+"""Size of a file of text that can hold few rows only."""
+
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings under which plans are not compiled."""
+
+ONE_TASK = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.files.maxPartitionBytes": str(1 << 60),
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+}
+"""Settings under which files are read as one partition and stay one."""
+
+FEW_SETTINGS = ONE_TASK | INTERPRETED | {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+"""Settings for few rows."""
+
+_sessions: weakref.WeakKeyDictionary[SparkSession, SparkSession] = weakref.WeakKeyDictionary()
+
+
+def session_for_few(session: SparkSession) -> SparkSession:
+    """The session beside this one in which few rows are read and merged; a remote one itself."""
+    if is_remote(session):
+        return session
+    if (made := _sessions.get(session)) is None:
+        made = _sessions[session] = session_like(session)
+        for key, value in FEW_SETTINGS.items():
+            made.conf.set(key, value)
+    return made

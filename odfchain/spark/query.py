@@ -1,0 +1,482 @@
+"""Runs a transform's SQL steps over given tables, and nothing else.
+
+The steps run in a Spark session made for them: its only tables are the inputs and the results of earlier
+steps, so nothing is registered where others could see it, runs at the same time may use the same names, and
+settings or functions of the caller's session are out of reach. Every step has passed the gate
+(`query_gate`) before the first one is given data. For Spark Connect see `odfchain.spark.query`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from odfchain.errors import EngineError, QueryError
+from odfchain.limits import QUERY
+from odfchain.odf.sources import SqlQueryStep, TransformSql
+from odfchain.spark.executor_files import files_of, give_files
+from odfchain.spark.jobs import on_a_thread
+from odfchain.spark.plans import is_remote, jvm_of, walker_of
+from odfchain.spark.query_gate import NATIVE, DateGuard, Gate, Schemas, check_engine, to_spark
+from odfchain.spark.query_refusals import QueryStep, asking_spark, step_labels
+from odfchain.spark.query_size import TableSize, table_size
+from odfchain.spark.session import SQL_SETTINGS, give_judge, judge_of
+from odfchain.spark.types import quoted
+from odfchain.text import one_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+T = TypeVar("T")
+
+MAX_STEPS = QUERY.steps
+"""Steps of one transform [count]."""
+
+_BRACKETS = re.compile(r"(?i:\b(?:array|map|struct)(?:\s|/\*.*?\*/|--[^\n]*\n)*<)|[(\[\])>]", re.DOTALL)
+"""What opens and closes a level: `<` does so in the name of a type only."""
+
+PRIVATE_SETTINGS = SQL_SETTINGS | {
+    "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
+    # VALUES is computed after the gate has seen it, not by the parser
+    "spark.sql.parser.eagerEvalOfUnresolvedInlineTable": "false",
+    # the gate is there for `csv.`/etc/passwd``; this refuses it again behind it
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.variable.substitute": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedStep:
+    """A step that has passed the gate."""
+
+    step: QueryStep
+    plan: Any
+    """As it was read."""
+    resolved: Any
+    """Over empty tables."""
+
+
+def run_queries(
+    session: SparkSession,
+    transform: TransformSql,
+    inputs: Mapping[str, DataFrame],
+    *,
+    note: Callable[[str], None],
+) -> DataFrame:
+    """The result of the last step; nothing is computed before every step has passed the gate.
+
+    The frame is lazy: a value that cannot be computed shows when it is written (`failed_query` explains it).
+    `note` is told when the SQL of another engine was translated.
+    """
+    steps = _steps(transform, inputs)
+    _classic(session)
+    _note_translation(transform, note)
+    schemas = {name: frame._jdf.schema() for name, frame in inputs.items()}  # noqa: SLF001
+    plans = in_time(lambda: _checked(session, transform.engine, steps, schemas))
+    with private_session(session) as private, asking_spark("the query"):
+        dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
+        for name, frame in inputs.items():
+            dataset.ofRows(private, frame._jdf.logicalPlan()).createOrReplaceTempView(quoted(name))  # noqa: SLF001
+        result = _last(private, dataset, plans)
+        guard = DateGuard(jvm_of(session), walker_of(session), inputs)
+        plan = guard.plan(result.queryExecution().analyzed())
+        from pyspark.sql import DataFrame as Frame
+
+        return Frame(dataset.ofRows(_java(session), plan), session)
+
+
+def resolved_query(
+    session: SparkSession,
+    transform: TransformSql,
+    inputs: Mapping[str, StructType],
+    *,
+    views: Mapping[str, str] | None = None,
+    note: Callable[[str], None],
+) -> Any:
+    """The analyzed plan (of the JVM) of the last step over empty tables of these schemas, steps as views.
+
+    `views` are tables that are made of an input by SQL of odfchain's own, by the name of the input; queries
+    see them instead of it.
+    """
+    steps = _steps(transform, inputs)
+    _classic(session)
+    _note_translation(transform, note)
+    views = views or {}
+    with private_session(session) as private, asking_spark("the query"):
+        dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
+        seen = {}
+        for name, struct in inputs.items():
+            schema = jvm_of(session).org.apache.spark.sql.types.DataType.fromJson(struct.json())
+            empty = private.createDataFrame(jvm_of(session).java.util.ArrayList(), schema)
+            empty.createOrReplaceTempView(quoted(name))
+            if name in views:
+                made = private.sql(views[name])
+                # a view of the same name would be read as its own source
+                dataset.ofRows(private, made.queryExecution().analyzed()).createOrReplaceTempView(
+                    quoted(name)
+                )
+                schema = made.schema()
+            seen[name] = schema
+        plans = in_time(lambda: _checked(session, transform.engine, steps, seen, replayed=True))
+        return _last(private, dataset, plans).queryExecution().analyzed()
+
+
+def judged_steps(
+    judge: SparkSession,
+    transform: TransformSql,
+    inputs: Mapping[str, StructType],
+    *,
+    note: Callable[[str], None],
+) -> list[CheckedStep]:
+    """The steps of a transform over tables of these schemas, all through the gate of `run_queries`."""
+    steps = _steps(transform, inputs)
+    _note_translation(transform, note)
+    with asking_spark("the query"):
+        kinds = jvm_of(judge).org.apache.spark.sql.types.DataType
+        schemas = {name: kinds.fromJson(struct.json()) for name, struct in inputs.items()}
+    return in_time(lambda: _checked(judge, transform.engine, steps, schemas))
+
+
+def _last(private: Any, dataset: Any, plans: list[CheckedStep]) -> Any:
+    """The rows of the last step; the results of the steps before it are tables."""
+    result: Any = None
+    for checked in plans:
+        result = dataset.ofRows(private, checked.plan)
+        if checked.step.alias is not None:
+            result.createOrReplaceTempView(quoted(checked.step.alias))
+    return result
+
+
+def check_queries(session: SparkSession, transform: TransformSql, tables: Collection[str]) -> None:
+    """Every step is a query over `tables` and earlier steps and calls only what is allowed.
+
+    For the time a source is added: columns and types are not known yet and are checked by the first run.
+    """
+    steps = _steps(transform, tables)
+    _classic(session)
+    check_engine(transform.engine)
+    known = dict.fromkeys(tables, TableSize())
+
+    def check() -> None:
+        with private_session(session) as private:
+            gate = Gate(session, private)
+            for label, step in steps:
+                _, size = gate.read(_translated(transform.engine, label, step, None), known)
+                if step.alias is not None:
+                    known[step.alias] = size
+
+    in_time(check)
+
+
+def in_time(work: Callable[[], T]) -> T:
+    """What `work` returns or raises, if that is soon.
+
+    Nothing can end what Spark does with a query before it runs: the thread is left to itself, and ends with
+    the process.
+
+    Raises:
+        QueryError: it is not.
+    """
+    result = on_a_thread(work, "odfchain-query")
+    wait((result,), timeout=QUERY.reading_seconds)
+    if not result.done():
+        raise QueryError(
+            f"the query is not read and resolved after {QUERY.reading_seconds:g} s",
+            hint="split it into steps, with fewer names in each",
+        )
+    return result.result()
+
+
+def _note_translation(transform: TransformSql, note: Callable[[str], None]) -> None:
+    if check_engine(transform.engine) != NATIVE:
+        version = f" {transform.version}" if transform.version else ""
+        note(f"the {transform.engine}{version} query is translated and runs on Spark SQL")
+
+
+def _checked(
+    session: SparkSession,
+    engine: str,
+    steps: list[tuple[str, SqlQueryStep]],
+    schemas: Mapping[str, Any],
+    *,
+    replayed: bool = False,
+) -> list[CheckedStep]:
+    """The plans of all steps, each resolved against empty tables of these schemas."""
+    with private_session(session) as private:
+        gate = Gate(session, private, replayed=replayed)
+        known: Schemas = {}
+        sizes: dict[str, TableSize] = {}
+        plans = []
+
+        def declare(name: str, schema: Any, nodes: int = 1) -> None:
+            declare_empty(session, private, name, schema)
+            columns = {f.name(): f.dataType().sql() for f in schema.fields()}
+            known[name] = columns
+            # a struct is written with a colon for each of its fields
+            sizes[name] = table_size({n: max(1, kind.count(":")) for n, kind in columns.items()}, nodes)
+
+        with asking_spark("the query"):
+            for name, schema in schemas.items():
+                declare(name, schema)
+        for label, text in steps:
+            step = _translated(engine, label, text, known)
+            plan, size = gate.read(step, sizes)
+            result = gate.resolve(step, plan, known)
+            if step.alias is not None:
+                with asking_spark(label):
+                    declare(step.alias, result.schema(), size.nodes)
+            plans.append(CheckedStep(step, plan, result))
+        return plans
+
+
+def declare_empty(session: SparkSession, private: Any, name: str, schema: Any) -> None:
+    """From now on there is a table without rows of this schema (of the JVM) in a private session."""
+    rows = jvm_of(session).java.util.ArrayList()
+    private.createDataFrame(rows, schema).createOrReplaceTempView(quoted(name))
+
+
+def _translated(engine: str, label: str, step: SqlQueryStep, schemas: Schemas | None) -> QueryStep:
+    if check_engine(engine) == NATIVE:
+        return QueryStep(label, step.query, step.alias)
+    return QueryStep(label, to_spark(engine, step.query, schemas, label), step.alias, translated=True)
+
+
+def _steps(transform: TransformSql, tables: Collection[str]) -> list[tuple[str, SqlQueryStep]]:
+    """The steps in order, with what messages call them."""
+    if transform.temporal_tables:
+        raise QueryError("temporalTables need Flink itself", hint="join on the time range instead")
+    if transform.query is not None and transform.queries is not None:
+        raise QueryError("the transform has both `query` and `queries`", hint="give one of them")
+    queries = transform.queries or ()
+    if transform.query is not None:
+        queries = (SqlQueryStep(query=transform.query),)
+    if not queries:
+        raise QueryError("the transform has no query", hint="give `query` or `queries`")
+    if len(queries) > MAX_STEPS:
+        raise QueryError(f"the transform has {len(queries):,} steps, more than {MAX_STEPS}")
+    taken, steps = set(tables), []
+    labels = [label for label, _ in step_labels(transform)]
+    for number, (label, step) in enumerate(zip(labels, queries, strict=True), start=1):
+        last = number == len(queries)
+        if last and step.alias is not None:
+            raise QueryError(f"{label}: the last step is the result and has no alias")
+        if not last and not step.alias:
+            raise QueryError(f"{label}: has no alias", hint="only the last step goes without one")
+        if step.alias in taken:
+            raise QueryError(f"{label}: there is already a table of this name", hint="choose another alias")
+        if step.alias is not None:
+            taken.add(step.alias)
+        _bounded(label, step.query)
+        steps.append((label, step))
+    return steps
+
+
+def _bounded(label: str, sql: str) -> None:
+    if len(sql.encode("utf-8", "surrogatepass")) > QUERY.text_bytes:
+        raise QueryError(f"{label}: is longer than {QUERY.text_bytes >> 10} KiB", hint="split it into steps")
+    if any("\ud800" <= c <= "\udfff" for c in sql):
+        raise QueryError(f"{label}: is not valid Unicode")
+    brackets = types = 0
+    for found in _BRACKETS.findall(sql):
+        if found[-1] in "<>":  # counted on its own: `>` is also greater than
+            types = max(0, types + (1 if found[-1] == "<" else -1))
+        else:
+            brackets = max(0, brackets + (1 if found in "([" else -1))
+        if max(brackets, types) > QUERY.brackets:
+            raise QueryError(f"{label}: has more than {QUERY.brackets} brackets within brackets")
+
+
+def _classic(session: SparkSession) -> None:
+    if is_remote(session):
+        raise QueryError("this query is given to a session of Spark Connect, which shows no plans")
+
+
+def _java(session: SparkSession) -> Any:
+    return session._jsparkSession  # noqa: SLF001 - PySpark has no public way into the JVM
+
+
+@contextlib.contextmanager
+def private_session(session: SparkSession, settings: Mapping[str, str] = PRIVATE_SETTINGS) -> Iterator[Any]:
+    """A session of the JVM for one purpose: active while in use, because the parser asks the active one."""
+    with asking_spark("the query"):
+        sessions = jvm_of(session).org.apache.spark.sql.classic.SparkSession
+        private = _java(session).newSession()
+        for key, value in settings.items():
+            private.conf().set(key, value)
+        before = sessions.getActiveSession()
+        sessions.setActiveSession(private)
+    try:
+        yield private
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+# Runs a transform's SQL steps over Spark Connect, as strictly judged as in a session of our own.
+#
+# A Connect server takes texts and hands out no plans. So a JVM on this machine, of the version of
+# the server, reads and resolves every step over empty tables, and the gate judges it
+# (`odfchain.spark.query_gate`).
+# Then the server is asked how it resolves the same texts over the same empty tables, and only where its
+# plan is
+# the one that was judged, with the guard for times in it, are the tables given rows. Source: RFC-016.
+
+_SHOWN_WHOLE = {
+    "spark.sql.debug.maxToStringFields": str((1 << 31) - 1),
+    "spark.sql.maxPlanStringLength": str((1 << 31) - 16),
+}
+"""Plans are compared as texts, and Spark leaves the tail of long lists out of them."""
+
+_ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized Logical Plan ==", re.DOTALL)
+_NUMBER = re.compile(r"#\d+L?|CTERelation(?:Def|Ref) \d+")
+"""What Spark counts as it goes."""
+
+
+@contextlib.contextmanager
+def session_for_queries(session: SparkSession) -> Iterator[SparkSession]:
+    """A session like this one of Spark Connect, for the queries of one input, with tables of its own."""
+    with _asking_server("a session"):
+        remote: Any = session  # the type is that of other sessions
+        made: SparkSession = remote.cloneSession()
+    try:
+        with _asking_server("a session"):
+            for key, value in (PRIVATE_SETTINGS | _SHOWN_WHOLE).items():
+                made.conf.set(key, value)
+        give_judge(made, lambda: judge_of(session))
+        yield give_files(made, files_of(session))
+    finally:
+        with contextlib.suppress(Exception):  # the server forgets it after a while
+            made.stop()
+
+
+def run_queries_over_connect(
+    session: SparkSession,
+    transform: TransformSql,
+    inputs: Mapping[str, DataFrame],
+    *,
+    note: Callable[[str], None],
+) -> DataFrame:
+    """As `run_queries`, in a session of `session_for_queries`.
+
+    Raises:
+        EngineError: the JVM that judges does not start, or is of another version than the server.
+    """
+    judge = judge_of(session)
+    _check_version(session, judge)
+    with _asking_server("the schema of the input"):
+        structs = {name: frame.schema for name, frame in inputs.items()}
+    steps = judged_steps(judge, transform, structs, note=note)
+    texts = in_time(lambda: guarded_steps(judge, steps, structs))
+    for name, struct in structs.items():
+        session.createDataFrame([], struct).createOrReplaceTempView(quoted(name))
+    for checked, (text, expected) in zip(steps, texts, strict=True):
+        label = checked.step.label
+        with asking_spark(label):
+            frame: Any = session.sql(text)
+            seen = _plan_in(frame._explain_string(extended=True))  # noqa: SLF001 - the public method prints it
+            if seen != expected:
+                raise EngineError(
+                    f"{label}: the server of Spark Connect resolves it otherwise than Spark does by itself",
+                    hint="compare its settings and extensions (spark.sql.*) with those of Spark as it comes",
+                )
+            if checked.step.alias is not None:
+                empty = session.createDataFrame([], frame.schema)
+                empty.createOrReplaceTempView(quoted(checked.step.alias))
+    for name, given in inputs.items():
+        given.createOrReplaceTempView(quoted(name))
+    for checked, (text, _) in zip(steps, texts, strict=True):
+        with asking_spark(checked.step.label):
+            frame = session.sql(text)
+            if checked.step.alias is not None:
+                frame.createOrReplaceTempView(quoted(checked.step.alias))
+    last: DataFrame = frame
+    return last
+
+
+def _check_version(session: SparkSession, judge: SparkSession) -> None:
+    with _asking_server("its version"):
+        there = str(session.version)
+    here = str(judge._jsparkSession.version())  # noqa: SLF001 - PySpark has no public way into the JVM
+    if there != here:
+        raise EngineError(
+            f"the server of Spark Connect is Spark {one_line(there, 40)}, and queries are judged here by "
+            f"Spark {here}",
+            hint="install the PySpark of the server's version",
+        )
+
+
+def guarded_steps(
+    judge: SparkSession, steps: list[CheckedStep], structs: Mapping[str, StructType]
+) -> list[tuple[str, str]]:
+    """The text to run for each step, and the resolved plan that it has to have, as a text.
+
+    Raises:
+        QueryError: the guard for times cannot be written into a step.
+    """
+    jvm, walker = jvm_of(judge), walker_of(judge)
+    dataset = jvm.org.apache.spark.sql.classic.Dataset
+    guard = DateGuard(jvm, walker, structs)
+    texts = []
+    sizes: dict[str, TableSize] = {}
+    with private_session(judge, PRIVATE_SETTINGS | _SHOWN_WHOLE) as private, asking_spark("the query"):
+        gate = Gate(judge, private)
+        for name, struct in structs.items():
+            declare_empty(
+                judge, private, name, jvm.org.apache.spark.sql.types.DataType.fromJson(struct.json())
+            )
+            sizes[name] = table_size(dict.fromkeys(struct.names, 1), 1)
+        for checked in steps:
+            step = checked.step
+            judged = checked.resolved.queryExecution().analyzed()
+            expected = _shown(jvm, dataset.ofRows(private, guard.plan(judged)))
+            text = guard.guarded_text(step.sql, checked.plan, judged)
+            try:
+                read = QueryStep(step.label, text, step.alias, translated=step.translated)
+                plan, size = gate.read(read, sizes)
+                fits = _shown(jvm, dataset.ofRows(private, plan)) == expected
+            except Exception:
+                if text == step.sql:
+                    raise
+                fits = False
+            if not fits:
+                raise QueryError(
+                    f"{step.label}: over Spark Connect a text becomes a time only by a cast that is written, "
+                    "in a column with a name",
+                    hint="write CAST(column AS TIMESTAMP) AS name",
+                )
+            if step.alias is not None:
+                declare_empty(judge, private, step.alias, checked.resolved.schema())
+                sizes[step.alias] = size
+            texts.append((text, expected))
+    return texts
+
+
+def _shown(jvm: Any, frame: Any) -> str:
+    return _plan_in(str(jvm.PythonSQLUtils.explainString(frame.queryExecution(), "extended")))
+
+
+def _plan_in(explained: str) -> str:
+    """The resolved plan in what EXPLAIN EXTENDED says, with numbers that begin anew."""
+    found = _ANALYZED.search(explained)
+    if found is None:
+        raise EngineError("Spark does not show the plan of a query")
+    numbers: dict[str, str] = {}
+    return _NUMBER.sub(lambda m: numbers.setdefault(m.group(), f"#{len(numbers)}"), found.group(1))
+
+
+@contextlib.contextmanager
+def _asking_server(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise EngineError(
+            f"the server of Spark Connect does not give {what}: {one_line(str(error), 200)}"
+        ) from error

@@ -1,0 +1,616 @@
+"""The gate that untrusted SQL passes before anything executes.
+
+Spark SQL as shipped reads files, runs programs, calls Java by name, changes its own settings and knows the
+clock. So a query is first only read (parsed), and the plan is compared with allow-lists: plan nodes,
+expressions, functions by name, and tables, of which there are the declared inputs, earlier steps and the
+query's own WITH. Only then are its names resolved, against empty tables that have the schemas of the real
+ones, and the plan that comes out is compared again: that catches what a name turned out to mean, such as
+`current_timestamp` without brackets. What passed is the plan itself, not the text: the same plan runs later.
+
+Nothing here depends on the order in which rules are checked: whatever is on no list is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from odfchain.errors import QueryError
+from odfchain.odf.transform_options import OWN_ENGINE
+from odfchain.spark import query_rules as functions
+from odfchain.spark.plans import PlanNodes, jvm_of, walker_of
+from odfchain.spark.query_refusals import (
+    ONE_SELECT,
+    TEMPORAL,
+    QueryStep,
+    StepChecker,
+    asking_spark,
+    items,
+    option,
+    order_hint,
+    strings,
+    tables_hint,
+)
+from odfchain.spark.query_rules import SUBQUERIES
+from odfchain.spark.query_size import PlanMeasure, TableSize, check_cubes
+from odfchain.spark.types import quoted
+from odfchain.text import excerpt, located, one_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from sqlglot import exp
+
+    from odfchain.spark.plans import PlanWalker
+
+
+_BUILT_IN = "org.apache.spark.sql.catalyst.expressions."
+_ORDERED_FIRST = frozenset({"AnyValue", "First", "Last"})
+_LIMITS = ("GlobalLimit", "LocalLimit", "Offset")
+_RANGE_ARGUMENTS = 3
+_PARSED_BY_SCHEMA = ("CsvToStructs", "JsonToStructs", "VariantGet")
+_PRINTING = ("FormatString", "StructsToCsv", "StructsToJson")
+_READING_TIMES = ("ParseToDate", "ParseToTimestamp", "TryToDateExpression", "TryToTimestampExpression")
+
+
+class Gate:
+    """Compares the queries of one transform with the allow-lists; `session` resolves their names."""
+
+    def __init__(self, session: SparkSession, resolver: Any, *, replayed: bool = False) -> None:
+        """`resolver` is the JVM's session whose settings and tables count.
+
+        `replayed` queries are computed again by others, another day.
+        """
+        self._replayed = replayed
+        self._jvm = jvm_of(session)
+        self._resolver = resolver
+        self._walker = walker_of(session)
+        self._pivot_texts: list[Any] = []
+        self._parser = self._jvm.org.apache.spark.sql.catalyst.parser.CatalystSqlParser()
+
+    # --- before names are resolved ---------------------------------------------------------------
+
+    def read(self, step: QueryStep, tables: Mapping[str, TableSize]) -> tuple[Any, TableSize]:
+        """The plan of a query that asks for nothing but `tables` and functions on the list, and its size.
+
+        The bare parser is used, not the session's: that one replaces `${env:NAME}` in the text.
+        """
+        checker = StepChecker(step, replayed=self._replayed)
+        with asking_spark(step.label, translated=step.translated, sql=step.sql):
+            if "cube" in step.sql.lower():
+                check_cubes(self._walker.tokens(step.sql), checker)
+            plan = self._parser.parsePlan(step.sql)
+            self._check_read(plan, checker, tables)
+            return plan, PlanMeasure(self._walker, checker).table(plan, tables)
+
+    def _check_read(self, root: Any, checker: StepChecker, tables: Collection[str]) -> None:
+        known = set(tables)
+        self._pivot_texts = []
+        regions, relations = [root], list[Any]()
+        while regions:
+            plan = regions.pop()
+            plans, expressions = self._walker.plans(plan), self._walker.expressions(plan)
+            checker.count(plans, expressions)
+            checker.classes(plans, functions.READ_PLANS, ONE_SELECT)
+            checker.classes(expressions, functions.READ_EXPRESSIONS)
+            for i in plans.of("UnresolvedWith"):
+                regions += self._with(plans[i], checker, known)
+            windows = [
+                self._walker.inside(plans[i].windowDefinitions().values())
+                for i in plans.of("WithWindowDefinition")
+            ]
+            for window in windows:
+                checker.count(window)
+                checker.classes(window, functions.READ_EXPRESSIONS)
+            for window in (expressions, *windows):
+                self._expressions(window, checker)
+                regions += _subqueries(window)
+            for i in plans.of("Sort"):
+                if not getattr(plans[i], "global")():
+                    raise checker.refuse(plans[i], "orders parts of the rows only", "use ORDER BY")
+            for i in plans.of(*_LIMITS):
+                if not plans.classes[i + 1].endswith((*_LIMITS, ".Sort")):
+                    raise checker.refuse(plans[i], "takes the rows that happen to come first", "use ORDER BY")
+            for i in plans.of("UnresolvedInlineTable"):
+                self._inline(self._walker.inside(plans[i].expressions()), plans[i], checker)
+            for i in plans.of("Pivot"):
+                self._pivot_texts += [v for v in items(plans[i].pivotValues()) if not checker.is_spelled(v)]
+            for i in plans.of("UnresolvedTableValuedFunction"):
+                self._table_function(plans[i], checker)
+            relations += [plans[i] for i in plans.of("UnresolvedRelation")]
+        for relation in relations:
+            self._relation(relation, checker, known)
+
+    @staticmethod
+    def _with(plan: Any, checker: StepChecker, known: set[str]) -> Iterator[Any]:
+        if plan.allowRecursion():
+            raise checker.refuse(plan, "calls itself (WITH RECURSIVE)", "write the levels out")
+        for inner in items(plan.innerChildren()):
+            known.add(inner.alias())
+            yield inner
+
+    @staticmethod
+    def _relation(relation: Any, checker: StepChecker, known: set[str]) -> None:
+        parts = strings(relation.multipartIdentifier())
+        if len(parts) != 1 or parts[0] not in known:
+            name = ".".join(parts)
+            raise checker.refuse(
+                relation,
+                f"there is no table `{one_line(name, 80)}` for this query",
+                tables_hint(name, known),
+            )
+        if not relation.options().isEmpty():
+            raise checker.refuse(relation, "a table is taken as it is, without options", "leave WITH (…) out")
+
+    def _expressions(self, expressions: PlanNodes, checker: StepChecker) -> None:
+        ordered = {
+            i + 1
+            for i in expressions.of("WindowExpression")
+            if not expressions[i].windowSpec().orderSpec().isEmpty()
+        }
+        for i in expressions.of("UnresolvedFunction", "UnresolvedGenerator"):
+            checker.function(expressions, i, ordered)
+        for i in expressions.of("UnresolvedFunction", "RLike"):
+            checker.deciding(expressions, i)
+        for i in expressions.of(*_ORDERED_FIRST):
+            if i - 1 not in ordered:
+                raise checker.refuse(
+                    expressions[i], "depends on the order in which rows arrive", order_hint()
+                )
+        for i in expressions.of("UnresolvedStarExceptOrReplace"):
+            if option(expressions[i].replacements()) is not None:
+                raise checker.refuse(
+                    expressions[i], "`*` with REPLACE is not on the list", "name the columns"
+                )
+        for i in expressions.of("Literal"):
+            checker.literal(expressions[i])
+        for i in expressions.of("Cast"):
+            checker.collation(expressions[i])
+        for i in expressions.of("WindowSpecDefinition"):
+            checker.window(self._walker, expressions[i], "UnresolvedAttribute", "UnresolvedFunction")
+
+    @staticmethod
+    def _inline(expressions: PlanNodes, plan: Any, checker: StepChecker) -> None:
+        for i, name in enumerate(expressions.classes):
+            temporal = name.endswith(".Cast") and expressions[i].dataType().typeName() in TEMPORAL
+            called = (
+                strings(expressions[i].nameParts()) if name.endswith(".UnresolvedFunction") else ["array"]
+            )
+            named = called[0].lower() not in functions.INLINE_NAMES
+            if name.endswith(".Cast"):
+                checker.collation(expressions[i])
+            if name not in functions.INLINE_EXPRESSIONS or temporal or named:
+                raise checker.refuse(
+                    expressions[i], "VALUES takes plain values only", "compute with SELECT", plan
+                )
+
+    @staticmethod
+    def _table_function(plan: Any, checker: StepChecker) -> None:
+        name = ".".join(strings(plan.name()))
+        if name.lower() not in functions.TABLE_NAMES:
+            raise checker.refuse(
+                plan, f"table function `{one_line(name, 80)}` is not on the list", "explode and range are"
+            )
+        if name.lower() == "range" and plan.functionArgs().size() > _RANGE_ARGUMENTS:
+            raise checker.split(plan)
+
+    # --- after names are resolved ----------------------------------------------------------------
+
+    def resolve(self, step: QueryStep, plan: Any, tables: Collection[str]) -> Any:
+        """The query over the tables registered with the resolver; its names mean only what is allowed.
+
+        Raises:
+            QueryError: a column or table is unknown, types do not fit, or a name means something refused.
+        """
+        checker = StepChecker(step, replayed=self._replayed)
+        with asking_spark(step.label, translated=step.translated, sql=step.sql):
+            frame = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._resolver, plan)
+            analyzed = frame.queryExecution().analyzed()
+            self._check_resolved(analyzed, checker, tables)
+            if not analyzed.deterministic():
+                raise checker.refuse(None, "gives another result each time", None)
+            return frame
+
+    def _check_resolved(self, root: Any, checker: StepChecker, tables: Collection[str]) -> None:
+        allowed = functions.RESOLVED_EXPRESSIONS | self._implementations()
+        regions = [root]
+        while regions:
+            plan = regions.pop()
+            plans, expressions = self._walker.plans(plan), self._walker.expressions(plan)
+            checker.count(plans, expressions)
+            checker.classes(plans, functions.RESOLVED_PLANS)
+            checker.classes(expressions, allowed)
+            for i in plans.of("View"):
+                identifier = plans[i].desc().identifier()
+                if not plans[i].isTempView() or identifier.table() not in tables:
+                    raise checker.refuse(plans[i], "reads a table that is not for this query", None)
+            for i in plans.of("Range"):
+                checker.range(plans[i])
+            for i in expressions.of("WindowSpecDefinition"):
+                checker.window(self._walker, expressions[i], "AttributeReference", "OuterReference")
+            for i in expressions.of("FormatString"):
+                checker.formatted(expressions[i])
+            for i in expressions.of(*_PARSED_BY_SCHEMA):
+                checker.collation(expressions[i])
+                checker.parsed(expressions[i])
+            for i in expressions.of(*_PRINTING):
+                checker.printed(expressions[i])
+            for i in expressions.of("PivotFirst"):
+                checker.pivot(expressions[i], self._pivot_texts)
+            for i in expressions.of("Cast"):
+                checker.cast(expressions, i, expressions)
+            for i in expressions.of(*_READING_TIMES):
+                # a cast stands behind these functions, and appears only when the plan is optimized
+                behind = self._walker.tree(expressions[i].replacement())
+                for k in behind.of("Cast"):
+                    checker.cast(behind, k, expressions, expressions[i])
+            regions += _subqueries(expressions)
+
+    def _implementations(self) -> frozenset[str]:
+        """The classes of the functions on the list, as this version of Spark has them."""
+        found = _IMPLEMENTATIONS.get(version := self._resolver.version())
+        if found is None:
+            registry = getattr(self._jvm.org.apache.spark.sql.catalyst.analysis, "FunctionRegistry$")
+            built_in = getattr(registry, "MODULE$").expressions()
+            entries = [option(built_in.get(name)) for name in sorted(functions.ALL_NAMES)]
+            classes = {entry._1().getClassName() for entry in entries if entry is not None}  # noqa: SLF001
+            found = frozenset(name for name in classes if name.startswith(_BUILT_IN))
+            _IMPLEMENTATIONS[version] = found
+        return found
+
+
+_IMPLEMENTATIONS: dict[str, frozenset[str]] = {}
+
+
+def _subqueries(found: PlanNodes) -> list[Any]:
+    return [found[i].plan() for i, name in enumerate(found.classes) if name in functions.SUBQUERIES]
+
+
+# A guard in the plan itself: a text that is cast to a timestamp has a date, whatever the rows hold.
+#
+# Over a root a column of text may be cast without a format, and Spark would read '10:00' as that time of
+# the
+# day on which it reads it. No rule about types sees that, wherever the text came from: a file, VALUES,
+# another
+# step. So what is cast is first made unreadable where it is a bare time of day: the cast then fails,
+# or gives NULL in `try_cast`, as it does for any text that is no time. Source: RFC-016.
+
+_CASTS = ("Cast", "ParseToTimestamp", "TryToTimestampExpression")
+BARE = r"(?s)^([\x00-\x20\x7F]*[+-]?(?:T|[0-9]{0,2}:).*)$"
+"""What Spark's `stringToTimestamp` reads as a time of day, and a little more."""
+SHOWN = "(a time of day without a date) $1"
+
+
+class DateGuard:
+    """Puts the guard into resolved plans, down to the views named `inputs`: how those are read is not SQL."""
+
+    def __init__(self, jvm: Any, walker: PlanWalker, inputs: Collection[str]) -> None:
+        self._walker, self._jvm, self._inputs = walker, jvm, inputs
+        self._expressions = jvm.org.apache.spark.sql.catalyst.expressions
+        self._to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+
+    def guarded_text(self, sql: str, read: Any, resolved: Any) -> str:
+        """The query with the guard written where `plan` puts it, as far as its casts are written.
+
+        `read` and `resolved` are its plans. Whoever runs the text compares what becomes of it with what
+        `plan` gives: a cast that Spark adds may stand nowhere in it.
+        """
+        casts = self._casts(resolved)
+        marks = set()
+        for expressions in self._regions(read, inside=True):
+            for i in expressions.of("Cast", "UnresolvedFunction"):
+                if (where := _extent(expressions[i])) in casts and expressions[i].children().size() == 1:
+                    casts[where] = _extent(expressions[i].children().apply(0))
+            for i in expressions.of("UnresolvedAlias"):
+                child = expressions[i].child()
+                if (name := _name_of_cast(child)) and (where := _extent(child)) in casts:
+                    marks.add((where[1], 0, f" AS {name}"))
+        after = f", r'{BARE}', '{SHOWN}')"
+        for text in casts.values():
+            marks |= {(text[0], 1, "regexp_replace("), (text[1], 0, after)}
+        for at, _, mark in sorted(marks, reverse=True):
+            sql = sql[:at] + mark + sql[at:]
+        return sql
+
+    def _casts(self, resolved: Any) -> dict[tuple[int, int], tuple[int, int]]:
+        """Where casts of text to timestamps stand, and where Spark says that their texts stand."""
+        return {
+            _extent(expressions[i]): _extent(expressions[i].children().apply(0))
+            for expressions in self._regions(resolved)
+            for i in expressions.of(*_CASTS)
+            if self._makes_timestamp(expressions[i])
+        }
+
+    def _regions(self, plan: Any, *, inside: bool = False) -> Iterator[PlanNodes]:
+        """The expressions of a plan and of its subqueries; of one that was only read, its WITH as well."""
+        plans = [plan]
+        while plans:
+            region = plans.pop()
+            expressions = self._walker.expressions(region)
+            yield expressions
+            plans += [
+                expressions[i].plan() for i, name in enumerate(expressions.classes) if name in SUBQUERIES
+            ]
+            if inside:
+                nodes = self._walker.plans(region)
+                for i in nodes.of("UnresolvedWith"):
+                    plans += list(items(nodes[i].innerChildren()))
+                for i in nodes.of("WithWindowDefinition"):
+                    yield self._walker.inside(nodes[i].windowDefinitions().values())
+
+    def plan(self, plan: Any) -> Any:
+        """The plan with the guard in every cast of text to a timestamp; the same one where there is none."""
+        if not self._concerns(plan):
+            return plan
+        guarded = plan
+        if not plan.children().isEmpty():
+            children = [self.plan(child) for child in items(plan.children())]
+            guarded = plan.withNewChildren(self._to_seq(children))
+        changed = self._jvm.java.util.IdentityHashMap()
+        for expression in items(plan.expressions()):
+            tree = self._walker.tree(expression)
+            casts = any(self._makes_timestamp(tree[i]) for i in tree.of(*_CASTS))
+            if casts or any(name in SUBQUERIES for name in tree.classes):
+                changed.put(expression, self._expression(expression))
+        return guarded.mapExpressions(self._walker.replacing(changed)) if changed.size() else guarded
+
+    def _concerns(self, plan: Any) -> bool:
+        """Whether anything beneath casts, or holds a query that might."""
+        if plan.getClass().getSimpleName() == "View" and plan.desc().identifier().table() in self._inputs:
+            return False
+        expressions = self._walker.expressions(plan)
+        return bool(expressions.of(*_CASTS)) or any(name in SUBQUERIES for name in expressions.classes)
+
+    def _expression(self, node: Any) -> Any:
+        kind = node.getClass().getName()
+        children = [self._expression(child) for child in items(node.children())]
+        if kind.rpartition(".")[2] in _CASTS and self._makes_timestamp(node):
+            children[0] = self._guard(children[0])
+        guarded = node.withNewChildren(self._to_seq(children)) if children else node
+        return guarded.withNewPlan(self.plan(guarded.plan())) if kind in SUBQUERIES else guarded
+
+    @staticmethod
+    def _makes_timestamp(node: Any) -> bool:
+        children = node.children()
+        if children.size() != 1:  # with a format, or a lambda's own
+            return False
+        source = children.apply(0)
+        if source.getClass().getSimpleName() == "Literal":  # the gate has seen that it begins with its date
+            return False
+        return bool(node.dataType().typeName() == "timestamp" and source.dataType().typeName() == "string")
+
+    def _guard(self, text: Any) -> Any:
+        literal = getattr(getattr(self._expressions, "Literal$"), "MODULE$")
+        bare, shown = literal.apply(BARE), literal.apply(SHOWN)
+        return self._expressions.RegExpReplace(text, bare, shown)
+
+
+def _extent(node: Any) -> tuple[int, int]:
+    """From which character of its query to which a node stands; nowhere is the beginning."""
+    origin = node.origin()
+    start, stop = option(origin.startIndex()), option(origin.stopIndex())
+    return (0, 0) if start is None or stop is None else (int(start), int(stop) + 1)
+
+
+def _name_of_cast(node: Any) -> str | None:
+    """The name that Spark gives to the cast of a column, quoted; None for others."""
+    if node.getClass().getSimpleName() != "Cast":
+        return None
+    child = node.child()
+    if child.getClass().getSimpleName() != "UnresolvedAttribute":
+        return None
+    return quoted(str(child.nameParts().last()))
+
+
+# Queries written for other engines, as Spark SQL: what is portable is translated, the rest is refused.
+#
+# DataFusion and RisingWave speak a dialect close to PostgreSQL; unquoted names keep their case here, as
+# they
+# do in the reference implementation. Flink's SQL reads like Spark's. What comes out passes the same gate as
+# a
+# query written for Spark, so a wrong translation can be wrong, but not dangerous. Integers are divided
+# without
+# remainder in all three, unlike in Spark: where the types of both sides are known the right division is
+# written, where they are not the query is refused.
+
+Schemas: TypeAlias = dict[str, dict[str, str]]
+"""Columns and their types in Spark SQL, by table."""
+
+NATIVE = "spark"
+ENGINES = ("spark", "datafusion", "flink", "risingwave")
+_RENAMED = {
+    "to_timestamp_seconds": "timestamp_seconds",
+    "to_timestamp_millis": "timestamp_millis",
+    "to_timestamp_micros": "timestamp_micros",
+    "strpos": "instr",
+    "array_length": "array_size",
+}
+
+
+def check_engine(engine: str) -> str:
+    """The name of a known engine's dialect.
+
+    Raises:
+        QueryError: it is none of the four, nor the name of this project's own.
+    """
+    if engine == OWN_ENGINE:
+        return NATIVE
+    if engine not in ENGINES:
+        known = ", ".join((OWN_ENGINE, *ENGINES))
+        raise QueryError(f"unknown query engine `{one_line(engine, 40)}`", hint=f"engines are {known}")
+    return engine
+
+
+def to_spark(engine: str, sql: str, schemas: Schemas | None, label: str) -> str:
+    """The query in Spark SQL; without schemas, divisions are left for the first run to decide.
+
+    Raises:
+        QueryError: the text is not one query of this engine, or has no equal in Spark SQL.
+    """
+    import sqlglot
+    from sqlglot import errors
+
+    try:
+        tree = _one_query(sqlglot.parse(sql, read=_dialect(engine)), label)
+        _rename(tree, label)
+        if schemas is not None:
+            _divide(tree, schemas, engine, label)
+        return str(tree.sql(dialect=_target(), unsupported_level=errors.ErrorLevel.RAISE, comments=False))
+    except errors.ParseError as error:
+        raise _syntax(error, engine, label, sql) from error
+    except errors.UnsupportedError as error:
+        raise QueryError(
+            f"{label}: has no equal in Spark SQL: {one_line(str(error))}",
+            hint=f"write the query with engine: {OWN_ENGINE}",
+        ) from error
+    except QueryError:
+        raise
+    except RecursionError as error:
+        raise QueryError(f"{label}: is nested too deeply", hint="split it into steps") from error
+    except Exception as error:  # a translator of any text: whatever it trips over is the query's
+        raise QueryError(
+            f"{label}: cannot be read as {engine} SQL: {one_line(str(error))}",
+            hint=f"write it with engine: {OWN_ENGINE}",
+        ) from error
+
+
+def _one_query(trees: list[Any], label: str) -> Any:
+    from sqlglot import exp
+
+    queries = [tree for tree in trees if tree is not None]
+    if len(queries) != 1 or not isinstance(queries[0], exp.Query):
+        raise QueryError(f"{label}: is not one query", hint=ONE_SELECT)
+    return queries[0]
+
+
+def _syntax(error: Any, engine: str, label: str, query: str) -> QueryError:
+    details = error.errors[0] if error.errors else {}
+    line, column = details.get("line"), details.get("col")
+    fragment = one_line(str(details.get("highlight") or ""), 40)
+    at = f" near `{fragment}`" if fragment else ""
+    said = details.get("description") or one_line(str(error).partition("\n")[0])
+    if line is None or column is None:
+        return QueryError(f"{label}: not valid {engine} SQL{at}: {said}")
+    begin = max(1, column - len(fragment) + 1)
+    said = f"not valid {engine} SQL{at}: {said}"
+    return QueryError(located(label, line, begin, said), excerpt=excerpt(query, line, begin))
+
+
+@lru_cache
+def _dialect(engine: str) -> Any:
+    """How an engine's SQL is read."""
+    from sqlglot import Dialect, exp
+    from sqlglot.dialects.postgres import Postgres
+    from sqlglot.dialects.spark import Spark
+
+    def time(dialect: str) -> Any:
+        def build(args: list[Any]) -> Any:
+            if len(args) == 1:  # a text, or seconds since 1970: a cast reads both
+                return exp.Cast(this=args[0], to=exp.DataType.build("timestamptz"))
+            return exp.StrToTime(this=args[0], format=Dialect.get_or_raise(dialect).format_time(args[1]))
+
+        return build
+
+    base: Any = Postgres.parser_class
+    functions = base.FUNCTIONS
+
+    class RisingWaveSql(Postgres):
+        """PostgreSQL, but for its one-argument `to_timestamp`, which drops fractions when translated."""
+
+        class Parser(base):  # type: ignore[misc]
+            FUNCTIONS: ClassVar[dict[str, Any]] = {**functions, "TO_TIMESTAMP": time("postgres")}
+
+    class DataFusionSql(Postgres):
+        """Close to PostgreSQL; the formats of times are those of strftime, the library's own."""
+
+        class Parser(base):  # type: ignore[misc]
+            FUNCTIONS: ClassVar[dict[str, Any]] = {**functions, "TO_TIMESTAMP": time("")}
+
+    class FlinkSql(Spark):
+        """Close to Spark's SQL; double quotes do not make a text."""
+
+        class Tokenizer(Spark.Tokenizer):
+            QUOTES: ClassVar[list[tuple[str, str] | str]] = ["'"]
+
+    return {"datafusion": DataFusionSql, "risingwave": RisingWaveSql, "flink": FlinkSql}[engine]
+
+
+@lru_cache
+def _target() -> Any:
+    from sqlglot.dialects.spark import Spark
+
+    return Spark
+
+
+def _rename(tree: exp.Query, label: str) -> None:
+    """Functions that go by another name in Spark."""
+    from sqlglot import exp
+
+    for call in tree.find_all(exp.Anonymous):
+        if (name := _RENAMED.get(str(call.this).lower())) is not None:
+            call.set("this", name)
+    for command in tree.find_all(exp.Command, exp.Parameter, exp.Placeholder):
+        raise QueryError(f"{label}: `{one_line(command.sql(), 60)}` is not part of a query")
+
+
+def _divide(tree: exp.Query, schemas: Schemas, engine: str, label: str) -> None:
+    """Writes every `/` as the division that the engine would have made.
+
+    The types are found on a copy, since finding them rewrites names; divisions keep their order.
+    """
+    from sqlglot import exp
+
+    divisions = list(tree.find_all(exp.Div))
+    if not divisions:
+        return
+    for number, division in enumerate(divisions):
+        division.meta["number"] = number
+    typed = _typed(tree, schemas)
+    for number, division in enumerate(divisions):
+        left, right = typed.get(number, (None, None))
+        if left is True and right is True:
+            division.replace(exp.IntDiv(this=division.this.copy(), expression=division.expression.copy()))
+        elif left is False or right is False:
+            division.set("typed", False)
+            division.set("safe", False)
+        else:
+            raise QueryError(
+                f"{label}: `{one_line(division.sql(), 60)}` may divide integers, which {engine} and Spark do "
+                "differently",
+                hint="cast one side, as in `cast(a as double) / b`, or write it with engine: odfchain-spark",
+            )
+
+
+def _typed(tree: exp.Query, schemas: Schemas) -> dict[int, tuple[bool | None, bool | None]]:
+    """By number of a division: whether each side is an integer, None where that is not known."""
+    from sqlglot import exp
+    from sqlglot.optimizer.annotate_types import annotate_types
+    from sqlglot.optimizer.qualify import qualify
+    from sqlglot.schema import MappingSchema
+
+    def integer(side: Any) -> bool | None:
+        if side.type is None or side.is_type(exp.DataType.Type.UNKNOWN, exp.DataType.Type.NULL):
+            return None
+        return bool(side.is_type(*exp.DataType.INTEGER_TYPES))
+
+    dialect = "spark, normalization_strategy=case_sensitive"
+    try:
+        schema = MappingSchema({name: dict(columns) for name, columns in schemas.items()}, dialect=dialect)
+        found = qualify(
+            tree.copy(),
+            schema=schema,
+            dialect=dialect,
+            expand_alias_refs=False,
+            expand_stars=False,
+            isolate_tables=False,
+            quote_identifiers=False,
+            validate_qualify_columns=False,
+        )
+        found = annotate_types(found, schema=schema, dialect=dialect)
+    except Exception:  # noqa: BLE001 - a translator of any text: then the types are not known
+        return {}
+    return {
+        d.meta["number"]: (integer(d.left), integer(d.right))
+        for d in found.find_all(exp.Div)
+        if "number" in d.meta
+    }

@@ -1,0 +1,295 @@
+"""A place in the session that stays: finding this user's keeper, starting one, and leaving it again.
+
+The keeper (`odfchain.spark.session_server`) listens on a Unix socket in a folder that only its user can
+enter. One line of JSON is a request, one line is the answer; a command has its place while its connection
+is open. Source: RFC-030.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import resource
+import select
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from odfchain.errors import EngineError
+from odfchain.spark.gateway import pyspark_folder
+from odfchain.versions import __version__
+
+LOG = "keeper.log"
+SOCKET = "keeper.sock"
+_LOCK = "keeper.lock"
+
+_ANSWER_SECONDS = 5
+"""A keeper that is well answers in a millisecond; one that was suspended does not answer at all."""
+
+_START_SECONDS = 150
+_WAIT_SECONDS = 120
+"""How long to wait for another command that is starting the session."""
+
+_LOOK_SECONDS = 0.02
+_LARGEST_LOG = 1 << 20
+
+_MATTERS = re.compile(
+    r"(?!SPARK_(AUTH_SOCKET_TIMEOUT|BUFFER_SIZE|WORKER_DIR)$)"  # PySpark and we set them on the way
+    r"(_?JAVA|JDK|SPARK|PYSPARK|PYTHON|HADOOP|ARROW|AWS|AZURE|GOOGLE|OMP|MALLOC|LD|LC)_?\w*"
+    r"|PATH|HOME|USER|LANG|LANGUAGE|TZ|TMPDIR|\w*_PROXY",
+    re.IGNORECASE | re.ASCII,
+)
+"""Names of environment variables that Java, Spark, or the Python of its workers look at."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """A place in the session that stays, and what PySpark needs to connect."""
+
+    connection: socket.socket
+    port: int
+    secret: str
+    scratch: Path
+
+    def leave(self) -> None:
+        """Give the place back, with nothing of ours left in the session."""
+        with contextlib.suppress(OSError):
+            _ask(self.connection, {"ask": "leave"})
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Go without a word: the keeper takes the session for spoilt and gives it to nobody else."""
+        self.connection.close()
+
+
+def own_folder(folder: Path) -> Path:
+    """This folder, made if need be; nobody else can enter it.
+
+    Raises:
+        EngineError: it is somebody else's, or open to others.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+        raise EngineError(f"{folder} belongs to another user")
+    if found.st_mode & 0o077:
+        raise EngineError(f"{folder} can be entered by others", hint=f"chmod 700 {folder}")
+    return folder
+
+
+def temporary_folder() -> Path:
+    """The user's own folder among the temporary files of all users."""
+    return own_folder(Path(tempfile.gettempdir()) / f"odfchain-{os.getuid()}")
+
+
+def keeper_folder() -> Path:
+    """Where the keeper of this user listens and writes its log."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return own_folder(Path(base) / "odfchain") if base and Path(base).is_dir() else temporary_folder()
+
+
+def fingerprint(settings: dict[str, str]) -> dict[str, str]:
+    """Everything that a session depends on and another command may have otherwise, each part as a hash."""
+    package, spark = Path(__file__).parents[1], pyspark_folder() / "jars"
+    environment = sorted((k, v) for k, v in os.environ.items() if _MATTERS.fullmatch(k))
+    limits = [resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith("RLIMIT_")]
+    return {
+        "version": _digest([__version__, str(package), _newest(package)]),
+        "Spark": _digest([version("pyspark"), str(spark), spark.stat().st_mtime_ns]),
+        "Python": _digest([sys.executable, sys.version, sys.prefix]),
+        "Java": _digest(_java_on_the_path()),
+        "settings": _digest(sorted(settings.items())),
+        "environment": _digest(environment),
+        "limits": _digest([limits, _umask(), os.getuid(), sorted(os.getgroups())]),
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha3_256(json.dumps(value).encode()).hexdigest()
+
+
+def _newest(folder: Path) -> int:
+    """When a file below a folder was changed last [ns]; folders change whenever Python compiles a module."""
+    files = (Path(where, name) for where, _, names in os.walk(folder) for name in names)
+    return max(file.stat().st_mtime_ns for file in files if file.suffix != ".pyc")
+
+
+def _java_on_the_path() -> list[Any]:
+    home = os.environ.get("JAVA_HOME")
+    found = f"{home}/bin/java" if home else shutil.which("java")
+    return [] if found is None or not Path(found).exists() else java_identity(found)
+
+
+def java_identity(java: str) -> list[Any]:
+    """What changes when another Java is put in the place of this one."""
+    real = Path(java).resolve()
+    found = real.stat()
+    return [str(real), found.st_mtime_ns, found.st_size]
+
+
+def _umask() -> int:
+    with contextlib.suppress(OSError):  # asking by setting it would be seen by other threads
+        for text in Path("/proc/self/status").read_text().splitlines():
+            if text.startswith("Umask:"):
+                return int(text.split()[1], 8)
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+@contextlib.contextmanager
+def turn(folder: Path) -> Iterator[int]:
+    """One command after the other finds or starts the session; gives the lock's file descriptor.
+
+    Raises:
+        EngineError: another one takes too long.
+    """
+    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise EngineError("another command is still starting the session that stays") from None
+                time.sleep(_LOOK_SECONDS)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def attach(folder: Path, parts: dict[str, str]) -> Lease | None:
+    """A place in the session of the keeper that listens here, None where none does.
+
+    A keeper whose session has another fingerprint listens no more when this returns.
+    """
+    connection = _connected(folder)
+    if connection is None:
+        return None
+    try:
+        answer = _ask(connection, {"ask": "attach", "parts": parts, "pid": os.getpid()})
+        if "port" in answer:
+            return Lease(connection, answer["port"], answer["secret"], Path(answer["scratch"]))
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    return None
+
+
+def start_keeper(folder: Path, order: dict[str, Any], lock: int) -> None:
+    """Start a keeper that goes on when this process ends, and wait until it can be attached to.
+
+    `lock` is released when both processes have closed it: a second command waits for this one's keeper, even
+    where this process has ended meanwhile.
+
+    Raises:
+        EngineError: it ends or stays silent instead.
+    """
+    path = folder / LOG
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > _LARGEST_LOG:
+            path.unlink()
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "odfchain.spark.session_server"],
+            cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, pass_fds=(lock,),
+            start_new_session=True,
+        )  # fmt: skip
+    finally:
+        os.close(log)
+    assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - pipes
+    with process.stdin, process.stdout:
+        process.stdin.write(json.dumps(order | {"lock": lock}).encode())
+        process.stdin.close()
+        ready, _, _ = select.select([process.stdout], [], [], _START_SECONDS)
+        if not ready or process.stdout.readline() != b"ready\n":
+            raise EngineError("the session that stays did not start", hint=f"its log is {path}")
+
+
+def status() -> dict[str, Any] | None:
+    """What the keeper of this user says about itself, None where there is none."""
+    return _request({"ask": "status"})
+
+
+def stop() -> dict[str, Any] | None:
+    """The session takes no more commands and ends with those that it has; None where there is none.
+
+    Where it has none, it has ended when this returns.
+    """
+    return _request({"ask": "stop"})
+
+
+def log_file() -> Path:
+    """Where the keeper and its Java write what happens."""
+    return keeper_folder() / LOG
+
+
+def note(text: str) -> None:
+    """One line in the keeper's log, if there can be one."""
+    with contextlib.suppress(OSError, EngineError):
+        fd = os.open(log_file(), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        os.write(fd, line(text).encode())
+        os.close(fd)
+
+
+def line(text: str) -> str:
+    """A line of the log."""
+    return f"{datetime.now(UTC):%y/%m/%d %H:%M:%S} keeper: {' '.join(text.split())}\n"
+
+
+def _request(message: dict[str, Any]) -> dict[str, Any] | None:
+    connection = _connected(keeper_folder())
+    if connection is None:
+        return None
+    with connection:
+        try:
+            answer = _ask(connection, message)
+            if message["ask"] == "stop" and not answer.get("clients"):
+                connection.settimeout(_WAIT_SECONDS)
+                connection.recv(1)  # closed when all has ended
+        except OSError as error:
+            raise EngineError("the session that stays does not answer", hint="end its process") from error
+        return answer or None
+
+
+def _connected(folder: Path) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(_ANSWER_SECONDS)
+    try:
+        connection.connect(str(folder / SOCKET))
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _ask(connection: socket.socket, message: dict[str, Any]) -> dict[str, Any]:
+    """The answer; empty where the other side has closed."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        connection.sendall(json.dumps(message).encode() + b"\n")
+        while not received.endswith(b"\n") and (chunk := connection.recv(65_536)):
+            received += chunk
+    answer: dict[str, Any] = json.loads(received) if received.endswith(b"\n") else {}
+    return answer

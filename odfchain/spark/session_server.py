@@ -1,0 +1,290 @@
+"""The process that keeps a JVM with its Spark session between commands: `python -m
+odfchain.spark.session_server`.
+
+It starts the JVM, tells commands of the same fingerprint where it is, and counts them by their connections.
+It ends, and with it the JVM and everything that Spark wrote, when nobody was there for a while, when it is
+told to, when the JVM dies, and when a command went without a word: what it left in the session nobody knows.
+Before that, soon after the last command, memory that nobody uses is given back to the system.
+Source: RFC-030.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from odfchain.errors import StoreError
+from odfchain.spark.gateway import Gateway, give_back, new_archive, resident_mib, start_gateway
+from odfchain.spark.session import spark_scratch
+from odfchain.spark.session_client import LOG, SOCKET, java_identity, line
+from odfchain.versions import __version__
+
+_LONGEST_LINE = 1 << 20
+
+_REST_SECONDS = 30
+"""How long nobody was there when memory is given back: in a script the next command comes at once."""
+
+_REST_SHARE = 0.1
+"""Of the time that a session stays, where that is less."""
+
+
+def say(text: str) -> None:
+    """One line in the log."""
+    sys.stderr.write(line(text))
+    sys.stderr.flush()
+
+
+@dataclass(slots=True, eq=False)
+class _Caller:
+    """A connection; it has a place in the session once it has attached."""
+
+    connection: socket.socket
+    pid: int | None = None
+    received: bytes = field(default=b"")
+
+
+class Keeper:
+    """Serves one JVM on a socket until it has ended."""
+
+    def __init__(self, order: dict[str, Any], listener: socket.socket, gateway: Gateway) -> None:
+        self._order = order
+        self._listener = listener
+        self._gateway = gateway
+        self._java = java_identity(order["java"])
+        self._began = datetime.now(UTC)
+        self._attached = 0
+        self._empty_since = time.monotonic()
+        self._rested = True  # nothing was done yet
+        self._callers: set[_Caller] = set()
+        self._retired = False
+        self._dead = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    @property
+    def _places(self) -> list[int]:
+        return sorted(caller.pid for caller in self._callers if caller.pid is not None)
+
+    def _left(self) -> float:
+        """Until it is too long that nobody was there [s]."""
+        return float(max(0, self._empty_since + self._order["idle"] - time.monotonic()))
+
+    def _until_rest(self) -> float:
+        """Until memory is to be given back [s]."""
+        rest = min(_REST_SECONDS, _REST_SHARE * self._order["idle"])
+        return float(max(0, self._empty_since + rest - time.monotonic()))
+
+    def _patience(self) -> float | None:
+        """How long to wait for somebody before there is something to do [s]."""
+        if self._places:
+            return None
+        return self._left() if self._rested else min(self._left(), self._until_rest())
+
+    def serve(self) -> None:
+        """Returns when there is nothing left to wait for."""
+        ended, end = socket.socketpair()
+        self._selector.register(ended, selectors.EVENT_READ, self._jvm_died)
+        threading.Thread(target=self._close_when_it_ends, args=(end,), daemon=True).start()
+        while not self._dead and (self._places or not self._retired):
+            for key, _ in self._selector.select(self._patience()):
+                key.data(key.fileobj)
+            if not self._places and not self._rested and not self._until_rest():
+                self._rested = True
+                threading.Thread(target=self._give_back, daemon=True).start()
+            if not self._places and not self._retired and not self._left():
+                self.retire("nobody was there for a while")
+
+    def _close_when_it_ends(self, end: socket.socket) -> None:
+        self._gateway.process.wait()
+        end.close()
+
+    def _give_back(self) -> None:
+        """On a thread: who comes meanwhile does not wait for it."""
+        try:
+            give_back(self._gateway)
+        except OSError as error:
+            say(f"its Java gives no memory back: {error}")
+
+    def retire(self, why: str) -> None:
+        """Nobody else comes in, and the end is when the last one has left."""
+        if self._retired:
+            return
+        self._retired = True
+        say(f"takes no more commands: {why}")
+        self._selector.unregister(self._listener)
+        (Path(self._order["folder"]) / SOCKET).unlink(missing_ok=True)
+        self._listener.close()
+
+    def _jvm_died(self, _: socket.socket) -> None:
+        self._dead = True
+        self.retire("its Java has ended")
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        caller = _Caller(connection)
+        self._callers.add(caller)
+        self._selector.register(connection, selectors.EVENT_READ, lambda _: self._hear(caller))
+
+    def _hear(self, caller: _Caller) -> None:
+        try:
+            data = caller.connection.recv(65_536)
+        except OSError:
+            data = b""
+        caller.received += data
+        if not data or len(caller.received) > _LONGEST_LINE:
+            self._forget(caller)
+            return
+        while b"\n" in caller.received:
+            request, _, caller.received = caller.received.partition(b"\n")
+            try:
+                self._answer(caller, self._reply(caller, json.loads(request)))
+            except (ValueError, TypeError, KeyError, OSError) as error:
+                say(f"a request was not understood: {error}")
+                self._forget(caller)
+                return
+
+    @staticmethod
+    def _answer(caller: _Caller, answer: dict[str, Any]) -> None:
+        caller.connection.sendall(json.dumps(answer).encode() + b"\n")
+
+    def _reply(self, caller: _Caller, request: dict[str, Any]) -> dict[str, Any]:
+        match request["ask"]:
+            case "attach":
+                return self._attach(caller, request["parts"], int(request["pid"]))
+            case "leave":
+                self._free(caller)
+                return {"left": True}
+            case "status":
+                return self._status()
+            case "stop":
+                self.retire("it was told to")
+                return {"clients": self._places}
+            case _:
+                return {"error": "unknown"}
+
+    def _attach(self, caller: _Caller, parts: dict[str, str], pid: int) -> dict[str, Any]:
+        ours = self._order["parts"]
+        other = [name for name in ours if ours[name] != parts.get(name)]
+        if not other and self._java_changed():
+            other = ["Java"]
+        if other:
+            self.retire(f"replaced, because a command differs in {', '.join(other)}")
+            return {"other": other}
+        if self._retired:
+            return {}
+        caller.pid = pid
+        self._attached += 1
+        return {
+            "port": self._gateway.port,
+            "secret": self._gateway.secret,
+            "scratch": self._order["scratch"],
+        }
+
+    def _java_changed(self) -> bool:
+        try:
+            return java_identity(self._order["java"]) != self._java
+        except OSError:
+            return True
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "jvm": self._gateway.process.pid,
+            "version": __version__,
+            "since": self._began.isoformat(timespec="seconds"),
+            "attached": self._attached,
+            "clients": self._places,
+            "javaMiB": resident_mib(self._gateway.process.pid),
+            "idleSeconds": self._order["idle"],
+            "endsInSeconds": None if self._places else round(self._left()),
+            "log": str(Path(self._order["folder"]) / LOG),
+        }
+
+    def _free(self, caller: _Caller) -> None:
+        caller.pid = None
+        if not self._places:
+            self._empty_since, self._rested = time.monotonic(), False
+
+    def _forget(self, caller: _Caller) -> None:
+        self._selector.unregister(caller.connection)
+        caller.connection.close()
+        self._callers.discard(caller)
+        if caller.pid is not None:
+            self.retire(f"command {caller.pid} did not take leave")
+
+
+def _listen(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    path.unlink(missing_ok=True)  # of a keeper that was killed: the lock is ours
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen()
+    return listener
+
+
+def _new_archive(stack: contextlib.ExitStack, target: str | None) -> Path | None:
+    """What the JVM is to record at its end, if there is no class archive and one can be made."""
+    if target is None:
+        return None
+    path = Path(target)
+    with contextlib.ExitStack() as made:
+        made.callback(_tell_of_archive, path)
+        try:
+            record = made.enter_context(new_archive(path))
+        except (StoreError, OSError):
+            return None  # which is told
+        stack.push(made.pop_all())
+    return record
+
+
+def _tell_of_archive(path: Path) -> None:
+    if path.is_file():
+        say(f"made a class archive, so that the next Java starts faster: {path}")
+    else:
+        say(f"no class archive was written, with which the next Java would start faster: {path}")
+
+
+def main() -> int:
+    """Keep a session as the order on standard input says."""
+    order = json.load(sys.stdin)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    os.chdir(order["cwd"])
+    folder, scratch, java = Path(order["folder"]), Path(order["scratch"]), Path(order["java"])
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(spark_scratch(scratch.parent, scratch.name))
+        record = _new_archive(stack, order["archive"])
+        gateway = start_gateway(java, order["settings"], folder / LOG, scratch, record=record)
+        stack.callback(gateway.close)
+        listener = stack.enter_context(_listen(folder / SOCKET))
+        keeper = Keeper(order, listener, gateway)
+        say(f"keeps Java {gateway.process.pid}")
+        os.close(order["lock"])
+        with contextlib.suppress(BrokenPipeError):  # whoever started it may have ended
+            os.write(1, b"ready\n")
+        os.dup2(2, 1)
+        try:
+            keeper.serve()
+        finally:
+            keeper.retire("it ends")
+    say(f"Java {gateway.process.pid} has ended")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

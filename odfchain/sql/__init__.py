@@ -1,1 +1,0 @@
-"""What a query may be: the gate, its dialects and its refusals."""

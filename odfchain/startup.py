@@ -1,0 +1,58 @@
+"""Imports that a command puts off until something needs them.
+
+pyarrow looks for pandas when it makes its first array, to recognise its objects, and PySpark when it is
+loaded: a quarter of a second and 20 MB for commands that have no use for it. Where pyarrow was refused, it
+looks again when a table is to become a frame.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections.abc import Iterator
+
+
+class _PandasLater:
+    """A finder that says pandas is not installed."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is put off", name=name)
+
+
+_LATER = _PandasLater()
+
+
+def put_off_pandas() -> None:
+    """Pandas cannot be imported in this process until it is allowed; without effect once it was."""
+    if "pandas" not in sys.modules and _LATER not in sys.meta_path:
+        sys.meta_path.insert(0, _LATER)
+
+
+def allow_pandas() -> None:
+    """Pandas can be imported; whoever looked for it meanwhile goes on without it."""
+    if _LATER in sys.meta_path:
+        import pyarrow as pa  # noqa: PLC0415 - only where it is needed anyway
+
+        pa.array([0])  # looks for it, once
+        sys.meta_path.remove(_LATER)
+
+
+# Python's search for objects that refer to each other in a circle, and when it is not worth it.
+
+
+@contextlib.contextmanager
+def no_search_for_circles() -> Iterator[None]:
+    """Nothing is searched within the block.
+
+    Where many objects are made and none of them refers back to another, the search finds nothing and takes a
+    third of the time. Objects go as always when nothing refers to them.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

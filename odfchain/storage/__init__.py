@@ -1,0 +1,1 @@
+"""Bytes in files, object stores and behind URLs: bounded, hashed, made durable."""

@@ -1,0 +1,491 @@
+"""The only place that syncs, renames, links and locks files.
+
+Every write follows the same steps: a temporary file in the target's folder, write, fsync, publish by an
+atomic operation, fsync of the folder. What has been acknowledged is durable; what was interrupted is an
+unreferenced temporary file. A failed fsync is never tried again: the error goes up (RFC-007).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from odfchain.errors import StorageFullError, StoreError
+
+TEMP_PREFIX = ".pending-"
+"""Name prefix of files that are not published yet."""
+
+_SYNC_THREADS = 16
+
+_FULL = {
+    errno.ENOSPC: "no space left on the device",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file size limit is reached",
+    errno.EMFILE: "too many open files",
+    errno.ENFILE: "too many open files in the system",
+}
+
+
+def storage_error(error: OSError, path: Path | str) -> StoreError:
+    """The project's error for an operating-system error on `path`."""
+    reason = _FULL.get(error.errno or 0)
+    if reason is not None:
+        return StorageFullError(f"{path}: {reason}", hint="free some space and run the command again")
+    return StoreError(f"{path}: {error.strerror or error}")
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path | str) -> Iterator[None]:
+    """An operating-system error inside becomes the project's error on `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+FileState = tuple[int, int, int, int]
+"""What changes when a file does."""
+
+
+def file_state(found: os.stat_result) -> FileState:
+    """The state of a file: its inode and size, and its times of change.
+
+    Who edits a file can set its modification time back, the other one he cannot.
+    """
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def read_start(path: Path, limit: int) -> bytes | None:
+    """At most `limit` bytes of a file from its start, None when it is not there."""
+    with storage_errors(path), contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+        return stream.read(limit)
+    return None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable."""
+    with storage_errors(folder):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def sync_file(path: Path) -> None:
+    """Make the file's content durable, whoever wrote it."""
+    with storage_errors(path):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def sync_files(paths: Sequence[Path]) -> Iterator[Path]:
+    """Make the content of many files durable; yields each when it is."""
+    # one write of the journal does for all; each is synced by itself after that, for only that reports errors
+    os.sync()
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - who only reads does not load it
+
+    with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sync") as pool:
+        for path, _ in zip(paths, pool.map(sync_file, paths), strict=True):
+            yield path
+
+
+def temp_path(folder: Path) -> Path:
+    """A name in `folder` that nobody else uses."""
+    return folder / f"{TEMP_PREFIX}{uuid.uuid4().hex}"
+
+
+def remove_quietly(path: Path) -> None:
+    """Remove a file if it is there; used for clean-up after another error."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def remove_own(path: Path, fd: int) -> None:
+    """Remove a file if it is the one that is open, for clean-up: another one may have its name by now."""
+    with contextlib.suppress(OSError):
+        if os.path.samestat(path.lstat(), os.fstat(fd)):
+            path.unlink()
+
+
+def _write_temp(folder: Path, data: bytes, mode: int) -> Path:
+    temp = temp_path(folder)
+    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(fd, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException:
+        remove_quietly(temp)
+        raise
+    return temp
+
+
+def create_file(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
+    """Durably create `path` with `data`, or leave an existing file alone.
+
+    Returns whether it was created; a reader sees all of the file or none of it.
+    """
+    with storage_errors(path):
+        temp = _write_temp(path.parent, data, mode)
+        try:
+            os.link(temp, path)
+        except FileExistsError:
+            return False
+        finally:
+            remove_quietly(temp)
+    sync_folder(path.parent)
+    return True
+
+
+def replace_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Durably give `path` the content `data`, atomically."""
+    with storage_errors(path):
+        temp = _write_temp(path.parent, data, mode)
+        try:
+            os.replace(temp, path)
+        except BaseException:
+            remove_quietly(temp)
+            raise
+    sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """A stream of what `path` durably has once the block inside ends; after an error all is as it was."""
+    with storage_errors(path):
+        temp = temp_path(path.parent)
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        try:
+            with os.fdopen(fd, "wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temp, path)
+        except BaseException:
+            remove_quietly(temp)
+            raise
+    sync_folder(path.parent)
+
+
+def adopt_file(source: Path, path: Path) -> bool:
+    """Durably publish a finished file on the same file system under its final name, by moving it.
+
+    Returns whether it was published; when the name is taken the source stays.
+    """
+    sync_file(source)
+    published = move_file(source, path)
+    if published:
+        sync_folder(path.parent)
+    return published
+
+
+def move_file(source: Path, path: Path) -> bool:
+    """As `adopt_file`, of a file that is durable; its name is so once the caller has synced the folder."""
+    with storage_errors(path):
+        os.chmod(source, 0o644)
+        try:
+            os.link(source, path)
+        except FileExistsError:
+            return False
+        source.unlink()
+    return True
+
+
+def make_folder(path: Path, *, mode: int = 0o755) -> None:
+    """Durably create a folder and its missing parents."""
+    missing = []
+    folder = path
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for part in reversed(missing):
+        with storage_errors(part):
+            part.mkdir(mode=mode, exist_ok=True)
+        sync_folder(part.parent)
+
+
+def move_folder(source: Path, target: Path) -> None:
+    """Durably rename a folder; the target must not exist."""
+    with storage_errors(target):
+        os.rename(source, target)
+    sync_folder(target.parent)
+    if source.parent != target.parent:
+        sync_folder(source.parent)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock named by `path`; it is released when the holder dies.
+
+    The lock is advisory (flock) and does not depend on what the file contains.
+    """
+    with storage_errors(path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def try_locked(path: Path) -> Iterator[bool]:
+    """Hold the lock named by `path` if nobody else does; says whether it is held."""
+    with storage_errors(path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    try:
+        yield lock_at_once(fd)
+    finally:
+        os.close(fd)
+
+
+def lock_at_once(fd: int) -> bool:
+    """Whether an open file is locked for its holder alone, until it is closed; nothing is waited for."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Hold the exclusive lock of a folder itself; it needs no file in it."""
+    with storage_errors(folder):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with storage_errors(folder):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def is_unused_since(path: Path, since_ns: int) -> bool:
+    """Whether a file, or all of a folder, was last written, named or used before a time [ns since the epoch].
+
+    Moving a file changes its status only, so both of its times count. False for what is not there.
+    """
+    with storage_errors(path):
+        try:
+            times = [_last_use_ns(path)]
+        except FileNotFoundError:
+            return False
+        if path.is_dir() and not path.is_symlink():
+            for found in path.rglob("*"):
+                with contextlib.suppress(FileNotFoundError):
+                    times.append(_last_use_ns(found))
+    return max(times) < since_ns
+
+
+def _last_use_ns(path: Path) -> int:
+    found = path.lstat()
+    return max(found.st_mtime_ns, found.st_ctime_ns)
+
+
+def mark_used(path: Path) -> bool:
+    """Make the last use of a file the present; content and modification time stay.
+
+    Returns False where that is not allowed, because the file belongs to somebody else.
+    """
+    with storage_errors(path):
+        found = path.stat()
+        try:
+            os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+        except PermissionError:
+            return False
+    return True
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file, or a folder and what is in it; what is gone already is no error."""
+    with storage_errors(path), contextlib.suppress(FileNotFoundError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def remove_file(path: Path) -> None:
+    """Durably remove a file; one that is not there is removed already."""
+    with storage_errors(path):
+        path.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def link_file(source: Path, path: Path) -> bool:
+    """Durably give a file a second name; returns False when that name is taken."""
+    with storage_errors(path):
+        try:
+            os.link(source, path)
+        except FileExistsError:
+            return False
+    sync_folder(path.parent)
+    return True
+
+
+def link_or_copy(source: Path, path: Path) -> bool:
+    """Durably have a file's content under a second name, which is free; returns whether it is the same file.
+
+    Where a file cannot have two names (other file systems, other owners) it is copied.
+
+    Raises:
+        StoreError: neither is possible; nothing has the name.
+    """
+    try:
+        os.link(source, path)
+    except FileExistsError as error:
+        raise storage_error(error, path) from error
+    except OSError:
+        with replaced(path) as stream, source.open("rb") as content:
+            shutil.copyfileobj(content, stream, 1 << 20)
+        return False
+    sync_folder(path.parent)
+    return True
+
+
+@contextlib.contextmanager
+def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
+    """A folder in `base` that is gone afterwards, whatever happens, and is not handed out twice.
+
+    It is locked by its owner; what owners that died have left in `base` is removed on the way.
+    """
+    folder = base / (name or uuid.uuid4().hex)
+    fd = -1
+    try:
+        with locked(base / ".lock"):
+            _remove_abandoned(base)
+            with storage_errors(folder):
+                folder.mkdir()
+                fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                fcntl.flock(fd, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if fd >= 0:
+            os.close(fd)
+
+
+def _remove_abandoned(base: Path) -> None:
+    for folder in _abandoned(base):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _abandoned(base: Path) -> Iterator[Path]:
+    """Private folders whose owners died; each is locked while it is looked at."""
+    for folder in sorted(base.iterdir()):
+        if not folder.is_dir() or folder.is_symlink():
+            continue
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            continue
+        try:
+            if lock_at_once(fd):  # otherwise its owner lives
+                yield folder
+        finally:
+            os.close(fd)
+
+
+def clear_abandoned(base: Path, *, keep: bool = False) -> tuple[int, int]:
+    """Remove the private folders in `base` whose owners died; returns their files and bytes.
+
+    With `keep` they are only counted.
+    """
+    files = size = 0
+    if not base.is_dir():
+        return 0, 0
+    with locked(base / ".lock"), storage_errors(base):
+        for folder in _abandoned(base):
+            here = weigh(folder)
+            files, size = files + here[0], size + here[1]
+            if not keep:
+                shutil.rmtree(folder, ignore_errors=True)
+    return files, size
+
+
+def weigh(path: Path) -> tuple[int, int]:
+    """Files and bytes of a file or of everything in a folder; what vanishes meanwhile does not count.
+
+    A folder counts as a file, so that an empty one is something too.
+    """
+    files, size = 0, 0
+    for found in (path, *(path.rglob("*") if path.is_dir() and not path.is_symlink() else ())):
+        with contextlib.suppress(OSError):
+            stat = found.lstat()
+            files += 1
+            size += stat.st_size if not found.is_dir() else 0
+    return files, size
+
+
+# Private, disposable byte files: the home of derived data such as the chain index.
+
+
+class LocalScratch:
+    """A file that is never synced: losing it costs time, not data.
+
+    It begins as a copy of `first`, where that is given and there.
+    """
+
+    def __init__(self, path: Path, first: Path | None = None) -> None:
+        self._path = path
+        self._first = first
+
+    def read(self, start: int, count: int) -> bytes:
+        """Up to `count` bytes from `start`; nothing when the file cannot be read."""
+        if self._first is not None:
+            self._begin(self._first)
+            self._first = None
+        try:
+            with self._path.open("rb") as stream:
+                return os.pread(stream.fileno(), count, start)
+        except OSError:
+            return b""
+
+    def _begin(self, first: Path) -> None:
+        if self._path.exists() or not first.exists():
+            return
+        copy = temp_path(self._path.parent)
+        try:
+            shutil.copyfile(first, copy)
+            copy.replace(self._path)
+        except OSError:
+            remove_quietly(copy)
+
+    def write(self, start: int, data: bytes) -> None:
+        """Write at `start` and drop everything after."""
+        with storage_errors(self._path):
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            try:
+                os.pwrite(fd, data, start)
+                os.ftruncate(fd, start + len(data))
+            finally:
+                os.close(fd)
+
+
+class MemoryScratch:
+    """The same in memory; `data` is open to tests that damage it."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def read(self, start: int, count: int) -> bytes:
+        """Up to `count` bytes from `start`."""
+        return bytes(self.data[start : start + count])
+
+    def write(self, start: int, data: bytes) -> None:
+        """Write at `start` and drop everything after."""
+        self.data[start:] = b"\0" * max(0, start - len(self.data))
+        self.data[start:] = data

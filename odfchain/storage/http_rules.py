@@ -1,0 +1,216 @@
+"""What HTTP headers say: dates, entity tags, ranges, waits. Pure rules. Source: RFC 9110 of the IETF."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from email.utils import format_datetime, parsedate_tz
+from typing import TypeVar
+
+from odfchain.errors import FetchError
+from odfchain.limits import FetchLimits
+from odfchain.odf.times import Timestamp
+
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII | re.IGNORECASE)
+_SECOND_NS = 1_000_000_000
+
+
+class Headers:
+    """The headers of an answer by their names in any case; of several with one name the first counts."""
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._values: dict[str, str] = {}
+        for name, value in raw:
+            self._values.setdefault(name.decode("latin-1").lower(), value.decode("latin-1").strip())
+
+    def get(self, name: str) -> str | None:
+        """The value, or None if there is none or it is empty."""
+        return self._values.get(name.lower()) or None
+
+    def location(self) -> str | None:
+        """`Location`, read as the UTF-8 that servers write when they leave out the escapes."""
+        value = self.get("location")
+        if value is None:
+            return None
+        raw = value.encode("latin-1")
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            return value
+
+    def date(self, name: str) -> Timestamp | None:
+        """The value as a time, or None if it is missing or malformed."""
+        value = self.get(name)
+        return None if value is None else parse_http_date(value)
+
+    def length(self) -> int | None:
+        """`Content-Length`, where it is there and counts."""
+        value = self.get("content-length")
+        if value is None or self.get("transfer-encoding") or not re.fullmatch(r"[0-9]{1,19}", value):
+            return None
+        return int(value)
+
+
+def http_date(time: Timestamp) -> str:
+    """The time as an IMF-fixdate (RFC 9110, 5.6.7), without the fraction of the second."""
+    return format_datetime(time.to_datetime(), usegmt=True)
+
+
+def parse_http_date(text: str) -> Timestamp | None:
+    """The time in any of the three forms that recipients must accept (RFC 9110, 5.6.7), or None.
+
+    What programs for mail write is understood as well: other zones, two digits of a year from 1969 on.
+    """
+    found = parsedate_tz(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second, _, _, _, offset = found
+    try:
+        second = 59 if second == 60 else second  # a leap second is legal, and nothing here can hold it
+        zone = dt.timezone(dt.timedelta(seconds=offset or 0))
+        return Timestamp.from_datetime(dt.datetime(year, month, day, hour, minute, second, tzinfo=zone))
+    except (ValueError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ContentRange:
+    """Which bytes of how many a partial answer brings; `last` is inclusive, an unknown total is None."""
+
+    first: int
+    last: int
+    total: int | None
+
+    @classmethod
+    def parse(cls, text: str | None) -> ContentRange | None:
+        """What the header says, or None if it says nothing that makes sense (RFC 9110, 14.4)."""
+        match = _CONTENT_RANGE.fullmatch(text or "")
+        if match is None:
+            return None
+        total = None if match[3] == "*" else int(match[3])
+        found = cls(int(match[1]), int(match[2]), total)
+        return found if found.first <= found.last and (total is None or found.last < total) else None
+
+
+def retry_after(headers: Headers) -> float | None:
+    """Seconds the server wants to be left alone, or None if it does not say (RFC 9110, 10.2.3)."""
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    if re.fullmatch(r"[0-9]{1,9}", value):
+        return float(value)
+    time = parse_http_date(value)
+    if time is None:
+        return None
+    now = headers.date("date") or Timestamp.now()  # the server's own clock, so that ours may be wrong
+    return max(0.0, (time.epoch_ns - now.epoch_ns) / _SECOND_NS)
+
+
+def range_validator(headers: Headers) -> str | None:
+    """What `If-Range` may carry to continue this answer, or None if it must not be continued.
+
+    A strong entity tag; or a date that is strong because the answer was made at least a second after it
+    (RFC 9110, 8.8.2.2 and 13.1.5).
+    """
+    if (headers.get("accept-ranges") or "").lower() == "none":
+        return None
+    tag = headers.get("etag")
+    if tag is not None and tag.startswith('"'):
+        return tag
+    modified, made = headers.date("last-modified"), headers.date("date")
+    if modified is not None and made is not None and made.epoch_ns - modified.epoch_ns >= _SECOND_NS:
+        return headers.get("last-modified")
+    return None
+
+
+# When a request is made again, and when time is up. Clock and waiting are given from outside.
+
+_T = TypeVar("_T")
+DEADLINE_HINT = "the workspace's configuration can allow more time: fetch.deadlineSeconds"
+SIZE_HINT = "the workspace's configuration can allow more: fetch.maxBytes"
+
+
+class TransientError(Exception):
+    """A failure that may pass; never leaves this package."""
+
+    def __init__(self, reason: str, *, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.wait = wait
+        """Seconds that the server asked for."""
+
+
+class ProtocolError(TransientError):
+    """What answers does not keep to the protocol, or says too much; a peer is not asked again."""
+
+    def __init__(self, reason: str, *, name: str) -> None:
+        super().__init__(reason)
+        self.name = name
+        """What was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A clock and a way to wait, both in seconds."""
+
+    clock: Callable[[], float] = time.monotonic
+    wait: Callable[[float], None] = time.sleep
+
+
+class Deadline:
+    """The moment by which all must be done, retries included."""
+
+    def __init__(self, seconds: float, timing: Timing, *, name: str) -> None:
+        self._clock = timing.clock
+        self._end = timing.clock() + seconds
+        self._seconds = seconds
+        self._name = name
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left; zero or less when time is up."""
+        return self._end - self._clock()
+
+    def check(self) -> None:
+        """Nothing happens while there is time.
+
+        Raises:
+            FetchError: time is up.
+        """
+        if self.remaining <= 0:
+            raise self.error()
+
+    def error(self) -> FetchError:
+        """What to say when time is up."""
+        return FetchError(f"{self._name}: not complete after {self._seconds:g} s", hint=DEADLINE_HINT)
+
+
+def with_retries(
+    attempt: Callable[[], _T], *, name: str, limits: FetchLimits, timing: Timing, deadline: Deadline
+) -> _T:
+    """The result of the first attempt that succeeds; waits longer before each one, within the deadline.
+
+    Raises:
+        FetchError: the last attempt failed too, or the server wants a wait that ends after the deadline.
+    """
+    pause = limits.first_wait
+    for tried in range(1, limits.retries + 2):
+        try:
+            return attempt()
+        except TransientError as error:
+            failure = error
+        if tried > limits.retries:
+            break
+        wait = max(pause, failure.wait or 0.0)
+        if wait >= deadline.remaining:
+            late = "no time is left for another attempt"
+            if failure.wait is not None:
+                late = f"the server asks for a pause of {failure.wait:g} s, which is too long"
+            raise FetchError(f"{name}: {failure.reason}; {late}", hint=DEADLINE_HINT)
+        timing.wait(wait)
+        pause *= 2
+    attempts = limits.retries + 1
+    raise FetchError(f"{name}: {failure.reason} ({attempts} attempt{'s' if attempts > 1 else ''})")

@@ -1,0 +1,436 @@
+"""Objects and references in folders of the local file system (specification "Dataset Layout")."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from odfchain.errors import (
+    InvalidIdError,
+    ObjectCorruptedError,
+    ObjectNotFoundError,
+    RefConflictError,
+    StoreError,
+)
+from odfchain.limits import LIMITS
+from odfchain.odf.identity import Multicodec, Multihash
+from odfchain.odf.physical_hash import hash_bytes, hash_file
+from odfchain.storage import fsio
+
+# What a store promises, whatever it is made of.
+#
+# `tests/store/test_contract.py` runs the same suite over every implementation.
+
+HEAD = "head"
+"""The reference that every dataset has."""
+
+
+class ObjectStore(Protocol):
+    """Objects named by the SHA3-256 multihash of their bytes: immutable, verified on read."""
+
+    def contains(self, name: Multihash) -> bool:
+        """Whether an object of this name is there (its bytes are not read)."""
+
+    def get(self, name: Multihash) -> bytes:
+        """The object's bytes.
+
+        Raises:
+            ObjectNotFoundError: there is no such object.
+            ObjectCorruptedError: its bytes do not hash to its name.
+        """
+
+    def put(self, data: bytes) -> Multihash:
+        """Durably store bytes and return their name; storing them again changes nothing.
+
+        Raises:
+            StorageFullError, StoreError: nothing is stored.
+        """
+
+    def put_file(self, source: Path, name: Multihash) -> None:
+        """Durably take over a finished file whose hash is `name`; the source is consumed.
+
+        Raises:
+            StorageFullError, StoreError: nothing is stored and the source stays.
+        """
+
+    def verified_path(self, name: Multihash) -> Path:
+        """A local file with the object's bytes, checked to hash to its name.
+
+        Raises:
+            ObjectNotFoundError, ObjectCorruptedError: as `get`.
+        """
+
+    def size(self, name: Multihash) -> int:
+        """Size of the object [bytes].
+
+        Raises:
+            ObjectNotFoundError: there is no such object.
+        """
+
+    def names(self) -> Iterator[Multihash]:
+        """Every object's name, in no particular order."""
+
+    def locate(self, name: Multihash) -> str:
+        """Where the object is or would be, for messages."""
+
+
+class RefStore(Protocol):
+    """Named pointers to blocks, moved only by compare-and-swap."""
+
+    def get(self, name: str) -> Multihash | None:
+        """What the reference points at, None when it does not exist.
+
+        Raises:
+            StoreError: what is stored is not a hash.
+        """
+
+    def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
+        """Durably point the reference at `new` if it points at `expected` now (None: does not exist).
+
+        Raises:
+            RefConflictError: it points elsewhere; nothing is changed.
+            StoreError: it cannot be written; the old value stays.
+        """
+
+    def names(self) -> Iterator[str]:
+        """Every reference's name."""
+
+
+def check_object_name(name: Multihash) -> None:
+    """Objects are named by full SHA3-256 multihashes and nothing else.
+
+    Raises:
+        StoreError: another algorithm or a cut digest.
+    """
+    if name.codec is not Multicodec.SHA3_256 or len(name.digest) != 32:
+        raise StoreError(f"{name} cannot name an object (a full sha3-256 multihash can)")
+
+
+def parse_ref(data: bytes, where: str) -> Multihash:
+    """The hash that a reference file holds; surrounding white space is ignored.
+
+    Raises:
+        StoreError: too long, or not the multihash of a block.
+    """
+    if len(data) > LIMITS.ref_bytes:
+        raise StoreError(f"{where}: a reference of {len(data)} bytes (at most {LIMITS.ref_bytes})")
+    try:
+        value = Multihash.parse(data.decode("ascii").strip())
+        check_object_name(value)
+    except (UnicodeDecodeError, InvalidIdError, StoreError) as error:
+        raise StoreError(f"{where}: not a reference to a block: {error}") from None
+    return value
+
+
+_OBJECT_NAME = re.compile(r"f1620[0-9a-f]{64}")
+_REF_NAME = re.compile(r"(?!.*\.jws\Z)[a-z0-9]+(?:[.-][a-z0-9]+)*")
+"""Signatures of references are beside them, and are none."""
+
+_Stamp = tuple[int, int, int, int]
+
+_MANY = 64
+"""Files from this number on are synced together, which waits for all that the machine has to write."""
+_DISCARDED_AT_ONCE = 256
+"""Objects removed under one hold of the lock: writers that need one of them wait no longer than that."""
+
+
+class LocalObjectStore:
+    """One folder, one file for each object, named by the base16 text of its multihash."""
+
+    on_demand = False
+    """Whether objects come from elsewhere when they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._verified: dict[Multihash, _Stamp] = {}
+        self._verified_lock = threading.Lock()
+
+    def _path(self, name: Multihash) -> Path:
+        check_object_name(name)
+        return self._folder / str(name)
+
+    def locate(self, name: Multihash) -> str:
+        """The object's file."""
+        return str(self._path(name))
+
+    def path(self, name: Multihash) -> Path:
+        """The object's file, which may be missing or damaged."""
+        return self._path(name)
+
+    def contains(self, name: Multihash) -> bool:
+        """Whether the object's file is there."""
+        return self._path(name).is_file()
+
+    def size(self, name: Multihash) -> int:
+        """Size of the object's file [bytes]."""
+        path = self._path(name)
+        try:
+            return path.stat().st_size
+        except OSError as error:
+            raise _unreadable(path, error) from error
+
+    def get(self, name: Multihash) -> bytes:
+        """The bytes of a block, hashed before they are returned."""
+        return self.read(name, LIMITS.block_bytes, "a block")
+
+    def read(self, name: Multihash, most: int, what: str) -> bytes:
+        """The bytes of an object that is no larger than `most`, hashed before they are returned.
+
+        Raises:
+            ObjectNotFoundError, ObjectCorruptedError: it is not there, or too large, or another one.
+            StoreError: it cannot be read.
+        """
+        path = self._path(name)
+        try:
+            found = _ordinary(path)
+            if found.st_size > most:
+                raise ObjectCorruptedError(f"{path}: {found.st_size:,} bytes; {what} has at most {most:,}")
+            data = path.read_bytes()
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        actual = hash_bytes(data)
+        if actual != name:
+            raise _corrupted(path, actual)
+        return data
+
+    def verified_path(self, name: Multihash) -> Path:
+        """The object's file, hashed once for each state (inode, size, times of change) in this process."""
+        path = self._path(name)
+        try:
+            found = _ordinary(path)
+            stamp = fsio.file_state(found)
+            if self._verified.get(name) == stamp:
+                return path
+            actual, _ = hash_file(path)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if actual != name:
+            raise _corrupted(path, actual)
+        with self._verified_lock:
+            self._verified[name] = stamp
+        return path
+
+    def put(self, data: bytes) -> Multihash:
+        """Store bytes; a damaged file under their name is repaired, a good one is used from now on."""
+        name = hash_bytes(data)
+        path = self._path(name)
+        while not (fsio.create_file(path, data) or self._reuse(name, lambda: fsio.replace_file(path, data))):
+            pass  # it was discarded between the two
+        return name
+
+    def put_file(self, source: Path, name: Multihash) -> None:
+        """Move a finished file into the store; a damaged file under its name is repaired."""
+        path = self._path(name)
+        while not fsio.adopt_file(source, path):
+            if self._reuse(name, lambda: self._replace(source, path)):
+                fsio.remove_quietly(source)
+                return
+
+    def put_files(self, files: Sequence[tuple[Path, Multihash]]) -> Iterator[Multihash]:
+        """As `put_file` for each; all of them are durable when the last one was yielded.
+
+        Many are synced together: two waits for the disk for each are minutes for a long chain.
+        """
+        if len(files) < _MANY:
+            for source, name in files:
+                self.put_file(source, name)
+                yield name
+            return
+        for _ in fsio.sync_files([source for source, _ in files]):
+            pass
+        for source, name in files:
+            path = self._path(name)
+            if not fsio.move_file(source, path):
+                self.put_file(source, name)
+            yield name
+        fsio.sync_folder(self._folder)
+
+    def _replace(self, source: Path, path: Path) -> None:
+        fsio.sync_file(source)
+        with fsio.storage_errors(path):
+            source.replace(path)
+        fsio.sync_folder(self._folder)
+
+    def _reuse(self, name: Multihash, repair: Callable[[], None]) -> bool:
+        """Whether a file of this name is there, good, and marked as used, so that it is not discarded.
+
+        Under the lock of `discard`: what is found here is not removed a moment later.
+        """
+        path = self._path(name)
+        with fsio.locked_folder(self._folder):
+            if not path.exists() and not path.is_symlink():
+                return False
+            if not self._is_intact(name) or not fsio.mark_used(path):
+                repair()
+        return True
+
+    def discard(self, names: Iterable[Multihash], *, unused_since_ns: int) -> list[tuple[Multihash, int]]:
+        """Remove objects that nobody stored, or stored again, since a time [ns since the epoch].
+
+        Returns the names and sizes [bytes] of those removed. Whoever stores one of them meanwhile either
+        keeps it from being removed or writes it anew.
+        """
+        gone: list[tuple[Multihash, int]] = []
+        waiting = list(names)
+        for start in range(0, len(waiting), _DISCARDED_AT_ONCE):
+            with fsio.locked_folder(self._folder):
+                gone += self._discard(waiting[start : start + _DISCARDED_AT_ONCE], unused_since_ns)
+        return gone
+
+    def _discard(self, names: list[Multihash], unused_since_ns: int) -> Iterator[tuple[Multihash, int]]:
+        for name in names:
+            path = self._path(name)
+            try:
+                if not fsio.is_unused_since(path, unused_since_ns):
+                    continue
+                size = path.stat().st_size
+                path.unlink()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise fsio.storage_error(error, path) from error
+            yield name, size
+
+    def _is_intact(self, name: Multihash) -> bool:
+        try:
+            self.verified_path(name)
+        except (ObjectCorruptedError, ObjectNotFoundError):
+            return False
+        return True
+
+    def names(self) -> Iterator[Multihash]:
+        """Every well-named file; temporary and foreign files are passed over."""
+        try:
+            entries = sorted(path.name for path in self._folder.iterdir())
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            if _OBJECT_NAME.fullmatch(entry):
+                yield Multihash.parse(entry)
+
+
+class LocalRefStore:
+    """One folder, one file for each reference, holding the base16 text of a multihash and nothing else."""
+
+    def __init__(self, folder: Path, lock: Path) -> None:
+        self._folder = folder
+        self._lock = lock
+
+    def _path(self, name: str) -> Path:
+        if not _REF_NAME.fullmatch(name):
+            raise InvalidIdError(f"{name!r} is not a valid reference name")
+        return self._folder / name
+
+    def get(self, name: str) -> Multihash | None:
+        """What the reference file holds."""
+        path = self._path(name)
+        data = fsio.read_start(path, 4096)
+        return None if data is None else parse_ref(data, str(path))
+
+    def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
+        """Compare under a lock that dies with its process, then replace the file."""
+        check_object_name(new)
+        path = self._path(name)
+        with fsio.locked(self._lock):
+            actual = self.get(name)
+            if actual != expected:
+                raise conflict(name, expected, actual)
+            fsio.replace_file(path, str(new).encode())
+
+    def remove(self, name: str, expected: Multihash) -> None:
+        """Durably remove a reference that points at `expected` now.
+
+        Raises:
+            RefConflictError: it points elsewhere; it stays.
+            StoreError: it cannot be removed.
+        """
+        path = self._path(name)
+        with fsio.locked(self._lock):
+            actual = self.get(name)
+            if actual != expected:
+                raise conflict(name, expected, actual)
+            fsio.remove_file(path)
+
+    def names(self) -> Iterator[str]:
+        """Every well-named file in the folder."""
+        if self._folder.is_dir():
+            yield from sorted(p.name for p in self._folder.iterdir() if _REF_NAME.fullmatch(p.name))
+
+
+def conflict(name: str, expected: Multihash | None, actual: Multihash | None) -> RefConflictError:
+    """The error of a lost compare-and-swap."""
+    return RefConflictError(
+        f"reference {name!r} moved: expected {expected or 'nothing'}, found {actual or 'nothing'}",
+        expected=str(expected) if expected else None,
+        actual=str(actual) if actual else None,
+    )
+
+
+def _ordinary(path: Path) -> os.stat_result:
+    """What is known of a file; a pipe or a device, which could be read for ever, is damage."""
+    found = path.stat()
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        raise ObjectCorruptedError(f"{path}: not an ordinary file")
+    return found
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    absent = isinstance(error, FileNotFoundError)
+    return ObjectNotFoundError(f"{path}: no such object") if absent else fsio.storage_error(error, path)
+
+
+def _corrupted(path: Path, actual: Multihash) -> StoreError:
+    return ObjectCorruptedError(
+        f"{path}: the content hashes to {actual}, not to its name",
+        hint="restore the file from a backup or another copy of the dataset",
+    )
+
+
+# Objects in a folder that come from elsewhere when somebody wants to read them.
+
+
+class BroughtObjectStore(LocalObjectStore):
+    """A folder that `bring` adds to: whoever asks for an object gets it, and `names` are those that are here.
+
+    `bring` puts an object into the store it is given, or leaves it as it is when there is none elsewhere.
+    """
+
+    on_demand = True
+
+    def __init__(self, folder: Path, bring: Callable[[LocalObjectStore, Multihash], None]) -> None:
+        super().__init__(folder)
+        self._bring = bring
+
+    def _brought(self, name: Multihash) -> None:
+        if not super().contains(name):
+            self._bring(LocalObjectStore(self._folder), name)
+
+    def contains(self, name: Multihash) -> bool:
+        """Whether the object is here now."""
+        self._brought(name)
+        return super().contains(name)
+
+    def size(self, name: Multihash) -> int:
+        """Size of the object's file [bytes]."""
+        self._brought(name)
+        return super().size(name)
+
+    def read(self, name: Multihash, most: int, what: str) -> bytes:
+        """As `LocalObjectStore`."""
+        self._brought(name)
+        return super().read(name, most, what)
+
+    def path(self, name: Multihash) -> Path:
+        """As `LocalObjectStore`."""
+        self._brought(name)
+        return super().path(name)
+
+    def verified_path(self, name: Multihash) -> Path:
+        """As `LocalObjectStore`."""
+        self._brought(name)
+        return super().verified_path(name)

@@ -1,0 +1,272 @@
+"""What a URL says: where a request goes, as a value."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import unquote, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from odfchain.errors import FetchError
+from odfchain.storage.http_rules import TransientError
+from odfchain.storage.template import public_name, redact, unreadable_name
+from odfchain.text import one_line
+
+PORTS = {"http": 80, "https": 443}
+_LONGEST = 65_536
+CONTROLS = re.compile(r"^ |[\x00-\x1f\x7f]")
+"""What no URL holds."""
+_HOST = re.compile(r"[a-z0-9._~!$&'()*+,;=%-]+")
+_ESCAPED_IN_PATH = re.compile(rb'[\x20"#<>?`{}\x80-\xff]')
+_ESCAPED_IN_QUERY = re.compile(rb'[\x20"#<>\x80-\xff]')
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a request goes; `path` carries the query, `host` is ASCII and an IPv6 address has no brackets."""
+
+    scheme: str
+    host: str
+    port: int
+    path: bytes
+    user: str | None = None
+    """What `Authorization` says for the user and password in the URL."""
+
+    @property
+    def has_default_port(self) -> bool:
+        """Whether the port goes without saying."""
+        return self.port == PORTS[self.scheme]
+
+    @property
+    def authority(self) -> str:
+        """Host and port as `Host` names them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.has_default_port else f"{host}:{self.port}"
+
+    def public(self, secrets: Iterable[str]) -> str:
+        """What messages may say of a target that a server named: no query, none of the secrets."""
+        path = self.path.split(b"?")[0].decode("latin-1")
+        return one_line(redact(f"{self.scheme}://{self.authority}{path}", secrets))
+
+
+def parse_target(url: str, *, name: str) -> Target:
+    """The target of an http or https URL; messages call it `name`.
+
+    Raises:
+        FetchError: it is not a URL that a request can be sent to.
+    """
+    try:
+        return read_target(url)
+    except ValueError:
+        pass
+    masked = unreadable_name(name)
+    raise FetchError(
+        f"{masked}: not a valid URL once its templates are filled in"
+        if "${{" in name
+        else f"{masked}: not a valid URL",
+        hint="write it like https://host/path",
+    )
+
+
+def read_target(url: str) -> Target:
+    """Where an http or https URL leads.
+
+    Raises:
+        ValueError: it is neither, or not a valid URL.
+    """
+    if len(url) > _LONGEST or CONTROLS.search(url):
+        raise ValueError
+    parts = urlsplit(url)
+    port = PORTS.get(parts.scheme, 0) if parts.port is None else parts.port
+    if parts.scheme not in PORTS or not 0 < port < 65_536:
+        raise ValueError
+    path = _ESCAPED_IN_PATH.sub(_escape, _without_dots(parts.path).encode()) or b"/"
+    if parts.query:
+        path += b"?" + _ESCAPED_IN_QUERY.sub(_escape, parts.query.encode())
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    credentials = basic(unquote(user), unquote(password)) if user or password else None
+    return Target(parts.scheme, _host(parts.hostname or ""), port, path, credentials)
+
+
+def basic(user: str, password: str) -> str:
+    """What `Authorization` says for a user and a password (RFC 7617)."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
+
+
+def _host(name: str) -> str:
+    if ":" in name:
+        ipaddress.IPv6Address(name)
+        return name
+    if not name.isascii():
+        import idna  # noqa: PLC0415 - large tables, for few hosts
+
+        name = idna.encode(name.lower()).decode("ascii")
+    if not _HOST.fullmatch(name):
+        raise ValueError
+    return name
+
+
+def _escape(match: re.Match[bytes]) -> bytes:
+    return b"%%%02X" % match[0][0]
+
+
+def _without_dots(path: str) -> str:
+    """The path that `.` and `..` in it lead to (RFC 3986, 5.2.4)."""
+    found: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            del found[max(1, len(found) - 1) :]
+        elif segment != ".":
+            found.append(segment)
+    return "/".join(found)
+
+
+# Where a redirect may lead.
+#
+# The user wrote the first URL and may write any. A redirect is written by the server, who could point it at
+# what only this machine can reach. So:
+#
+# - a redirect leads to http or https, and never from https to http;
+# - it leads to a private address (one that is not globally reachable: loopback, link-local, RFC 1918 and so
+# on)
+#   only if its origin is the first URL's and the first URL itself led to a private address, or if private
+#   addresses are allowed;
+# - what the user gave for the first URL (password, headers) is dropped for good once a redirect leaves its
+#   origin.
+#
+# An upgrade of the same host from http on port 80 to https on port 443 counts as the same origin. Addresses
+# are
+# judged when they are connected to, not when a name is looked up.
+
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All that IPv6 has given out for the world; a form that is invented elsewhere is private."""
+_DOCUMENTATION = ipaddress.IPv6Network("3fff::/20")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_ISATAP = (b"\0\0\x5e\xfe", b"\2\0\x5e\xfe")
+"""What is before an IPv4 address in the lower half of an address (RFC 5214, 6.1)."""
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is globally reachable, whatever IPv6 form an IPv4 address is wrapped in."""
+    found = ipaddress.ip_address(address)
+    if isinstance(found, ipaddress.IPv4Address):
+        return found.is_global and not found.is_multicast
+    last = ipaddress.IPv4Address(found.packed[12:])
+    inner = last if found in _NAT64 else found.ipv4_mapped or found.sixtofour
+    if found.packed[8:12] in _ISATAP and not is_public(str(last)):
+        return False
+    if inner is not None:
+        return is_public(str(inner))
+    return found in _UNICAST and found not in _DOCUMENTATION and found.is_global
+
+
+class Route:
+    """The way of one attempt from the first URL over its redirects; decides what each hop may do."""
+
+    def __init__(self, first: Target, *, name: str, limit: int, allow_private: bool) -> None:
+        self.first = self.current = first
+        self.keeps_headers = True
+        """Whether what the user gave for the first URL goes along."""
+        self._name = name
+        self._limit = limit
+        self._allow_private = allow_private
+        self._seen = {(first.scheme, first.authority, first.path)}
+        self._first_is_private = False
+
+    @property
+    def redirected(self) -> bool:
+        """Whether the present target was named by a server."""
+        return len(self._seen) > 1
+
+    def admits(self, address: str) -> bool:
+        """Whether the present target may be at this IP address; asked before a connection is made."""
+        if not self.redirected or self._allow_private or is_public(address):
+            return True
+        return self._first_is_private and _same_origin(self.first, self.current)
+
+    def connected(self, address: str) -> None:
+        """Take note of the IP address that the present target is at."""
+        if not self.redirected:
+            self._first_is_private = not is_public(address)
+
+    def follow(self, location: str, secrets: Iterable[str]) -> None:
+        """Go where an answer's `Location` says.
+
+        Raises:
+            FetchError: it leads nowhere, to another protocol, from https to http, in a circle, or too far.
+        """
+        target = self._next(location, secrets)
+        end = target.public(secrets)
+        if self.current.scheme == "https" and target.scheme == "http":
+            raise FetchError(f"{self._name}: redirected from https to http, to {end}: refused")
+        key = (target.scheme, target.authority, target.path)
+        if key in self._seen:
+            raise FetchError(f"{self._name}: the redirects go in a circle, back to {end}")
+        if len(self._seen) > self._limit:
+            raise FetchError(f"{self._name}: more than {self._limit} redirects, the last one to {end}")
+        self._seen.add(key)
+        self.current = target
+        self.keeps_headers = self.keeps_headers and _same_origin(self.first, target)
+
+    def _next(self, location: str, secrets: Iterable[str]) -> Target:
+        here = self.current
+        scheme = ""
+        try:
+            if CONTROLS.search(location):  # which `urljoin` would leave out
+                raise ValueError  # noqa: TRY301 - said below
+            url = urljoin(f"{here.scheme}://{here.authority}{here.path.decode('latin-1')}", location)
+            scheme = urlsplit(url).scheme
+            found = read_target(url)
+        except ValueError:
+            to = public_name(redact(location.split("?", 1)[0], secrets))
+            what = "only http and https are followed" if scheme not in PORTS else "not a valid URL"
+            raise FetchError(f"{self._name}: redirected to {to!r}: {what}") from None
+        return Target(found.scheme, found.host, found.port, found.path)  # credentials are the user's to give
+
+
+def _same_origin(first: Target, other: Target) -> bool:
+    if first.host != other.host:
+        return False
+    upgraded = (first.scheme, first.port, other.scheme, other.port) == ("http", 80, "https", 443)
+    return upgraded or (first.scheme, first.port) == (other.scheme, other.port)
+
+
+# Where a host is: its addresses, and the proxy on the way to it.
+
+
+def resolve(host: str, port: int, *, name: str) -> list[str]:
+    """The IP addresses of a host, at least one.
+
+    Raises:
+        FetchError: no such host.
+        TransientError: the name service does not answer.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        if error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None)):
+            raise FetchError(f"{name}: no such host", hint="check the host name in the URL") from error
+        raise TransientError("the name of the host cannot be resolved now") from error
+    except (OSError, UnicodeError) as error:
+        raise FetchError(f"{name}: not a valid host name") from error
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def proxy_for(scheme: str, host: str, port: int) -> str | None:
+    """The proxy that the environment names (`http_proxy`, `no_proxy` and so on); this machine needs none."""
+    if host == "localhost" or _is_loopback(host):
+        return None
+    proxies = getproxies()
+    found = proxies.get(scheme) or proxies.get("all")
+    return found if found and not proxy_bypass(f"{host}:{port}") else None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

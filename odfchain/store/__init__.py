@@ -1,1 +1,0 @@
-"""Storage: objects named by their hash, references moved by compare-and-swap."""

@@ -1,0 +1,522 @@
+"""Tokens that a workspace gives out: who has one may do there what its rights say.
+
+A token is `ka_` and the base32 text of 20 random bytes. It is shown once; what is kept of it is its sha3-256,
+so that who reads the file of tokens can use none of them. Source: RFC-050.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import os
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar
+
+from odfchain.errors import (
+    AccessError,
+    InvalidIdError,
+    ManifestError,
+    NameCollisionError,
+    UsageError,
+    WorkspaceError,
+)
+from odfchain.limits import SHARING, SMART
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import AccountName, DatasetAlias, DatasetNamePattern
+from odfchain.odf.physical_hash import sha3_256
+from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import from_tree
+from odfchain.odf.yaml import dump_yaml, read_document
+from odfchain.storage import fsio
+from odfchain.storage.fsio import FileState
+from odfchain.text import one_line
+from odfchain.transfer.public_layout import ObjectKey
+
+_RANDOM_BYTES = 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_BEARER = re.compile(r"bearer +([!-~]{1,1024})", re.ASCII | re.IGNORECASE)
+
+
+class Right(Enum):
+    """What a token may allow."""
+
+    READ = "read"
+    """To read, where a server asks readers who they are."""
+    PUSH = "push"
+    """Reading goes with it: a push begins with the head, and compares chains."""
+    FORCE = "force"
+    """To overwrite the history of a dataset by a push."""
+
+
+_ANY = "%"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A right, for the datasets whose names fit, of one account, of none, or of any."""
+
+    right: Right
+    account: AccountName | str | None
+    """None: datasets without an account; `%`: all."""
+    pattern: DatasetNamePattern
+
+    @classmethod
+    def parse(cls, text: str) -> Grant:
+        """The right that a text such as `push:org.%`, `push:alice/%` or `read:%/%` names.
+
+        Raises:
+            UsageError: there is no such right, or the pattern is none.
+        """
+        right, colon, pattern = text.partition(":")
+        known = {each.value: each for each in Right}
+        if right not in known or not colon:
+            raise UsageError(
+                f"{one_line(text, 100)!r} is not a right",
+                hint="rights are read:, push: and force:PATTERN, such as push:org.%, read:alice/%, read:%/%",
+            )
+        account, slash, name = pattern.rpartition("/")
+        try:
+            whose = account if account == _ANY else AccountName(account) if slash else None
+            return cls(known[right], whose, DatasetNamePattern(name))
+        except InvalidIdError as error:
+            raise UsageError(f"{one_line(text, 100)!r} is not a right: {error}") from None
+
+    def matches(self, alias: DatasetAlias) -> bool:
+        """Whether it is for a dataset: what names no account is for none of an account."""
+        return self.account in (_ANY, alias.account) and self.pattern.matches(alias.name)
+
+    def __str__(self) -> str:
+        account = "" if self.account is None else f"{self.account}/"
+        return f"{self.right.value}:{account}{self.pattern}"
+
+
+@dataclass(frozen=True, slots=True)
+class AccessToken:
+    """A token as it is kept: its name and rights, and what it hashes to."""
+
+    name: str
+    digest: bytes
+    allow: tuple[Grant, ...]
+    created: Timestamp
+
+    def may(self, right: Right, alias: DatasetAlias) -> bool:
+        """Whether it allows something with a dataset."""
+        rights = (Right.READ, Right.PUSH) if right is Right.READ else (right,)
+        return any(grant.right in rights and grant.matches(alias) for grant in self.allow)
+
+    @property
+    def account(self) -> str:
+        """Whose it is: the account that all of its rights are for, else its own name."""
+        accounts = {grant.account for grant in self.allow}
+        only = accounts.pop() if len(accounts) == 1 else None
+        return str(only) if isinstance(only, AccountName) else self.name
+
+    @property
+    def account_id(self) -> str:
+        """The id of that account, in the form that nodes use; it follows from the name alone."""
+        return str(DatasetId(sha3_256(f"account {self.account}".encode()).digest()))
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token that was just made, with its text, which is known nowhere else."""
+
+    token: AccessToken
+    text: str
+
+
+def checked_name(text: str) -> str:
+    """The text, which can name a token.
+
+    Raises:
+        UsageError: it has other characters than names have, or too many.
+    """
+    if not _NAME.fullmatch(text):
+        raise UsageError(
+            f"{one_line(text, 100)!r} cannot be the name of a token",
+            hint="up to 64 letters, digits and ._- with a letter or digit first",
+        )
+    return text
+
+
+def made_token(name: str, allow: Iterable[str], now: Timestamp) -> NewToken:
+    """A new token with these rights.
+
+    Raises:
+        UsageError: a name or a right is none, or there is no right.
+    """
+    grants = tuple(dict.fromkeys(Grant.parse(text) for text in allow))
+    if not grants:
+        raise UsageError("a token needs a right", hint="name it, such as --allow push:NAME")
+    text = "ka_" + base64.b32encode(secrets.token_bytes(_RANDOM_BYTES)).decode("ascii").lower()
+    return NewToken(AccessToken(checked_name(name), digest_of(text), grants, now), text)
+
+
+def digest_of(text: str) -> bytes:
+    """What is kept of a token."""
+    return sha3_256(text.encode()).digest()
+
+
+def is_shown(authorization: str | None) -> bool:
+    """Whether a header `Authorization` shows a token, a good one or not; a proxy's password is none."""
+    return (authorization or "")[:7].lower() == "bearer "
+
+
+def holder(authorization: str | None, tokens: Iterable[AccessToken]) -> AccessToken | None:
+    """The token that a header `Authorization` shows; all are compared, each in constant time."""
+    shown = _BEARER.fullmatch(authorization or "")
+    if shown is None:
+        return None
+    digest, found = digest_of(shown[1]), None
+    for token in tokens:
+        if hmac.compare_digest(token.digest, digest):
+            found = token
+    return found
+
+
+# The tokens of a workspace on the disk: `.odfchain/tokens.yaml`, mode 0600, replaced as a whole.
+
+_FILE_BYTES = 1 << 20
+_MOST = 1_000
+"""Tokens of a workspace [count]."""
+_SHA3 = re.compile(r"[0-9A-Fa-f]{64}", re.ASCII)
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class TokenFile:
+    """The tokens that a workspace has given out; what was read is used until the file is another one."""
+
+    root: Path
+    """The folder of the workspace."""
+    _stamp: tuple[int, int, int] | None = field(default=None, init=False)
+    _known: tuple[AccessToken, ...] = field(default=(), init=False)
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self.root / "tokens.yaml"
+
+    def tokens(self) -> tuple[AccessToken, ...]:
+        """All tokens, ordered by name.
+
+        Raises:
+            AccessError: the file is malformed, or others may read it.
+        """
+        try:
+            with self.path.open("rb") as stream:
+                found = os.fstat(stream.fileno())
+                stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+                if found.st_mode & 0o077:
+                    raise AccessError(
+                        f"{self.path}: mode {found.st_mode & 0o777:04o} lets others read your tokens",
+                        hint=f"chmod 600 {self.path}",
+                    )
+                if stamp == self._stamp:
+                    return self._known
+                data = stream.read(_FILE_BYTES + 1)
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise AccessError(f"{self.path}: {error.strerror}") from None
+        self._known, self._stamp = self._parsed(data), stamp
+        return self._known
+
+    def create(self, name: str, allow: Iterable[str], now: Timestamp) -> NewToken:
+        """Durably keep a new token; its text is in what is returned, and nowhere else.
+
+        Raises:
+            UsageError: a name or a right is none, or there are too many tokens.
+            NameCollisionError: there is a token of this name.
+        """
+        made = made_token(name, allow, now)
+        with fsio.locked(self._lock):
+            known = self.tokens()
+            if any(token.name == name for token in known):
+                raise NameCollisionError(
+                    f"there is a token {name!r}", hint=f"`odfchain token revoke {name}` ends it"
+                )
+            if len(known) >= _MOST:
+                raise UsageError(f"there are {_MOST:,} tokens already", hint="revoke some of them")
+            self._write([*known, made.token])
+        return made
+
+    def revoke(self, name: str) -> None:
+        """Durably forget a token; from now on nobody gets in with it.
+
+        Raises:
+            UsageError, WorkspaceError: there is no such token.
+        """
+        checked_name(name)
+        with fsio.locked(self._lock):
+            known = self.tokens()
+            rest = [token for token in known if token.name != name]
+            if len(rest) == len(known):
+                raise WorkspaceError(f"there is no token {name!r}", hint="`odfchain token list` shows them")
+            self._write(rest)
+
+    @property
+    def _lock(self) -> Path:
+        return self.root / ".tokens.lock"
+
+    def _write(self, tokens: Iterable[AccessToken]) -> None:
+        documents = [
+            {
+                "name": token.name,
+                "sha3": token.digest.hex(),
+                "allow": [str(grant) for grant in token.allow],
+                "created": str(token.created),
+            }
+            for token in sorted(tokens, key=lambda each: each.name)
+        ]
+        text = dump_yaml({"version": 1, "tokens": documents})
+        fsio.replace_file(self.path, text.encode(), mode=0o600)
+
+    def _parsed(self, data: bytes) -> tuple[AccessToken, ...]:
+        try:
+            return _tokens(data, str(self.path))
+        except ManifestError as error:
+            raise AccessError(
+                str(error), hint=f"mend {self.path}, or remove it, which ends all tokens"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    name: str
+    sha3: str
+    allow: tuple[str, ...]
+    created: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    version: int
+    tokens: tuple[_Kept, ...]
+
+
+def _tokens(data: bytes, source: str) -> tuple[AccessToken, ...]:
+    if len(data) > _FILE_BYTES:
+        raise ManifestError(f"larger than {_FILE_BYTES:,} bytes", source=source)
+    document = read_document(data, source=source)
+    try:
+        file = from_tree(_File, document.value)
+        if file.version != 1:
+            raise ManifestError(f"must be 1, not {file.version}", path="version")  # noqa: TRY301 - is located
+        return tuple(_token(kept, f"tokens[{n}]") for n, kept in enumerate(file.tokens))
+    except ManifestError as error:
+        raise error.located(source=source, line=document.line_of(error.path)) from None
+
+
+def _token(kept: _Kept, path: str) -> AccessToken:
+    if not _SHA3.fullmatch(kept.sha3):
+        raise ManifestError("must be the sha3-256 of a token, 64 digits of base16", path=f"{path}.sha3")
+    return AccessToken(
+        _at(f"{path}.name", checked_name, kept.name),
+        bytes.fromhex(kept.sha3),
+        tuple(_at(f"{path}.allow[{n}]", Grant.parse, text) for n, text in enumerate(kept.allow)),
+        kept.created,
+    )
+
+
+def _at(path: str, parse: Callable[[str], _T], text: str) -> _T:
+    try:
+        return parse(text)
+    except UsageError as error:
+        raise ManifestError(
+            f"{error.message} ({error.hint})" if error.hint else error.message, path=path
+        ) from None
+
+
+# The pushes that are going on: few at a time, one for a dataset, and which files each of them may bring.
+
+_MOST_PUSHES = 8
+"""Pushes at a time [count]…"""
+_MOST_OF_TOKEN = 4
+"""…and those of one token: whatever it does, others can push."""
+_CONNECTIONS = 32
+"""Connections of a token that wait for their first message, or push [count]."""
+_LONGEST_SECONDS = 3_600.0
+"""How long a push may last [s], and a second more for every `SHARING.bytes_per_second` that have come; what
+the node itself needs does not count."""
+_FILES = 50_000
+"""Files of which it is remembered that they were hashed [count]: some 25 MB."""
+SIGNATURE_SECONDS = 60.0
+"""How long after a push its signature may follow [s]."""
+LEFT_SECONDS = 86_400.0
+"""How long what was pushed waits for a commit [s]."""
+
+
+@dataclass(slots=True)
+class PushSession:
+    """One push, from its first message to its end."""
+
+    alias: DatasetAlias
+    token: AccessToken
+    touched: float
+    """When the last message or byte came."""
+    until: float
+    """When it is over, whatever still comes."""
+    wanted: dict[ObjectKey, int] = field(default_factory=dict)
+    """The objects that are to be uploaded, and their sizes [bytes]; none once it commits, or is over."""
+    arriving: set[ObjectKey] = field(default_factory=set)
+    """Those on their way now."""
+    folder: Path | None = None
+    """Where they are when they are complete."""
+    uploads: Path | None = None
+    """Where they arrive: a folder of this push alone."""
+
+
+@dataclass(slots=True)
+class _Uncommitted:
+    """What a token has sent for a dataset and nobody has committed."""
+
+    since: float
+    sizes: dict[object, int] = field(default_factory=dict)
+    """Of each thing [bytes]…"""
+    size: int = 0
+    """…and of all of them."""
+
+    def put(self, what: object, size: int) -> None:
+        self.size += size - self.sizes.pop(what, 0)
+        if size:
+            self.sizes[what] = size
+
+
+@dataclass(slots=True)
+class PushSessions:
+    """The registry of a server. May be called from several threads."""
+
+    now: Callable[[], float] = time.monotonic
+    _open: dict[str, PushSession] = field(default_factory=dict, init=False)
+    _connections: Counter[bytes] = field(default_factory=Counter, init=False)
+    _done: dict[tuple[str, bytes], tuple[Multihash, float]] = field(default_factory=dict, init=False)
+    _hashed: dict[tuple[ObjectKey, FileState], None] = field(default_factory=dict, init=False)
+    _uncommitted: dict[tuple[str, bytes], _Uncommitted] = field(default_factory=dict, init=False)
+    """By dataset and token."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def attend(self, token: AccessToken) -> bool:
+        """Whether another connection is listened to; if so, it counts until it is left."""
+        with self._lock:
+            self._connections[token.digest] += (free := self._connections[token.digest] < _CONNECTIONS)
+            return free
+
+    def leave(self, token: AccessToken) -> None:
+        """A connection that was attended to has ended."""
+        with self._lock:
+            self._connections[token.digest] -= 1
+
+    def has_room(self, alias: DatasetAlias, token: AccessToken) -> bool:
+        """Whether a push could begin now."""
+        of_token = sum(each.token.digest == token.digest for each in list(self._open.values()))
+        return alias.key not in self._open and len(self._open) < _MOST_PUSHES and of_token < _MOST_OF_TOKEN
+
+    def begin(self, alias: DatasetAlias, token: AccessToken) -> PushSession | None:
+        """A push that nobody else does at the same time; None when somebody does, or too many others."""
+        with self._lock:
+            if not self.has_room(alias, token):
+                return None
+            now = self.now()
+            found = self._open[alias.key] = PushSession(alias, token, now, now + _LONGEST_SECONDS)
+            return found
+
+    def end(self, session: PushSession) -> None:
+        """It is over: nothing is uploaded for it any more, and another one may begin."""
+        self.close(session)
+        with self._lock:
+            if self._open.get(session.alias.key) is session:
+                del self._open[session.alias.key]
+        if session.uploads is not None:
+            shutil.rmtree(session.uploads, ignore_errors=True)
+
+    def find(self, alias: DatasetAlias, token: AccessToken) -> PushSession | None:
+        """The push of a dataset that is going on with this token."""
+        with self._lock:
+            found = self._open.get(alias.key)
+        return found if found is not None and found.token.digest == token.digest else None
+
+    def received(self, session: PushSession, count: int) -> None:
+        """So many bytes of an object have come, which gives the push time for more."""
+        session.touched = self.now()
+        session.until += count / SHARING.bytes_per_second
+
+    # --- files ---------------------------------------------------------------------------------------
+
+    def close(self, session: PushSession) -> None:
+        """No object is taken over any more."""
+        with self._lock:
+            session.wanted.clear()
+
+    def take_over(self, session: PushSession, key: ObjectKey, publish: Callable[[], FileState]) -> bool:
+        """Publish a complete object that hashes to its name, unless the push does not want it any more."""
+        with self._lock:
+            if key not in session.wanted:
+                return False
+            state = publish()
+        self.remember(key, state)
+        return True
+
+    def remember(self, key: ObjectKey, state: FileState) -> None:
+        """A file of this state hashes to the object's name."""
+        with self._lock:
+            self._hashed[key, state] = None
+            while len(self._hashed) > _FILES:
+                del self._hashed[next(iter(self._hashed))]
+
+    def has_hashed(self, key: ObjectKey, state: FileState) -> bool:
+        """Whether a file of this state is known to hash to the object's name."""
+        return (key, state) in self._hashed
+
+    def reserve(self, session: PushSession, what: object, size: int, free: int) -> bool:
+        """Whether something of this size fits into what is `free` [bytes]; it counts until it is committed.
+
+        All that a token has sent and not committed may take its share of what is free for that.
+        """
+        with self._lock:
+            now, token = self.now(), session.token.digest
+            # what is older is removed from the disk, too
+            kept = {key: each for key, each in self._uncommitted.items() if each.since > now - LEFT_SECONDS}
+            self._uncommitted = kept
+            mine = kept.setdefault((session.alias.key, token), _Uncommitted(now))
+            used = sum(each.size for (_, digest), each in kept.items() if digest == token)
+            more = size - mine.sizes.get(what, 0)
+            if used + more > SMART.uncommitted_share * (free + used):
+                return False
+            mine.since = now
+            mine.put(what, size)
+            return True
+
+    def release(self, session: PushSession, what: object | None = None) -> None:
+        """Something is not here any more; without `what` all that was sent for the dataset, by all tokens."""
+        with self._lock:
+            for key, each in list(self._uncommitted.items()):
+                if what is None and key[0] == session.alias.key:
+                    del self._uncommitted[key]
+                elif key == (session.alias.key, session.token.digest):
+                    each.put(what, 0)
+
+    # --- what follows --------------------------------------------------------------------------------
+
+    def committed(self, session: PushSession, head: Multihash) -> None:
+        """A push has moved the head: for a while its signature is awaited."""
+        self.release(session)
+        with self._lock:
+            now = self.now()
+            self._done = {key: each for key, each in self._done.items() if each[1] > now}
+            self._done[session.alias.key, session.token.digest] = (head, now + SIGNATURE_SECONDS)
+
+    def awaits(self, alias: DatasetAlias, token: AccessToken) -> Multihash | None:
+        """The head that a push with this token has just made."""
+        with self._lock:
+            head, until = self._done.get((alias.key, token.digest), (None, 0.0))
+        return head if until > self.now() else None

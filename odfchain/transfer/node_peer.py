@@ -1,0 +1,805 @@
+"""A dataset at a node that speaks the smart transfer protocol: its blocks come in one piece.
+
+Everything else is as with a web server, and so is what is believed: blocks that came in a batch are hashed
+and lie where the walk of the chain looks for them, objects are hashed as they arrive, wherever the node says
+that they are. What a batch lacks is asked for one by one. Source: RFC-050.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from websockets.client import ClientProtocol
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.http11 import Response
+from websockets.sync.client import ClientConnection
+from websockets.uri import parse_uri
+
+from odfchain.chain.signing import SignedFile
+from odfchain.errors import (
+    AccessError,
+    CorruptedPeerError,
+    FetchError,
+    NameCollisionError,
+    TransferError,
+    UnsupportedPeerError,
+)
+from odfchain.limits import SHARING, SMART, FetchLimits
+from odfchain.odf.block_codec import decode_header
+from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
+from odfchain.progress import Progress
+from odfchain.storage.fsio import storage_errors
+from odfchain.storage.http_client import HttpPool, request_headers
+from odfchain.storage.http_connection import Response as HttpResponse
+from odfchain.storage.http_rules import Deadline, Timing, TransientError, parse_http_date, with_retries
+from odfchain.storage.local import HEAD, conflict
+from odfchain.storage.urls import Route, proxy_for
+from odfchain.text import one_line
+from odfchain.transfer.block_batch import RawBlock, packed, readable
+from odfchain.transfer.credentials import NodeClock
+from odfchain.transfer.http_peer import HttpPeer, Request
+from odfchain.transfer.message_text import FewFrames, fits_message
+from odfchain.transfer.peer import PEER_LIMITS, Opened, WritablePeer, as_transfer_errors
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.transfer.slice_files import DataObject
+from odfchain.transfer.smart_flows import (
+    NORMAL,
+    PULLED,
+    PUSHED,
+    ClosedError,
+    PullFlow,
+    PushFlow,
+    RefusedError,
+)
+from odfchain.transfer.smart_messages import (
+    TOO_MANY_BLOCKS,
+    VERSION,
+    BlocksBatch,
+    Header,
+    Internal,
+    InvalidHead,
+    InvalidInterval,
+    NameCollision,
+    ObjectFile,
+    ObjectType,
+    Phase,
+    PullRequest,
+    PushMethod,
+    PushRequest,
+    PushStrategy,
+    Reason,
+    RefCollision,
+    TransferPlan,
+    TransferUrl,
+    Visibility,
+)
+from odfchain.versions import __version__
+
+# A WebSocket to a node, over a connection that is dialled and judged like that of every other request.
+#
+# Nothing is compressed on the way: inflating is a way to fill a memory. Source: RFC 6455; RFC-050.
+
+_CLOSE_SECONDS = 5.0
+_PING_SECONDS = 20.0
+_SHOWN = 200
+_NOT_PASSED_ON = (
+    "a proxy before the node does not pass WebSockets on: nginx needs `proxy_http_version 1.1` and the "
+    "headers Upgrade and Connection (docs/nodes.md); without 'odf+' a dataset can be pulled all the same"
+)
+_NOT_SMART = "a web server that hands out files is named without 'odf+'"
+
+
+class _Client(FewFrames, ClientProtocol):
+    """What a client understands of a connection."""
+
+
+class WebSocketChannel:
+    """One connection to a node, for the messages of one transfer; a `Channel`."""
+
+    def __init__(self, connection: ClientConnection, address: str, where: str) -> None:
+        self._connection = connection
+        self.where = where
+        self.address = address
+        """The IP address of the node."""
+        dates = connection.response.headers.get_all("Date") if connection.response is not None else []
+        self.date = parse_http_date(dates[0]) if len(dates) == 1 else None
+        """What time it was there when it took the connection, where it said so."""
+
+    @classmethod
+    def open(
+        cls, pool: HttpPool, route: Route, headers: Iterable[tuple[str, str]], where: str, most: int
+    ) -> WebSocketChannel:
+        """A connection to the target of a route, which no redirect has led to.
+
+        A message of the node has `most` bytes.
+
+        Raises:
+            AccessError: the node wants to know who asks, or refuses who does.
+            UnsupportedPeerError: it speaks another version, or not this protocol at all.
+            TransientError, FetchError: nobody answers.
+        """
+        target = route.current
+        deadline = Deadline(SHARING.request_seconds, Timing(), name=where)
+        sock = pool.dialled(route, deadline=deadline, name=where)
+        scheme = "wss" if target.scheme == "https" else "ws"
+        uri = parse_uri(f"{scheme}://{target.authority}{target.path.decode('latin-1')}")
+        sock.settimeout(None)
+        protocol = _Client(uri, max_size=most)
+        connection = ClientConnection(
+            sock,
+            protocol,
+            ping_interval=_PING_SECONDS,
+            ping_timeout=_PING_SECONDS,
+            close_timeout=_CLOSE_SECONDS,
+            max_queue=1,
+        )
+        try:
+            address = str(sock.getpeername()[0])  # asked now: a node may end the connection at once
+            connection.handshake([*headers, VERSION], f"odfchain/{__version__}", deadline.remaining)
+        except InvalidStatus as error:
+            _end(connection)
+            raise _refused(error, where) from None
+        except InvalidHandshake as error:
+            _end(connection)
+            raise UnsupportedPeerError(
+                f"{where}: no node that speaks the smart protocol: {one_line(str(error), _SHOWN)}",
+                hint=_NOT_SMART,
+            ) from None
+        except (OSError, EOFError, TimeoutError) as error:
+            _end(connection)
+            raise TransientError(f"no answer: {one_line(str(error), _SHOWN)}") from None
+        connection.__enter__()  # it is left by `close`
+        connection.start_keepalive()
+        return cls(connection, address, where)
+
+    def send(self, text: str) -> None:
+        """As `Channel`."""
+        try:
+            self._connection.send(text)
+        except ConnectionClosed as error:
+            raise _closed(error) from None
+
+    def receive(self, seconds: float | None) -> str | None:
+        """As `Channel`."""
+        try:
+            found = self._connection.recv(seconds)
+        except TimeoutError:
+            return None
+        except ConnectionClosed as error:
+            if error.sent is not None and error.sent.code in (1002, 1007, 1009):  # by us, for what came
+                raise CorruptedPeerError(
+                    f"{self.where}: a message that is no message: {one_line(error.sent.reason, _SHOWN)}"
+                ) from None
+            raise _closed(error) from None
+        if not isinstance(found, str):
+            raise CorruptedPeerError(f"{self.where}: a message that is no text")
+        return found
+
+    def close(self, code: int, reason: str) -> None:
+        """As `Channel`."""
+        with contextlib.suppress(Exception):
+            self._connection.close(code, reason)
+
+
+def _end(connection: ClientConnection) -> None:
+    connection.close_socket()
+    connection.recv_events_thread.join()
+
+
+def _closed(error: ConnectionClosed) -> ClosedError:
+    if error.rcvd is None:
+        return ClosedError(1006, "the connection broke")
+    return ClosedError(error.rcvd.code, error.rcvd.reason)
+
+
+def _refused(error: InvalidStatus, where: str) -> TransferError:
+    """What the status says that came in place of a connection: from the node, or from a proxy before it."""
+    status = error.response.status_code
+    said = _said(error.response)
+    what = f"{where}: HTTP status {status}{f': {said}' if said else ''}"
+    if status == 401:
+        return AccessError(what, hint="keep a token for the node: `odfchain login URL`")
+    if status == 403:
+        return AccessError(what, hint="check whose token it is, and the account in the URL")
+    if status == 421:
+        return TransferError(what, hint="those who run the node name the host: odfchain serve --allow-host")
+    if status in (502, 503, 504):
+        return TransferError(what, hint="the node behind that address does not answer now: try again later")
+    if status == 400 and "version" in said.lower():
+        return UnsupportedPeerError(what, hint="the node speaks another version of the smart protocol")
+    if status in (400, 426):
+        return UnsupportedPeerError(what, hint=_NOT_PASSED_ON)
+    return UnsupportedPeerError(what, hint=_NOT_SMART)
+
+
+def _said(response: Response) -> str:
+    """The message of an answer, in one line; pages that are made for browsers say nothing here."""
+    text = (response.body or b"").decode(errors="replace")
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(text)
+        if isinstance(found, dict) and isinstance(found.get("message"), str):
+            text = found["message"]
+    return "" if text.lstrip().startswith("<") else one_line(text.strip(), _SHOWN)
+
+
+# Slices and checkpoints as the smart protocol names them: what a key is there, and where we have it.
+
+_TYPES = {ObjectKind.DATA: ObjectType.DATA_SLICE, ObjectKind.CHECKPOINT: ObjectType.CHECKPOINT}
+_KINDS = {name: kind for kind, name in _TYPES.items()}
+
+
+def object_file(key: ObjectKey, size: int) -> ObjectFile | None:
+    """What messages call an object of this size [bytes]; None for what the protocol does not carry."""
+    name = _TYPES.get(key.kind)
+    return None if name is None else ObjectFile(object_type=name, physical_hash=key.name, size=size)
+
+
+def key_of(file: ObjectFile) -> ObjectKey:
+    """The key of an object that a message names."""
+    return ObjectKey(_KINDS[file.object_type], file.physical_hash)
+
+
+def address_here(base: str, key: ObjectKey, authorization: str | None) -> TransferUrl:
+    """Where an object of the dataset at `base` is read or put, by whoever is authorized for that."""
+    headers = [Header(name=VERSION[0], value=VERSION[1])]
+    if authorization is not None:
+        headers.append(Header(name="authorization", value=authorization))
+    return TransferUrl(url=f"{base}{key}", headers=tuple(headers), expires_at=None)
+
+
+_HEADERS = 16
+_OWN_HEADERS = re.compile(
+    r"host|content-length|transfer-encoding|connection|upgrade|te|trailer|cookie|expect|proxy-.*",
+    re.IGNORECASE,
+)
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}", re.ASCII)
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,8192}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """Where the node says that an object is."""
+
+    url: str
+    headers: tuple[tuple[str, str], ...]
+    expires_at: Timestamp | None
+
+
+class SmartPeer(HttpPeer):
+    """A dataset to read from a node; safe to use from several threads."""
+
+    def __init__(
+        self,
+        url: PeerUrl,
+        limits: FetchLimits = PEER_LIMITS,
+        *,
+        token: str | None = None,
+        parallel: int = SHARING.parallel,
+        timing: Timing | None = None,
+    ) -> None:
+        """As `HttpPeer`; `url` without `odf+`."""
+        super().__init__(url, limits, token=token, parallel=parallel, timing=timing)
+        self._where = f"odf+{self._where}"  # what a user writes to get here again
+        self._lock = threading.Lock()
+        self._channel: WebSocketChannel | None = None
+        self._flow: PullFlow | None = None
+        self._node_address: str | None = None
+        self._sizes: dict[str, tuple[ObjectKey, int]] = {}
+        self._addresses: dict[str, _Address] = {}
+        self._refused: set[str] = set()
+        self.clock = NodeClock()
+        """The node's, since a connection was made."""
+
+    # --- blocks --------------------------------------------------------------------------------------
+
+    def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:
+        """As `Peer`; a chain that the node cannot send in one piece is walked instead."""
+        if self.ref != HEAD or count > SMART.blocks or self._behind_proxy():
+            return
+        with self._lock:
+            flow = self._pulling()
+            try:
+                plan = flow.plan(PullRequest(begin_after=after))
+                if not plan.num_blocks:
+                    self._end()
+                    return
+                blocks = flow.blocks()
+            except RefusedError as refused:
+                self._end()
+                if _is_walked(refused.reason):
+                    return
+                raise
+        with contextlib.suppress(CorruptedPeerError):  # what it lacks is asked for alone
+            yield from readable(blocks)
+
+    def _behind_proxy(self) -> bool:
+        """Whether requests go over a proxy, which carries no such connections."""
+        return proxy_for(self._base.scheme, self._base.host, self._base.port) is not None
+
+    def _pulling(self) -> PullFlow:
+        if self._flow is None:
+            self._channel = self.connected("pull")
+            self._node_address = self._channel.address
+            self._flow = PullFlow(self._channel, SHARING.request_seconds)
+        return self._flow
+
+    def connected(self, what: str) -> WebSocketChannel:
+        """A new connection to the node, for a `pull` or a `push`."""
+        name = f"{self._where}{what}"
+        route = self._pool.route(replace(self._base, path=self._base.path + what.encode()), name)
+        with as_transfer_errors():
+            try:
+                most = SMART.message_bytes if what == "pull" else SMART.answer_bytes
+                made = WebSocketChannel.open(self._pool, route, self._given, name, most)
+            except TransientError as error:
+                raise FetchError(f"{name}: {error.reason}") from error
+        self.clock = NodeClock(made.date, self._timing.clock())
+        return made
+
+    def _end(self) -> None:
+        channel, self._channel, self._flow = self._channel, None, None
+        if channel is not None:
+            channel.close(NORMAL, PULLED)
+
+    # --- objects -------------------------------------------------------------------------------------
+
+    def announce(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
+        """As `Peer`: the node is asked where they are, while the connection of the blocks is open."""
+        if self._flow is None:
+            return
+        with self._lock:
+            self._sizes |= {str(key): (key, size) for key, size in objects}
+            for start in range(0, len(objects), SMART.items):
+                self._ask(objects[start : start + SMART.items])
+
+    def _ask(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
+        assert self._flow is not None  # noqa: S101 - asked by the callers
+        asked = {file: str(key) for key, size in objects if (file := object_file(key, size)) is not None}
+        for strategy in self._flow.strategies(tuple(asked)):
+            key = asked.get(strategy.object_file)
+            if key is not None:
+                self._addresses[key] = self._judged(strategy.download_from, key)
+
+    def _judged(self, given: TransferUrl, key: str) -> _Address:
+        """Where an object is, as far as that may be asked: it is named by a stranger, as a redirect is."""
+        name = f"{self._where}{key}"
+        self.way_to(given.url, name, self._node_address)
+        return _Address(given.url, given_headers(given, name), given.expires_at)
+
+    def way_to(self, url: str, name: str, node_address: str | None) -> Route:
+        """The way to an address that the node, at this IP address, has named, as after a redirect."""
+        route = self._pool.route(self._base, name)
+        if node_address is not None:
+            route.connected(node_address)
+        with as_transfer_errors():
+            route.follow(url, self._secrets)
+        return route
+
+    @contextlib.contextmanager
+    def open(self, key: str, start: int, _cap: int, deadline: Deadline, /) -> Iterator[Opened]:
+        """As `Peer`; an address that has expired by the node's clock, or is refused once, is asked for again.
+
+        Raises:
+            AbsentError, TransientError, FetchError, AccessError, TransferError: as there.
+        """
+        given = self._addresses.get(key)
+        if given is not None and self.clock.has_passed(given.expires_at, self._timing.clock()):
+            self._renew(key, given)
+            given = self._addresses.get(key)
+        try:
+            with super().open(key, start, _cap, deadline) as opened:
+                yield opened
+        except AccessError:
+            if given is None or key in self._refused:
+                raise
+            self._refused.add(key)
+            self._renew(key, given)
+            raise TransientError("the address that the node had given was refused") from None
+
+    def _problem(self, response: HttpResponse, key: str, where: str) -> Exception | None:
+        """As `HttpPeer`; clocks that differ explain why an address that the node gave is refused."""
+        problem = super()._problem(response, key, where)
+        if not isinstance(problem, AccessError) or key not in self._addresses:
+            return problem
+        hint = self.clock.refusal_hint(response.headers.date("date"), self._timing.clock())
+        return AccessError(problem.message, hint=hint or problem.hint)
+
+    def _renew(self, key: str, old: _Address) -> None:
+        """Ask once more where an object is; without an answer the node itself is asked for it."""
+        with self._lock:
+            if self._addresses.get(key) is not old:
+                return
+            del self._addresses[key]
+            if self._flow is not None:
+                self._ask([self._sizes[key]])
+
+    def request(self, key: str) -> Request:
+        """As `HttpPeer`, but at the address that the node has given, with its headers and none of ours."""
+        given = self._addresses.get(key)
+        if given is None:
+            return super().request(key)
+        by = self.way_to(given.url, f"{self._where}{key}", self._node_address)
+        target = by.current
+
+        def headers(route: Route, own: Sequence[tuple[str, str]]) -> bytes:
+            sent = given.headers if route.current == target else ()
+            return request_headers(route, (), [*sent, *own])
+
+        return Request(target, headers, by)
+
+    def close(self) -> None:
+        """As `HttpPeer`; says first that all has come."""
+        self._end()
+        super().close()
+
+
+def _is_walked(reason: Reason) -> bool:
+    """Whether a refusal says that blocks are to be had one by one."""
+    match reason:
+        case InvalidInterval():
+            return True  # we are ahead, or went apart: the walk says which
+        case Internal(error_message=message):
+            return message == TOO_MANY_BLOCKS
+    return False
+
+
+def given_headers(given: TransferUrl, name: str) -> tuple[tuple[str, str], ...]:
+    """The headers that a node wants for an object, without those that steer a connection.
+
+    Raises:
+        CorruptedPeerError: too many of them, or one that is no header.
+    """
+    if len(given.headers) > _HEADERS:
+        raise CorruptedPeerError(f"{name}: the node names more than {_HEADERS} headers for it")
+    found = tuple((each.name, each.value) for each in given.headers if not _OWN_HEADERS.fullmatch(each.name))
+    for header, value in found:
+        if not _HEADER_NAME.fullmatch(header) or not _HEADER_VALUE.fullmatch(value):
+            raise CorruptedPeerError(f"{name}: the node names a header {one_line(header)!r} that is none")
+    return found
+
+
+# A node as the destination of a push over the smart transfer protocol.
+#
+# The node is told what comes, gets the blocks in one piece, says which objects it lacks and where they go,
+# and
+# commits. Whether it did is not taken from its words: its head is read afterwards. Source: RFC-050.
+
+_TOO_LARGE = (
+    "a proxy before the node takes no files of that size: in nginx that is `client_max_body_size 0` "
+    "(docs/nodes.md)"
+)
+_BLOCKS_PER_SECOND, _HASHED_PER_SECOND = 50, 8 << 20
+"""What a node does at least [count/s, bytes/s]; it is given the time."""
+_DESTINATION_PING_SECONDS = 0.2
+"""How often it is looked whether the node asks how far it is [s]; it does so every 10 s."""
+
+
+_MESSAGE_BYTES = 16 << 20
+"""The largest message that the reference node takes [bytes]."""
+_BLOCK_BYTES = 64 << 20
+"""The blocks of one push, which lie in memory several times on both sides [bytes]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipment:
+    """What is to be at the node: the blocks above its head, oldest first, and the objects they name."""
+
+    expected: Multihash | None
+    new: Multihash
+    blocks: Sequence[Multihash]
+    read: Callable[[Multihash], bytes]
+    objects: Sequence[DataObject]
+    path: Callable[[DataObject], Path]
+    """The file of an object, which was hashed."""
+    force: bool = False
+    visibility: Visibility = Visibility.PRIVATE
+
+
+@dataclass(frozen=True, slots=True)
+class _Cargo:
+    """Blocks in one piece, and what they come to [bytes]."""
+
+    batch: BlocksBatch
+    block_bytes: int
+
+
+class SmartDestination(SmartPeer, WritablePeer):
+    """A dataset at a node that may be written to, as a whole and not file by file."""
+
+    takes_files = False
+    parallel = SHARING.parallel
+
+    def send(self, shipment: Shipment, progress: Progress) -> None:
+        """The node's head is the new one, and all that it refers to is there; or it is what it was.
+
+        Long or large chains are pushed in several pieces, each of which is a chain in itself.
+
+        Raises:
+            AccessError, TransferError: it refuses, or fails.
+        """
+        expected = shipment.expected
+        waiting = sorted(shipment.objects, key=lambda item: item.sequence_number)
+        first = _first_number(shipment)
+        start, most = 0, SMART.blocks
+        while start < len(shipment.blocks):
+            names = shipment.blocks[start : start + most]
+            cargo = _loaded(shipment, names)
+            if cargo is None:
+                if len(names) == 1:
+                    raise TransferError(f"{self.where}: block {names[0]} does not fit into a message")
+                most = (len(names) + 1) // 2
+                continue
+            last = first + start + len(names) - 1
+            start += len(names)
+            part = [item for item in waiting if item.sequence_number <= last]
+            waiting = waiting[len(part) :]
+            if len(shipment.blocks) > len(names):
+                progress.note(f"blocks up to {last:,} are pushed on their own")
+            self._send(
+                replace(shipment, expected=expected, new=names[-1], blocks=names, objects=part),
+                cargo,
+                progress,
+            )
+            expected = names[-1]
+
+    def _send(self, shipment: Shipment, cargo: _Cargo, progress: Progress) -> None:
+        for attempt in (1, 2):
+            try:
+                self._converse(shipment, cargo, progress)
+            except RefusedError as refused:
+                if _may_be_done(refused) and self._has(shipment):
+                    return  # committed, and the node, or the store behind it, could not say so
+                raise self._meant(refused, shipment) from None
+            except TransferError as error:
+                failure: TransferError | None = error
+            else:
+                failure = None
+            head = self.head()
+            if head == shipment.new:
+                return  # whatever the connection said
+            if head != shipment.expected:
+                raise conflict(self.ref, shipment.expected, head)
+            if failure is not None and (attempt == 2 or _is_final(failure)):
+                raise failure
+        raise TransferError(
+            f"{self.where}: the node says that it is done, and its head is what it was",
+            hint="ask those who run the node",
+        )
+
+    def _has(self, shipment: Shipment) -> bool:
+        with contextlib.suppress(TransferError):  # then what the node said is all that is known
+            return self.head() == shipment.new
+        return False
+
+    def _meant(self, refused: RefusedError, shipment: Shipment) -> Exception:
+        match refused.reason:
+            case InvalidHead():
+                return conflict(self.ref, shipment.expected, self.head())
+            case RefCollision(dataset_id=other):
+                return NameCollisionError(
+                    f"{self.where}: the dataset is there under another name: {one_line(other)}"
+                )
+            case NameCollision(dataset_alias=other):
+                return NameCollisionError(f"{self.where}: another dataset has that name: {one_line(other)}")
+        return refused
+
+    def _converse(self, shipment: Shipment, cargo: _Cargo, progress: Progress) -> None:
+        channel = self.connected("push")
+        flow = PushFlow(channel, SHARING.request_seconds, _work_seconds(shipment))
+        ended = ""
+        try:
+            flow.begin(
+                PushRequest(
+                    current_head=shipment.expected,
+                    transfer_plan=_plan(cargo, shipment.objects),
+                    force_update_if_diverged=shipment.force,
+                    visibility_for_created_dataset=shipment.visibility,
+                )
+            )
+            flow.send_blocks(cargo.batch)
+            progress.advance(len(shipment.blocks))
+            for page, more in _pages(shipment.objects):
+                self._upload(flow, channel, shipment, page, more=more, progress=progress)
+                flow.uploaded()
+            flow.commit()
+            ended = PUSHED
+        finally:
+            channel.close(NORMAL, ended)
+
+    def _upload(
+        self,
+        flow: PushFlow,
+        channel: WebSocketChannel,
+        shipment: Shipment,
+        page: Sequence[DataObject],
+        *,
+        more: bool,
+        progress: Progress,
+    ) -> None:
+        asked = {file: item for item in page if (file := object_file(item.key, item.size)) is not None}
+        wanted = []
+        for strategy in flow.strategies(tuple(asked), more=more):
+            item = asked.get(strategy.object_file)
+            if item is None:
+                raise CorruptedPeerError(f"{self.where}: the node asks for an object that was not named")
+            if strategy.push_strategy is PushMethod.HTTP_UPLOAD:
+                wanted.append((item, strategy))
+        stop = threading.Event()
+
+        def put(item: DataObject, strategy: PushStrategy) -> None:
+            self._put(item.key, shipment.path(item), strategy, channel.address, stop)
+            progress.advance(0)
+
+        pool = ThreadPoolExecutor(max_workers=self.parallel, thread_name_prefix="odfchain-push")
+        pending: set[Future[None]] = {pool.submit(put, *each) for each in wanted}
+        try:
+            done = 0
+            while pending:
+                ready, pending = wait(pending, _DESTINATION_PING_SECONDS, FIRST_COMPLETED)
+                for future in ready:
+                    future.result()
+                done += len(ready)
+                flow.answer_pings(done, 0.0)
+        finally:
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _put(
+        self, key: ObjectKey, path: Path, strategy: PushStrategy, address: str, stop: threading.Event
+    ) -> None:
+        name = f"{self.where}{key}"
+        given = strategy.upload_to
+        if given is None:
+            raise CorruptedPeerError(f"{name}: the node wants it and does not say where")
+        headers = given_headers(given, name)
+        with storage_errors(path):
+            size = path.stat().st_size
+        seconds = SHARING.request_seconds + size / SHARING.bytes_per_second
+        deadline = Deadline(seconds, self._timing, name=name)
+
+        def attempt() -> None:
+            if stop.is_set():
+                raise TransferError(f"{name}: stopped, because another object could not be sent")
+            route = self.way_to(given.url, name, address)
+            own = [*headers, ("Content-Type", "application/octet-stream")]
+            with path.open("rb") as file:
+                text = request_headers(route, (), own)
+                with self._pool.exchange(
+                    route, text, deadline=deadline, name=name, file=(file, size)
+                ) as answer:
+                    if answer.status == 507:
+                        raise _FullError(
+                            f"{name}: {answer.what}: the node has no space for it",
+                            hint="ask those who run the node; what is there already is not sent again",
+                        )
+                    if passing := answer.passing():
+                        raise passing
+                    what = f"{name}: {answer.what}, for {size:,} bytes"
+                    if answer.status in (401, 403):
+                        hint = self.clock.refusal_hint(answer.headers.date("date"), self._timing.clock())
+                        raise (AccessError if given.expires_at is None else _ExpiredError)(what, hint=hint)
+                    if not 200 <= answer.status <= 299:
+                        raise TransferError(what, hint=_TOO_LARGE if answer.status == 413 else None)
+
+        with self._turns, as_transfer_errors():
+            with_retries(attempt, name=name, limits=self._limits, timing=self._timing, deadline=deadline)
+
+    # --- a node takes no single files ----------------------------------------------------------------
+
+    def contains(self, key: ObjectKey) -> bool:  # noqa: ARG002 - as `WritablePeer`
+        """Not known before the node is asked where objects go."""
+        return False
+
+    def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:  # noqa: ARG002 - as above
+        """Refused."""
+        raise TransferError(f"{self.where}{key}: a node takes no single files")
+
+    def swap_head(self, expected: Multihash | None, new: Multihash) -> None:  # noqa: ARG002 - as above
+        """Refused."""
+        raise TransferError(f"{self.where}: the head of a node moves with what is pushed")
+
+    def put_hint(self, hashes: Sequence[Multihash]) -> None:
+        """Nothing: nodes know their chains."""
+
+    def put_names(self, branches: Sequence[str]) -> None:
+        """Nothing: nodes have no branches."""
+
+    def put_signed(self, file: SignedFile, data: bytes | None) -> None:
+        """The signature of a head that was just pushed is offered once; most nodes have no place for it."""
+        if file is not SignedFile.HEAD or data is None:
+            return
+        name = f"{self.where}{file.value}"
+        deadline = Deadline(SHARING.request_seconds, self._timing, name=name)
+        with contextlib.suppress(TransferError), as_transfer_errors(), TemporaryFile() as stream:
+            stream.write(data)
+            stream.flush()
+            first = replace(self._base, path=self._base.path + file.value.encode("ascii"))
+            route = self._pool.route(first, name)
+            text = request_headers(route, self._given)
+            sent = (stream, len(data))
+            with self._pool.exchange(route, text, deadline=deadline, name=name, file=sent):
+                pass
+
+
+class _FullError(TransferError):
+    """The node's disk is full: another attempt finds it so."""
+
+
+class _ExpiredError(AccessError):
+    """An address that was for some time only is refused: the node gives another one."""
+
+
+def _is_final(error: TransferError) -> bool:
+    """Whether a second conversation would end as the first."""
+    if isinstance(error, _ExpiredError):
+        return False
+    return isinstance(error, (AccessError, CorruptedPeerError, _FullError))
+
+
+def _may_be_done(refused: RefusedError) -> bool:
+    """Whether what was refused may be there all the same, from this push or from one before it."""
+    match refused.reason:
+        case InvalidHead():
+            return True
+        case Internal(phase=Phase.COMPLETE_REQUEST):
+            return True
+    return False
+
+
+def _work_seconds(shipment: Shipment) -> float:
+    """How long a node may work for one answer [s]: its disk may be slow, and others push as well.
+
+    A node that has gone is noticed before: the connection asks every 20 s whether it is there.
+    """
+    size = sum(item.size for item in shipment.objects)
+    return SHARING.request_seconds + len(shipment.blocks) / _BLOCKS_PER_SECOND + size / _HASHED_PER_SECOND
+
+
+def _first_number(shipment: Shipment) -> int:
+    """The sequence number of the first block."""
+    return decode_header(shipment.read(shipment.blocks[0])).sequence_number
+
+
+def _loaded(shipment: Shipment, names: Sequence[Multihash]) -> _Cargo | None:
+    """These blocks of a shipment in one piece; None where a node, or a message, has no room for them."""
+    blocks, size = [], 0
+    for name in names:
+        blocks.append(RawBlock(name, shipment.read(name)))
+        size += len(blocks[-1].data)
+        if size > _BLOCK_BYTES:
+            return None
+    batch = packed(blocks)
+    return _Cargo(batch, size) if fits_message(batch, _MESSAGE_BYTES) else None
+
+
+def _plan(cargo: _Cargo, objects: Sequence[DataObject]) -> TransferPlan:
+    offsets = [item.offsets for item in objects if item.offsets is not None]
+    return TransferPlan(
+        num_blocks=cargo.batch.num_blocks,
+        num_objects=len(objects),
+        num_records=sum(each.end - each.start + 1 for each in offsets),
+        bytes_in_raw_blocks=cargo.block_bytes,
+        bytes_in_raw_objects=sum(item.size for item in objects),
+    )
+
+
+def _pages(objects: Sequence[DataObject]) -> Iterator[tuple[list[DataObject], bool]]:
+    """Lists of objects, at least one, and whether another follows."""
+    rest = iter(objects)
+    page = list(islice(rest, SMART.items))
+    while True:
+        following = list(islice(rest, SMART.items))
+        yield page, bool(following)
+        if not following:
+            return
+        page = following

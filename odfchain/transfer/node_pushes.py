@@ -1,0 +1,725 @@
+"""Pushes over the smart transfer protocol: `/{alias}/push`, a WebSocket, and the files that go with it.
+
+Who writes shows a token with a right for the dataset; it is looked at again with every message and every
+piece of a file, so that one that was revoked is of no use from then on. A file is written under a name of its
+own, and takes its place once it is complete, hashed and durable. Source: RFC-050.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from odfchain.chain.remote_signatures import NO_POLICY, read_offer
+from odfchain.chain.signed_heads import SignatureStatus
+from odfchain.chain.signing import SignedFile
+from odfchain.errors import (
+    CorruptedPeerError,
+    DatasetNotFoundError,
+    NameCollisionError,
+    OdfchainError,
+    OutcomeUnknownError,
+    RefConflictError,
+    SetBackError,
+    StorageFullError,
+)
+from odfchain.limits import SMART
+from odfchain.odf.block_codec import decode_block
+from odfchain.odf.events import Seed
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.physical_hash import hash_file
+from odfchain.progress import SILENT
+from odfchain.storage import fsio
+from odfchain.transfer.access_tokens import (
+    LEFT_SECONDS,
+    AccessToken,
+    PushSession,
+    PushSessions,
+    Right,
+    TokenFile,
+    holder,
+)
+from odfchain.transfer.block_batch import RawBlock, unpacked
+from odfchain.transfer.message_text import text_of
+from odfchain.transfer.node_peer import address_here, key_of
+from odfchain.transfer.node_pulls import (
+    EXPECT,
+    REVOKED,
+    Message,
+    Receive,
+    Send,
+    base_of,
+    fields_of,
+    is_this_version,
+    refuse_upgrade,
+)
+from odfchain.transfer.public_layout import Incoming, ObjectKey
+from odfchain.transfer.pulling import SyncOptions, arrival_folder, judge_pull, pull_dataset
+from odfchain.transfer.pushing import PushedPeer, refuse_disorder
+from odfchain.transfer.slice_files import DataObject, arriving
+from odfchain.transfer.smart_flows import FAILED, Closing, FlowError, PushServing, Turn, failed
+from odfchain.transfer.smart_messages import (
+    BlocksBatch,
+    Empty,
+    Internal,
+    InvalidHead,
+    NameCollision,
+    ObjectFile,
+    Phase,
+    PushMethod,
+    PushRequest,
+    PushStrategies,
+    PushStrategy,
+    Reason,
+    RefCollision,
+    Refusal,
+    SeedBlockOverwriteRestricted,
+)
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+# The dataset of one push: judged and published by what pulls are judged and published by.
+#
+# Blocks wait in the folder where a pull would have left them, objects beside them. So what is committed is
+# a
+# pull of what was sent, and an interrupted push leaves what the next one need not send again, for a day.
+# Where
+# datasets are in a store, a push opens the workspace as a command does: what it judges by is what the store
+# has
+# then.
+#
+#     <area>/objects/         what is complete, hashed, and never written again
+#     <area>/uploads/         a folder for each push that is going on; it marks the area as one of pushes
+
+_UPLOADS = "uploads"
+_STORE_FAILS = "The store of this node fails."
+_SAID: Mapping[type[OdfchainError], str] = {
+    OutcomeUnknownError: "It is not known whether this was committed.",
+    SetBackError: "The history in this node's store was set back.",
+}
+
+
+@dataclass(slots=True)
+class DatasetTarget:
+    """A `PushTarget`: nothing of the dataset is changed before the commit, which is one swap of its head."""
+
+    workspace: WorkspaceFiles
+    sessions: PushSessions
+    session: PushSession
+    base: str
+    """The URL of the dataset."""
+    authorization: str
+    """What the caller gives to show who he is; his uploads need the same."""
+    problem: Callable[[str], object] = lambda _: None
+    """Is told what is wrong with the store, which is nothing that the caller is told."""
+    _request: PushRequest | None = field(default=None, init=False)
+    _head: Multihash | None = field(default=None, init=False)
+    """The newest block that was sent."""
+    _new_id: DatasetId | None = field(default=None, init=False)
+    """Of the seed that was sent."""
+    _collision: Reason | None = field(default=None, init=False)
+    """Why a new dataset cannot be here; it is said where nodes say it, when objects are named."""
+    _objects: dict[ObjectKey, DataObject] = field(default_factory=dict, init=False)
+    _unnamed: Counter[ObjectKey] = field(default_factory=Counter, init=False)
+    """How often each may still be named: as often as blocks do."""
+    _strategies: dict[ObjectKey, PushStrategy] = field(default_factory=dict, init=False)
+    """Of those that were named."""
+
+    @property
+    def _where(self) -> str:
+        return f"what is pushed to {self.session.alias}: "
+
+    def _present(self) -> DatasetFiles | None:
+        try:
+            return self.workspace.dataset(self.session.alias)
+        except DatasetNotFoundError:
+            return None
+
+    @property
+    def _name_taken(self) -> Reason:
+        return NameCollision(dataset_alias=str(self.session.alias))
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether the push makes a dataset."""
+        return self._request is not None and self._request.current_head is None
+
+    def begin(self, request: PushRequest) -> Refusal | None:
+        """As `PushTarget`."""
+        if request.force_update_if_diverged and not self.session.token.may(Right.FORCE, self.session.alias):
+            raise _refused(Phase.INITIAL_REQUEST, "This token may not overwrite history.")
+        if not 0 < request.transfer_plan.num_blocks <= SMART.blocks:
+            raise _refused(Phase.INITIAL_REQUEST, f"A push has 1 to {SMART.blocks} blocks.")
+        with self._asking(Phase.INITIAL_REQUEST):
+            present = self._present()
+        head = present.chain.head() if present is not None else None
+        if head != request.current_head:
+            # the names are the reference node's: its own head is the expected one
+            return Refusal(InvalidHead(actual_head=request.current_head, expected_head=head))
+        self._request = request
+        return None
+
+    def take_blocks(self, batch: BlocksBatch) -> Refusal | None:
+        """As `PushTarget`."""
+        assert self._request is not None  # noqa: S101 - it began
+        if batch.num_blocks != self._request.transfer_plan.num_blocks:
+            raise CorruptedPeerError(f"{self._where}other blocks than the plan says")
+        blocks = unpacked(batch)
+        refuse_disorder(self._where, blocks)
+        with self._asking(Phase.METADATA_REQUEST):
+            return self._judge(blocks)
+
+    def _judge(self, blocks: list[RawBlock]) -> Refusal | None:
+        if (refusal := self._other_seed(blocks[0])) is not None:
+            return refusal
+        self._head = blocks[-1].hash
+        if self._collision is None:
+            self._make_room(sum(len(block.data) for block in blocks))
+            peer = PushedPeer(self._where, self._head, blocks)
+            try:
+                found = judge_pull(self.workspace, peer, self.session.alias, self._options)
+            except RefConflictError:
+                return self._moved()
+            self._objects = {item.key: item for item in found}
+            self._unnamed = Counter(item.key for item in found)
+        return None
+
+    def _make_room(self, size: int) -> None:
+        """What comes has a place that is known to be one of pushes, and has not been used up."""
+        uploads = arrival_folder(self.workspace, self.session.alias) / _UPLOADS
+        if not uploads.is_dir():
+            self.sessions.release(self.session)
+        fsio.make_folder(uploads)
+        fsio.mark_used(uploads)
+        if not self.sessions.reserve(self.session, "blocks", size, shutil.disk_usage(uploads).free):
+            raise _refused(Phase.METADATA_REQUEST, "There is no space for it.")
+
+    def _moved(self) -> Refusal:
+        """Another writer has moved the head since the push began; what he did is here now."""
+        assert self._request is not None  # noqa: S101 - it began
+        self.workspace.shared.renew()
+        present = self._present()
+        head = present.chain.head() if present is not None else None
+        return Refusal(InvalidHead(actual_head=self._request.current_head, expected_head=head))
+
+    @property
+    def _options(self) -> SyncOptions:
+        assert self._request is not None  # noqa: S101 - it began
+        head = self._request.current_head
+        return SyncOptions(force=self._request.force_update_if_diverged and head is not None, onto=head)
+
+    def _other_seed(self, first: RawBlock) -> Refusal | None:
+        event = decode_block(first.data).event
+        if not isinstance(event, Seed):
+            return None
+        self._new_id = event.dataset_id
+        present = self._present()
+        if present is not None:
+            seed = present.seed
+            if (seed.dataset_id, seed.dataset_kind) == (event.dataset_id, event.dataset_kind):
+                return None
+            if not self._is_new:
+                return Refusal(SeedBlockOverwriteRestricted())
+            self._collision = self._name_taken
+            return None
+        self.workspace.shared.opening(event.dataset_id)  # it may be there under another name
+        if self.workspace.has_key(event.dataset_id):
+            raise _refused(Phase.METADATA_REQUEST, "This dataset is written here.")
+        try:
+            self.workspace.check_new(event.dataset_id, self.session.alias)
+        except NameCollisionError:
+            self._collision = RefCollision(dataset_id=str(event.dataset_id))
+        return None
+
+    def take_objects(self, files: tuple[ObjectFile, ...]) -> PushStrategies:
+        """As `PushTarget`."""
+        with self._asking(Phase.OBJECTS_REQUEST):
+            self._refuse_collision()
+            area = arrival_folder(self.workspace, self.session.alias)
+        if self.session.uploads is None:
+            self.session.uploads = area / _UPLOADS / uuid.uuid4().hex
+        self.session.folder = area / "objects"
+        fsio.make_folder(self.session.uploads)
+        fsio.make_folder(self.session.folder)
+        return PushStrategies(object_transfer_strategies=tuple(self._strategy(file) for file in files))
+
+    def _refuse_collision(self) -> None:
+        """A new dataset's name may be taken at every moment until it is there itself."""
+        present = self._present()
+        if self._is_new and present is not None and present.id != self._new_id:
+            self._collision = self._name_taken
+        if self._collision is not None:
+            raise FlowError(Refusal(self._collision))
+
+    def _strategy(self, file: ObjectFile) -> PushStrategy:
+        key = key_of(file)
+        item = self._objects.get(key)
+        if item is None or item.size != file.size:
+            raise _refused(Phase.OBJECTS_REQUEST, "No block names this object.")
+        if self._unnamed[key] < 1:
+            raise _refused(Phase.OBJECTS_REQUEST, "This object is named more often than blocks do.")
+        self._unnamed[key] -= 1
+        found = self._strategies.get(key)
+        if found is None:
+            method, upload = PushMethod.SKIP_UPLOAD, None
+            if not self._is_here(item):
+                self.session.wanted[key] = item.size
+                method, upload = PushMethod.HTTP_UPLOAD, address_here(self.base, key, self.authorization)
+            found = PushStrategy(object_file=file, push_strategy=method, upload_to=upload)
+            self._strategies[key] = found
+        return found
+
+    def _is_here(self, item: DataObject) -> bool:
+        assert self.session.folder is not None  # noqa: S101 - objects are named
+        if self._is_at(arriving(self.session.folder, item.key), item):
+            return True
+        present = self._present()
+        # only the folder is looked at: a store would be asked for each object, and what it has is sent here
+        return present is not None and self._is_at(present.folder / str(item.key), item)
+
+    def _is_at(self, path: Path, item: DataObject) -> bool:
+        """Whether a file is the object; it is hashed once for each of its states, by whatever push."""
+        if not path.is_file() or (found := path.stat()).st_size != item.size:
+            return False
+        state = fsio.file_state(found)
+        if not self.sessions.has_hashed(item.key, state):
+            if hash_file(path)[0] != item.key.name:
+                return False
+            self.sessions.remember(item.key, state)
+        return True
+
+    def commit(self) -> None:
+        """As `PushTarget`."""
+        with self._asking(Phase.COMPLETE_REQUEST):
+            self._commit()
+
+    def _commit(self) -> None:
+        assert self._head is not None  # noqa: S101 - blocks were taken
+        self._refuse_collision()
+        self.sessions.close(self.session)
+        # the blocks lie where they were put when they were judged
+        peer = PushedPeer(self._where, self._head, has_hashed=self.sessions.has_hashed)
+        try:
+            outcome = pull_dataset(self.workspace, peer, self.session.alias, self._options)
+        except NameCollisionError:
+            raise FlowError(Refusal(self._name_taken)) from None
+        except RefConflictError:
+            raise FlowError(self._moved()) from None
+        self.sessions.committed(self.session, outcome.new)
+
+    @contextmanager
+    def _asking(self, phase: Phase) -> Iterator[None]:
+        """Where the store is at fault, the caller learns that it is, and nothing of where it is."""
+        try:
+            yield
+        except OdfchainError as error:
+            where = self.workspace.shared.where
+            if where is None or where not in error.message:
+                raise
+            self.problem(f"{error.message} ({error.hint})" if error.hint else error.message)
+            said = next((text for kind, text in _SAID.items() if isinstance(error, kind)), _STORE_FAILS)
+            raise _refused(phase, said) from None
+
+
+def remove_left(workspace: WorkspaceFiles, before_ns: int) -> None:
+    """What was pushed, was not committed, and was not used since a time [ns since the epoch] is gone.
+
+    What pulls have left, and what a push is at work with, stays.
+    """
+    new, present = workspace.root / "incoming", workspace.root / "datasets"
+    found = [(uploads.parent, new / f".lock-{uploads.parent.name}") for uploads in new.glob(f"*/{_UPLOADS}")]
+    there = present.glob(f"*/info/incoming/{_UPLOADS}")
+    found += [(uploads.parent, uploads.parent.with_suffix(".lock")) for uploads in there]
+    for area, lock in found:
+        with fsio.try_locked(lock) as is_free:
+            if is_free and fsio.is_unused_since(area, before_ns):
+                fsio.remove_tree(area)
+
+
+def _refused(phase: Phase, message: str) -> FlowError:
+    return FlowError(Refusal(Internal(side="Push", phase=phase, error_message=message)))
+
+
+READ_ONLY = "datasets here can only be read"
+
+_SILENT_SECONDS = 60.0
+"""A client that says nothing, and of which no byte comes, for so long has gone [s]."""
+_PING_SECONDS = 10.0
+"""How often a client that uploads is asked how far it is [s]."""
+_REFUSED_SECONDS = 10.0
+"""How long a client that was refused has to close [s]."""
+_FIRST_SECONDS = 20.0
+"""How long the first answer may take, for which clients wait 30 s [s]."""
+_LOOK_SECONDS = 3_600.0
+"""How often it is looked for what was pushed and never committed [s]."""
+_PIECE_BYTES = 1 << 20
+_THREADS = 8
+"""For pushes, of which there are no more at a time [count]."""
+
+Status = tuple[int, str]
+"""An answer to a request: its status, and a line of text."""
+
+_UNKNOWN: Status = (401, "this needs a token")
+_FORBIDDEN: Status = (403, "this token is not for that")
+_UNNAMED: Status = (404, "no push here wants this file")
+_FULL: Status = (507, "there is no space for it")
+_BUSY = Closing(FAILED, "Busy.")
+_SILENT = Closing(FAILED, "Nothing was said for too long.")
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+@dataclass(slots=True)
+class Writing:
+    """What a server that may be written to has beside one that may not."""
+
+    workspace: WorkspaceFiles
+    behind_proxy: bool = False
+    problem: Callable[[str], None] = lambda _: None
+    refused: Callable[[], None] = lambda: None
+    """Is called when a push was refused: what is known here of heads in a store may be the reason."""
+    tokens: TokenFile = field(init=False)
+    sessions: PushSessions = field(default_factory=PushSessions, init=False)
+    threads: ThreadPoolExecutor = field(init=False)
+    """For what pushes wait for: a store that is slow must not hold up those who read."""
+    _looks_at: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = TokenFile(self.workspace.root)
+        self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="pushes")
+
+    def may_push(self, authorization: str | None, alias: DatasetAlias) -> AccessToken | Status:
+        """The token that a request shows, if it is for pushing to this dataset."""
+        token = holder(authorization, self.tokens.tokens())
+        if token is None:
+            return _UNKNOWN
+        return token if token.may(Right.PUSH, alias) else _FORBIDDEN
+
+    def still(self, token: AccessToken) -> bool:
+        """Whether a token has not been revoked."""
+        return token in self.tokens.tokens()
+
+    def look_for_left(self) -> None:
+        """What was pushed and not committed for a day is removed, beside what else is done."""
+        if (now := self.sessions.now()) >= self._looks_at:
+            self._looks_at = now + _LOOK_SECONDS
+            self.threads.submit(self._remove_left, asyncio.get_running_loop())
+
+    def _remove_left(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            remove_left(self.workspace, int((time.time() - LEFT_SECONDS) * 1e9))
+        except OdfchainError as error:
+            loop.call_soon_threadsafe(self.problem, str(error))
+
+
+async def answer_push(
+    writing: Writing | None,
+    alias: DatasetAlias | None,
+    *,
+    own: bool,
+    scope: Message,
+    receive: Receive,
+    send: Send,
+) -> None:
+    """Hold the conversation of one push over a WebSocket that has not been accepted yet.
+
+    `own` says that the dataset is written here, and thus not from elsewhere.
+    """
+    fields = fields_of(scope)
+    if not is_this_version(fields):
+        await refuse_upgrade(send, 400, "Incompatible client version")
+        return
+    if writing is None:
+        await refuse_upgrade(send, 403, READ_ONLY)
+        return
+    base = base_of(scope, fields, "push", behind_proxy=writing.behind_proxy)
+    if alias is None or base is None:
+        await refuse_upgrade(send, 404, "Dataset not found")
+        return
+    authorization = fields.get("authorization")
+    token = writing.may_push(authorization, alias)
+    if not isinstance(token, AccessToken):
+        await refuse_upgrade(send, *token)
+        return
+    if own:
+        await refuse_upgrade(send, 403, "this dataset is written here")
+        return
+    loop = asyncio.get_running_loop()
+    session: PushSession | None = None
+    await send({"type": "websocket.accept"})
+    closing: Closing | None = _BUSY
+    if writing.sessions.attend(token):
+        try:
+            # that there is no room is said at once
+            first = await _first(receive) if writing.sessions.has_room(alias, token) else ""
+            if not isinstance(first, str):
+                closing = first
+            elif (session := writing.sessions.begin(alias, token)) is not None:
+                target = DatasetTarget(
+                    writing.workspace.reopened(),
+                    writing.sessions,
+                    session,
+                    base,
+                    authorization or "",
+                    lambda text: loop.call_soon_threadsafe(writing.problem, text),
+                )
+                expect = scope.get("extensions", {}).get(EXPECT, lambda _: None)
+                closing = await _converse(writing, PushServing(target), session, first, receive, send, expect)
+        finally:
+            writing.sessions.leave(token)
+            if session is not None:
+                writing.sessions.end(session)
+    if closing is not None:
+        await send({"type": "websocket.close", "code": closing.code, "reason": closing.reason})
+
+
+async def _first(receive: Receive) -> str | Closing | None:
+    """What a client says first, or how its connection ends: who says nothing is not in the way of others."""
+    try:
+        async with asyncio.timeout(_SILENT_SECONDS):
+            return await _said(receive)
+    except TimeoutError:
+        return _SILENT
+
+
+async def _said(receive: Receive) -> str | Closing | None:
+    """What a client says; how the connection is to be ended where that is no text, None when it has ended."""
+    while True:
+        message = await receive()
+        if message["type"] == "websocket.disconnect":
+            return None
+        if message["type"] == "websocket.receive":
+            text: str | None = message.get("text")
+            return Closing(FAILED, "Messages are text.") if text is None else text
+
+
+async def _converse(
+    writing: Writing,
+    serving: PushServing,
+    session: PushSession,
+    text: str,
+    receive: Receive,
+    send: Send,
+    expect: Callable[[int], None],
+) -> Closing | None:
+    """How the connection is to be ended after a first message; None when the client has ended it."""
+    sessions = writing.sessions
+    while True:
+        if not writing.still(session.token):
+            return REVOKED
+        began = sessions.now()
+        turn = await _answered(writing, serving, text)
+        session.touched = sessions.now()
+        session.until += session.touched - began
+        refused = isinstance(turn.message, Refusal)
+        if refused or turn.closing is not None:
+            writing.refused()
+        if refused or serving.is_done:
+            sessions.end(session)  # who hears of it may push again at once
+        if (said := await asyncio.to_thread(_text, turn)) is not None:
+            await send({"type": "websocket.send", "text": said})
+        if turn.closing is not None:
+            return turn.closing
+        blocks = serving.phase is Phase.METADATA_REQUEST and not refused
+        expect(SMART.message_bytes if blocks else SMART.request_bytes)
+        found = await _next(sessions, serving, session, receive, send, refused=refused)
+        if not isinstance(found, str):
+            return found
+        if refused:
+            return Closing(FAILED, "This push was refused.")
+        session.touched, text = sessions.now(), found
+
+
+async def _next(
+    sessions: PushSessions,
+    serving: PushServing,
+    session: PushSession,
+    receive: Receive,
+    send: Send,
+    *,
+    refused: bool,
+) -> str | Closing | None:
+    """As `_said`; a client that uploads is asked now and then how far it is, and no push lasts for ever."""
+    uploads = serving.asks_for_progress
+    while (left := session.until - sessions.now()) > 0:
+        seconds = _REFUSED_SECONDS if refused else _PING_SECONDS if uploads else _SILENT_SECONDS
+        try:
+            async with asyncio.timeout(min(seconds, left)):
+                return await _said(receive)
+        except TimeoutError:
+            if not uploads or sessions.now() - session.touched >= _SILENT_SECONDS:
+                return _SILENT
+            await send({"type": "websocket.send", "text": text_of(Empty())})
+    return Closing(FAILED, "This push took too long.")
+
+
+async def _answered(writing: Writing, serving: PushServing, text: str) -> Turn:
+    """The next turn; a client does not wait for the first one as long as for a store that is silent."""
+    asks_store = writing.workspace.shared.where is not None and serving.phase is Phase.INITIAL_REQUEST
+    seconds = _FIRST_SECONDS if asks_store else None
+    answer = asyncio.get_running_loop().run_in_executor(writing.threads, serving.answer, text)
+    try:
+        return await asyncio.wait_for(asyncio.shield(answer), seconds)
+    except TimeoutError:
+        said = "The store of this node does not answer."
+        return failed(Refusal(Internal(side="Push", phase=Phase.INITIAL_REQUEST, error_message=said)))
+
+
+def _text(turn: Turn) -> str | None:
+    return turn.text
+
+
+# --- files -------------------------------------------------------------------------------------------
+
+
+async def take_file(
+    writing: Writing, alias: DatasetAlias, key: str, scope: Message, receive: Receive
+) -> Status:
+    """What comes of a file that is PUT: it is taken if a push that is going on, or just was, names it."""
+    fields = fields_of(scope)
+    token = writing.may_push(fields.get("authorization"), alias)
+    if not isinstance(token, AccessToken):
+        return token
+    length = fields.get("content-length", "")
+    if not (length.isascii() and length.isdigit()) or "transfer-encoding" in fields:
+        return 411, "the length has to be given"
+    if key == SignedFile.HEAD.value:
+        return await _take_signature(writing, alias, token, int(length), receive)
+    name = ObjectKey.parse(key)
+    session = writing.sessions.find(alias, token)
+    size = session.wanted.get(name) if session is not None and name is not None else None
+    if session is None or name is None or size is None or session.folder is None:
+        return _UNNAMED
+    if int(length) != size:
+        return 400, f"the object has {size} bytes"
+    if name in session.arriving:
+        return 409, "it is on its way already"
+    if not writing.sessions.reserve(session, name, size, shutil.disk_usage(session.folder).free):
+        return _FULL
+    session.arriving.add(name)
+    status = _UNNAMED
+    try:
+        status = await _receive(writing, session, name, size, receive)
+    finally:
+        session.arriving.discard(name)
+        if status[0] != 201:
+            writing.sessions.release(session, name)
+    return status
+
+
+async def _receive(
+    writing: Writing, session: PushSession, name: ObjectKey, size: int, receive: Receive
+) -> Status:
+    assert session.folder is not None and session.uploads is not None  # noqa: S101, PT018 - objects were named
+    target = arriving(session.folder, name)
+
+    def refusal() -> Status | None:
+        if not writing.still(session.token):
+            return _UNKNOWN
+        return None if name in session.wanted else _UNNAMED
+
+    try:
+        with Incoming(
+            name, size, arriving(session.uploads, name), name=str(name), progress=SILENT, resume=False
+        ) as incoming:
+            async for pieces in _pieces(receive, refusal):
+                writing.sessions.received(session, sum(map(len, pieces)))
+                await _whole(_append, incoming, pieces)
+            if (refused := refusal()) is not None:
+                return refused
+            if not incoming.complete():
+                raise incoming.refuse("it is shorter than was said")
+            # now, while others arrive: the commit waits for the disk otherwise
+            await _whole(incoming.sync)
+            if (refused := refusal()) is not None:
+                return refused
+            taken = writing.sessions.take_over(session, name, lambda: incoming.publish(target))
+            return (201, "stored") if taken else _UNNAMED
+    except StorageFullError:
+        return _FULL
+    except (CorruptedPeerError, TimeoutError):
+        return 400, "the content is not what the name says"
+    except OdfchainError:
+        if name in session.wanted:
+            raise
+        return _UNNAMED  # its folder went with the push
+
+
+async def _whole(work: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """As `asyncio.to_thread`; who is stopped waits for it, so that no file is closed that is written to."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        raise
+
+
+def _append(incoming: Incoming, pieces: list[bytes]) -> None:
+    for piece in pieces:
+        if incoming.received + len(piece) > incoming.size:
+            raise incoming.refuse("it is longer than was said")
+        incoming.add(memoryview(piece))
+
+
+async def _pieces(receive: Receive, refusal: Callable[[], Status | None]) -> AsyncIterator[list[bytes]]:
+    """The body of a request, about a megabyte at a time.
+
+    It ends early where the client goes away, or is refused meanwhile.
+    """
+    held: list[bytes] = []
+    size, more = 0, True
+    while more and refusal() is None:
+        async with asyncio.timeout(_SILENT_SECONDS):
+            message = await receive()
+        more = message["type"] == "http.request" and message.get("more_body", False)
+        held.append(message.get("body", b""))
+        size += len(held[-1])
+        if size >= _PIECE_BYTES or not more:
+            yield held
+            held, size = [], 0
+
+
+async def _take_signature(
+    writing: Writing, alias: DatasetAlias, token: AccessToken, length: int, receive: Receive
+) -> Status:
+    head = writing.sessions.awaits(alias, token)
+    if head is None:
+        return _UNNAMED
+    if length > SignedFile.HEAD.limit:
+        return 400, "this is no signature"
+
+    def refusal() -> Status | None:
+        return None if writing.still(token) else _UNKNOWN
+
+    try:
+        data = b"".join([each async for pieces in _pieces(receive, refusal) for each in pieces])
+    except TimeoutError:
+        return 400, "this is no signature"
+    if (refused := refusal()) is not None:
+        return refused
+    peer = PushedPeer(f"what is pushed to {alias}: ", head, signature=data)
+
+    def judged() -> bool:
+        offer = read_offer(peer, NO_POLICY)
+        if offer is None or not offer.fits:
+            return False  # a pull would keep the owner's word on an older block, too
+        outcome = pull_dataset(writing.workspace.reopened(), peer, alias, SyncOptions(onto=head))
+        return outcome.signature is not None and outcome.signature.status is SignatureStatus.SIGNED
+
+    try:
+        valid = await asyncio.to_thread(judged)
+    except OdfchainError:
+        valid = False
+    return (201, "stored") if valid else (400, "this does not sign the head with the dataset's key")

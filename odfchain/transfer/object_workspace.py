@@ -1,0 +1,713 @@
+"""A workspace in an object store: the store has the truth, the folder on this machine what one works with.
+
+    workspace.json          says that there is one, and its version; made by `odfchain init --store URL`
+    names/                  what the datasets are called (`odfchain.transfer.object_workspace`)
+    datasets/fed01…/        one dataset, as every ODF node can read it (the simple transfer protocol)
+
+Opening a dataset asks for its head; blocks that are new are brought as a pull brings them, and nothing of it
+is believed that a pull would not believe. Slices come when they are read. Source: RFC-048.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import secrets
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from odfchain.chain.chain import HashedBlock
+from odfchain.chain.remote_signatures import push_statements
+from odfchain.chain.signed_heads import read_head_signature
+from odfchain.chain.signing import SignedFile, warn
+from odfchain.chain.statements import read_branch, read_head
+from odfchain.errors import (
+    ChainsDifferError,
+    CorruptedPeerError,
+    InvalidIdError,
+    NameCollisionError,
+    ObjectNotFoundError,
+    OdfchainError,
+    StorageFullError,
+    StoreError,
+    TransferError,
+    UnsupportedPeerError,
+    UsageError,
+)
+from odfchain.limits import SHARING, FetchLimits
+from odfchain.odf.identity import DatasetId, Multihash, encode_base16
+from odfchain.odf.names import DatasetAlias
+from odfchain.progress import SILENT
+from odfchain.storage import fsio
+from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore, LocalRefStore, RefStore
+from odfchain.transfer.object_peer import (
+    NO_VERSION,
+    STORE_LIMITS,
+    ConditionsUnknownError,
+    Listed,
+    ObjectPeer,
+    ObjectSpace,
+    Version,
+    WriteRefusedError,
+)
+from odfchain.transfer.open_peer import NamedStores
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.transfer.pulling import SyncOptions, pull_dataset
+from odfchain.transfer.snapshot_objects import send_objects
+from odfchain.transfer.store_commit import (
+    LIFE,
+    KnownHead,
+    Marks,
+    Sent,
+    SharedRefStore,
+    bring_blocks,
+    came,
+    follow_branch,
+    follow_branches,
+    follow_merged,
+    intended,
+    kept,
+    listed_branches,
+    send,
+    send_following,
+    set_back,
+    was_intended,
+)
+from odfchain.transfer.store_files import StoreFiles
+from odfchain.transfer.store_garbage import Removal, with_other_references
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.points import lock_path, refs_of
+from odfchain.workspace.shared_store import STORE_FILE, Garbage
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+# What the datasets in a store are called: one small object for each name, so that nobody takes one twice.
+#
+#     names/<alias in lower case>         `did:odf:… <the alias as it was written>`; empty when it was given
+#     up
+#
+# A name is taken by a conditional write. It is given up by one, too, and not by deleting: stores do not
+# delete
+# conditionally, and a name that somebody else took meanwhile would be gone. A listing says which names are
+# in
+# use (empty objects are not) and, by their entity tags, which of them are not known yet.
+
+_FOLDER = "names"
+_BYTES = 1_024
+_CACHE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A dataset and what it is called."""
+
+    dataset_id: DatasetId
+    alias: DatasetAlias
+
+    @classmethod
+    def parse(cls, key: str, data: bytes) -> Name | None:
+        """The name in an object; None for one that was given up, or that means nothing."""
+        words = data.decode("utf-8", "replace").split(" ")
+        try:
+            found = cls(DatasetId.parse(words[0]), DatasetAlias.parse(words[-1]))
+        except InvalidIdError:
+            return None
+        return found if len(words) == 2 and found.alias.key == key else None
+
+    def to_bytes(self) -> bytes:
+        """The object's content."""
+        return f"{self.dataset_id} {self.alias}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedNames:
+    """The names in a store; `cache` is a file with those that were read before."""
+
+    space: ObjectSpace
+    cache: Path
+
+    def all(self) -> list[Name]:
+        """Every name in use, by one listing and one request for each that is new or has changed."""
+        listed = [each for each in self.space.listed(_FOLDER, SHARING.shared_names) if each.size]
+        known = self._cached()
+        old = {each.key: text for each in listed if (text := known.get(_tagged(each)))}
+        new = [each.key for each in listed if each.key not in old]
+        with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="names") as pool:
+            read = dict(zip(new, pool.map(lambda key: self._read(key)[0], new), strict=True))
+        texts = {**{key: text.encode() for key, text in old.items()}, **read}
+        if new or len(known) != len(old):
+            self._keep({_tagged(each): texts[each.key].decode("utf-8", "replace") for each in listed})
+        return [name for key, data in texts.items() if (name := Name.parse(key, data))]
+
+    def get(self, alias: DatasetAlias) -> Name | None:
+        """What the store says now that a name means."""
+        return Name.parse(alias.key, self._read(alias.key)[0])
+
+    def claim(self, name: Name) -> None:
+        """The name means this dataset from now on.
+
+        Raises:
+            NameCollisionError: it means another one.
+        """
+        data, version = self._read(name.alias.key)
+        held = Name.parse(name.alias.key, data)
+        if data == name.to_bytes():
+            return
+        if held is None or held.dataset_id == name.dataset_id:
+            try:
+                self._write(name.alias.key, name.to_bytes(), version)
+            except WriteRefusedError:  # by another writer, or by our own request that was repeated
+                if self._read(name.alias.key)[0] == name.to_bytes():
+                    return
+            else:
+                return
+        raise NameCollisionError(
+            f"a dataset called {str(name.alias)!r} exists already in {self.space.where}",
+            hint="choose another name, or delete or rename the existing dataset",
+        )
+
+    def give_up(self, name: Name) -> None:
+        """The name is free, unless it means another dataset.
+
+        Raises:
+            AccessError, TransferError: from the store.
+        """
+        data, version = self._read(name.alias.key)
+        held = Name.parse(name.alias.key, data)
+        if held is None or held.dataset_id != name.dataset_id:
+            return
+        try:
+            self._write(name.alias.key, b"", version)
+        except WriteRefusedError:
+            held = self.get(name.alias)
+            if held is not None and held.dataset_id == name.dataset_id:
+                raise TransferError(
+                    f"{self.space.where}{_FOLDER}/{name.alias.key}: another writer changes it",
+                    hint="run the command again",
+                ) from None
+
+    def _read(self, key: str) -> tuple[bytes, Version | None]:
+        try:
+            return self.space.read(f"{_FOLDER}/{key}", _BYTES)
+        except ObjectNotFoundError:
+            return b"", None
+
+    def _write(self, key: str, data: bytes, version: Version | None) -> None:
+        self.space.write(f"{_FOLDER}/{key}", data, "create" if version is None else version)
+
+    def _cached(self) -> dict[str, str]:
+        try:
+            found = json.loads(fsio.read_start(self.cache, _CACHE_BYTES) or b"{}")
+        except (ValueError, RecursionError, StoreError):
+            return {}
+        wanted = isinstance(found, dict) and all(isinstance(text, str) for text in found.values())
+        return found if wanted else {}
+
+    def _keep(self, texts: dict[str, str]) -> None:
+        fsio.replace_file(self.cache, json.dumps(texts).encode())
+
+
+def _tagged(listed: Listed) -> str:
+    """What a name is kept under: a listing that says nothing of its content is never believed twice."""
+    return f"{listed.key} {listed.tag}" if listed.tag else ""
+
+
+def by_id(names: Iterable[Name]) -> dict[DatasetId, Name]:
+    """The names of datasets; of two, which a renaming that was killed leaves, the last one."""
+    return {name.dataset_id: name for name in names}
+
+
+# Whether a place in a store is a workspace, and making it one.
+#
+#     workspace.json          {"version": 1, "id": "…"}; made only if it is not there
+#
+# A workspace lives by conditional writes, and some stores take them and ignore the condition. So whoever
+# makes
+# or joins one puts both conditions to the test on this object: its own bytes are written over it, which
+# must be
+# refused, and does no harm where it is not.
+
+_KEY = "workspace.json"
+_MARKER_BYTES = 4_096
+_VERSION = 1
+
+
+def make_workspace_at(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
+    """The place is a workspace, and its store keeps conditions; says whether it was none before.
+
+    Raises:
+        UnsupportedPeerError: not the URL of an object store, or one that ignores conditions.
+        StoreError: something else is there, or a workspace of a later version.
+        AccessError, TransferError: from the store.
+    """
+    space = ObjectSpace(url, limits)
+    made = False
+    try:
+        data = check_workspace_at(space)
+    except ObjectNotFoundError:
+        data = json.dumps({"version": _VERSION, "id": secrets.token_hex(16)}).encode()
+        try:
+            space.write(_KEY, data, "create")
+            made = True
+        except ConditionsUnknownError:
+            raise _without_conditions(space) from None
+        except WriteRefusedError:  # somebody else was faster, or our own request was repeated
+            data = check_workspace_at(space)
+    if not (_keeps(space, data, "create") and _keeps(space, data, NO_VERSION)):
+        if made:
+            space.delete(_KEY)
+        raise _without_conditions(space)
+    return made
+
+
+def check_workspace_at(space: ObjectSpace) -> bytes:
+    """What says that the place is a workspace which is understood here.
+
+    Raises:
+        StoreError: it is none, or one of a later version.
+    """
+    data, _ = space.read(_KEY, _MARKER_BYTES)
+    try:
+        found = json.loads(data)
+        version = found["version"] if isinstance(found, dict) and isinstance(found.get("id"), str) else None
+    except (ValueError, RecursionError, KeyError):
+        version = None
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise StoreError(f"{space.where}{_KEY}: not what a workspace has there", hint="choose another prefix")
+    if version != _VERSION:
+        raise StoreError(
+            f"{space.where}: a workspace of version {version}, and {_VERSION} is understood here",
+            hint="update odfchain",
+        )
+    return data
+
+
+def _keeps(space: ObjectSpace, data: bytes, condition: Version | str) -> bool:
+    try:
+        space.write(_KEY, data, condition)
+    except WriteRefusedError:
+        return True
+    except ConditionsUnknownError:
+        pass
+    return False
+
+
+def _without_conditions(space: ObjectSpace) -> UnsupportedPeerError:
+    return UnsupportedPeerError(
+        f"{space.where}: the store does not keep the conditions of conditional writes, so two writers would "
+        "lose each other's commits",
+        hint="use another store; `odfchain push` and `pull` work with this one",
+    )
+
+
+class SharedWorkspace:
+    """The store behind one workspace folder; fulfils `odfchain.workspace.shared_store.SharedStore`."""
+
+    def __init__(self, root: Path, url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> None:
+        """Nothing is asked of the store yet."""
+        self.where: str = str(url)
+        self._root = root
+        self._url = url
+        self._limits = limits
+        self._space = ObjectSpace(url, limits)
+        self._shared_names = SharedNames(self._space, root / "run" / "names.json")
+        self._names: list[Name] | None = None
+        self._opened: set[DatasetId] = set()
+        self._sent: dict[tuple[str, ObjectKey], float] = {}
+        self._heads: dict[tuple[DatasetId, str], KnownHead] = {}
+        self._followed: set[tuple[DatasetId, str]] = set()
+
+    # --- opening -----------------------------------------------------------------------------------
+
+    def place(self, folder: Path) -> str | None:
+        """As `SharedStore`."""
+        return f"{self._url.text}datasets/{folder.name}/"
+
+    def renew(self) -> None:
+        """As `SharedStore`."""
+        self._names = None
+        self._opened.clear()
+        self._followed.clear()
+
+    def fresh(self) -> SharedWorkspace:
+        """As `SharedStore`."""
+        return SharedWorkspace(self._root, self._url, self._limits)
+
+    def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
+        """As `SharedStore`."""
+        wanted = [
+            name
+            for name in by_id(self._settled()).values()
+            if name.dataset_id not in self._opened and (ref is None or ref in (name.dataset_id, name.alias))
+        ]
+        if not wanted:
+            return
+        with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="heads") as pool:
+            heads = list(pool.map(lambda name: self._ask(name.dataset_id), wanted))
+        for name, head in zip(wanted, heads, strict=True):
+            try:
+                if head is not None and head != self._local_head(name.dataset_id):
+                    self._bring(name)
+            except (CorruptedPeerError, StoreError) as error:
+                if ref is not None:
+                    raise
+                warn(f"{name.alias}: {error.message}")  # one that is damaged must not hide the others
+            else:
+                self._opened.add(name.dataset_id)
+
+    def current(self, folder: Path) -> None:
+        """As `SharedStore`."""
+        self.opening(DatasetId.from_multibase(folder.name))
+        self._follow_branches(folder, [])  # what was merged into it is computed again
+
+    def _ask(self, dataset_id: DatasetId, ref: str = HEAD) -> Multihash | None:
+        found = self._known(dataset_id, ref).seen = self._peer(dataset_id, ref).versioned_head()
+        return found[0]
+
+    def _bring(self, name: Name) -> None:
+        """The blocks of a dataset are here, as they are in the store."""
+        peer, folder = self._peer(name.dataset_id), self._folder(name.dataset_id)
+        options = SyncOptions(on_demand=True, dataset_id=name.dataset_id)
+        try:
+            self._pull(name, options)
+        except ChainsDifferError as error:
+            there = Multihash.parse(error.source_head)
+            if not (folder.is_dir() and was_intended(DatasetFiles.open(folder), peer, there)):
+                raise set_back(name.alias, folder, peer, error) from error
+            self._pull(name, dataclasses.replace(options, force=True, only=there))
+
+    def _pull(self, name: Name, options: SyncOptions) -> None:
+        try:
+            here, peer = WorkspaceFiles(self._root), self._peer(name.dataset_id)
+            outcome = pull_dataset(here, peer, name.alias, options, SILENT)
+        except NameCollisionError:
+            if self._local_head(name.dataset_id) is None:  # else another process has just brought it
+                raise
+            return
+        for text in outcome.warnings:
+            warn(text)
+
+    def head_there(self, folder: Path) -> Multihash | None:
+        """As `SharedStore`."""
+        return self._ask(DatasetId.from_multibase(folder.name))
+
+    def bring_blocks(self, folder: Path, head: Multihash) -> None:
+        """As `SharedStore`."""
+        dataset_id = DatasetId.from_multibase(folder.name)
+        bring_blocks(DatasetFiles.open(folder), self._peer(dataset_id), head)
+        self._opened.add(dataset_id)  # who looks at all datasets need not hear of it again
+
+    def follow(self, folder: Path, here: Multihash, there: Multihash) -> None:
+        """As `SharedStore`."""
+        name = Name(DatasetId.from_multibase(folder.name), DatasetFiles.open(folder).alias)
+        options = SyncOptions(force=True, on_demand=True, dataset_id=name.dataset_id, onto=here, only=there)
+        self._pull(name, options)
+        self._opened.add(name.dataset_id)
+
+    def _settled(self) -> list[Name]:
+        """The names in the store, after which those here go."""
+        if self._names is None:
+            found = self._shared_names.all()
+            names = by_id(found)
+            with fsio.locked(self._root / "lock"):
+                for folder in self._folders():
+                    dataset_id = DatasetId.from_multibase(folder.name)
+                    here = DatasetFiles.open(folder).alias
+                    name = names.get(dataset_id)
+                    if name is None:
+                        self._set_aside(folder, Name(dataset_id, here))
+                    elif str(name.alias) != str(here):
+                        fsio.replace_file(folder / "info" / "alias", str(name.alias).encode())
+            self._names = found
+        return self._names
+
+    def _set_aside(self, folder: Path, name: Name) -> None:
+        """A dataset that was deleted elsewhere is none here; a listing alone is not believed."""
+        if self._shared_names.get(name.alias) == name or self._ask(name.dataset_id) is not None:
+            return
+        check_workspace_at(self._space)  # the whole store may be gone
+        target = self._root / "deleted" / f"{folder.name}-{uuid.uuid4().hex[:8]}"
+        fsio.make_folder(target.parent)
+        fsio.move_folder(folder, target)
+
+    def _folders(self) -> Iterator[Path]:
+        for folder in sorted((self._root / "datasets").iterdir()):
+            with contextlib.suppress(OdfchainError):
+                DatasetFiles.open(folder)
+                yield folder
+
+    # --- one dataset -------------------------------------------------------------------------------
+
+    def refs(self, folder: Path, local: LocalRefStore) -> RefStore:
+        """As `SharedStore`."""
+        return self._shared_refs(folder, local)
+
+    def _shared_refs(self, folder: Path, local: LocalRefStore | None = None) -> SharedRefStore:
+        local = local or refs_of(DatasetFiles.open(folder))
+        dataset_id = DatasetId.from_multibase(folder.name)
+
+        def on(ref: str) -> DatasetFiles:
+            return DatasetFiles.open(folder, ref=ref)
+
+        def send_from_here(peer: ObjectPeer, expected: Multihash | None, new: Multihash) -> Sent:
+            ref = HEAD if expected is None else peer.ref  # the head's, where a branch begins
+            return send_following(on(ref), peer, expected, new, self._just_sent(folder))
+
+        def kept_there(peer: ObjectPeer, reused: list[ObjectKey]) -> AbstractContextManager[None]:
+            return kept(on(HEAD), peer, self._marks(dataset_id), reused)
+
+        return SharedRefStore(
+            local,
+            lambda ref: self._peer(dataset_id, ref),
+            lambda ref: self._known(dataset_id, ref),
+            send_from_here,
+            kept_there,
+            lambda peer, expected, new, head: came(on(peer.ref), peer, expected, new, head),
+            lambda expected, new: intended(folder, expected, new),
+            lambda ref: self._follow(dataset_id, ref),
+        )
+
+    def branch(self, folder: Path, name: str) -> None:
+        """As `SharedStore`."""
+        self._follow_branches(folder, [name])
+
+    def branches(self, folder: Path) -> None:
+        """As `SharedStore`."""
+        dataset = DatasetFiles.open(folder)
+        if (dataset_id := DatasetId.from_multibase(folder.name), HEAD) not in self._followed:
+            for problem in self._follow_branches(folder, listed_branches(self._space, dataset), hidden=True):
+                warn(problem)
+            self._followed.add((dataset_id, HEAD))
+
+    def _follow_branches(self, folder: Path, names: list[str], *, hidden: bool = False) -> list[str]:
+        """Branches are here as they are in the store; damage is raised, or, to be `hidden`, returned."""
+        dataset_id = DatasetId.from_multibase(folder.name)
+        wanted = [name for name in names if (dataset_id, name) not in self._followed]
+        dataset = DatasetFiles.open(folder)
+        problems = follow_branches(
+            dataset, wanted, lambda ref: self._ask(dataset_id, ref), lambda ref: self._peer(dataset_id, ref)
+        )
+        self._followed |= {(dataset_id, name) for name in wanted if name not in problems}
+        for problem in problems.values() if not hidden else ():
+            raise problem
+        for ref in (HEAD, *wanted):
+            follow_merged(dataset.on(ref), self._peer(dataset_id, ref))
+        return [f"{name}: {problem.message}" for name, problem in problems.items()]
+
+    def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None:
+        """As `SharedStore`."""
+        self._shared_refs(folder).remove(name, expected)
+
+    def objects(self, folder: Path) -> LocalObjectStore:
+        """As `SharedStore`."""
+        dataset_id, kind = DatasetId.from_multibase(folder.parent.name), ObjectKind(folder.name)
+
+        def bring(store: LocalObjectStore, name: Multihash) -> None:
+            key, peer = ObjectKey(kind, name), self._peer(dataset_id)
+            with contextlib.suppress(ObjectNotFoundError), DatasetFiles.open(folder.parent).staging() as area:
+                size = peer.size(key)
+                if size > shutil.disk_usage(area).free:
+                    raise StorageFullError(f"{area}: no room for {key} of {peer.where}, {size:,} bytes")
+                peer.fetch(key, size, area / str(name), SILENT)
+                store.put_file(area / str(name), name)
+
+        return BroughtObjectStore(folder, bring)
+
+    def executor_files(self) -> StoreFiles:
+        """As `SharedStore`."""
+        return StoreFiles(self._url.text)
+
+    def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None:
+        """As `SharedStore`."""
+        self._sent[folder.name, ObjectKey(ObjectKind(kind), name)] = since
+
+    def _just_sent(self, folder: Path) -> set[ObjectKey]:
+        """What executors put for a dataset so lately that nobody can be about to remove it."""
+        latest = time.monotonic() - LIFE / 2
+        return {key for (of, key), since in self._sent.items() if of == folder.name and since > latest}
+
+    def _follow(self, dataset_id: DatasetId, ref: str) -> None:
+        """What another writer did is here, unless somebody holds the dataset, who then runs again anyway."""
+        dataset = DatasetFiles.open(self._folder(dataset_id))
+        with fsio.try_locked(lock_path(dataset)) as free:
+            pass
+        if not free:
+            return
+        head = self._ask(dataset_id, ref)
+        if ref != HEAD:
+            follow_branch(dataset.on(ref), self._peer(dataset_id, ref), head)
+        elif head is not None:
+            self._bring(Name(dataset_id, dataset.alias))
+
+    def _known(self, dataset_id: DatasetId, ref: str = HEAD) -> KnownHead:
+        return self._heads.setdefault((dataset_id, ref), KnownHead())
+
+    def _peer(self, dataset_id: DatasetId, ref: str = HEAD) -> ObjectPeer:
+        return _peer_at(f"{self._url.text}datasets/{_folder_name(dataset_id)}/", self._limits, ref)
+
+    def _folder(self, dataset_id: DatasetId) -> Path:
+        return self._root / "datasets" / _folder_name(dataset_id)
+
+    def _local_head(self, dataset_id: DatasetId) -> Multihash | None:
+        folder = self._folder(dataset_id)
+        return LocalRefStore(folder / "refs", folder / "info" / "lock").get(HEAD)
+
+    # --- making and changing -----------------------------------------------------------------------
+
+    def publish(self, folder: Path) -> None:
+        """As `SharedStore`."""
+        dataset = DatasetFiles.open(folder)
+        head = dataset.chain.head()
+        assert head is not None  # noqa: S101 - it was built
+        name = Name(dataset.id, dataset.alias)
+        if (held := self._shared_names.get(name.alias)) is not None and held != name:
+            self._shared_names.claim(name)  # refuses, before anything is sent
+        peer, known = self._peer(name.dataset_id), self._known(name.dataset_id)
+        there, version = peer.versioned_head()
+        blocks = list(dataset.chain.walk(head))[::-1]
+        if there is not None:
+            self._check_left(name, peer, there, blocks)
+        reused = send(dataset, peer, blocks)
+        if there != head:
+            with kept(dataset, peer, self._marks(name.dataset_id), reused):
+                self._first_head(peer, known, version, head)
+        push_statements(dataset, peer, head)
+        try:
+            self._shared_names.claim(name)
+        except NameCollisionError:
+            if there is None:
+                peer.remove()  # nobody knows of it
+            raise
+        self._renamed(name.dataset_id, name)
+        self._opened.add(name.dataset_id)
+
+    def _check_left(
+        self, name: Name, peer: ObjectPeer, there: Multihash, blocks: Sequence[HashedBlock]
+    ) -> None:
+        """A head that is there already is that of an attempt that ended before the dataset had its name."""
+        held = by_id(self._shared_names.all()).get(name.dataset_id)
+        is_left = held is None and any(there == hashed.hash for hashed in blocks)
+        if not is_left and (held is None or held.alias != name.alias or there != blocks[-1].hash):
+            raise NameCollisionError(
+                f"{peer.where}: the dataset is in the store already",
+                hint="`odfchain list` shows under which name",
+            )
+
+    @staticmethod
+    def _first_head(peer: ObjectPeer, known: KnownHead, version: Version | None, head: Multihash) -> None:
+        try:
+            known.seen = head, peer.replace_head(version, head)
+        except WriteRefusedError:  # perhaps by our own request, repeated
+            known.seen = peer.versioned_head()
+            if known.seen[0] != head:
+                raise NameCollisionError(f"{peer.where}: the dataset was made meanwhile") from None
+
+    def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
+        """As `SharedStore`."""
+        self._shared_names.claim(Name(dataset_id, new))
+        self._give_up(dataset_id, old, but=new)
+        self._renamed(dataset_id, Name(dataset_id, new))
+
+    def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
+        """As `SharedStore`."""
+        self._give_up(dataset_id, alias)
+        self._peer(dataset_id).remove()
+        self._heads = {known: head for known, head in self._heads.items() if known[0] != dataset_id}
+        self._renamed(dataset_id, None)
+
+    def _give_up(self, dataset_id: DatasetId, alias: DatasetAlias, but: DatasetAlias | None = None) -> None:
+        """No name but one means the dataset; a renaming that was killed has left it two."""
+        known = [name.alias for name in self._names or () if name.dataset_id == dataset_id]
+        for old in dict.fromkeys((alias, *known)):
+            if old != but:
+                self._shared_names.give_up(Name(dataset_id, old))
+
+    def _renamed(self, dataset_id: DatasetId, name: Name | None) -> None:
+        if self._names is not None:
+            others = [known for known in self._names if known.dataset_id != dataset_id]
+            self._names = others if name is None else [*others, name]
+
+    def signed(self, folder: Path, ref: str) -> None:
+        """As `SharedStore`."""
+        dataset = DatasetFiles.open(folder, ref=ref)
+        peer, head = self._peer(DatasetId.from_multibase(folder.name), ref), dataset.chain.head()
+        try:
+            content = read_head_signature(folder, ref)
+            read = read_head if ref == HEAD else read_branch
+            if content is None or read(content[:-1])[1].head != head:
+                return  # the key is on another machine
+            if peer.head() == head:
+                peer.put_signed(SignedFile.HEAD, content)
+        except OdfchainError as error:
+            warn(f"{peer.where}: the signature of the head was not written: {error.message}")
+
+    def stated(self, folder: Path) -> None:
+        """As `SharedStore`."""
+        dataset = DatasetFiles.open(folder)
+        peer, head = self._peer(DatasetId.from_multibase(folder.name)), dataset.chain.head()
+        assert head is not None  # noqa: S101 - something was said of it
+        problems = list(send_objects(dataset, peer, parallel=SHARING.parallel).problems)
+        try:
+            problems.append(push_statements(dataset, peer, head).problem or "")
+        except OdfchainError as error:
+            problems.append(error.message)
+        for problem in filter(None, problems):
+            warn(f"{peer.where}: {problem}")
+
+    # --- removing ----------------------------------------------------------------------------------
+
+    def collect(
+        self, folder: Path, needed: Callable[[], Container[str]], *, grace: float, dry_run: bool
+    ) -> list[Garbage]:
+        """As `SharedStore`."""
+        dataset_id = DatasetId.from_multibase(folder.name)
+
+        def needed_there() -> Container[str]:
+            self._opened.discard(dataset_id)
+            self.opening(dataset_id)
+            self._followed.clear()
+            self.branches(folder)  # what was merged into any of them is needed, too
+            return with_other_references(self._peer(dataset_id), self._space, folder.name, needed())
+
+        return self._removal(grace, dry_run=dry_run).of_dataset(folder.name, needed_there)
+
+    def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:
+        """As `SharedStore`."""
+        names = {_folder_name(name.dataset_id) for name in self._shared_names.all()}
+        return self._removal(grace, dry_run=dry_run).of_workspace(names)
+
+    def _removal(self, grace: float, *, dry_run: bool) -> Removal:
+        if grace < LIFE:
+            raise UsageError(
+                f"a grace period of {grace:g} seconds is too short for what other machines are writing",
+                hint=f"the shortest one of datasets in a store is {LIFE:g} seconds",
+            )
+        return Removal(self._space, grace, dry_run)
+
+    def _marks(self, dataset_id: DatasetId) -> Marks:
+        return Marks(self._space, _folder_name(dataset_id))
+
+
+def connect(root: Path, url: str) -> SharedWorkspace:
+    """The store at a URL that a workspace folder names; nothing is asked of it yet."""
+    place = PeerUrl.parse(url)
+    NamedStores.of_user().check(place, root / STORE_FILE)
+    return SharedWorkspace(root, place)
+
+
+@functools.lru_cache(maxsize=1_024)
+def _peer_at(url: str, limits: FetchLimits, ref: str) -> ObjectPeer:
+    peer = ObjectPeer(PeerUrl.parse(url), limits)
+    peer.ref = ref
+    return peer
+
+
+def _folder_name(dataset_id: DatasetId) -> str:
+    return encode_base16(dataset_id.to_bytes())

@@ -1,0 +1,202 @@
+"""The peer behind a URL, by the URL's scheme."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from odfchain.errors import AccessError, StoreError, UnsupportedPeerError
+from odfchain.storage import fsio
+from odfchain.transfer.object_peer import place_of
+from odfchain.transfer.public_layout import PeerUrl
+
+if TYPE_CHECKING:
+    from odfchain.limits import FetchLimits
+    from odfchain.transfer.credentials import Credentials
+    from odfchain.transfer.peer import Peer, WritablePeer
+    from odfchain.workspace.config import ShareConfig
+
+
+_WEB = ("http", "https")
+_IPFS = ("ipfs", "ipns")
+_LOCALHOST = re.compile(r"^(http://)localhost(?=[:/])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOptions:
+    """What the user says of how peers are spoken to."""
+
+    token: str | None = None
+    """A bearer token for http and https; sent to the URL's own origin only."""
+    credentials: Credentials | None = None
+    """Where tokens for other URLs are kept; each is sent to its own origin only."""
+    allow_private_redirects: bool = False
+    """Whether a public address may redirect to a private one."""
+    ipfs_gateway: str = "http://localhost:8080"
+    """The HTTP gateway that ipfs and ipns URLs are read through."""
+    parallel: int = 10
+    """Requests at the same time."""
+    retries: int = 3
+    """Attempts after the first, on failures that may pass."""
+
+    def token_for(self, url: PeerUrl) -> str | None:
+        """The token to send to a URL: the one given, else the one that is kept for its origin.
+
+        A URL with a user in it gets none of those that are kept.
+        """
+        if self.token is not None or self.credentials is None or urlsplit(url.text).username:
+            return self.token
+        return self.credentials.get(url)
+
+
+DEFAULTS = PeerOptions()
+
+
+def options_of(config: ShareConfig, *, token: str | None = None, parallel: int | None = None) -> PeerOptions:
+    """How peers are spoken to by the settings of a workspace, with the tokens that its user keeps."""
+    from odfchain.transfer.credentials import Credentials  # noqa: PLC0415 - most commands ask nobody
+
+    return PeerOptions(
+        token=token,
+        credentials=Credentials.of_user(),
+        allow_private_redirects=config.allow_private_redirects,
+        ipfs_gateway=config.ipfs_gateway,
+        parallel=parallel or config.parallel,
+        retries=config.retries,
+    )
+
+
+def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Peer:
+    """The peer to read a dataset from; nothing is asked of it yet."""
+    if url.is_smart:
+        from odfchain.transfer.node_peer import SmartPeer  # noqa: PLC0415 - most commands ask nobody
+
+        return SmartPeer(url.plain, _limits(options), token=options.token_for(url), parallel=options.parallel)
+    if url.scheme in (*_WEB, *_IPFS):
+        from odfchain.transfer.http_peer import HttpPeer  # noqa: PLC0415 - as above
+
+        by_gateway = url.scheme in _IPFS
+        return HttpPeer(
+            gateway_url(url, options.ipfs_gateway) if by_gateway else url,
+            _limits(options),
+            token=None if by_gateway else options.token_for(url),
+            parallel=options.parallel,
+            ipfs_gateway=by_gateway,
+        )
+    return open_writable(url, options)
+
+
+def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer:
+    """The peer to write a dataset to; nothing is asked of it yet.
+
+    Raises:
+        AccessError: datasets cannot be written over the URL's protocol.
+    """
+    if url.is_smart:
+        from odfchain.transfer.node_peer import SmartDestination  # noqa: PLC0415 - as above
+
+        return SmartDestination(
+            url.plain, _limits(options), token=options.token_for(url), parallel=options.parallel
+        )
+    if url.scheme in (*_WEB, *_IPFS):
+        raise AccessError(
+            f"{url}: a dataset can only be read over {url.scheme}, not written",
+            hint="push to the folder or bucket behind it (file, s3, gs, az), to a node (odf+https), or pull "
+            "from the other side",
+        )
+    if url.scheme == "file":
+        from odfchain.transfer.folder_peer import FolderPeer  # noqa: PLC0415 - as above
+
+        return FolderPeer(url)
+    from odfchain.transfer.object_peer import ObjectPeer  # noqa: PLC0415 - as above
+
+    return ObjectPeer(url)
+
+
+def _limits(options: PeerOptions) -> FetchLimits:
+    """The bounds on requests to web servers and nodes."""
+    from odfchain.transfer.peer import PEER_LIMITS  # noqa: PLC0415 - as above
+
+    return replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects)
+
+
+def gateway_url(url: PeerUrl, gateway: str) -> PeerUrl:
+    """Where a gateway has what an ipfs or ipns URL names.
+
+    Raises:
+        UnsupportedPeerError: the gateway is not an http or https URL.
+    """
+    base = PeerUrl.parse(gateway)
+    if base.scheme not in _WEB:
+        raise UnsupportedPeerError(
+            f"{base}: not the URL of an IPFS gateway", hint="write it like http://localhost:8080"
+        )
+    path = url.text.partition("://")[2]
+    # for the name, Kubo redirects to a host under it, which most machines cannot resolve; for the address not
+    text = _LOCALHOST.sub(r"\g<1>127.0.0.1", base.text)
+    return PeerUrl.parse(f"{text}{url.scheme}/{path}")
+
+
+# The servers of stores that a user has named himself: only those get what the environment has for stores.
+#
+#     $XDG_CONFIG_HOME/odfchain/stores.json       (~/.config where that is not set)
+#     {"version": 1, "endpoints": ["http://127.0.0.1:9000"]}
+#
+# The folder of a workspace says where its store is, and may have been copied from somebody. Requests to a
+# store
+# carry credentials, session tokens in clear. For `s3://`, `gs://` and `az://` the environment says which
+# server
+# they go to; a URL with a server in it is followed only where its user has typed it: `odfchain init
+# --store`.
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStores:
+    """The servers in a file; read anew at each call."""
+
+    path: Path
+
+    @classmethod
+    def of_user(cls) -> NamedStores:
+        """The user's own."""
+        base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+        return cls(Path(base) / "odfchain" / "stores.json")
+
+    def check(self, url: PeerUrl, where: Path) -> None:
+        """The server in a URL, which a file names, is one that the user has named; or there is none in it.
+
+        Raises:
+            AccessError: it is not.
+        """
+        endpoint = place_of(url).endpoint
+        if endpoint is not None and endpoint not in self._read():
+            raise AccessError(
+                f"{where} names the store {url}, and you have not named its server on this machine: it would "
+                "be sent your credentials",
+                hint=f"if you trust it: odfchain init --exists-ok --store {url}",
+            )
+
+    def add(self, url: PeerUrl) -> None:
+        """Durably remember the server in a URL, if there is one in it."""
+        endpoint = place_of(url).endpoint
+        if endpoint is None or endpoint in self._read():
+            return
+        fsio.make_folder(self.path.parent, mode=0o700)
+        with fsio.locked(self.path.with_suffix(".lock")):
+            found = sorted({*self._read(), endpoint})
+            fsio.replace_file(self.path, json.dumps({"version": 1, "endpoints": found}).encode(), mode=0o600)
+
+    def _read(self) -> list[str]:
+        try:
+            found = json.loads(fsio.read_start(self.path, _READ_BYTES) or b'{"endpoints": []}')
+            endpoints = found["endpoints"]
+        except (ValueError, RecursionError, KeyError, TypeError, StoreError):
+            return []
+        return [text for text in endpoints if isinstance(text, str)] if isinstance(endpoints, list) else []

@@ -1,0 +1,805 @@
+"""Running the application that publishes a workspace: on uvicorn, in a thread of its own.
+
+Whoever starts it keeps the main thread, where signals arrive, and can stop it from anywhere. Unless writing
+is allowed, nothing in a workspace can be changed over this server; then those change datasets of others who
+have a token for that. There is no encryption, and unless reading is restricted no reader is asked who he is,
+so it listens on this machine only unless it is told otherwise; in front of the open network belongs a web
+server that does both.
+Source: RFC-021, RFC-050.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.server import ServerProtocol
+
+from odfchain.errors import TransferError, UsageError
+from odfchain.limits import SHARING, SMART
+from odfchain.text import one_line
+from odfchain.transfer.message_text import FewFrames, text_of
+from odfchain.transfer.node_pulls import EXPECT
+from odfchain.transfer.node_pulls import Message as AsgiMessage
+from odfchain.transfer.public_layout import is_this_machine
+from odfchain.transfer.publishing import HOST, PORT
+from odfchain.transfer.server_app import ZERO_COPY, Branches, Message, Receive, Send, repository
+from odfchain.transfer.smart_flows import FAILED
+from odfchain.transfer.smart_messages import TOO_MANY_BLOCKS, Internal, Phase, Refusal
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+if TYPE_CHECKING:
+    from odfchain.transfer.node_pulls import Application
+
+
+GRACE_SECONDS = 5
+"""How long responses may take to end when the server stops [s]; after that they are cut."""
+
+_BACKLOG = 512
+_KEEP_ALIVE_SECONDS = 15
+
+Tell = Callable[[str], None]
+
+
+def serve(
+    workspace: WorkspaceFiles,
+    *,
+    host: str = HOST,
+    port: int = PORT,
+    listening: Tell | None = None,
+    on_request: Tell | None = None,
+    on_problem: Tell | None = None,
+    branches: Branches = False,
+    write: bool = False,
+    restrict_reading: bool = False,
+    behind_proxy: bool = False,
+    allow_hosts: Sequence[str] = (),
+) -> None:
+    """Publish a workspace until SIGTERM or Ctrl-C; then let responses end, and return.
+
+    `listening` gets the URL once clients can connect; `on_request` a line for each request; `on_problem` a
+    line for each thing that could not be read; `branches` are those that are published. They are called from
+    the server's thread, but for the first. A second signal ends it at once. Port 0 is any free one. With
+    `write`, those may push who have a token for that; with `restrict_reading`, nobody reads without one.
+    `allow_hosts` are names, beside those in the settings, under which others ask for it.
+    """
+    with (
+        RepositoryServer(
+            workspace,
+            host=host,
+            port=port,
+            on_request=on_request,
+            on_problem=on_problem,
+            branches=branches,
+            write=write,
+            restrict_reading=restrict_reading,
+            behind_proxy=behind_proxy,
+            allow_hosts=allow_hosts,
+        ) as it,
+        _signals(it.request_stop),
+    ):
+        if listening is not None:
+            listening(it.url)
+        it.wait()
+
+
+class RepositoryServer:
+    """A server that publishes a workspace; listens when it is made, as a context manager ends with it.
+
+    Raises:
+        TransferError: the address cannot be listened on.
+        UsageError: others than this machine would send tokens without encryption; or a name is no host's.
+    """
+
+    def __init__(
+        self,
+        workspace: WorkspaceFiles,
+        *,
+        host: str = HOST,
+        port: int = 0,
+        on_request: Tell | None = None,
+        on_problem: Tell | None = None,
+        branches: Branches = False,
+        write: bool = False,
+        restrict_reading: bool = False,
+        behind_proxy: bool = False,
+        allow_hosts: Sequence[str] = (),
+    ) -> None:
+        if (write or restrict_reading) and not behind_proxy and not is_this_machine(host):
+            raise UsageError(
+                f"{one_line(host)}: everybody on the way could read the tokens of those who ask, since there "
+                "is no encryption here",
+                hint="listen on 127.0.0.1, or put a web server with TLS in front and say --behind-proxy",
+            )
+        import uvicorn  # noqa: PLC0415 - slow to load
+
+        from odfchain.transfer.node_pulls import admitted_hosts, for_hosts  # noqa: PLC0415
+
+        hosts = admitted_hosts(host, (*allow_hosts, *workspace.config.share.hosts))
+        self._problem = on_problem or (lambda _: None)
+        self._socket = _listen(host, port)
+        self.url = _url(self._socket)
+        """Where the repository is; ends in a slash."""
+        published = repository(
+            workspace,
+            problem=self._problem,
+            branches=branches,
+            write=write,
+            restrict_reading=restrict_reading,
+            behind_proxy=behind_proxy,
+        )
+        application = _told(for_hosts(published, hosts), on_request, self._problem)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                application,
+                http=Connection,
+                ws=cast("type[asyncio.Protocol]", partial(Conversation, memory=Memory())),
+                ws_per_message_deflate=False,
+                loop="asyncio",
+                lifespan="off",
+                interface="asgi3",
+                workers=1,
+                backlog=_BACKLOG,
+                log_config=None,
+                log_level="critical",  # what matters is told to `on_problem`
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=SHARING.connections,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=GRACE_SECONDS,
+            )
+        )
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="odfchain-serve", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
+            self._failure = error
+        finally:
+            self._socket.close()
+
+    async def _main(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: self._problem(one_line(str(context.get("exception") or context["message"])))
+        )
+        await self._server.serve(sockets=[self._socket])
+
+    def request_stop(self) -> None:
+        """Ask it to end, gracefully at first and at once when asked again; returns without waiting."""
+        if self._server.should_exit:
+            self._server.force_exit = True
+        self._server.should_exit = True
+
+    def wait(self) -> None:
+        """Return when the server has ended.
+
+        Raises:
+            TransferError: it ended because of a fault.
+        """
+        self._thread.join()
+        if self._failure is not None:
+            raise TransferError(f"{self.url}: the server failed: {one_line(str(self._failure))}")
+
+    def stop(self) -> None:
+        """End it and wait: no connections any more, responses have `GRACE_SECONDS`."""
+        self._server.should_exit = True
+        self.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class _signals:  # noqa: N801 - used like a function
+    """SIGTERM and Ctrl-C call `stop` instead of ending the process; only the main thread can have that."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._before: dict[int, Any] = {}
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        self._stop()  # sets two flags and takes no lock: whatever is interrupted may hold one
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    where = f"cannot listen on {one_line(host)!r}, port {port}"
+    if not 0 <= port <= 65_535:
+        raise TransferError(f"{where}: ports go from 0 to 65535")
+    made: socket.socket | None = None
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(_BACKLOG)  # clients may connect from here on, and wait until they are answered
+    except (OSError, UnicodeError) as error:
+        if made is not None:
+            made.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TransferError(
+            f"{where}: {one_line(reason)}", hint="choose another --host or --port; port 0 is any free one"
+        ) from None
+    made.setblocking(False)
+    return made
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def _told(application: Application, on_request: Tell | None, problem: Tell) -> Any:
+    """The application, which says what it is asked for and where it is at fault."""
+
+    async def told(scope: Message, receive: Receive, send: Send) -> None:
+        status = 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await application(scope, receive, send if on_request is None else noting)
+        except Exception as error:
+            problem(f"{type(error).__name__}: {one_line(str(error))}")
+            raise
+        finally:
+            if on_request is not None:
+                client = (scope.get("client") or ("?",))[0]
+                on_request(
+                    f"{client} {one_line(scope.get('method', 'GET'))} {one_line(scope['path'])} "
+                    f"{status or ('ended' if scope['type'] == 'websocket' else 'failed')}"
+                )
+
+    return told
+
+
+# One client's connection: uvicorn's, with files sent by the kernel and bounds on slow or endless headers.
+#
+# Uvicorn has none of the extensions of ASGI for files; a copy through Python halves what one process can
+# send.
+# So `http.response.zerocopysend` is added here, on the event loop's own `sendfile`. Of uvicorn's insides it
+# uses `transport`, `pipeline`, `on_response_complete` and `expected_content_length` of a response. Imported
+# by
+# `odfchain.transfer.server` when a server starts, because uvicorn is slow to load.
+
+PIECE_BYTES = 4 << 20
+"""What a client takes in `SHARING.piece_seconds` [bytes]: 14 KB/s at least, or it is dropped."""
+
+_HELD_BYTES = 64 << 10
+"""How much of responses is put together; copying more costs more than another write [bytes]."""
+
+
+_FED_BYTES = 4 << 10
+"""What is given to the parser at a time [bytes]: at most two hundred requests."""
+
+_REQUEST_LINE_BYTES = len(b"GET  HTTP/1.1\r\n\r\n")
+"""What a request has beside its target and its fields [bytes]."""
+
+_LENGTH_DIGITS = 18
+_BODY = (b"content-length", b"transfer-encoding")
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+def _length(headers: list[tuple[bytes, bytes]]) -> int:
+    """How long the body is that follows; 0 where that is not said in a number."""
+    found = next((value for name, value in headers if name == b"content-length"), b"")
+    return int(found) if found.isdigit() and len(found) <= _LENGTH_DIGITS else 0
+
+
+class _Output:
+    """What uvicorn uses of a transport; what is written is held back until a response is complete.
+
+    Each write is a packet, and wakes the client: head and body go together, and so do responses to requests
+    that were sent without waiting (RFC 9112, 9.3.2).
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.below = transport
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        if self._size + len(data) > _HELD_BYTES:
+            self.flush()
+            self.below.write(data)
+        else:
+            self._held.append(data)
+            self._size += len(data)
+
+    def flush(self) -> None:
+        """Send what was held back."""
+        if self._held:
+            self.below.write(b"".join(self._held))
+            self._held.clear()
+            self._size = 0
+
+    def close(self) -> None:
+        """Send what there is; a client that does not take it is cut off."""
+        self.flush()
+        self.below.close()
+        if self.below.get_write_buffer_size():
+            asyncio.get_running_loop().call_later(SHARING.stall_seconds, self.below.abort)
+
+    def abort(self) -> None:
+        self.below.abort()
+
+    def is_closing(self) -> bool:
+        return self.below.is_closing()
+
+
+class Connection(HttpToolsProtocol):
+    """A connection that offers `http.response.zerocopysend`, and waits for no client for ever."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._app = self.app
+        self.app = self._with_files
+        self._upgraded = False
+        self._in_headers = False
+        self._header_bytes = 0
+        """Of the headers that are complete."""
+        self._raw_bytes = 0
+        """Since the request began."""
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._unread = bytearray()
+        self._feeding = False
+        self._body_left = 0
+        """Of a file that is PUT [bytes]: there are no requests among them."""
+        self._may_persist = False
+        """Whether the client wants to go on with this connection after the present request."""
+        self._stall_timer: asyncio.TimerHandle | None = None
+
+    # --- headers -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The headers of the first request are expected from now on."""
+        super().connection_made(transport)
+        with contextlib.suppress(OSError):
+            # asyncio leaves it out for a socket that was made without naming TCP; what is sent in two writes
+            # would wait for the client to acknowledge the first
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._output = _Output(transport)
+        self.transport = self._output  # type: ignore[assignment] # all that uvicorn uses of one
+        self._expect_headers()
+
+    def data_received(self, data: bytes) -> None:
+        """Requests are taken up a few at a time: 20 bytes of one become some thousand in memory."""
+        if len(data) <= self._body_left and not self._unread and not self._feeding:
+            self._take(data)
+            return
+        self._unread += data
+        self._feed()
+
+    def _feed(self) -> None:
+        if self._feeding:
+            return
+        self._feeding = True
+        try:
+            while self._unread and not self.transport.is_closing():
+                if len(self.pipeline) >= SHARING.requests_ahead:
+                    self.flow.pause_reading()
+                    return
+                fed = max(_FED_BYTES, self._body_left)
+                piece = bytes(self._unread[:fed])
+                del self._unread[:fed]
+                self._take(piece)
+        finally:
+            self._feeding = False
+
+    def _take(self, piece: bytes) -> None:
+        self._raw_bytes += len(piece)
+        super().data_received(piece)
+        if self._upgraded or self.transport.is_closing():
+            return  # a WebSocket awaits no request: its time is the business of who holds it
+        if self._in_headers and self._raw_bytes > SHARING.request_head_bytes + _FED_BYTES:
+            self._refuse_headers()
+        elif self._header_timer is None and self._awaits_request:  # most come whole and need none
+            self._expect_headers()
+
+    @property
+    def _awaits_request(self) -> bool:
+        """Whether nothing is to be answered: what comes is part of the next request, or empty lines."""
+        return self._in_headers or self.cycle is None or self.cycle.response_complete
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._in_headers = True
+        self._header_bytes, self._raw_bytes = _REQUEST_LINE_BYTES, 0
+
+    def on_url(self, url: bytes) -> None:
+        """The target of a request, or what has come of it."""
+        super().on_url(url)
+        self._header_bytes += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; some need next to nothing on the wire, and more in memory."""
+        super().on_header(name, value)
+        self._header_bytes += len(name) + len(value) + 4
+
+    def on_headers_complete(self) -> None:
+        """The headers have arrived; the application is called."""
+        self._headers_done()
+        if self.transport.is_closing():
+            return
+        if self._header_bytes > SHARING.request_head_bytes:
+            self._refuse_headers()
+            return
+        # WebSockets have a number of their own; the handles of both fit into the usual 1,024
+        self.limit_concurrency = SHARING.connections + self._conversations() * 3 // 4
+        super().on_headers_complete()
+        if any(name in _BODY and value != b"0" for name, value in self.headers):
+            # a body that nobody wants is not waited for; a file that has come ends nothing
+            self._may_persist = self.cycle.keep_alive and self.scope["method"] == "PUT"
+            self.cycle.keep_alive = False
+            if self.scope["method"] == "PUT":
+                self._body_left = _length(self.headers)
+
+    def on_body(self, body: bytes) -> None:
+        """A file that is PUT; the application takes it or not, and what it does not take is not read on."""
+        self._body_left = max(0, self._body_left - len(body))
+        if self.cycle is not None and self.scope["method"] == "PUT":
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The end of a request, unless it was refused."""
+        self._body_left = 0
+        if self.cycle is not None:
+            super().on_message_complete()
+            if self._may_persist and not self.cycle.response_started:
+                self.cycle.keep_alive = True
+        self._may_persist = False
+
+    def shutdown(self) -> None:
+        """The server ends: this connection does, too, once its request is answered."""
+        self._may_persist = False
+        super().shutdown()
+
+    def _refuse_headers(self) -> None:
+        self._headers_done()
+        self._unread.clear()
+        self.transport.write(_TOO_LARGE)
+        self.transport.close()
+
+    def handle_websocket_upgrade(self) -> None:
+        """The connection goes on as a WebSocket; what was to be sent is sent, and nothing is held back."""
+        if self._conversations() >= SHARING.connections:
+            self._headers_done()
+            self._unread.clear()
+            self.transport.write(_FULL)
+            self.transport.close()
+            return
+        self._upgraded = True
+        self._headers_done()
+        self._not_stalled()
+        self._unread.clear()  # a client says nothing before it is accepted
+        self._output.flush()
+        self.transport = self._output.below
+        super().handle_websocket_upgrade()
+
+    def _conversations(self) -> int:
+        """How many WebSockets there are; who has a few connections has no time to lose with counting."""
+        if len(self.connections) < SHARING.connections:
+            return 0
+        return sum(not isinstance(each, Connection) for each in self.connections)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is expected any more."""
+        self._headers_done()
+        self._unread.clear()
+        self._not_stalled()
+        super().connection_lost(exc)
+
+    # --- clients that do not read ------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """The client takes less than it asks for; it has some time."""
+        super().pause_writing()
+        self._not_stalled()
+        self._stall_timer = self.loop.call_later(SHARING.stall_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It has taken most of it."""
+        super().resume_writing()
+        self._not_stalled()
+
+    def _not_stalled(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _expect_headers(self) -> None:
+        self._header_timer = self.loop.call_later(SHARING.request_head_seconds, self.transport.abort)
+
+    def _headers_done(self) -> None:
+        self._in_headers = False
+        self._raw_bytes = 0
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def on_response_complete(self) -> None:
+        """Responses are sent once no other request is waiting to be answered."""
+        if not self.pipeline:
+            self._output.flush()
+        super().on_response_complete()
+        if self._unread and not self.transport.is_closing():
+            # uvicorn reads on after each response, however many requests are waiting
+            self.flow.pause_reading()
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self.transport.is_closing():
+            return
+        self._feed()
+        if not self._unread and len(self.pipeline) < SHARING.requests_ahead:
+            self.flow.resume_reading()
+
+    # --- files -------------------------------------------------------------------------------------
+
+    async def _with_files(self, scope: Message, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] != ZERO_COPY:
+                await send(message)
+                return
+            self._output.flush()
+            # uvicorn hands out the method of the response, whose count of bytes to come is its own
+            response: Any = send.__self__  # type: ignore[attr-defined]
+            sent = await self._send_file(message["file"], message["offset"], message["count"])
+            response.expected_content_length -= sent
+            if sent < message["count"]:
+                return  # the connection is gone; there is no response to complete
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        scope["extensions"] = {**(scope.get("extensions") or {}), ZERO_COPY: {}}
+        await self._app(scope, receive, sending)
+
+    async def _send_file(self, fd: int, start: int, count: int) -> int:
+        """Returns how many bytes were sent: fewer when the client went away or is too slow."""
+        sent = 0
+        with os.fdopen(fd, "rb", buffering=0, closefd=False) as file:
+            while sent < count and not self.transport.is_closing():
+                piece = min(PIECE_BYTES, count - sent)
+                try:
+                    async with asyncio.timeout(SHARING.piece_seconds):
+                        done = await self.loop.sendfile(self._output.below, file, start + sent, piece)
+                except (OSError, TimeoutError):
+                    self.transport.abort()
+                    break
+                sent += done
+                if done < piece:  # the file was cut short
+                    break
+        if sent < count:
+            self.transport.abort()
+        return sent
+
+
+# One WebSocket: uvicorn's, with bounds on what all of them together hold in memory.
+#
+# Everybody who can connect may open one and say anything. So a message is bounded by what may come next
+# (`EXPECT`), by the length that its frame declares; what has come and is not dealt with is bounded for all
+# together, and so is what was sent and is not taken. Messages of blocks, which need a token, come two at a
+# time. Of uvicorn's insides it uses `conn`, `frames`, `queue`, `disconnected` and what it overrides.
+# Imported by `odfchain.transfer.server` when a server starts. Source: RFC-050.
+
+_TRY_LATER = 1013
+_FREE_BYTES = 16 << 10
+"""What every connection may hold, whatever all hold [bytes]: most messages."""
+_BUSY = text_of(Refusal(Internal(side="Pull", phase=Phase.METADATA_REQUEST, error_message=TOO_MANY_BLOCKS)))
+"""Clients of ours go on with the simple protocol, which sends no more than is taken."""
+
+
+class _Server(FewFrames, ServerProtocol):
+    """What a server understands of a connection."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the conversations of one server hold; for its event loop alone."""
+
+    members: set[Conversation] = field(default_factory=set)
+    large: set[Conversation] = field(default_factory=set)
+    """Those with a message of blocks."""
+    waiting: list[Conversation] = field(default_factory=list)
+    """Those with the beginning of one, which are not read from."""
+
+    held: int = 0
+    """What has come of all messages but those of blocks, and is not dealt with [bytes]."""
+
+    def judge(self, new: Conversation) -> None:
+        """End the conversations that hold the most until all that hold something may go on."""
+        size = new.arriving
+        if size > SMART.request_bytes < new.conn.max_message_size and new not in self.large:
+            if len(self.large) < SMART.large_messages:
+                self.large.add(new)
+            elif new not in self.waiting:
+                new.transport.pause_reading()
+                self.waiting.append(new)
+        self.count(new, size)
+        while size > _FREE_BYTES and new.came and self.held > SMART.unfinished_bytes:
+            max(self.members - self.large, key=lambda each: each.came).give_up()
+
+    def count(self, one: Conversation, size: int) -> None:
+        """Take note of what a conversation holds, of which so much is of a message that is not whole."""
+        before, one.came = one.counted, size
+        one.counted = 0 if one in self.large else size + one.queued + one.taken
+        self.held += one.counted - before
+
+    def has_room(self, size: int) -> bool:
+        """Whether so much may be sent beside what others have not taken yet."""
+        return size <= _FREE_BYTES or size + self._unread() <= SMART.unread_bytes
+
+    def _unread(self) -> int:
+        return sum(each.transport.get_write_buffer_size() for each in self.members)
+
+    def done(self, conversation: Conversation) -> None:
+        """A message has been dealt with, or will never be."""
+        if conversation in self.waiting:
+            self.waiting.remove(conversation)
+        if conversation in self.large:
+            self.large.remove(conversation)
+            if self.waiting:
+                following = self.waiting.pop(0)
+                self.large.add(following)
+                following.transport.resume_reading()
+
+
+class Conversation(WebSocketsSansIOProtocol):
+    """A WebSocket that takes small messages, unless the application expects a large one."""
+
+    def __init__(self, *args: Any, memory: Memory, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.conn: Any = _Server(max_size=SMART.request_bytes, logger=self.logger)
+        self._memory = memory
+        self._running = False
+        self.came = self.counted = 0
+        """What `Memory` has noted [bytes]."""
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self.queued = 0
+        """Of messages that the application has not asked for [bytes]."""
+        self.taken = 0
+        """Of the one that it deals with."""
+
+    @property
+    def arriving(self) -> int:
+        """What has come of a message that is not whole [bytes]."""
+        return len(self.conn.reader.buffer) + sum(map(len, self.frames))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection counts from now on."""
+        super().connection_made(transport)
+        self._memory.members.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """What has come is kept within the bounds of all."""
+        super().data_received(data)
+        if not self.handshake_initiated:  # uvicorn says nothing to a request that is none
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
+        self._memory.judge(self)
+
+    def send_receive_event_to_app(self) -> None:
+        """A message is whole, and becomes a text, in which a character has up to four bytes."""
+        size = sum(map(len, self.frames))
+        if not all(each.isascii() for each in self.frames):
+            self.queued += 3 * size
+        self._memory.judge(self)
+        if self.frames:
+            self.queued += size
+            super().send_receive_event_to_app()
+
+    def give_up(self) -> None:
+        """End the connection for what it holds."""
+        self.conn.fail(_TRY_LATER, "too much is sent to this node now: try again later")
+        self.handle_parser_exception()
+        self._forget()
+
+    def handle_parser_exception(self) -> None:
+        """The connection ends for what has come; before it was accepted without a word."""
+        if self.conn.close_sent is None:
+            self.transport.abort()
+            return
+        super().handle_parser_exception()
+        self.loop.call_later(SHARING.stall_seconds, self.transport.abort)
+
+    def _forget(self) -> None:
+        self.frames = []
+        self.conn.reader.discard()
+        self._memory.count(self, 0)
+
+    async def run_asgi(self) -> None:
+        """The application may say how large the next message is."""
+        self._running = True
+        extensions: Any = self.scope["extensions"]
+        extensions[EXPECT] = self._expect
+        await super().run_asgi()
+
+    def _expect(self, most: int) -> None:
+        self.conn.max_message_size = most
+
+    async def receive(self) -> Any:
+        """The next message; the one before it is dealt with."""
+        self.taken = 0
+        self._memory.done(self)
+        self._memory.count(self, self.came)
+        message = await super().receive()
+        self.taken = sys.getsizeof(message.get("text") or message.get("bytes"))
+        if self.queue.empty():
+            self.queued = 0
+        self._memory.count(self, self.arriving)
+        return message
+
+    async def send(self, message: AsgiMessage) -> None:  # type: ignore[override] # of a narrower type in uvicorn
+        """Send a message, unless too much is on its way to clients that do not take it."""
+        if not self._memory.has_room(len(message.get("text") or "")):
+            message = {"type": "websocket.close", "code": FAILED, "reason": _BUSY}
+        await super().send(message)  # type: ignore[arg-type]
+
+    # --- ends ----------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """The client takes less than it asks for; it has some time."""
+        super().pause_writing()
+        self._stall_timer = self.loop.call_later(SHARING.piece_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It has taken most of it."""
+        super().resume_writing()
+        self._not_stalled()
+
+    def _not_stalled(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing comes any more; what the application has is still there."""
+        super().connection_lost(exc)
+        self._not_stalled()
+        self._forget()
+        self._leave()
+
+    def on_task_complete(self, task: asyncio.Task[None]) -> None:
+        """The application is done with this connection, which has some time to end."""
+        super().on_task_complete(task)
+        self._running, self.taken, self.queued = False, 0, 0
+        self.loop.call_later(SHARING.stall_seconds, self.transport.abort)
+        self._leave()
+
+    def _leave(self) -> None:
+        if self.disconnected and not self._running:
+            self._memory.done(self)
+            self._memory.count(self, 0)
+            self._memory.members.discard(self)

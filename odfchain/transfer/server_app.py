@@ -1,0 +1,534 @@
+"""A workspace as a web application: every dataset at `/{alias}/`, readable by any client of the protocol.
+
+    /                       a list for people
+    /datasets.json          the index (`odfchain.transfer.repositories`)
+    /info                   what nodes are asked first: whether all aliases have an account
+    /accounts/me            whose the token is that is shown; and /platform/… (`odfchain.transfer.server_app`)
+    /{alias}/refs/head      hash of the newest block
+    /{alias}/blocks/…       and data/…, checkpoints/…: files as they are on the disk
+    /{alias}/hints/chain    hashes of all blocks (`odfchain.transfer.folder_peer`)
+    /{alias}/refs/head.jws  the owner's signature; and attestations/audits.jws
+    /{alias}/refs/NAME      branches that are published, with refs/NAME.jws and hints/refs
+    /{alias}/pull           a WebSocket: the smart protocol (`odfchain.transfer.node_pulls`)
+    /{alias}/push           where writing is allowed (`odfchain.transfer.node_pushes`), with PUT of data/…,
+                            checkpoints/… and refs/head.jws that belong to a push
+
+`alias` is `name`, `account/name` or the dataset's id (`did:odf:…`); hashes may be in every final multibase.
+That is all there is: the grammar needs no escapes but those of base64 in a hash, and every other path is not
+found. Objects never change, hence they may be kept for ever; everything else is asked for again with its
+entity tag. Where reading is restricted, a dataset is there for those alone whose token is for it
+(`odfchain.transfer.publishing`). ASGI 3, with the extension `http.response.zerocopysend` where the server
+has it. Source: specification "Dataset Sharing"; RFC-007 of
+Open Data Fabric; RFC 9110; RFC-021.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import re
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from odfchain.chain.signing import SignedFile
+from odfchain.errors import InvalidIdError, OdfchainError
+from odfchain.limits import LIMITS
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias, DatasetRef, is_branch_name
+from odfchain.odf.names import parse_ref as parse_dataset_ref
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.storage.local import HEAD, parse_ref
+from odfchain.transfer.access_tokens import TokenFile, holder
+from odfchain.transfer.folder_peer import HintCache
+from odfchain.transfer.node_pulls import SharedCopy
+from odfchain.transfer.public_layout import (
+    HEAD_KEY,
+    HINT_KEY,
+    INDEX_KEY,
+    REFS_HINT_KEY,
+    ObjectKey,
+    encode_names,
+    ref_key,
+)
+from odfchain.transfer.publishing import OpenFile, Published, Reader, Readers, open_public
+from odfchain.transfer.repositories import IndexEntry, RepositoryIndex, render_index
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.points import branch_names
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+if TYPE_CHECKING:
+    from odfchain.transfer.node_pushes import Writing
+
+
+# Which part of a response is wanted, if any: entity tags and ranges.
+#
+# Pure functions over the values of header fields. What is malformed is as if it were not there, as the
+# standard
+# asks of a server. Source: RFC 9110, sections 8.8.3, 13 and 14.
+
+_RANGE = re.compile(r"bytes=[ \t]*([0-9]{0,18})-([0-9]{0,18})[ \t]*", re.IGNORECASE | re.ASCII)
+
+
+def header_field(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
+    """The value of a header field, lines of the same name joined by commas; None when it is not there."""
+    found = [value.decode("latin-1") for key, value in headers if key.lower() == name]
+    return ", ".join(found) if found else None
+
+
+def tagged(text: str) -> str:
+    """A strong entity tag."""
+    return f'"{text}"'
+
+
+def not_modified(if_none_match: str | None, tag: str) -> bool:
+    """Whether the client has this state already: `If-None-Match` lists its tag, weak or strong, or is `*`."""
+    if if_none_match is None:
+        return False
+    known = {item.strip().removeprefix("W/") for item in if_none_match.split(",")}
+    return tag in known or known == {"*"}
+
+
+def wanted_range(text: str | None, if_range: str | None, tag: str, size: int) -> range | None:
+    """The one range that is asked for, empty when there is nothing in it; None for the whole.
+
+    Several ranges and other units mean the whole, and so does a condition `If-Range` that does not hold.
+    """
+    if text is None or (if_range is not None and if_range.strip() != tag):
+        return None
+    found = _RANGE.fullmatch(text.strip())
+    if found is None or not (found[1] or found[2]):
+        return None
+    if not found[1]:
+        return range(max(0, size - int(found[2])), size)
+    first, last = int(found[1]), int(found[2] or size)
+    if found[2] and last < first:
+        return None
+    return range(min(first, size), min(last + 1, size))
+
+
+# What clients ask about who they are: `/platform/token/validate`, `/accounts/me`, `/platform/login`.
+#
+# Tokens are all that is known here: there are no users and no passwords, which clients are told in words.
+# Source: the protocol as the reference node speaks it; RFC-050.
+
+_LOGIN, _VALIDATE, _ACCOUNT = "platform/login", "platform/token/validate", "accounts/me"
+PLATFORM = frozenset({_LOGIN, _VALIDATE, _ACCOUNT})
+"""The paths that are answered here."""
+
+UNKNOWN = "The token is not known here."
+_NO_PASSWORDS = "There are no passwords here: those who run this node make tokens (odfchain token create)."
+
+
+def answer_platform(path: str, scope: MutableMapping[str, Any], tokens: TokenFile) -> tuple[int, bytes]:
+    """Status and document of the answer to one of these paths."""
+    method = scope["method"]
+    if path == _LOGIN:
+        return _said(400, _NO_PASSWORDS) if method == "POST" else _said(405, "This is asked by POST.")
+    if method not in ("GET", "HEAD"):
+        return _said(405, "This is asked by GET.")
+    shown = next((value for name, value in scope["headers"] if name.lower() == b"authorization"), None)
+    if shown is None:
+        return _said(401, "No token was shown.")
+    token = holder(shown.decode("latin-1"), tokens.tokens())
+    if token is None:
+        return _said(401, UNKNOWN)
+    found = {"id": token.account_id, "accountName": token.account} if path == _ACCOUNT else {}
+    return 200, json.dumps(found).encode()
+
+
+def _said(status: int, message: str) -> tuple[int, bytes]:
+    return status, json.dumps({"message": message}).encode()
+
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
+
+ZERO_COPY = "http.response.zerocopysend"
+_PIECE = 256 << 10
+_AT_ONCE = 64 << 10
+"""Files up to this size are read without leaving the event loop: that costs less than a thread."""
+
+_NOSNIFF = (b"x-content-type-options", b"nosniff")
+_FOR_EVER = (b"cache-control", b"public, max-age=31536000, immutable")
+_FOR_ONE = (b"cache-control", b"private, max-age=31536000, immutable")
+_WITH_A_TOKEN = (b"www-authenticate", b"Bearer")
+_BY_TOKEN = (b"vary", b"authorization")
+_ASK_AGAIN = (b"cache-control", b"no-cache")
+_TEXT = b"text/plain; charset=us-ascii"
+_JSON = b"application/json"
+
+_ESCAPED = re.compile("%(2[BFbf]|3[Dd])")
+"""`+`, `/` and `=`, which base64 has."""
+_SIGNED = frozenset(file.value for file in SignedFile)
+_CHANGING = frozenset({HEAD_KEY, HINT_KEY, REFS_HINT_KEY, *_SIGNED})
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What is sent; with a file, that part of it, and the file is closed afterwards."""
+
+    status: int
+    headers: Headers = ()
+    body: bytes = b""
+    file: OpenFile | None = None
+    part: range = field(default=range(0))
+
+    @property
+    def length(self) -> int:
+        return len(self.part) if self.file else len(self.body)
+
+
+def _plain(status: int, text: str, *more: tuple[bytes, bytes]) -> _Answer:
+    return _Answer(status, ((b"content-type", _TEXT), _ASK_AGAIN, *more), text.encode("ascii"))
+
+
+_NOT_FOUND = _plain(404, "not found\n")
+_NOT_ALLOWED = _plain(405, "datasets here can only be read\n", (b"allow", b"GET, HEAD"))
+_NOT_UPGRADED = _plain(
+    426,
+    "this is asked over a WebSocket, and a proxy on the way has not passed that on\n",
+    (b"upgrade", b"websocket"),
+    (b"connection", b"upgrade"),
+)
+_FAILED = _plain(500, "this cannot be read now\n")
+_NOT_KNOWN = _Answer(
+    401,
+    ((b"content-type", _JSON), _ASK_AGAIN, _WITH_A_TOKEN),
+    json.dumps({"message": UNKNOWN}).encode(),
+)
+
+
+Branches = bool | Collection[str]
+"""Which branches are published: all, none, or those of these names."""
+
+
+def repository(
+    workspace: WorkspaceFiles,
+    *,
+    problem: Callable[[str], None] | None = None,
+    branches: Branches = False,
+    write: bool = False,
+    restrict_reading: bool = False,
+    behind_proxy: bool = False,
+) -> Repository:
+    """The application that publishes a workspace; `problem` is told, in one line, of what cannot be read.
+
+    With `write`, who has a token for that may push; with `restrict_reading`, nobody else may read.
+    `behind_proxy` says that every request comes through one.
+    """
+    readers = Readers(TokenFile(workspace.root), restrict_reading)
+    made = Repository(workspace, problem or (lambda _: None), branches, readers, behind_proxy=behind_proxy)
+    if write:
+        made.allow_writing()
+    return made
+
+
+class Repository:
+    """An ASGI application for one event loop; unless writing is allowed, it changes none but indices."""
+
+    def __init__(
+        self,
+        workspace: WorkspaceFiles,
+        problem: Callable[[str], None],
+        branches: Branches,
+        readers: Readers,
+        *,
+        behind_proxy: bool = False,
+    ) -> None:
+        self._workspace = workspace
+        self._readers = readers
+        self._behind_proxy = behind_proxy
+        self._writing: Writing | None = None
+        self._published = Published(workspace)
+        self._copy = (
+            SharedCopy(workspace, problem, branches=bool(branches))
+            if workspace.shared.where is not None
+            else None
+        )
+        self._branches = branches
+        self._problem = problem
+        self._hints = HintCache()
+        self._index = RepositoryIndex()
+        # Chains keep caches that are for one thread; a request that asks one waits for the others.
+        self._chains = threading.Lock()
+
+    def allow_writing(self) -> None:
+        """Take pushes of those who have a token for that."""
+        from odfchain.transfer.node_pushes import Writing  # noqa: PLC0415 - few servers are written to
+
+        refused = self._copy.expire if self._copy is not None else lambda: None
+        self._writing = Writing(self._workspace, self._behind_proxy, self._problem, refused)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request; what goes wrong here is answered with 500 and told to `problem`."""
+        if self._writing is not None:
+            self._writing.look_for_left()
+        # a file belongs to a push, which has asked the store when it began
+        if self._copy is not None and scope.get("method") != "PUT":
+            await self._copy.renew()
+        if scope["type"] == "websocket":
+            await self._converse(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            raise NotImplementedError(f"{scope['type']!r} is not spoken here")
+        try:
+            if scope["method"] == "PUT" and self._writing is not None:
+                answer = await self._put(self._writing, scope, receive)
+            else:
+                answer = await self._answer(scope)
+        except (OdfchainError, OSError) as error:
+            self._problem(str(error))
+            answer = _FAILED
+        if self._readers.restricted:
+            answer = _for_one(answer)
+        try:
+            await _respond(answer, scope, send)
+        finally:
+            if answer.file is not None:
+                answer.file.close()
+
+    async def _converse(self, scope: Message, receive: Receive, send: Send) -> None:
+        # loaded here: most clients speak the simple protocol
+        from odfchain.transfer.node_pulls import answer_pull, refuse_upgrade  # noqa: PLC0415
+        from odfchain.transfer.node_pushes import answer_push  # noqa: PLC0415
+
+        *parts, last = _path(scope).split("/")
+        reader = self._reader(scope)
+        if reader is None and last != "push":
+            await refuse_upgrade(send, 401, UNKNOWN)
+            return
+        ref = _ref("/".join(parts)) if last in ("pull", "push") else None
+        dataset = self._dataset(ref, reader)
+        if last == "push":
+            alias = dataset.alias if dataset is not None else ref if isinstance(ref, DatasetAlias) else None
+            own = dataset is not None and self._workspace.has_key(dataset.id)
+            await answer_push(self._writing, alias, own=own, scope=scope, receive=receive, send=send)
+            return
+        assert reader is not None  # noqa: S101 - refused above
+        found = None if dataset is None else (dataset, reader)
+        await answer_pull(found, self._chains, scope, receive, send, behind_proxy=self._behind_proxy)
+
+    async def _put(self, writing: Writing, scope: Message, receive: Receive) -> _Answer:
+        from odfchain.transfer.node_pushes import take_file  # noqa: PLC0415 - as above
+
+        parts = _path(scope).split("/")
+        where, key, name = _key(parts)
+        ref = _ref("/".join(parts[:where]))
+        dataset = self._dataset(ref, self._reader(scope))
+        alias = dataset.alias if dataset is not None else ref
+        if not isinstance(alias, DatasetAlias):
+            return _NOT_FOUND
+        status, text = await take_file(writing, alias, str(name or key), scope, receive)
+        return _plain(status, f"{text}\n")
+
+    async def _answer(self, scope: Message) -> _Answer:
+        path = _path(scope)
+        if path in PLATFORM:
+            status, document = answer_platform(path, scope, self._readers.tokens)
+            asking = (_WITH_A_TOKEN,) if status == 401 else ()
+            return _Answer(status, ((b"content-type", _JSON), _ASK_AGAIN, *asking), document)
+        if scope["method"] not in ("GET", "HEAD"):
+            return _NOT_ALLOWED
+        reader = self._reader(scope)
+        if reader is None:
+            return _NOT_KNOWN
+        if path == "info":
+            return _current(scope, _JSON, json.dumps({"isMultiTenant": self._has_accounts(reader)}).encode())
+        if path == "":
+            return _current(scope, b"text/html; charset=utf-8", _page(await self._entries(reader)))
+        if path == INDEX_KEY:
+            return _current(scope, _JSON, render_index(await self._entries(reader)))
+        parts = path.split("/")
+        if parts[-1] in ("pull", "push") and len(parts) in (2, 3):
+            return _NOT_UPGRADED
+        where, key, name = _key(parts)
+        ref = _ref("/".join(parts[:where]))
+        branch = self._branch(key)
+        if name is None and key not in _CHANGING and branch is None:
+            return _NOT_FOUND
+        dataset = self._dataset(ref, reader)
+        if dataset is None:
+            return _NOT_FOUND
+        if name is not None:
+            if self._copy is not None:
+                await self._copy.bring(dataset, name)
+            return _object(dataset, name, scope)
+        head = _head(dataset, branch or HEAD)
+        if head is None:
+            return _NOT_FOUND
+        if key in (HEAD_KEY, ref_key(branch or HEAD)):
+            return _current(scope, _TEXT, str(head).encode(), str(head))
+        if key in _SIGNED or branch is not None:
+            limit = (SignedFile.HEAD if branch else SignedFile(key)).limit
+            statements = _statements(dataset, key, limit)
+            return _NOT_FOUND if statements is None else _current(scope, _TEXT, statements)
+        if key == REFS_HINT_KEY:
+            names = encode_names(name for name in branch_names(dataset) if self._shows(name))
+            return _current(scope, _TEXT, names) if names else _NOT_FOUND
+        hint = await asyncio.to_thread(self._hint, dataset, head)
+        return _current(scope, _TEXT, hint, str(head)) if hint else _NOT_FOUND
+
+    def _reader(self, scope: Message) -> Reader | None:
+        return self._readers.reader(header_field(scope["headers"], b"authorization"))
+
+    def _dataset(self, ref: DatasetRef | None, reader: Reader | None) -> DatasetFiles | None:
+        """The dataset that is meant, if it is there for who asks: all that names one leads through here."""
+        if ref is None or reader is None:
+            return None
+        found = self._published.dataset(ref)
+        return found if found is not None and reader.sees(found.alias) else None
+
+    def _has_accounts(self, reader: Reader) -> bool:
+        """Whether all aliases that are there for who asks have an account, so that none may be left out."""
+        aliases = [dataset.alias for dataset in self._published.datasets() if reader.sees(dataset.alias)]
+        return bool(aliases) and all(alias.account is not None for alias in aliases)
+
+    def _branch(self, key: str) -> str | None:
+        """The branch that is published and that a key is about."""
+        folder, _, file = key.partition("/")
+        name = file.removesuffix(".jws")
+        return name if folder == "refs" and is_branch_name(name) and self._shows(name) else None
+
+    def _shows(self, branch: str) -> bool:
+        return self._branches if isinstance(self._branches, bool) else branch in self._branches
+
+    def _hint(self, dataset: DatasetFiles, head: Multihash) -> bytes:
+        with self._chains:
+            return self._hints.get(dataset.chain, head)
+
+    async def _entries(self, reader: Reader) -> list[IndexEntry]:
+        def make() -> list[IndexEntry]:
+            with self._chains:
+                return self._index.entries(datasets)
+
+        datasets = self._published.datasets()
+        return [entry for entry in await asyncio.to_thread(make) if reader.sees(entry.alias)]
+
+
+def _for_one(answer: _Answer) -> _Answer:
+    """An answer that no cache between may give to somebody else."""
+    headers = (_FOR_ONE if header == _FOR_EVER else header for header in answer.headers)
+    return replace(answer, headers=(*headers, _BY_TOKEN))
+
+
+def _path(scope: Message) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.decode("latin-1").removeprefix("/")
+
+
+def _key(parts: list[str]) -> tuple[int, str, ObjectKey | None]:
+    """(where the key begins, the key, the object it names); base64 has slashes, also written as escapes."""
+    for start in (1, 2):
+        key = "/".join(parts[start:])
+        if (name := ObjectKey.parse(_ESCAPED.sub(lambda m: chr(int(m[1], 16)), key))) is not None:
+            return start, key, name
+    return len(parts) - 2, "/".join(parts[-2:]), None
+
+
+def _ref(text: str) -> DatasetRef | None:
+    try:
+        return parse_dataset_ref(text)
+    except InvalidIdError:
+        return None
+
+
+def _head(dataset: DatasetFiles, ref: str) -> Multihash | None:
+    file = open_public(dataset.folder, "refs", ref)
+    if file is None:
+        return None
+    try:
+        return parse_ref(file.read(0, LIMITS.ref_bytes + 1), str(dataset.folder / ref_key(ref)))
+    finally:
+        file.close()
+
+
+def _statements(dataset: DatasetFiles, key: str, limit: int) -> bytes | None:
+    """What is in a file of signed statements; None when there is none, or one that no reader would take."""
+    found = open_public(dataset.folder, *key.split("/"))
+    if found is None:
+        return None
+    try:
+        data = found.read(0, limit + 1)
+    finally:
+        found.close()
+    return data if len(data) <= limit else None
+
+
+def _current(scope: Message, kind: bytes, body: bytes, tag: str | None = None) -> _Answer:
+    """Something that changes; its entity tag tells whether it did."""
+    tag = tagged(tag or str(hash_bytes(body)))
+    headers = ((b"etag", tag.encode()), _ASK_AGAIN, _NOSNIFF)
+    if not_modified(header_field(scope["headers"], b"if-none-match"), tag):
+        return _Answer(304, headers)
+    policy = (b"content-security-policy", b"default-src 'none'")
+    return _Answer(200, ((b"content-type", kind), *headers, policy), body)
+
+
+def _object(dataset: DatasetFiles, key: ObjectKey, scope: Message) -> _Answer:
+    file = open_public(dataset.folder, key.kind.value, str(key.name))
+    if file is None:
+        return _NOT_FOUND
+    tag = tagged(str(key.name))
+    headers: Headers = (
+        (b"content-type", b"application/octet-stream"),
+        (b"etag", tag.encode()),
+        (b"accept-ranges", b"bytes"),
+        _FOR_EVER,
+        _NOSNIFF,
+    )
+    asked = scope["headers"]
+    if not_modified(header_field(asked, b"if-none-match"), tag):
+        file.close()
+        return _Answer(304, headers)
+    part = None
+    if scope["method"] == "GET":
+        wanted, condition = header_field(asked, b"range"), header_field(asked, b"if-range")
+        part = wanted_range(wanted, condition, tag, file.size)
+    if part is None:
+        return _Answer(200, headers, file=file, part=range(file.size))
+    if not part:
+        file.close()
+        return _plain(416, "nothing in that range\n", (b"content-range", b"bytes */%d" % file.size))
+    where = b"bytes %d-%d/%d" % (part.start, part.stop - 1, file.size)
+    return _Answer(206, (*headers, (b"content-range", where)), file=file, part=part)
+
+
+async def _respond(answer: _Answer, scope: Message, send: Send) -> None:
+    headers = list(answer.headers)
+    if answer.status != 304:
+        headers.append((b"content-length", b"%d" % answer.length))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    if scope["method"] == "HEAD" or answer.file is None or not answer.part:
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else answer.body})
+        return
+    start, left = answer.part.start, len(answer.part)
+    if left <= _AT_ONCE:
+        await send({"type": "http.response.body", "body": answer.file.read(start, left)})
+    elif ZERO_COPY in (scope.get("extensions") or {}):
+        await send({"type": ZERO_COPY, "file": answer.file.fd, "offset": start, "count": left})
+    else:
+        while left:
+            piece = await asyncio.to_thread(answer.file.read, start, min(_PIECE, left))
+            if not piece:
+                return  # the file was cut short; the server notices that the response is, too
+            start, left = start + len(piece), left - len(piece)
+            await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+
+
+def _page(entries: Iterable[IndexEntry]) -> bytes:
+    rows = "".join(
+        f'<tr><td><a href="/{html.escape(str(e.alias))}/{HEAD_KEY}">{html.escape(str(e.alias))}</a></td>'
+        f"<td>{e.kind.value}</td><td>{e.blocks:,}</td><td>{e.records:,}</td><td>{e.size:,}</td>"
+        f"<td><code>{html.escape(str(e.head))}</code></td></tr>\n"
+        for e in sorted(entries, key=lambda e: e.alias)
+    )
+    return (
+        "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8><title>Datasets</title></head><body>\n"
+        "<h1>Datasets</h1>\n<table>\n<tr><th>Dataset<th>Kind<th>Blocks<th>Records<th>Bytes<th>Head</tr>\n"
+        f'{rows}</table>\n<p>For programs: <a href="/{INDEX_KEY}">{INDEX_KEY}</a></p>\n</body></html>\n'
+    ).encode()

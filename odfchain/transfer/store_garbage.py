@@ -1,0 +1,160 @@
+"""What nothing needs any more in a store that machines share, and removing it.
+
+    datasets/fed01…/blocks|data|checkpoints     what no reference of the dataset leads to
+    datasets/fed01…/                            of a dataset that has neither name nor head
+    staging/<random>/                           inputs and results of runs that were killed
+
+Times are those of the store. What is younger than the grace stays, for it may be about to be named. Whatever
+is of another form stays, too: manifests, profiles, names. Source: RFC-048.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+
+from odfchain.errors import InvalidIdError
+from odfchain.limits import LIMITS
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.storage.local import HEAD, parse_ref
+from odfchain.transfer.object_peer import Listed, ObjectPeer, ObjectSpace
+from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind
+from odfchain.transfer.slice_files import objects_of
+from odfchain.transfer.store_commit import Marks, Turn, block_of, forget_probes, store_time
+from odfchain.workspace.merge_record import merged_names
+from odfchain.workspace.shared_store import Garbage
+
+_MOST = 10_000_000
+_AT_ONCE = 1_000
+_KINDS = {
+    ObjectKind.BLOCK: "blocks in the store",
+    ObjectKind.DATA: "slices in the store",
+    ObjectKind.CHECKPOINT: "checkpoints in the store",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """How objects are removed: those that were written longer than `grace` [s] ago; or only counted."""
+
+    space: ObjectSpace
+    grace: float
+    dry_run: bool
+
+    def of_dataset(self, folder: str, needed: Callable[[], Container[str]]) -> list[Garbage]:
+        """The kinds of objects that a dataset does not need; the last one is what is too young.
+
+        `needed` says which keys it needs; it is asked when nobody can rely on others any more.
+        """
+        with Marks(self.space, folder).removing() as turn:
+            keys = needed()
+            unneeded = self._unneeded(folder, keys)
+            found = []
+            young: list[Listed] = []
+            for kind, title in _KINDS.items():
+                old = [each for each in unneeded[kind] if turn.now - each.modified >= self.grace]
+                young += [each for each in unneeded[kind] if turn.now - each.modified < self.grace]
+                self._remove([f"datasets/{folder}/{each.key}" for each in old], turn)
+                found.append(_garbage(title, old))
+        return [*found, _garbage("young", young)]
+
+    def _unneeded(self, folder: str, needed: Container[str]) -> dict[ObjectKind, list[Listed]]:
+        found: dict[ObjectKind, list[Listed]] = {kind: [] for kind in _KINDS}
+        for kind in _KINDS:
+            for each in self.space.listed(f"datasets/{folder}/{kind.value}", _MOST):
+                key = f"{kind.value}/{each.key}"
+                if key not in needed and _is_object(kind, each.key):
+                    found[kind].append(dataclasses.replace(each, key=key))
+        return found
+
+    def of_workspace(self, named: Container[str]) -> list[Garbage]:
+        """What runs have left, and datasets that have neither a name nor a head."""
+        now = store_time(self.space)
+        runs: dict[str, list[Listed]] = {}
+        for each in self.space.listed("staging", _MOST):
+            runs.setdefault(each.key.partition("/")[0], []).append(each)
+        dead = [
+            each for run in runs.values() if all(now - e.modified >= self.grace for e in run) for each in run
+        ]
+        if not self.dry_run:
+            self.space.delete_all([f"staging/{each.key}" for each in dead])
+            forget_probes(self.space, now)
+        left = [
+            garbage
+            for folder in self.space.folders("datasets/")
+            if folder not in named and _is_dataset(folder)
+            if not self.space.contains(f"datasets/{folder}/{HEAD_KEY}")
+            for garbage in self.of_dataset(folder, lambda folder=folder: self._nothing(folder))[:-1]  # type: ignore[misc]
+        ]
+        return [_garbage("runs in the store", dead), *left]
+
+    def _nothing(self, folder: str) -> Container[str]:
+        """What a dataset needs that has no head; one that has got one meanwhile needs all."""
+        return _Everything() if self.space.contains(f"datasets/{folder}/{HEAD_KEY}") else ()
+
+    def _remove(self, keys: list[str], turn: Turn) -> None:
+        for start in range(0, 0 if self.dry_run else len(keys), _AT_ONCE):
+            turn.check()
+            self.space.delete_all(keys[start : start + _AT_ONCE])
+
+
+def with_other_references(
+    peer: ObjectPeer, space: ObjectSpace, folder: str, needed: Container[str]
+) -> Container[str]:
+    """What is needed, and what references lead to that other tools have put beside the head."""
+    found: set[str] = set()
+    waiting: list[Multihash | None] = []
+    for each in space.listed(f"datasets/{folder}/refs", _MOST):
+        if each.key != HEAD and not each.key.endswith((".jws", ".lock")):
+            data, _ = space.read(f"datasets/{folder}/refs/{each.key}", LIMITS.ref_bytes)
+            if data:  # else it is a branch that was deleted
+                waiting.append(parse_ref(data, f"{peer.where}refs/{each.key}"))
+    while waiting:
+        at = waiting.pop()
+        while (
+            at is not None
+            and (key := str(ObjectKey(ObjectKind.BLOCK, at))) not in found
+            and key not in needed
+        ):
+            block = block_of(peer, at)
+            found |= {key, *(str(item.key) for item in objects_of(block))}
+            waiting += [
+                name for name in merged_names(block.event) if peer.contains(ObjectKey(ObjectKind.BLOCK, name))
+            ]
+            at = block.prev_block_hash
+    return _Either(found, needed) if found else needed
+
+
+@dataclass(frozen=True, slots=True)
+class _Either:
+    one: Container[str]
+    other: Container[str]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.one or key in self.other
+
+
+class _Everything:
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
+def _garbage(title: str, found: Iterable[Listed]) -> Garbage:
+    sizes = [each.size for each in found]
+    return Garbage(title, len(sizes), sum(sizes))
+
+
+def _is_object(kind: ObjectKind, name: str) -> bool:
+    try:
+        return str(ObjectKey(kind, Multihash.parse(name))) == f"{kind.value}/{name}"
+    except InvalidIdError:
+        return False
+
+
+def _is_dataset(folder: str) -> bool:
+    try:
+        DatasetId.from_multibase(folder)
+    except InvalidIdError:
+        return False
+    return True

@@ -1,0 +1,490 @@
+"""The checkpoint of a stateful transformation: one file, the same bytes for the same state on any machine.
+
+It is an uncompressed tar (the Parquet inside is compressed): `manifest.json`, then `rows/NAME.parquet` sorted
+by name. The manifest is JSON with sorted keys and without a clock. Headers are USTAR and follow from name and
+size alone, as `tarfile` writes them (the same bytes from Python 3.9 on; a test pins them). What is read must
+have exactly the form that is written, so links, devices, sparse files and extended headers need no rules of
+their own.
+Source: POSIX.1-1988 "ustar Interchange Format"; sizes from 8 GiB as GNU tar writes them (base 256). RFC-019.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import re
+import stat
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from odfchain.errors import CodecError, EngineError, InvalidIdError
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.storage import fsio
+
+FORMAT = 2
+"""The form of manifest and archive that is written by the newest rules; another number is another form."""
+
+_COUNTS = {1: ("late",), 2: ("late", "unmatched", "waiting")}
+"""The counts that a manifest has, by its format."""
+
+MANIFEST_NAME = "manifest.json"
+
+_INT64 = 1 << 63
+_BLOCK = 512
+_ZEROS = bytes(_BLOCK)
+_CHUNK_BYTES = 1 << 20
+_OCTAL_LIMIT = 1 << 33
+_PART_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+_ENTRY_NAME = re.compile(r"rows/([a-z0-9_-]{1,64})\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class InputMark:
+    """How far an input has come."""
+
+    dataset_id: str
+    """The DID as text."""
+    watermark_ms: int | None
+    """No later record of the input is older than this [ms since 1970]."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateTable:
+    """A table of the state; its schema is in its Parquet file."""
+
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The first entry of a checkpoint. `parts` are kept sorted by name."""
+
+    engine_version: str
+    kind: str
+    """How the query is executed; a state means something to its own kind only."""
+    query_hash: str
+    """Multihash of the query, as text."""
+    step: int
+    """Steps of the transformation so far [count]."""
+    inputs: tuple[InputMark, ...]
+    """In the order of the query's inputs."""
+    watermark_ms: int | None
+    """The input watermark that the state is as of."""
+    output_watermark_ms: int | None
+    parts: tuple[StateTable, ...]
+    late: Mapping[str, int] = field(default_factory=dict)
+    """Rows that came too late in this step, by the alias of their input."""
+    unmatched: Mapping[str, int] = field(default_factory=dict)
+    """Rows of this step that would take back what is not remembered, by the alias of their input."""
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    """Rows that wait for the watermark after this step, by the alias of their input."""
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(sorted(self.parts, key=lambda part: part.name)))
+
+    def to_bytes(self) -> bytes:
+        """The manifest as JSON: the same bytes for equal manifests."""
+        tree = {
+            "format": self.format,
+            "engine_version": self.engine_version,
+            "kind": self.kind,
+            "query_hash": self.query_hash,
+            "step": self.step,
+            "inputs": [dataclasses.asdict(mark) for mark in self.inputs],
+            "watermark_ms": self.watermark_ms,
+            "output_watermark_ms": self.output_watermark_ms,
+            "parts": [dataclasses.asdict(part) for part in self.parts],
+        } | {name: dict(getattr(self, name)) for name in _COUNTS[self.format]}
+        return json.dumps(tree, sort_keys=True, indent=1).encode("ascii") + b"\n"
+
+    @classmethod
+    def parse(cls, data: bytes, where: str) -> Manifest:
+        """The manifest in these bytes; `where` stands in front of every error.
+
+        Raises:
+            CodecError: not JSON, or a field is missing, unknown or not of its type; says which.
+            EngineError: another format.
+        """
+        tree = _Fields.of(_parse_json(data, where), where)
+        number = tree.integer("format")
+        if number not in _COUNTS:
+            raise EngineError(
+                f"{where}: the checkpoint has format {number}, this version reads formats up to {FORMAT}",
+                hint="run the version of the engine that the transform names, or reset the dataset",
+            )
+        manifest = cls(
+            engine_version=tree.text("engine_version"),
+            kind=tree.text("kind"),
+            query_hash=tree.identity("query_hash", Multihash),
+            step=tree.integer("step"),
+            inputs=tuple(
+                InputMark(item.identity("dataset_id", DatasetId), item.moment("watermark_ms"))
+                for item in tree.items("inputs", {"dataset_id", "watermark_ms"})
+            ),
+            watermark_ms=tree.moment("watermark_ms"),
+            output_watermark_ms=tree.moment("output_watermark_ms"),
+            parts=tuple(
+                StateTable(item.text("name"), item.integer("rows"))
+                for item in tree.items("parts", {"name", "rows"})
+            ),
+            **{name: tree.counts(name) for name in _COUNTS[number]},
+            format=number,
+        )
+        fields = {f.name for f in dataclasses.fields(cls)}
+        tree.only(fields - ({*_COUNTS[FORMAT]} - {*_COUNTS[number]}))
+        names = [part.name for part in manifest.parts]
+        for name, following in itertools.pairwise(names):
+            if name == following:
+                raise CodecError(f"{where}: parts: {name!r} comes twice")
+        return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLimits:
+    """Bounds on what is read. Parts need none: they are not compressed, so the file bounds them."""
+
+    manifest_bytes: int = 1 << 20
+    """The manifest [bytes]; it is read into memory."""
+
+    parts: int = 1_000
+    """Parts of one checkpoint [count]; each becomes a file in one folder."""
+
+
+LIMITS = ArchiveLimits()
+"""The limits in force; tests walk each boundary with values of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: str
+    start: int
+    """Where its content begins in the file."""
+    size: int
+
+
+def write_checkpoint(path: Path, manifest: Manifest, parts: Mapping[str, Path]) -> None:
+    """Durably write the checkpoint under its name, all of it or nothing; parts are streamed.
+
+    Raises:
+        EngineError: `parts` are not those of the manifest, or one changes while it is copied.
+    """
+    text = manifest.to_bytes()
+    Manifest.parse(text, str(path))
+    names = [part.name for part in manifest.parts]
+    if set(names) != set(parts):
+        listed, given = ", ".join(names), ", ".join(sorted(parts))
+        raise EngineError(f"{path}: the manifest lists the parts [{listed}], given are [{given}]")
+    for name in names:
+        if not _PART_NAME.fullmatch(name):
+            raise EngineError(f"{path}: part name {name!r} (lower-case letters, digits, `_` and `-`)")
+    temp = fsio.temp_path(path.parent)
+    try:
+        with fsio.storage_errors(path), temp.open("xb") as out:
+            _write_entry(out, MANIFEST_NAME, [text], len(text))
+            for name in names:
+                with fsio.storage_errors(parts[name]):
+                    size = parts[name].stat().st_size
+                _write_entry(out, _entry_name(name), _chunks(parts[name]), size)
+            out.write(_ZEROS * 2)
+        fsio.sync_file(temp)
+        with fsio.storage_errors(path):
+            temp.replace(path)
+    except BaseException:
+        fsio.remove_quietly(temp)
+        raise
+    fsio.sync_folder(path.parent)
+
+
+def read_manifest(path: Path, limits: ArchiveLimits = LIMITS) -> Manifest:
+    """The manifest of a checkpoint; nothing after it is read."""
+    with _opened(path) as (stream, total):
+        block = _read(stream, _BLOCK, path)
+        entry = _entry(block, 0, total, path)
+        return _read_manifest(stream, entry, path, limits)
+
+
+def open_checkpoint(
+    path: Path, folder: Path, limits: ArchiveLimits = LIMITS
+) -> tuple[Manifest, dict[str, Path]]:
+    """The manifest and, unpacked into the empty `folder`, the parts by name; nothing is left on failure.
+
+    The content of the parts is not looked at.
+
+    Raises:
+        CodecError: the file is not a checkpoint in exactly the form that is written.
+        EngineError: a checkpoint of another format, or the folder is not empty.
+    """
+    with fsio.storage_errors(folder):
+        if any(folder.iterdir()):
+            raise EngineError(f"{folder}: is not empty, a checkpoint cannot be unpacked there")
+    with _opened(path) as (stream, total):
+        entries = _scan(stream, total, path, limits)
+        manifest = _read_manifest(stream, entries[0], path, limits)
+        names = [_part_name(entry) for entry in entries[1:]]
+        listed = [part.name for part in manifest.parts]
+        for name in (*listed, *names):
+            if name not in names:
+                raise CodecError(f"{path}: part {name!r} of the manifest is missing")
+            if name not in listed:
+                raise CodecError(f"{path}: entry {_entry_name(name)!r} is not in the manifest")
+        unpacked: dict[str, Path] = {}
+        try:
+            for name, entry in zip(names, entries[1:], strict=True):
+                target = folder / f"{name}.parquet"
+                unpacked[name] = target
+                _unpack(stream, entry, target, path)
+        except BaseException:
+            for target in unpacked.values():
+                fsio.remove_quietly(target)
+            raise
+    return manifest, unpacked
+
+
+# --- writing ---------------------------------------------------------------------------------------
+
+
+def _entry_name(part: str) -> str:
+    return f"rows/{part}.parquet"
+
+
+def _part_name(entry: _Entry) -> str:
+    return entry.name.removeprefix("rows/").removesuffix(".parquet")
+
+
+def _header(name: str, size: int) -> bytes:
+    """The header of a regular file, mode 0644, of nobody, from 1970."""
+    info = tarfile.TarInfo(name)
+    if size < _OCTAL_LIMIT:
+        info.size = size
+        return info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+    head = info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")  # which has no larger sizes itself
+    head = head[:124] + b"\x80" + size.to_bytes(11, "big") + head[136:]
+    checksum = sum(head[:148]) + 8 * 0x20 + sum(head[156:])  # it counts itself as blanks
+    return head[:148] + b"%06o\0 " % checksum + head[156:]
+
+
+def _padding(size: int) -> int:
+    return -size % _BLOCK
+
+
+def _write_entry(out: BinaryIO, name: str, chunks: Iterator[bytes] | list[bytes], size: int) -> None:
+    out.write(_header(name, size))
+    written = 0
+    for chunk in chunks:
+        out.write(chunk)
+        written += len(chunk)
+    if written != size:
+        raise EngineError(f"{name}: had {size} bytes and now has {written}, it changed while it was read")
+    out.write(bytes(_padding(size)))
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with fsio.storage_errors(path), path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            yield chunk
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """The file and its size; anything that is not a plain file is refused before it can block."""
+    with fsio.storage_errors(path):
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise CodecError(f"{path}: is not a plain file")
+        with os.fdopen(fd, "rb", closefd=False) as stream:
+            yield stream, found.st_size
+    finally:
+        os.close(fd)
+
+
+def _read(stream: BinaryIO, count: int, path: Path) -> bytes:
+    with fsio.storage_errors(path):
+        data = stream.read(count)
+    if len(data) != count:
+        raise CodecError(f"{path}: the checkpoint is cut short")
+    return data
+
+
+def _scan(stream: BinaryIO, total: int, path: Path, limits: ArchiveLimits) -> list[_Entry]:
+    """All entries, checked against each other and against the size of the file; no content is read."""
+    entries: list[_Entry] = []
+    position = 0
+    while (block := _read(stream, _BLOCK, path)) != _ZEROS:
+        entry = _entry(block, position, total, path)
+        if entries:
+            _check_order(entry, entries, path, limits)
+        entries.append(entry)
+        position = entry.start + entry.size + _padding(entry.size)
+        stream.seek(position)
+    if not entries:
+        raise CodecError(f"{path}: is not a checkpoint, it has no manifest")
+    if total != position + 2 * _BLOCK or _read(stream, _BLOCK, path) != _ZEROS:
+        raise CodecError(f"{path}: does not end after its last entry {entries[-1].name!r}")
+    return entries
+
+
+def _check_order(entry: _Entry, before: list[_Entry], path: Path, limits: ArchiveLimits) -> None:
+    if entry.name == MANIFEST_NAME or entry.name == before[-1].name:
+        raise CodecError(f"{path}: entry {entry.name!r} comes twice")
+    if len(before) > limits.parts:
+        raise CodecError(f"{path}: has more than {limits.parts:,} parts, from {entry.name!r} on")
+    if len(before) > 1 and _part_name(entry) < _part_name(before[-1]):
+        raise CodecError(f"{path}: entry {entry.name!r} is out of order")
+
+
+def _entry(block: bytes, position: int, total: int, path: Path) -> _Entry:
+    """The entry of a header at `position`, which is of the one form that is written and fits the file."""
+    try:
+        info = tarfile.TarInfo.frombuf(block, "ascii", "backslashreplace")
+    except tarfile.HeaderError as error:
+        what = f"the header at byte {position} is damaged" if position else "is not a checkpoint"
+        raise CodecError(f"{path}: {what} ({error})") from None
+    name, size = info.name, info.size
+    what = f"{path}: entry {name!r}"
+    if block[156:157] != b"0":
+        raise CodecError(f"{what} is not a regular file (type {block[156]:#04x})")
+    if position == 0 and name != MANIFEST_NAME:
+        raise CodecError(f"{what} comes first, {MANIFEST_NAME!r} was expected")
+    if name != MANIFEST_NAME and not _ENTRY_NAME.fullmatch(name):
+        raise CodecError(f"{what} has a name that is not allowed, like rows/NAME.parquet was expected")
+    if size < 0 or _header(name, size) != block:
+        raise CodecError(f"{what} has a header that is not of the expected form")
+    start = position + _BLOCK
+    if start + size + _padding(size) > total:
+        raise CodecError(f"{what} should have {size:,} bytes, but the file ends before")
+    return _Entry(name, start, size)
+
+
+def _read_manifest(stream: BinaryIO, entry: _Entry, path: Path, limits: ArchiveLimits) -> Manifest:
+    if entry.size > limits.manifest_bytes:
+        raise CodecError(
+            f"{path}: entry {entry.name!r} has {entry.size:,} bytes (at most {limits.manifest_bytes:,})"
+        )
+    stream.seek(entry.start)
+    text = _read(stream, entry.size, path)
+    _check_padding(stream, entry, path)
+    return Manifest.parse(text, f"{path}: {entry.name}")
+
+
+def _unpack(stream: BinaryIO, entry: _Entry, target: Path, path: Path) -> None:
+    stream.seek(entry.start)
+    left = entry.size
+    with fsio.storage_errors(target), target.open("xb") as out:
+        while left:
+            chunk = _read(stream, min(left, _CHUNK_BYTES), path)
+            out.write(chunk)
+            left -= len(chunk)
+    _check_padding(stream, entry, path)
+
+
+def _check_padding(stream: BinaryIO, entry: _Entry, path: Path) -> None:
+    if any(_read(stream, _padding(entry.size), path)):
+        raise CodecError(f"{path}: entry {entry.name!r} is followed by bytes that belong to nothing")
+
+
+# --- manifest --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """A JSON object whose fields are asked for by name and type."""
+
+    tree: dict[str, Any]
+    where: str
+
+    @classmethod
+    def of(cls, tree: object, where: str) -> _Fields:
+        if not isinstance(tree, dict):
+            raise CodecError(f"{where}: must be an object")
+        return cls(tree, where)
+
+    def only(self, names: set[str]) -> None:
+        for name in self.tree:
+            if name not in names:
+                raise CodecError(f"{self.where}: unknown field {name!r}")
+
+    def _get(self, name: str) -> object:
+        if name not in self.tree:
+            raise CodecError(f"{self.where}: field {name!r} is missing")
+        return self.tree[name]
+
+    def _wrong(self, name: str, expected: str) -> CodecError:
+        return CodecError(f"{self.where}: field {name!r} must be {expected}")
+
+    def text(self, name: str) -> str:
+        value = self._get(name)
+        if not isinstance(value, str) or not value:
+            raise self._wrong(name, "a text that is not empty")
+        return value
+
+    def integer(self, name: str) -> int:
+        return self._count(name, self._get(name))
+
+    def _count(self, name: str, value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _INT64:
+            raise self._wrong(name, "a number from 0")
+        return value
+
+    def moment(self, name: str) -> int | None:
+        value = self._get(name)
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or not -_INT64 <= value < _INT64:
+            raise self._wrong(name, "a number of milliseconds or null")
+        return value
+
+    def identity(self, name: str, kind: type[Multihash | DatasetId]) -> str:
+        text = self.text(name)
+        try:
+            kind.parse(text)
+        except InvalidIdError as error:
+            raise CodecError(f"{self.where}: field {name!r}: {error}") from None
+        return text
+
+    def items(self, name: str, fields: set[str]) -> list[_Fields]:
+        value = self._get(name)
+        if not isinstance(value, list):
+            raise self._wrong(name, "a list")
+        found = [_Fields.of(item, f"{self.where}: {name}[{index}]") for index, item in enumerate(value)]
+        for item in found:
+            item.only(fields)
+        return found
+
+    def counts(self, name: str) -> dict[str, int]:
+        value = self._get(name)
+        if not isinstance(value, dict):
+            raise self._wrong(name, "an object")
+        return {key: self._count(f"{name}.{key}", count) for key, count in value.items()}
+
+
+def _parse_json(data: bytes, where: str) -> object:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        tree = dict(pairs)
+        if len(tree) != len(pairs):
+            raise ValueError("a field comes twice")
+        return tree
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        # our own writer escapes everything else, lone surrogates included; those must not get further
+        tree = json.loads(data.decode("ascii"), object_pairs_hook=unique, parse_constant=refuse)
+        json.dumps(tree, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise CodecError(f"{where}: is not readable JSON: {reason.splitlines()[0]}") from None
+    return tree

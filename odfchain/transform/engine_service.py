@@ -1,0 +1,409 @@
+"""An engine as a gRPC service: the engine's side of the protocol.
+
+A call streams `Progress` while the engine runs and ends with one of `Success`, `InvalidQuery` and
+`InternalError`. What the engine writes gets the names that the request asks for only when the run is over,
+went well and is still wanted: a coordinator that went away or gave up finds nothing there later, and can
+send the same request again, here or to another engine.
+
+There is no authentication, as the protocol has none: whoever can connect can make the engine read and write
+files. Hence a loopback address or a socket that only its owner may use. Source: specification "Engine
+Protocol", "Engine Contract"; RFC-019.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import socket as sockets
+import stat
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from odfchain.errors import EngineError, OdfchainError, QueryError, RefusedQueryError
+from odfchain.storage import fsio
+from odfchain.transform.engine_client import (
+    DEFAULT_PORT,
+    EXECUTE_RAW_QUERY,
+    EXECUTE_TRANSFORM,
+    MESSAGE_BYTES,
+    REFUSED,
+    SERVICE,
+    VERSION_KEY,
+    Call,
+    load_grpc,
+)
+from odfchain.transform.engine_interface import VersionedEngine
+
+if TYPE_CHECKING:
+    from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
+    from odfchain.transform.engine_interface import TransformEngine
+
+
+# One request that a server executes: what it tells the engine, what it answers, what becomes of the files.
+#
+# What the engine writes has names of its own, beside those that the request asks for. It gets those when
+# the
+# run is over, went well and is still wanted; else it is removed.
+
+_TEXT_CHARACTERS = 1 << 16
+
+
+@dataclass(slots=True)
+class RunningRequest:
+    """One request being executed; also what the engine reports its progress to."""
+
+    call: Call
+    staged: StagedRequest
+    answers: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
+    """The terminal message, or None when nobody waits for it any more."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _given_up: bool = False
+    _settled: bool = False
+
+    def give_up(self) -> bool:
+        """Nobody waits any more; returns whether there was something left to cancel."""
+        with self._lock:
+            if not self._settled:
+                self._given_up = True
+            self.answers.put(None)
+            return self._given_up
+
+    def _settle(self) -> None:
+        """From here on it is too late to cancel."""
+        with self._lock:
+            self._check()
+            self._settled = True
+
+    def _check(self) -> None:
+        if self._given_up:
+            raise EngineError("the call was cancelled")
+
+    def answer(self, engine: TransformEngine) -> bytes:
+        """The terminal message; never raises."""
+        try:
+            self._check()
+            success = self._run(engine)
+            message = self.call.pack_response("Success", **success)
+            self.staged.sync()
+            self._settle()
+            self.staged.publish()
+        except QueryError as error:
+            self._too_late()
+            refused = REFUSED if isinstance(error, RefusedQueryError) else ""
+            return self.call.pack_response("InvalidQuery", message=_text(refused + _with_hint(error)))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the caller is told
+            self._too_late()
+            return internal_error(self.call, error)
+        finally:
+            self.staged.discard()
+        return message
+
+    def _too_late(self) -> None:
+        with self._lock:
+            self._settled = True
+
+    def _run(self, engine: TransformEngine) -> dict[str, Any]:
+        request: Any = self.staged.request
+        if self.call is EXECUTE_RAW_QUERY:
+            return {"num_records": engine.query(request, progress=self)}
+        done = engine.execute(request, schema=None, progress=self)
+        return {"new_offset_interval": done.offset_interval, "new_watermark": done.watermark}
+
+    def phase(self, name: str, total: int | None = None) -> None:  # noqa: ARG002
+        """Not passed on: the protocol's `Progress` is empty."""
+        self._check()
+
+    def advance(self, steps: int = 1) -> None:  # noqa: ARG002
+        """As `phase`."""
+        self._check()
+
+    def note(self, text: str) -> None:  # noqa: ARG002
+        """As `phase`."""
+        self._check()
+
+
+# --- what the engine writes ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRequest:
+    """A request whose outputs have names of their own, beside those that they are to get."""
+
+    request: TransformRequest | RawQueryRequest
+    outputs: tuple[tuple[Path, Path], ...]
+    """(where the engine writes, the name that was asked for), in the order of publication."""
+
+    def sync(self) -> None:
+        """Make what was written durable: the slow part of publication, while it can still be cancelled."""
+        for written, _ in self.outputs:
+            if written.exists():
+                fsio.sync_file(written)
+
+    def publish(self) -> None:
+        """Give the files the names that were asked for: all of them or none."""
+        try:
+            for written, wanted in self.outputs:
+                _move(written, wanted)
+        except BaseException:
+            for _, wanted in self.outputs:
+                fsio.remove_quietly(wanted)
+            raise
+
+    def discard(self) -> None:
+        """Remove what has not been published."""
+        for written, _ in self.outputs:
+            fsio.remove_quietly(written)
+
+
+def _move(written: Path, wanted: Path) -> None:
+    fsio.remove_quietly(wanted)  # of an earlier try
+    if written.exists() and not fsio.adopt_file(written, wanted):
+        raise EngineError(f"{wanted} is there already and cannot be replaced")
+
+
+_OUTPUTS = ("new_checkpoint_path", "new_data_path", "output_data_path")
+
+
+def staged(request: Any) -> StagedRequest:
+    """A request as the engine gets it; the paths of its outputs are made here, and checked.
+
+    Raises:
+        EngineError: a path cannot be that of a file that both sides see.
+    """
+    changes, outputs = {}, []
+    for name in _OUTPUTS:
+        path = getattr(request, name, None)
+        if path is None:
+            continue
+        if not Path(path).is_absolute() or "\0" in path:
+            raise EngineError(f"{name} is {path!r}: the paths in a request must be absolute")
+        written = f"{path}.{uuid.uuid4().hex}"
+        changes[name] = written
+        outputs.append((Path(written), Path(path)))
+    return StagedRequest(replace(request, **changes), tuple(outputs))
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def internal_error(call: Call, error: BaseException) -> bytes:
+    """The terminal message for anything that is not the query's fault."""
+    if isinstance(error, OdfchainError):
+        message = _with_hint(error)
+    else:
+        message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    trace = "".join(traceback.format_exception(error))
+    return call.pack_response(
+        "InternalError", message=_text(message), backtrace=_text(trace[-_TEXT_CHARACTERS:])
+    )
+
+
+def _with_hint(error: OdfchainError) -> str:
+    return f"{error} ({error.hint})" if error.hint else str(error)
+
+
+def _text(text: str) -> str:
+    """What of a text can be sent: no more than fits, in UTF-8."""
+    return text[:_TEXT_CHARACTERS].encode("utf-8", "replace").decode("utf-8")
+
+
+PROGRESS_SECONDS = 3.0
+STOP_SECONDS = 5.0
+"""How long a run may take to end when the server stops; coordinators wait as long for a container."""
+
+_WAITING_CALLS = 32
+"""Calls that may wait for a worker; more are refused."""
+_SOCKET_PATH_BYTES = 107
+
+
+def serve(
+    engine: TransformEngine,
+    *,
+    host: str = "127.0.0.1",
+    port: int = DEFAULT_PORT,
+    socket: Path | None = None,
+    workers: int = 4,
+    progress_interval: float = PROGRESS_SECONDS,
+) -> EngineServer:
+    """The engine, listening: on a Unix socket if one is named, else on a TCP port (0 is any free one).
+
+    `workers` requests are executed at a time, others wait. `progress_interval` is in seconds. An engine with
+    a method `cancel(request)` is told so when nobody waits for a request any more (which can be before it has
+    seen the request); any other notices at the next thing that it reports, where an `EngineError` is raised.
+    """
+    grpc = load_grpc()
+    calls = workers + _WAITING_CALLS
+    pool = ThreadPoolExecutor(calls, thread_name_prefix="odfchain-call")
+    server = grpc.server(
+        pool,
+        maximum_concurrent_rpcs=calls,
+        options=(
+            ("grpc.max_receive_message_length", MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MESSAGE_BYTES),
+            ("grpc.so_reuseport", 0),  # a port that is taken is an error
+        ),
+    )
+    service = _Service(engine, workers, progress_interval)
+    handlers = {
+        call.method: grpc.unary_stream_rpc_method_handler(service.responder(call))
+        for call in (EXECUTE_TRANSFORM, EXECUTE_RAW_QUERY)
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    try:
+        address = _bind_socket(server, socket) if socket else _bind_port(server, host, port)
+        server.start()
+    except BaseException:
+        server.stop(None)
+        pool.shutdown()
+        raise
+    return EngineServer(address, server, pool, service)
+
+
+class EngineServer:
+    """A running server; as a context manager it is stopped at the end."""
+
+    def __init__(self, address: str, server: Any, pool: ThreadPoolExecutor, service: _Service) -> None:
+        self.address = address
+        """What a client is told: `host:port` or `unix:path`."""
+        self._server = server
+        self._pool = pool
+        self._service = service
+
+    def wait(self) -> None:
+        """Return when the server has been stopped; Ctrl-C gets through."""
+        self._server.wait_for_termination()
+
+    def stop(self, grace: float = STOP_SECONDS) -> None:
+        """Refuse further calls and cancel those that run; their runs have `grace` seconds to end."""
+        deadline = time.monotonic() + grace
+        self._server.stop(None).wait()
+        self._pool.shutdown()
+        self._service.join(deadline)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+
+def _bind_port(server: Any, host: str, port: int) -> str:
+    name = f"[{host}]" if ":" in host else host
+    try:
+        bound = server.add_insecure_port(f"{name}:{port}")
+    except RuntimeError as error:
+        raise EngineError(
+            f"cannot listen on {name}:{port}: the port is taken or the address is not this machine's",
+            hint="port 0 takes any free one",
+        ) from error
+    return f"{name}:{bound}"
+
+
+def _bind_socket(server: Any, path: Path) -> str:
+    path = path.absolute()
+    if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
+        raise EngineError(f"{path}: the path of a socket may have {_SOCKET_PATH_BYTES} bytes")
+    _remove_dead_socket(path)
+    mask = os.umask(0o177)  # the protocol has no authentication: only the owner may connect
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as error:
+        raise EngineError(f"cannot listen on {path}", hint="is its folder there and writable?") from error
+    finally:
+        os.umask(mask)
+    return f"unix:{path}"
+
+
+def _remove_dead_socket(path: Path) -> None:
+    """Make way on a path where an engine that was killed has left its socket."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise EngineError(f"cannot listen on {path}: {error.strerror}") from error
+    if not stat.S_ISSOCK(mode):
+        raise EngineError(f"{path} is there already and is no socket")
+    with sockets.socket(sockets.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            fsio.remove_quietly(path)
+            return
+        except OSError as error:
+            raise EngineError(f"cannot listen on {path}: {error.strerror}") from error
+    raise EngineError(f"an engine listens on {path} already", hint="stop it, or use another path")
+
+
+# --- calls ---------------------------------------------------------------------------------------
+
+
+class _Service:
+    """Answers calls. The engine runs on a thread of its own, so that the call can say that it does."""
+
+    def __init__(self, engine: TransformEngine, workers: int, interval: float) -> None:
+        self._engine = engine
+        self._interval = interval
+        self._free = threading.Semaphore(workers)
+        self._threads: set[threading.Thread] = set()
+        said = ((VERSION_KEY, engine.version),) if isinstance(engine, VersionedEngine) else ()
+        self._metadata = said
+
+    def responder(self, call: Call) -> Callable[[bytes, Any], Iterator[bytes]]:
+        """What gRPC asks for the responses of a call."""
+        progress = call.pack_response("Progress")
+
+        def respond(message: bytes, context: Any) -> Iterator[bytes]:
+            context.send_initial_metadata(self._metadata)  # before the work: the version may not be wanted
+            try:
+                request = call.unpack_request(message)
+                run = RunningRequest(call, staged(request))
+            except OdfchainError as error:
+                yield internal_error(call, error)
+                return
+            if not context.add_callback(run.give_up):
+                return
+            thread = threading.Thread(target=self._execute, args=(run,), name="odfchain-run", daemon=True)
+            self._threads.add(thread)
+            thread.start()
+            try:
+                while True:
+                    try:
+                        answer = run.answers.get(timeout=self._interval)
+                    except queue.Empty:
+                        yield progress
+                        continue
+                    if answer is not None:
+                        yield answer
+                    return
+            finally:  # also when gRPC drops this generator because nobody listens
+                self._cancel(run)
+
+        return respond
+
+    def _execute(self, run: RunningRequest) -> None:
+        with self._free:
+            run.answers.put(run.answer(self._engine))
+        self._threads.discard(threading.current_thread())
+
+    def _cancel(self, run: RunningRequest) -> None:
+        cancel = getattr(self._engine, "cancel", None)
+        if run.give_up() and cancel is not None:
+            with contextlib.suppress(Exception):  # what it stops may have ended by itself
+                cancel(run.staged.request)
+
+    def join(self, deadline: float) -> None:
+        """Wait for the runs, until a time of the monotonic clock."""
+        for thread in tuple(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,480 @@
+"""Queries of which a later row may change any earlier result: the change of the result is what is emitted.
+
+What a step emits is the result over the rows that count now less the result over those that counted before:
+rows that are gone are retracted, rows that are new appended. Every recorded row counts at once, and so does
+what retracts or corrects it; windowed parts of the query say when theirs count.
+
+By the first rules of the engine only final rows count, which are those older than the watermark: a retraction
+at once, both rows of a correction when the corrected one is final (`odfchain.transform.retracting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from odfchain.odf.enums import OperationType
+from odfchain.transform.operators import (
+    ConstantRows,
+    InputScan,
+    Operator,
+    Retracting,
+    RowWise,
+    SessionWindow,
+    TimeGroup,
+    UnionAll,
+    class_name,
+    scala_items,
+)
+from odfchain.transform.stream_flow import Flow, StepMemory, earlier, in_force, recorded, takes_back
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+# The rows of an input that count in a query which may take results back, now and before the step.
+#
+# Every recorded row counts at once. A retraction, or the old half of a correction, takes the oldest row out
+# of
+# force that looks like it; rows look alike when all columns are equal that the query uses, but for those
+# which
+# are made when a row is recorded. Of the two rules of the engine these are the second; `FinalTables` are
+# the
+# first. Source: RFC-019.
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumns:
+    """Where the system columns of an input stand in its schema."""
+
+    names: tuple[str, ...]
+    offset: int
+    operation: int
+    system_time: int
+    event_time: int
+
+    @property
+    def made(self) -> frozenset[str]:
+        """The columns that are made when a row is recorded: a row and what takes it back differ in them."""
+        return frozenset(f"c{index}" for index in (self.offset, self.operation, self.system_time))
+
+
+class Tables:
+    """What a step counts of the inputs; memory is kept under one name for each input."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        tables: Mapping[str, TableColumns],
+        changing: frozenset[str],
+        used: Mapping[str, list[str]],
+        versions: frozenset[str] = frozenset(),
+    ) -> None:
+        """`changing` are the inputs whose new rows take others back; `used` the columns that are needed.
+
+        `versions` are the inputs that are temporal tables: what was in force stays, and what corrects it is
+        the next version of it.
+        """
+        self.tables = tables
+        self._flow = flow
+        self._changing = changing
+        self._versions = versions
+        self._used = used
+
+    @property
+    def _memory(self) -> StepMemory:
+        return self._flow.memory
+
+    def _name(self, table: str, role: str = "rows") -> str:
+        return f"{role}-{sorted(self.tables).index(table)}"
+
+    def now(self, table: str) -> DataFrame:
+        """The rows that count from this step on, by offset; they are remembered."""
+        used, name = self._used[table], self._name(table)
+        old, rows = self._flow.remembered(name), self._new(table)
+        if old is not None:
+            from pyspark.sql import functions as F
+
+            rows = old.select(*used, "o", F.lit(False).alias("back")).union(rows).coalesce(1)
+        if table in self._changing and table not in self._versions:
+            alike = [column for column in used if column not in self.tables[table].made]
+            rows, unmatched = in_force(rows, alike, to_the_bit=not self._flow.rules.takes_back_equals)
+            self._memory.unmatched.append((table, unmatched))
+        kept = rows.select(*used, "o").coalesce(1).sortWithinPartitions("o")
+        self._memory.after[name] = kept
+        return kept.select(*used)
+
+    def before(self, table: str) -> DataFrame:
+        """The rows that counted before this step, by offset."""
+        old = self._flow.remembered(self._name(table))
+        rows = self._flow.inputs[table].where("false") if old is None else old.sortWithinPartitions("o")
+        return rows.select(*self._used[table])
+
+    def _new(self, table: str) -> DataFrame:
+        """New rows with their order (`o`), and whether they take others back (`back`)."""
+        from pyspark.sql import functions as F
+
+        places = self.tables[table]
+        frame = self._flow.inputs[table]
+        back = takes_back(F.col(f"c{places.operation}"))
+        if table in self._versions:
+            frame = frame.where(~back)
+        order = F.col(f"c{places.offset}").cast("bigint")
+        operation = f"c{places.operation}"
+        shown = [
+            # what counts is in force, however it came
+            F.lit(OperationType.APPEND.code).alias(c) if c == operation else F.col(c)
+            for c in self._used[table]
+        ]
+        return frame.select(*shown, order.alias("o"), back.alias("back"))
+
+    def may_count_more(self) -> bool:
+        """Whether rows may count now that were remembered and did not count before."""
+        before, now = self._flow.watermark.before, self._flow.watermark.now
+        # what a windowed part emits now is not known without computing it
+        return before != now and any(not self._is_table(name) for name in self._memory.before)
+
+    @staticmethod
+    def _is_table(name: str) -> bool:
+        return name.startswith("rows-")
+
+
+class FinalTables(Tables):
+    """By the first rules: only rows count that are older than the watermark."""
+
+    @staticmethod
+    def _is_table(name: str) -> bool:
+        return name.startswith(("rows-", "changes-"))
+
+    def may_count_more(self) -> bool:
+        """Whether a remembered row becomes final with this step."""
+        from pyspark.sql import functions as F
+
+        if super().may_count_more():
+            return True
+        before, now = self._flow.watermark.before, self._flow.watermark.now
+        time = F.col("t")
+        return before != now and any(
+            not frame.where(earlier(time, now, frame) & ~earlier(time, before, frame)).isEmpty()
+            for frame in self._memory.before.values()
+        )
+
+    def _remembered(self, table: str) -> tuple[str, DataFrame | None]:
+        """The name under which an input's rows are kept from now on, and those kept so far."""
+        plain, changes = self._name(table), self._name(table, "changes")
+        old = self._flow.remembered(changes)
+        if old is not None or table in self._changing:
+            return changes, old if old is not None else self._flow.remembered(plain)
+        return plain, self._flow.remembered(plain)
+
+    def now(self, table: str) -> DataFrame:
+        """The rows that count now; what is remembered is these and those that will count later."""
+        from pyspark.sql import functions as F
+
+        used = self._used[table]
+        columns = [*used, "t", "o", "w"]
+        name, old = self._remembered(table)
+        new = self._new(table).select(*columns)
+        everything = new if old is None else old.select(*columns).union(new).coalesce(1)
+        final = earlier(F.col("t"), self._flow.watermark.now, everything)
+        counted = everything.where(final)
+        if name.startswith("changes"):
+            counted = self._net(counted, used)
+            self._memory.after[name] = counted.union(everything.where(~final)).coalesce(1)
+        else:
+            self._memory.after[name] = everything
+        return counted.sortWithinPartitions("o").select(*used)
+
+    def before(self, table: str) -> DataFrame:
+        """The rows that were final before this step."""
+        from pyspark.sql import functions as F
+
+        _, old = self._remembered(table)
+        if old is None:
+            return self._flow.inputs[table].where("false")
+        final = earlier(F.col("t"), self._flow.watermark.before, old)
+        return old.where(final).sortWithinPartitions("o").select(*self._used[table])
+
+    def _new(self, table: str) -> DataFrame:
+        """New rows with the time from which they count (`t`), their order (`o`) and weight (`w`)."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        places = self.tables[table]
+        frame = self._flow.inputs[table]
+        time, operation = F.col(f"c{places.event_time}").cast("timestamp"), F.col(f"c{places.operation}")
+        order = F.col(f"c{places.offset}").cast("bigint")
+        before = self._flow.watermark.before
+        if table not in self._changing:
+            fresh = self._flow.without_late(table, frame, time, before)
+            return fresh.select(*self._used[table], time.alias("t"), order.alias("o"), F.lit(1).alias("w"))
+        following = Window.orderBy(order)
+        paired = (operation == OperationType.CORRECT_FROM.code) & (
+            F.lead(operation).over(following) == OperationType.CORRECT_TO.code
+        )
+        # a row that is corrected before it is final counts neither way
+        corrected = F.greatest(time, F.lead(time).over(following))
+        counts_from = F.when(paired, corrected).otherwise(time)
+        weight = F.when(takes_back(operation), -1).otherwise(1)
+        frame = frame.withColumns({"t": counts_from, "o": order, "w": weight})
+        if before is not None:
+            late = (operation == OperationType.APPEND.code) & earlier(F.col("t"), before, frame)
+            self._memory.late.append((table, frame.where(late)))
+            frame = frame.where(~late)
+        return frame.select(*self._used[table], "t", "o", "w")
+
+    def _net(self, counted: DataFrame, columns: list[str]) -> DataFrame:
+        """Rows less those that were retracted; a retraction of what is not there has no effect."""
+        from pyspark.sql import functions as F
+
+        kept = counted.groupBy(*columns).agg(
+            F.min("t").alias("t"), F.min("o").alias("o"), F.sum("w").alias("n")
+        )
+        copies = F.explode(F.array_repeat(F.lit(1), F.greatest(F.col("n"), F.lit(0)).cast("int")))
+        return kept.select(*columns, "t", "o", copies.alias("w"))
+
+
+OPERATION = "op"
+"""Column of what was emitted that says whether a row is new (0) or gone (1)."""
+
+
+class RetractingFlow:
+    """Executes one step of a retracting query."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        tables: Tables,
+        *,
+        idle: bool,
+        asked_again: Callable[[Mapping[str, DataFrame]], DataFrame] | None,
+    ) -> None:
+        """`idle` says that no input has new rows.
+
+        `asked_again` computes the whole query over tables, where that cannot be taken apart (subqueries).
+        """
+        self._idle = idle
+        self._asked_again = asked_again
+        self._flow = flow
+        self._tables = tables
+        self._now: dict[str, DataFrame] = {}
+        self._before: dict[str, DataFrame] = {}
+
+    @property
+    def _memory(self) -> StepMemory:
+        return self._flow.memory
+
+    def change(self, root: Operator) -> DataFrame:
+        """The rows that the step adds to the result and takes from it, with `OPERATION`."""
+        from pyspark.sql import functions as F
+
+        columns = [f"c{index}" for index in range(len(root.node.output))]
+        if self._idle and self._memory.before and not self._tables.may_count_more():
+            self._memory.after.update(self._memory.before)
+            nothing = self._flow.catalyst.frame(root.node.plan).where("false")
+            return nothing.withColumn(OPERATION, F.lit(OperationType.APPEND.code))
+        now = self._result(root, self._now, past=False)
+        past = self._result(root, self._before, past=True) if self._memory.before else None
+        rows = [f.withColumn("n", F.lit(n)) for f, n in ((now, 1), (past, -1)) if f is not None]
+        counted = (
+            rows[0]
+            if rows
+            else self._flow.catalyst.frame(root.node.plan).where("false").withColumn("n", F.lit(1))
+        )
+        if len(rows) == 2:
+            counted = rows[0].union(rows[1]).coalesce(1)
+            net = F.sum("n").alias("n")
+            if self._flow.rules.tells_zeros_apart:
+                alike = [recorded(counted, name).alias(f"key-{name}") for name in columns]
+                counted = counted.groupBy(*alike).agg(*[F.first(name).alias(name) for name in columns], net)
+            else:
+                counted = counted.groupBy(*columns).agg(net)
+            counted = counted.where("n <> 0")
+            copies = F.array_repeat(F.signum("n"), F.abs("n").cast("int"))
+            counted = counted.select(*columns, F.explode(copies).alias("n"))
+        operation = F.when(F.col("n") < 0, OperationType.RETRACT.code).otherwise(OperationType.APPEND.code)
+        return counted.select(*columns, operation.alias(OPERATION))
+
+    def _result(self, root: Operator, made: dict[str, DataFrame], *, past: bool) -> DataFrame | None:
+        """The result over what is final; None where nothing is, and a query would count that as well."""
+        if self._asked_again is not None:
+            frame = self._whole_query(made, past=past)
+        else:
+            frame = self._flow.catalyst.frame(self._plan(root, made, past=past))
+        counts_nothing = any(
+            op.node.kind == "Aggregate" and op.node.plan.groupingExpressions().isEmpty() for op in root.walk()
+        )
+        if counts_nothing and all(source.isEmpty() for source in made.values()):
+            return None
+        return frame
+
+    # --- the query over what is final --------------------------------------------------------------
+
+    def _whole_query(self, made: dict[str, DataFrame], *, past: bool) -> DataFrame:
+        assert self._asked_again is not None  # noqa: S101 - asked by the caller
+        columns = self._tables.tables
+        for table in columns:
+            made[table] = self._tables.before(table) if past else self._tables.now(table)
+        named = {table: frame.toDF(*columns[table].names) for table, frame in made.items()}
+        result = self._asked_again(named)
+        return result.toDF(*[f"c{index}" for index in range(len(result.columns))])
+
+    def _plan(self, op: Operator, made: dict[str, DataFrame], *, past: bool) -> Any:
+        catalyst = self._flow.catalyst
+        if isinstance(op, ConstantRows):
+            return op.node.plan
+        if isinstance(op, InputScan):
+            table = op.node.table or ""
+            if table not in made:
+                made[table] = self._tables.before(table) if past else self._tables.now(table)
+            return catalyst.adapted(made[table], op.node.output)
+        if isinstance(op, Retracting | RowWise | UnionAll) or any(
+            isinstance(o, Retracting) for o in op.walk()
+        ):
+            return catalyst.rebuilt(op.node, [self._plan(child, made, past=past) for child in op.children])
+        return catalyst.adapted(self._emitted(op, past=past), op.node.output)
+
+    def _emitted(self, op: Operator, *, past: bool) -> DataFrame:
+        """All that a windowed operator emitted, less what it took back."""
+        name = self._flow.part(op, "emitted")
+        old = self._flow.remembered(name)
+        columns = self._flow.kept(op.node.output)
+        if past:
+            return old if old is not None else self._flow.catalyst.frame(op.node.plan).where("false")
+        rows, catalyst = self._flow.rows(op), self._flow.catalyst
+        everything = self._flow.together(name, catalyst.frame(rows.plan), columns)
+        if rows.back is not None:
+            from pyspark.sql import functions as F
+
+            back = catalyst.frame(rows.back).select(*columns).withColumn("back", F.lit(True))
+            both = everything.withColumn("back", F.lit(False)).union(back)
+            everything, _ = in_force(both, columns, to_the_bit=True)
+        self._memory.after[name] = everything
+        return everything
+
+
+def used_of_tables(
+    root: Operator, used: frozenset[int], tables: Mapping[str, TableColumns], *, whole: bool
+) -> dict[str, list[str]]:
+    """The columns of each input that the query uses; all of them for one that is computed as a `whole`."""
+    if whole:
+        return {table: [f"c{i}" for i in range(len(c.names))] for table, c in tables.items()}
+    places: dict[str, set[int]] = {table: set() for table in tables}
+    for op in root.walk():
+        if isinstance(op, InputScan):
+            found = {i for i, a in enumerate(op.node.output) if a.id in used}
+            places.setdefault(op.node.table or "", set()).update(found)
+    return {table: [f"c{i}" for i in sorted(found)] for table, found in places.items()}
+
+
+# What a windowed query takes back and puts in place of it, as the rows that are recorded.
+#
+# A result that is taken back and the one that takes its place are a correction (-C, then +C) when both are
+# of
+# the same group: where the result shows what its rows are grouped by, and the step changes one row of that.
+# What has no such partner is a retraction (-R) or an addition (+A). Source: specification "Representation
+# of
+# Retractions and Corrections"; RFC-019.
+
+_PLACE = "place"
+"""Column that says where a row stands: the row itself, or the one that it takes the place of."""
+
+
+def corrected(new: DataFrame, back: DataFrame, identity: Sequence[int] | None) -> DataFrame:
+    """The rows of a step with `OPERATION`, and what `in_place` orders them by.
+
+    `identity` are the columns that tell the groups of the result apart; None where it does not show them.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    codes = {op: F.lit(op.code) for op in OperationType}
+    row = F.struct(*[F.col(name) for name in new.columns])
+    rows = new.withColumn(OPERATION, codes[OperationType.APPEND]).union(
+        back.withColumn(OPERATION, codes[OperationType.RETRACT])
+    )
+    rows = rows.coalesce(1).withColumn(_PLACE, row)
+    if identity is None:
+        return rows
+    is_back = F.col(OPERATION) == codes[OperationType.RETRACT]
+    group = Window.partitionBy(*[F.col(f"c{index}") for index in identity])
+    gone, come = F.sum(is_back.cast("int")).over(group), F.sum((~is_back).cast("int")).over(group)
+    rows = rows.withColumn("pair", (gone == 1) & (come == 1))
+    old = F.max(F.when(is_back, F.col(_PLACE))).over(group)
+    operation = (
+        F.when(F.col("pair") & is_back, codes[OperationType.CORRECT_FROM])
+        .when(F.col("pair"), codes[OperationType.CORRECT_TO])
+        .otherwise(F.col(OPERATION))
+    )
+    rows = rows.withColumn(_PLACE, F.when(F.col("pair"), old).otherwise(F.col(_PLACE)))
+    return rows.withColumn(OPERATION, operation).drop("pair")
+
+
+def in_place(frame: DataFrame, event_time: int) -> list[Column]:
+    """The order of corrected rows: as without corrections, a correction where the old row stands."""
+    from pyspark.sql import functions as F
+
+    count = sum(name.startswith("c") for name in frame.columns)
+    place = [F.col(f"{_PLACE}.c{index}").asc_nulls_first() for index in range(count)]
+    return [place[event_time], *place, F.col(OPERATION).asc()]
+
+
+# --- what the rows of a query are the results of -----------------------------------------------------
+
+
+def identity_of(root: Operator) -> list[int] | None:
+    """The columns that tell the groups of a result apart; None where there are none or they do not show."""
+    found = _keys(root)
+    if found is None:
+        return None
+    shown, keys = found
+    places = [index for index, a in enumerate(root.node.output) if a.id in shown]
+    covered = {key for index in places for key in shown[root.node.output[index].id]}
+    return places if covered == keys else None
+
+
+def _keys(op: Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
+    """(for each column that follows from keys alone the numbers of those, all numbers)."""
+    if isinstance(op, TimeGroup | SessionWindow) and op.node.kind == "Aggregate":
+        grouping = scala_items(op.node.plan.groupingExpressions())
+        numbers = {
+            g.exprId().id(): n for n, g in enumerate(grouping) if class_name(g) == "AttributeReference"
+        }
+        found = {}
+        for named in scala_items(op.node.plan.aggregateExpressions()):
+            value = named.child() if class_name(named) == "Alias" else named
+            same = frozenset(n for n, g in enumerate(grouping) if value.semanticEquals(g))
+            if from_keys := same or _of_keys(value, numbers):
+                found[named.exprId().id()] = from_keys
+        return found, set(range(len(grouping)))
+    if not isinstance(op, RowWise) or len(op.children) != 1:
+        return None
+    below = _keys(op.children[0])
+    if below is None or op.node.kind in ("Filter", "View"):
+        return below
+    if op.node.kind != "Project":
+        return None
+    shown, keys = below
+    found = {}
+    for named in scala_items(op.node.plan.projectList()):
+        used = {a.exprId().id() for a in scala_items(named.references().toSeq())}
+        if used and used <= set(shown):
+            found[named.exprId().id()] = frozenset(key for number in used for key in shown[number])
+    return found, keys
+
+
+def _of_keys(value: Any, numbers: dict[int, int]) -> frozenset[int]:
+    """The keys that an expression follows from; none when anything else is in it."""
+    used = {a.exprId().id() for a in scala_items(value.references().toSeq())}
+    return (
+        frozenset(numbers[n] for n in used)
+        if used <= set(numbers) and not _aggregates(value)
+        else frozenset()
+    )
+
+
+def _aggregates(value: Any) -> bool:
+    return class_name(value) == "AggregateExpression" or any(
+        _aggregates(child) for child in scala_items(value.children())
+    )

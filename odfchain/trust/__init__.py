@@ -1,1 +1,0 @@
-"""Signatures: signed heads, attestations, evidence, policy, and what was seen before."""

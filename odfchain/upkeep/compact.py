@@ -1,0 +1,764 @@
+"""Hard compaction: the history of a dataset is written anew with fewer, larger slices.
+
+    1. neighbouring transactions become one (`batches`); merged slices are written in staging
+    2. slices, then blocks get their names; nothing refers to them yet
+    3. the old head is kept by `refs/overwritten-…`
+    4. one compare-and-swap moves the head
+
+Killed before 4 the dataset is as it was, and has some files that nothing refers to. Blocks before the first
+merged one stay as they are; the blocks after it get new hashes, and keep the system times of the blocks they
+stand for: when something was recorded does not change because it is stored in another way. The hashes do, so
+whoever read the old blocks has to start over: `CompactPlan` says who that is. Blocks that branches forked
+from, or were merged with, are not replaced: their merges could not be computed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.chain.chain import EncodedBlock, HashedBlock, link_blocks
+from odfchain.chain.index import DATA_EVENTS, ReplayHistory
+from odfchain.chain.rules import check_append
+from odfchain.chain.signature_check import Seen
+from odfchain.chain.signing import HeadSigner
+from odfchain.errors import (
+    BadInputError,
+    ObjectCorruptedError,
+    OdfchainError,
+    StoreError,
+    UnsavedBlocksError,
+    UsageError,
+)
+from odfchain.odf import events as ev
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import (
+    AddData,
+    DatasetVocabulary,
+    DataSlice,
+    MetadataBlock,
+    MetadataEvent,
+    OffsetInterval,
+    SetVocab,
+)
+from odfchain.odf.identity import DatasetKey, Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.schema import ExtraAttributes
+from odfchain.odf.times import Timestamp
+from odfchain.odf.yaml import dump_yaml
+from odfchain.progress import SILENT, Progress
+from odfchain.storage import fsio
+from odfchain.text import one_line
+from odfchain.upkeep.garbage import (
+    branches_on,
+    bring_branches,
+    merged_blocks,
+    of_changes,
+    refuse,
+    still_reached,
+)
+from odfchain.upkeep.reset import Dependent, Remote, dependents, places_with, rewrite_memory
+from odfchain.workspace.commit import StagedFile, keep_staged
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.declared_constraints import moved_attachments
+from odfchain.workspace.merge_record import is_merge_state, understood_record
+from odfchain.workspace.points import keep_reachable
+from odfchain.workspace.read_slices import keep_footers
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+# Which neighbouring transactions of a root dataset become one, as a pure function over its events.
+#
+# Merged are AddData events between which nothing else happened, as long as records and bytes stay below the
+# limits. The result says of the dataset's state what the last of them said:
+#
+# - the watermark and the checkpoint are those of the last one;
+# - a watermark set by hand, which only a block without data may carry ahead of the data, stays apart from
+# data;
+# - a merge stays as it is, because whoever computes it again compares its slice (RFC-036); blocks that only
+#   carry its record on are like any other;
+# - a batch speaks of one source: where the next event continues another source, or none, a new batch
+# begins.
+#   So the latest state of every source stays what it was ("AddData", `newSourceState`).
+#
+# Source: specification "AddData", "Watermark".
+
+MAX_SLICE_BYTES = 300_000_000
+MAX_SLICE_RECORDS = 10_000
+"""What the reference implementation makes of it when nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """How large a merged slice may become."""
+
+    bytes: int = MAX_SLICE_BYTES
+    """Sum of the sizes of what is merged [bytes]."""
+    records: int = MAX_SLICE_RECORDS
+    """Records [count]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Blocks that become one: neighbouring AddData, or a single block of any kind."""
+
+    blocks: tuple[MetadataBlock, ...]
+
+    @property
+    def merges(self) -> bool:
+        """Whether it is more than one block."""
+        return len(self.blocks) > 1
+
+    @property
+    def slices(self) -> list[DataSlice]:
+        """The slices, oldest first."""
+        return [e.new_data for e in self._events if e.new_data is not None]
+
+    @property
+    def _events(self) -> list[AddData]:
+        return [b.event for b in self.blocks if isinstance(b.event, AddData)]
+
+    def event(self, data: DataSlice | None, previous: AddData | None) -> AddData:
+        """The event that says what those of the batch said; `previous` is the AddData before it."""
+        events = self._events
+        states = [e.new_source_state for e in events if e.new_source_state is not None]
+        checkpoint = previous.new_checkpoint if previous is not None else None
+        return AddData(
+            prev_checkpoint=checkpoint.physical_hash if checkpoint is not None else None,
+            prev_offset=events[0].prev_offset,
+            new_data=data,
+            new_checkpoint=events[-1].new_checkpoint,
+            new_watermark=events[-1].new_watermark,
+            new_source_state=states[-1] if states else None,
+            extra=events[0].extra,
+        )
+
+
+def batches(blocks: Iterable[MetadataBlock], limits: BatchLimits) -> Iterator[Batch]:
+    """All blocks in their order, neighbours that may become one together."""
+    waiting: list[MetadataBlock] = []
+    joined = _BatchDraft()
+    watermark: Timestamp | None = None
+    merged: set[str] = set()
+    for block in blocks:
+        if isinstance(block.event, AddData) and not _is_new_merge(block.event, merged):
+            by_hand = block.event.new_data is None and block.event.new_watermark != watermark
+            watermark = block.event.new_watermark
+            longer = joined.with_(block.event, by_hand=by_hand)
+            if waiting and (longer is None or not longer.within(limits)):
+                yield Batch(tuple(waiting))
+                waiting, longer = [], _BatchDraft().with_(block.event, by_hand=by_hand)
+            waiting.append(block)
+            joined = longer or _BatchDraft()
+            continue
+        if waiting:
+            yield Batch(tuple(waiting))
+        waiting, joined = [], _BatchDraft()
+        watermark = block.event.new_watermark if isinstance(block.event, AddData) else watermark
+        yield Batch((block,))
+    if waiting:
+        yield Batch(tuple(waiting))
+
+
+def _is_new_merge(event: AddData, known: set[str]) -> bool:
+    """Whether a merge record is here for the first time; from now on it is known."""
+    state = event.new_source_state
+    if state is None or not is_merge_state(state) or state.value in known:
+        return False
+    known.add(state.value)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchDraft:
+    """What a batch is so far."""
+
+    bytes: int = 0
+    records: int = 0
+    slices: int = 0
+    source: str | None = None
+    """The source it speaks of."""
+    decided: bool = False
+    """Whether `source` counts: blocks without data and state fit to every source."""
+    extra: ExtraAttributes | None = None
+    empty: bool = True
+    by_hand: bool = False
+    """Whether it sets a watermark without data."""
+
+    def with_(self, event: AddData, *, by_hand: bool) -> _BatchDraft | None:
+        """The batch with one more event; None when they cannot be one."""
+        state = event.new_source_state
+        source = state.source_name if state is not None else None
+        decides = state is not None or event.new_data is not None
+        if self.decided and decides and source != self.source:
+            return None
+        if (self.by_hand and event.new_data is not None) or (by_hand and self.slices):
+            return None
+        if not self.empty and event.extra != self.extra:
+            return None
+        size = event.new_data.size if event.new_data is not None else 0
+        records = event.new_data.offset_interval.count if event.new_data is not None else 0
+        return _BatchDraft(
+            self.bytes + size,
+            self.records + records,
+            self.slices + (event.new_data is not None),
+            source if decides else self.source,
+            self.decided or decides,
+            event.extra,
+            empty=False,
+            by_hand=self.by_hand or by_hand,
+        )
+
+    def within(self, limits: BatchLimits) -> bool:
+        """Whether it may be one slice; one slice alone may have any size."""
+        return self.slices < 2 or (self.bytes <= limits.bytes and self.records <= limits.records)
+
+
+# Several slices into one, without Spark: the same records in the same order, under one logical hash.
+#
+# The settings of the Parquet file are those of every other slice ("Common Data Schema"). What was written
+# is
+# read again and hashed before anybody relies on it.
+
+
+@dataclass(frozen=True, slots=True)
+class MergedSlice:
+    """A slice that is not committed yet, and its file."""
+
+    slice: DataSlice
+    staged: StagedFile
+
+
+def same_columns(dataset: DatasetFiles, slices: Sequence[DataSlice]) -> bool:
+    """Whether the files of all slices have the same columns, of the same types and in the same order."""
+    first, *others = (_schema(dataset, found) for found in slices)
+    return all(first.equals(other) for other in others)
+
+
+def merge_slices(
+    dataset: DatasetFiles, slices: Sequence[DataSlice], vocabulary: DatasetVocabulary, folder: Path
+) -> MergedSlice:
+    """One file in `folder` with the records of neighbouring slices that have the same columns."""
+    path = folder / f"merged-{uuid.uuid4().hex}.parquet"
+    try:
+        with fsio.storage_errors(path):
+            return _merge(dataset, slices, vocabulary, path)
+    except BaseException:
+        fsio.remove_quietly(path)
+        raise
+
+
+def _merge(
+    dataset: DatasetFiles, slices: Sequence[DataSlice], vocabulary: DatasetVocabulary, path: Path
+) -> MergedSlice:
+    from odfchain.slices.reader import hash_parquet  # noqa: PLC0415
+    from odfchain.slices.writer import (  # noqa: PLC0415
+        LogicalHash,
+        ObservedParquet,
+        PhysicalHash,
+    )
+
+    schema = _schema(dataset, slices[0])
+    physical, logical = PhysicalHash(), LogicalHash(schema)
+    with ObservedParquet(path, schema, vocabulary, [physical, logical]) as file:
+        for found in slices:
+            for batch in _rows(dataset, found, vocabulary):
+                file.write(batch)
+    interval = OffsetInterval(start=slices[0].offset_interval.start, end=slices[-1].offset_interval.end)
+    if hash_parquet(path) != (logical.hash, interval.count):
+        raise StoreError(f"{path}: what was written is not what was to be written; nothing was changed")
+    merged = DataSlice(
+        logical_hash=logical.hash,
+        physical_hash=physical.hash,
+        offset_interval=interval,
+        size=physical.size,
+    )
+    return MergedSlice(merged, StagedFile(path, physical.hash, file.footer))
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    import pyarrow as pa  # noqa: PLC0415
+
+    try:
+        yield
+    except (pa.ArrowException, KeyError, ValueError, BadInputError) as error:
+        reason = error.message if isinstance(error, BadInputError) else one_line(str(error))
+        raise ObjectCorruptedError(
+            f"{path}: not a slice that can be read: {reason}",
+            hint="`odfchain verify` says more",
+        ) from None
+
+
+def _schema(dataset: DatasetFiles, found: DataSlice) -> pa.Schema:
+    from odfchain.slices.reader import open_parquet  # noqa: PLC0415
+
+    path = dataset.data.verified_path(found.physical_hash)
+    with _readable(path), open_parquet(path) as file:
+        return file.schema_arrow.remove_metadata()
+
+
+def _rows(dataset: DatasetFiles, found: DataSlice, vocabulary: DatasetVocabulary) -> Iterator[pa.RecordBatch]:
+    """The records of a slice; their offsets are those that its block says, without gaps."""
+    import numpy as np  # noqa: PLC0415
+    import pyarrow as pa  # noqa: PLC0415
+
+    from odfchain.slices.reader import open_parquet  # noqa: PLC0415
+
+    path = dataset.data.verified_path(found.physical_hash)
+    at, end = found.offset_interval.start, found.offset_interval.end
+    with _readable(path), open_parquet(path) as file:
+        for batch in file.batches():
+            offsets = batch.column(vocabulary.offset_column).cast(pa.uint64()).to_numpy()
+            if not np.array_equal(offsets, np.arange(at, at + batch.num_rows, dtype=np.uint64)):
+                raise _other_offsets(path, found)
+            at += batch.num_rows
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=batch.schema.remove_metadata())
+    if at != end + 1:
+        raise _other_offsets(path, found)
+
+
+def _other_offsets(path: Path, found: DataSlice) -> OdfchainError:
+    interval = found.offset_interval
+    return ObjectCorruptedError(
+        f"{path}: the records do not have the offsets {interval.start} to {interval.end} that its block says",
+        hint="`odfchain verify` says more",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactOptions:
+    """How to compact."""
+
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    metadata_only: bool = False
+    """Give up all data and keep the other events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactPlan:
+    """What a hard compaction would do; nothing is changed yet."""
+
+    dataset: str
+    old_head: Multihash
+    blocks_before: int
+    blocks_after: int
+    slices_before: int
+    slices_after: int
+    records: int
+    """Records before; they are the same after, or none without data."""
+    kept: tuple[HashedBlock, ...]
+    """Blocks that stay, oldest first."""
+    batches: tuple[Batch, ...]
+    """What comes after them."""
+    replaced: tuple[Multihash, ...]
+    """Blocks that are not part of the new history, newest first."""
+    metadata_only: bool
+    dependents: tuple[Dependent, ...] = ()
+    """Derivatives here that have read replaced blocks."""
+    referrers: tuple[str, ...] = ()
+    """Datasets whose rows name changes of replaced blocks."""
+    places: tuple[Remote, ...] = ()
+    """Where the dataset was pulled from or pushed to; all of them have the old history or nothing."""
+    refs: tuple[str, ...] = ()
+    """References to other heads, which keep their objects."""
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is nothing to merge."""
+        return not self.replaced
+
+    def __repr__(self) -> str:
+        blocks, slices = (self.blocks_before, self.blocks_after), (self.slices_before, self.slices_after)
+        sizes = f"{blocks[0]:,} to {blocks[1]:,} blocks, {slices[0]:,} to {slices[1]:,} slices"
+        return f"<compaction of {self.dataset}: {'nothing to do' if self.nothing else sizes}>"
+
+
+def plan_compact(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, options: CompactOptions | None = None
+) -> CompactPlan:
+    """What would be merged, and who breaks by it.
+
+    Raises:
+        UsageError: the dataset is derivative: its transactions are what its query gave, step by step. Or a
+            branch needs the blocks that would be replaced.
+    """
+    options = options or CompactOptions()
+    bring_branches(workspace)
+    state = DatasetState.read(dataset.chain)
+    if state.seed.dataset_kind is DatasetKind.DERIVATIVE and not options.metadata_only:
+        raise UsageError(
+            f"{dataset.alias}: the slices of a derivative dataset cannot be merged, because each is "
+            "the result of one execution and is verified as such",
+            hint="--keep-metadata-only gives up its data, and the next run computes it anew in one step",
+        )
+    chain = list(dataset.chain.walk(state.head))[::-1]
+    if options.metadata_only:
+        kept, after = _without_data(chain, state.seed.dataset_kind)
+    else:
+        found = mergeable(dataset, (b.block for b in chain), options.limits)
+        first = next((i for i, batch in enumerate(found) if batch.merges), len(found))
+        kept, after = chain[:first], found[first:]
+    replaced = tuple(found.hash for found in chain[len(kept) :][::-1])
+    before = sum(b.block.new_data is not None for b in chain)
+    merged_away = sum(max(0, len(batch.slices) - 1) for batch in after)
+    plan = CompactPlan(
+        dataset=str(dataset.alias),
+        old_head=state.head,
+        blocks_before=len(chain),
+        blocks_after=len(kept) + len(after),
+        slices_before=before,
+        slices_after=0 if options.metadata_only else before - merged_away,
+        records=state.record_count,
+        kept=tuple(kept),
+        batches=tuple(after),
+        replaced=replaced,
+        metadata_only=options.metadata_only,
+    )
+    if plan.nothing:
+        return plan
+    _check_forks(dataset, chain, plan)
+    merges = [] if plan.metadata_only else [found.block.event for found in chain]
+    merged = [name for event in merges for name in merged_blocks(dataset, event)]
+    stays = functools.partial(still_reached, dataset, kept[-1].hash, *merged)
+    return dataclasses.replace(
+        plan,
+        dependents=tuple(dependents(workspace, dataset, replaced)),
+        referrers=tuple(of_changes(workspace, dataset, stays)[0]),
+        places=tuple(places_with(workspace, dataset, state.head, replaced)),
+    )
+
+
+def _check_forks(dataset: DatasetFiles, chain: Sequence[HashedBlock], plan: CompactPlan) -> None:
+    needing = branches_on(dataset, chain, frozenset(plan.replaced), merges=not plan.metadata_only)
+    if needing:
+        raise UsageError(
+            f"{dataset.alias}: blocks that would be replaced are those that {', '.join(needing[:8])}"
+            f"{' and others' if len(needing) > 8 else ''} forked from, or merged",
+            hint="`odfchain branch delete` gives up branches; `compact --soft` makes a new dataset and "
+            "leaves this one as it is",
+        )
+
+
+def mergeable(dataset: DatasetFiles, blocks: Iterable[MetadataBlock], limits: BatchLimits) -> list[Batch]:
+    """The batches of the blocks; those whose files do not have the same columns are left block by block."""
+    made: list[Batch] = []
+    for batch in batches(blocks, limits):
+        same = len(batch.slices) < 2 or same_columns(dataset, batch.slices)
+        made += [batch] if same else [Batch((block,)) for block in batch.blocks]
+    return made
+
+
+def _without_data(chain: Sequence[HashedBlock], kind: DatasetKind) -> tuple[list[HashedBlock], list[Batch]]:
+    """The seed, and the events that people wrote; the schema of a derivative is a result of its query."""
+    computed = (*DATA_EVENTS, "SetDataSchema") if kind is DatasetKind.DERIVATIVE else DATA_EVENTS
+    rest = [Batch((b.block,)) for b in chain[1:] if b.block.event.KIND not in computed]
+    if len(rest) == len(chain) - 1:
+        return list(chain), []
+    return list(chain[:1]), rest
+
+
+def compact(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    plan: CompactPlan,
+    *,
+    force: bool = False,
+    break_references: bool = False,
+    progress: Progress = SILENT,
+) -> Multihash:
+    """The dataset has the planned history with the same records; or it is as it was. Returns its head."""
+    if plan.nothing:
+        return plan.old_head
+    if not break_references:
+        refuse(f"what {plan.dataset} would replace", plan.referrers)
+    if plan.metadata_only and not force:
+        _check_saved(dataset, plan)
+    with dataset.staging() as staging:
+        progress.phase(f"Merging slices of {dataset.alias}", plan.slices_before)
+        made: list[EncodedBlock] = []
+        files: list[StagedFile] = []
+        history = ReplayHistory()
+        for _, block in plan.kept:
+            history.add(block)
+        # without data all blocks are new, so that a copy is not taken for one that lags behind
+        at = DatasetState.read(dataset.chain, plan.old_head)
+        now = at.next_system_time() if plan.metadata_only else None
+        renamed: dict[Multihash | None, Multihash] = {}
+        for event, file, batch in rewritten(dataset, plan.batches, staging, plan.kept, progress):
+            newest, previous = history.previous(), made[-1].hash if made else plan.kept[-1].hash
+            renamed[batch.blocks[0].prev_block_hash] = previous
+            (encoded,) = link_blocks(
+                [_retargeted(event, renamed)],
+                prev=previous,
+                next_sequence_number=newest.sequence_number + 1,
+                system_time=now or batch.blocks[-1].system_time,
+            )
+            check_append(encoded.block, history)
+            history.add(encoded.block)
+            made.append(encoded)
+            files += [file] if file is not None else []
+        return _publish(workspace, dataset, plan, made, files)
+
+
+def rewritten(
+    dataset: DatasetFiles,
+    planned: Iterable[Batch],
+    staging: Path,
+    before: Sequence[HashedBlock] = (),
+    progress: Progress = SILENT,
+) -> Iterator[tuple[MetadataEvent, StagedFile | None, Batch]]:
+    """The events that batches become after the blocks `before`, their new files, and the batches."""
+    events = [block.event for _, block in before]
+    vocabulary = next((e for e in reversed(events) if isinstance(e, SetVocab)), None)
+    previous = next((e for e in reversed(events) if isinstance(e, AddData)), None)
+    for batch in planned:
+        event: MetadataEvent = batch.blocks[-1].event
+        file = None
+        if isinstance(event, SetVocab):
+            vocabulary = event
+        if isinstance(event, AddData):
+            data = batch.slices[0] if batch.slices else None
+            if len(batch.slices) > 1:
+                names = DatasetVocabulary.from_event(vocabulary)
+                merged = merge_slices(dataset, batch.slices, names, staging)
+                data, file = merged.slice, merged.staged
+            progress.advance(len(batch.slices))
+            event = batch.event(data, previous)
+            if _says_nothing(event, previous):
+                continue
+            previous = event
+        yield event, file, batch
+
+
+def _retargeted(event: MetadataEvent, renamed: dict[Multihash | None, Multihash]) -> MetadataEvent:
+    """The event, which names the new block where it says what a merge was made on."""
+    record = understood_record(event)
+    if record is None or not isinstance(event, AddData):
+        return event
+    target = renamed.get(record.target, record.target)
+    return dataclasses.replace(event, new_source_state=dataclasses.replace(record, target=target).to_state())
+
+
+def _publish(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    plan: CompactPlan,
+    made: list[EncodedBlock],
+    staged: list[StagedFile],
+) -> Multihash:
+    for file in staged:
+        keep_staged(dataset.data, file)
+    keep_footers(dataset, ((file.physical_hash, file.footer) for file in staged))
+    keep_reachable(dataset, plan.old_head)
+    if made:
+        dataset.chain.publish(made, expected_head=plan.old_head)
+        now = Seen(made[-1].block.sequence_number, made[-1].hash)
+    else:
+        dataset.set_head(plan.kept[-1].hash, expected=plan.old_head)
+        now = Seen(plan.kept[-1].block.sequence_number, plan.kept[-1].hash)
+    rewrite_memory(workspace, dataset, plan.replaced, now)
+    return now.head
+
+
+def _check_saved(dataset: DatasetFiles, plan: CompactPlan) -> None:
+    if dataset.kind is DatasetKind.DERIVATIVE:
+        return  # its data can be computed again
+    saved = frozenset[Multihash]().union(*(place.has for place in plan.places))
+    lacking = [name for name in plan.replaced if name not in saved]
+    if lacking:
+        raise UnsavedBlocksError(
+            f"{plan.dataset}: the data of {len(lacking):,} blocks would be given up and may be nowhere else",
+            hint="push the dataset first (`odfchain push`), or give them up with --force",
+        )
+
+
+def _says_nothing(event: AddData, previous: AddData | None) -> bool:
+    """Whether an event without data repeats what the one before it says, now that that one says more."""
+    if event.new_data is not None:
+        return False
+    before = previous or AddData()
+    said = (before.new_checkpoint, before.new_watermark, before.new_source_state)
+    return said == (event.new_checkpoint, event.new_watermark, event.new_source_state)
+
+
+# Soft compaction: a new root dataset with the records of an old one in few slices; the old one stays.
+#
+#     incoming/<alias>/dataset    the new dataset while it is made; it appears by one rename
+#
+# It has an identity of its own, so nobody who follows the old dataset breaks. What it holds, and up to
+# which
+# block of which dataset, stands in its attachment `PROVENANCE.yaml`. Carried over are the records with
+# their
+# offsets and system times, the schemas and vocabulary they were recorded under, watermarks, and the
+# description, license and attachments in force. Sources stay with the old dataset: two datasets that read
+# one
+# source would both seem to be the one to follow.
+
+PROVENANCE = "PROVENANCE.yaml"
+"""The attachment that says where the records come from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftPlan:
+    """What a soft compaction would make."""
+
+    dataset: str
+    head: Multihash
+    alias: DatasetAlias
+    """Name of the new dataset."""
+    blocks_before: int
+    slices_before: int
+    slices_after: int
+    records: int
+    metadata: tuple[ev.MetadataEvent, ...]
+    batches: tuple[Batch, ...]
+
+    def __repr__(self) -> str:
+        sizes = f"{self.slices_before:,} to {self.slices_after:,} slices, {self.records:,} records"
+        return f"<{self.alias} made of {self.dataset}: {sizes}>"
+
+
+def plan_soft(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, alias: DatasetAlias, limits: BatchLimits | None = None
+) -> SoftPlan:
+    """What the new dataset would be.
+
+    Raises:
+        UsageError: the dataset is derivative.
+    """
+    state = DatasetState.read(dataset.chain)
+    if state.seed.dataset_kind is DatasetKind.DERIVATIVE:
+        raise UsageError(
+            f"{dataset.alias}: records of a derivative dataset in a root dataset could not be verified by "
+            "its query any more"
+        )
+    workspace.check_new(DatasetKey.generate().dataset_id, alias)
+    chain = list(dataset.chain.walk(state.head))[::-1]
+    found = mergeable(dataset, _carried(chain), limits or BatchLimits())
+    before = sum(block.new_data is not None for _, block in chain)
+    return SoftPlan(
+        dataset=str(dataset.alias),
+        head=state.head,
+        alias=alias,
+        blocks_before=len(chain),
+        slices_before=before,
+        slices_after=sum(bool(batch.slices) for batch in found),
+        records=state.record_count,
+        metadata=tuple(_metadata(dataset, state, chain)),
+        batches=tuple(found),
+    )
+
+
+def _carried(chain: list[HashedBlock]) -> Iterator[MetadataBlock]:
+    """The blocks that records and their meaning are in, without what concerns sources."""
+    for _, block in chain:
+        event = block.event
+        if isinstance(event, ev.SetDataSchema | ev.SetVocab):
+            yield block
+        elif isinstance(event, ev.AddData):
+            bare = dataclasses.replace(
+                event, prev_checkpoint=None, new_checkpoint=None, new_source_state=None
+            )
+            yield dataclasses.replace(block, event=bare)
+
+
+def _metadata(
+    dataset: DatasetFiles, state: DatasetState, chain: list[HashedBlock]
+) -> Iterator[ev.MetadataEvent]:
+    for kind in (ev.SetInfo, ev.SetLicense):
+        block = dataset.chain.nearest(kind.KIND, head=state.head)
+        if block is not None:
+            yield block.block.event
+    attached = dataset.chain.nearest_event(ev.SetAttachments, head=state.head)
+    items = attached.attachments.items if attached is not None else ()
+    document = {
+        "compactedFrom": {
+            "id": str(state.seed.dataset_id),
+            "alias": str(dataset.alias),
+            "head": str(state.head),
+            "blocks": len(chain),
+            "records": state.record_count,
+            "systemTime": str(state.head_block.system_time),
+        }
+    }
+    own = ev.AttachmentEmbedded(path=PROVENANCE, content=dump_yaml(document))
+    kept = tuple(item for item in items if item.path != PROVENANCE)
+    yield ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=(*kept, own)))
+
+
+def soft_compact(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, plan: SoftPlan, progress: Progress = SILENT
+) -> DatasetFiles:
+    """The new dataset, complete; or there is none. The old one is not touched."""
+    incoming = workspace.root / "incoming"
+    fsio.make_folder(incoming)
+    name = plan.alias.key.replace("/", "+")
+    with fsio.locked(incoming / f".lock-{name}"):
+        area = incoming / name
+        fsio.remove_tree(area)  # of a run that died
+        try:
+            key = DatasetKey.generate()
+            built = _build(dataset, plan, key, area / "dataset", progress)
+            workspace.store_key(key)
+            return workspace.adopt(built)
+        finally:
+            shutil.rmtree(area, ignore_errors=True)
+
+
+def _build(
+    dataset: DatasetFiles, plan: SoftPlan, key: DatasetKey, folder: Path, progress: Progress
+) -> DatasetFiles:
+    DatasetFiles.create_folders(folder, plan.alias)
+    made = DatasetFiles.open(folder, HeadSigner(folder, lambda: key))
+    progress.phase(f"Merging slices of {dataset.alias}", plan.slices_before)
+    events: list[ev.MetadataEvent] = [
+        ev.Seed(dataset_id=key.dataset_id, dataset_kind=DatasetKind.ROOT),
+        *(_moved(event, dataset, key) for event in plan.metadata),
+    ]
+    with made.staging() as staging:
+        for event, file, _ in rewritten(dataset, plan.batches, staging, (), progress):
+            if file is not None:
+                keep_staged(made.data, file)
+            elif isinstance(event, ev.AddData) and event.new_data is not None:
+                _copy(dataset, event.new_data.physical_hash, made, staging)
+            events.append(event)
+    blocks = link_blocks(
+        events, prev=None, next_sequence_number=0, system_time=Timestamp.now().truncated_to_ms()
+    )
+    history = ReplayHistory()
+    for encoded in blocks:
+        check_append(encoded.block, history if encoded.block.sequence_number else None)
+        history.add(encoded.block)
+    made.chain.publish(blocks, expected_head=None)
+    return made
+
+
+def _moved(event: ev.MetadataEvent, dataset: DatasetFiles, key: DatasetKey) -> ev.MetadataEvent:
+    if not isinstance(event, ev.SetAttachments):
+        return event
+    return moved_attachments(event, dataset.id, key.dataset_id)
+
+
+def _copy(dataset: DatasetFiles, name: Multihash, made: DatasetFiles, staging: Path) -> None:
+    """A slice that stays as it is, in a file of its own: datasets share nothing that one could damage."""
+    target = staging / str(name)
+    with fsio.storage_errors(target):
+        shutil.copyfile(dataset.data.verified_path(name), target)
+    made.data.put_file(target, name)
+    try:
+        made.data.verified_path(name)
+    except StoreError:
+        fsio.remove_quietly(made.folder / "data" / str(name))
+        raise

@@ -1,0 +1,685 @@
+"""Finding what is damaged or missing in a dataset, and putting good copies in its place.
+
+    refs -> blocks from every reference, and from what was merged, to the Seed -> slices, checkpoints
+         -> manifests and profiles that are here -> the chains' indexes
+
+A good copy is one that hashes to its name, so any mirror will do. It is put in place in one step; the damaged
+file gets a second name in `info/quarantine` before that. What nobody has a good copy of stays where it is.
+Good files are never replaced. Killed at any moment, each file is as before or good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
+from pathlib import Path
+
+from odfchain.chain.index import ROW_BYTES, ChainIndex, Link
+from odfchain.chain.remote_signatures import signed_last
+from odfchain.chain.signature_check import Seen, SeenHeads
+from odfchain.chain.signed_heads import read_head_signature
+from odfchain.chain.signed_lines import SNAPSHOTS
+from odfchain.chain.statements import read_branch
+from odfchain.errors import (
+    BusyError,
+    CodecError,
+    CorruptedPeerError,
+    InvalidIdError,
+    OdfchainError,
+    SignatureError,
+    StoreError,
+    TransferError,
+    UsageError,
+)
+from odfchain.odf.block_codec import decode_block
+from odfchain.odf.events import MetadataBlock, Seed
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import is_branch_name
+from odfchain.odf.physical_hash import hash_file
+from odfchain.progress import SILENT, Progress
+from odfchain.storage import fsio
+from odfchain.storage.fsio import LocalScratch, MemoryScratch
+from odfchain.storage.local import HEAD, LocalObjectStore
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind
+from odfchain.transfer.slice_files import DataObject, incoming_folder, is_partial, objects_of, store_of
+from odfchain.transfer.snapshot_objects import key_of
+from odfchain.upkeep.garbage import lines_about, merged_blocks
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.points import OVERWRITTEN, branch_names, lock_path, ref_names, refs_of
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+# A head reference that is lost: which block it was, as far as that can be proven.
+#
+# A candidate is a stored block that no other block and no other reference names, whose chain is complete
+# down
+# to the Seed of this dataset. (Blocks of branches, and what was merged, are candidates only where somebody
+# speaks for them.) That alone proves nothing: a transaction that was interrupted leaves such a block
+# too. So it is taken only if it is the only one and somebody else speaks for it: the owner's signature of
+# the
+# head, the memory of what was last pulled, or a peer whose chain contains it; and never where signature or
+# memory speak of a later block, or of another one. Everything else is for the user to decide.
+
+
+@dataclass(frozen=True, slots=True)
+class HeadCandidate:
+    """A block that the head may have been, and who speaks for it; None: nobody."""
+
+    head: Multihash
+    sequence_number: int
+    proof: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredBlocks:
+    """Every block of a dataset that is good, by hash."""
+
+    blocks: dict[Multihash, MetadataBlock]
+    dataset_id: DatasetId
+
+    def is_complete(self, head: Multihash) -> bool:
+        """Whether the chain of a block leads to the Seed of this dataset."""
+        current: Multihash | None = head
+        expected = self.blocks[head].sequence_number if head in self.blocks else -1
+        while current is not None:
+            block = self.blocks.get(current)
+            if block is None or block.sequence_number != expected:
+                return False
+            expected, current = expected - 1, block.prev_block_hash
+            if current is None:
+                event = block.event
+                return expected == -1 and isinstance(event, Seed) and event.dataset_id == self.dataset_id
+        return False
+
+
+def stored_blocks(dataset: DatasetFiles) -> _StoredBlocks | None:
+    """The good blocks of a dataset; None when its folder is not named by an id."""
+    try:
+        dataset_id = DatasetId.from_multibase(dataset.folder.name)
+    except InvalidIdError:
+        return None
+    store, found = store_of(dataset, ObjectKind.BLOCK), {}
+    for name in store.names():
+        try:
+            found[name] = decode_block(store.get(name))
+        except (StoreError, CodecError):
+            continue
+    return _StoredBlocks(found, dataset_id)
+
+
+def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | None) -> list[HeadCandidate]:
+    """What the lost head may have been, the newest block first; with their proofs."""
+    stored = stored_blocks(dataset)
+    if stored is None:
+        return []
+    named = {block.prev_block_hash for block in stored.blocks.values()} | _given_up(dataset)
+    tips = [name for name in stored.blocks if name not in named and stored.is_complete(name)]
+    beside = _beside(dataset, stored)
+    spoken_for = [signed_last(dataset, stored.dataset_id), _seen(workspace, stored.dataset_id)]
+    tips += {said.head for said in spoken_for if said is not None and said.head in beside} - {*tips}
+    heads = [_with_proof(workspace, dataset, stored, name, peer) for name in tips]
+    heads = [head for head in heads if head.proof is not None or head.head not in beside]
+    return sorted(heads, key=lambda c: (-c.sequence_number, str(c.head)))
+
+
+def is_candidate(dataset: DatasetFiles, head: Multihash) -> bool:
+    """Whether a block has a complete chain of this dataset, so that the head may be set to it."""
+    stored = stored_blocks(dataset)
+    return stored is not None and stored.is_complete(head)
+
+
+def by_name(dataset: DatasetFiles, ref: str, prefix: str) -> Multihash | None:
+    """The only stored block whose hash begins as the name of its reference says."""
+    digits = ref.removeprefix(prefix)
+    named = [n for n in store_of(dataset, ObjectKind.BLOCK).names() if n.digest.hex().startswith(digits)]
+    return named[0] if len(named) == 1 and digits else None
+
+
+def signed_tip(dataset: DatasetFiles, branch: str) -> Multihash | None:
+    """The block that the owner has signed last as a branch's newest, if its chain is here."""
+    stored = stored_blocks(dataset)
+    try:
+        signer, signed = read_branch((read_head_signature(dataset.folder, branch) or b"")[:-1])
+    except (SignatureError, StoreError):
+        return None
+    if stored is None or signed.ref != branch or not signer == signed.dataset_id == stored.dataset_id:
+        return None
+    return signed.head if stored.is_complete(signed.head) else None
+
+
+def _given_up(dataset: DatasetFiles) -> set[Multihash | None]:
+    return _heads(dataset, [ref for ref in ref_names(dataset) if ref != HEAD and not is_branch_name(ref)])
+
+
+def _beside(dataset: DatasetFiles, stored: _StoredBlocks) -> set[Multihash]:
+    """The blocks of branches, which may have gone on from the head, and what was merged, too."""
+    found = {name for block in stored.blocks.values() for name in merged_blocks(dataset, block.event)}
+    for head in _heads(dataset, branch_names(dataset)):
+        current: Multihash | None = head
+        while current is not None and current in stored.blocks and current not in found:
+            found.add(current)
+            current = stored.blocks[current].prev_block_hash
+    return found
+
+
+def _heads(dataset: DatasetFiles, names: list[str]) -> set[Multihash | None]:
+    heads: set[Multihash | None] = set()
+    for name in names:
+        with contextlib.suppress(StoreError):
+            heads.add(refs_of(dataset).get(name))
+    return heads
+
+
+def _with_proof(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    stored: _StoredBlocks,
+    name: Multihash,
+    peer: Peer | None,
+) -> HeadCandidate:
+    number = stored.blocks[name].sequence_number
+    signed = signed_last(dataset, stored.dataset_id)
+    if signed is not None and signed.head == name:
+        return HeadCandidate(name, number, "the owner has signed it as the head")
+    seen = _seen(workspace, stored.dataset_id)
+    if any(s is not None and s.sequence_number >= number and s.head != name for s in (signed, seen)):
+        return HeadCandidate(name, number)  # an owner who went on from here would sign a second history
+    if seen is not None and seen.head == name:
+        return HeadCandidate(name, number, "it is the block that was last pulled or pushed")
+    if peer is not None and _contains(peer, stored, name, number):
+        return HeadCandidate(name, number, f"the chain of {peer.where} contains it")
+    return HeadCandidate(name, number)
+
+
+def _seen(workspace: WorkspaceFiles, dataset_id: DatasetId) -> Seen | None:
+    try:
+        return SeenHeads(workspace.root / "seen").get(dataset_id)
+    except StoreError:
+        return None
+
+
+def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -> bool:
+    """Whether the peer's chain leads to a block; blocks that are here are not asked for."""
+    try:
+        current, at = peer.head(), None
+        while current is not None and current != name:
+            block = stored.blocks.get(current)
+            if block is None:
+                block = decode_block(peer.block(current))
+            if block.sequence_number <= number or (at is not None and block.sequence_number != at - 1):
+                return False
+            at, current = block.sequence_number, block.prev_block_hash
+    except OdfchainError:
+        return False
+    return current == name
+
+
+# Where a good copy of a damaged object may be found: in this workspace, and at any peer.
+#
+# Every copy is hashed before it is used, so no peer needs to be trusted.
+
+
+class Spares:
+    """Finds good copies of the objects of one dataset."""
+
+    def __init__(self, workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | None) -> None:
+        self._workspace = workspace
+        self._dataset = dataset
+        self._peer = peer
+        self.problems: list[str] = []
+        """What went wrong with the peer."""
+
+    def find_here(self, key: ObjectKey) -> tuple[Path, str] | None:
+        """A good copy in this workspace, and where it was found."""
+        for path, where in self._candidates(key):
+            try:
+                if path.is_file() and not path.is_symlink() and hash_file(path)[0] == key.name:
+                    return path, where
+            except OSError:
+                continue
+        return None
+
+    def _candidates(self, key: ObjectKey) -> Iterator[tuple[Path, str]]:
+        for name in (f"{key.kind.value}/{key.name}", f"objects/{key.kind.value}-{key.name}"):
+            yield incoming_folder(self._dataset) / name, "an interrupted pull"
+        for other in self._workspace.datasets():
+            if other.folder != self._dataset.folder:
+                yield other.folder / str(key), f"dataset {other.alias}"
+
+    def bring(self, key: ObjectKey, size: int | None, folder: Path) -> tuple[Path, str] | None:
+        """A file in `folder` that is the object, and where it came from; None when nobody has it.
+
+        `size` is what the chain says [bytes]; of blocks it is not known.
+        """
+        target = folder / uuid.uuid4().hex
+        spare = self.find_here(key)
+        with fsio.storage_errors(target):
+            if spare is not None:
+                shutil.copyfile(spare[0], target)
+                if hash_file(target)[0] == key.name:
+                    return target, spare[1]
+            if self._peer is not None and self._fetch(self._peer, key, size, target):
+                return target, self._peer.where
+        fsio.remove_quietly(target)
+        return None
+
+    def _fetch(self, peer: Peer, key: ObjectKey, size: int | None, target: Path) -> bool:
+        fsio.remove_quietly(target)
+        try:
+            if size is None:
+                target.write_bytes(peer.block(key.name))
+            else:
+                peer.fetch(key, size, target, SILENT)
+            return hash_file(target)[0] == key.name
+        except CorruptedPeerError as error:  # of this object; others may be good
+            self.problems.append(str(error))
+        except TransferError as error:
+            self.problems.append(str(error))
+            self._peer = None  # it is gone: not asked a thousand times more
+        return False
+
+
+_KINDS = {kind: "slice" if kind is ObjectKind.DATA else kind.value.removesuffix("s") for kind in ObjectKind}
+
+
+class State(Enum):
+    """What became of something that is not as it should be."""
+
+    REPAIRED = "repaired"
+    REPAIRABLE = "repairable"
+    """A good copy is in this workspace (found without changing anything)."""
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    kind: str
+    """`reference`, `block`, `slice`, `checkpoint`, `manifest`, `profile`, `lines`, `chain`, `index`,
+    `dataset`."""
+    file: str
+    message: str
+    state: State
+    source: str | None = None
+    """Where the good copy came from, or is."""
+    hint: str | None = None
+
+
+@dataclass(slots=True)
+class FsckReport:
+    """The outcome for one dataset."""
+
+    dataset: str
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    objects: int = 0
+    """Objects that were looked at [count], each byte of them."""
+    bytes: int = 0
+    absent: int = 0
+    """Slices and checkpoints that a partial copy does without [count]."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is broken any more."""
+        return all(finding.state is State.REPAIRED for finding in self.findings)
+
+    def __repr__(self) -> str:
+        found = "; ".join(f"{item.kind} {item.state.value}" for item in self.findings[:3])
+        more = f" and {len(self.findings) - 3:,} more" if len(self.findings) > 3 else ""
+        return f"<fsck of {self.dataset}: {self.objects:,} objects, {found or 'all good'}{more}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FsckOptions:
+    """How to check."""
+
+    dry_run: bool = False
+    """Change nothing, and bring nothing from a peer."""
+    head: Multihash | None = None
+    """What a lost head is to be, when the user knows it."""
+
+
+def fsck(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    peer: Peer | None = None,
+    options: FsckOptions | None = None,
+    progress: Progress = SILENT,
+) -> FsckReport:
+    """Everything that is damaged or missing is in the report, and repaired where there is a good copy.
+
+    Raises:
+        BusyError: something is being pulled into the dataset.
+    """
+    with fsio.try_locked(lock_path(dataset)) as free:
+        if not free:
+            raise BusyError(
+                f"{dataset.alias}: something is being pulled into it", hint="run fsck again when that is done"
+            )
+        with ExitStack() as resources:
+            return _Fsck(workspace, dataset, peer, options or FsckOptions(), progress, resources).run()
+
+
+class _Fsck:
+    def __init__(
+        self,
+        workspace: WorkspaceFiles,
+        dataset: DatasetFiles,
+        peer: Peer | None,
+        options: FsckOptions,
+        progress: Progress,
+        resources: ExitStack,
+    ) -> None:
+        self._workspace = workspace
+        self._dataset = dataset
+        self._peer = peer
+        self._options = options
+        self._progress = progress
+        self._resources = resources
+        self._area: Path | None = None
+        self._spares = Spares(workspace, dataset, peer)
+        self._report = FsckReport(str(dataset.alias))
+        self._blocks: dict[Multihash, MetadataBlock] = {}
+
+    @property
+    def _mended(self) -> State:
+        return State.REPAIRABLE if self._options.dry_run else State.REPAIRED
+
+    def run(self) -> FsckReport:
+        head = self._head()
+        self._progress.phase(f"Checking the chain of {self._dataset.alias}")
+        whole = head is not None and self._chain(head)
+        good = {HEAD: head} if whole and head is not None else {}
+        for name in ref_names(self._dataset)[1:]:
+            other = self._other_ref(name)
+            if other is not None and self._chain(other):
+                good[name] = other
+        self._merged()
+        self._objects()
+        self._descriptions()
+        for name, newest in good.items():
+            self._index(self._dataset.on(name).index_path, newest)
+        self._report.notes += self._spares.problems
+        return self._report
+
+    def _find(
+        self,
+        kind: str,
+        file: Path,
+        message: str,
+        state: State = State.BROKEN,
+        source: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self._report.findings.append(Finding(kind, str(file), message, state, source, hint))
+
+    # --- references --------------------------------------------------------------------------------
+
+    def _head(self) -> Multihash | None:
+        path = self._dataset.folder / "refs" / HEAD
+        try:
+            head = refs_of(self._dataset).get(HEAD)
+            problem = "the dataset has no head"
+        except StoreError as error:
+            head, problem = None, str(error)
+        if head is not None:
+            return head
+        known = candidates(self._workspace, self._dataset, self._peer)
+        chosen = self._chosen(known)
+        if chosen is None:
+            listed = ", ".join(f"{c.head} (block {c.sequence_number:,})" for c in known[:8])
+            hint = "name a copy that has it: --from URL"
+            if known:
+                hint += f"; or say which block it was (--head BLOCK): {listed}"
+            self._find("reference", path, problem, hint=hint)
+            return None
+        source = chosen.proof or "as you said"
+        if not self._options.dry_run:
+            self._set_ref(path, chosen.head)
+            if self._dataset.signer is not None:
+                self._dataset.signer.head_moved(chosen.head, chosen.sequence_number)
+        self._find("reference", path, problem, self._mended, source)
+        return chosen.head
+
+    def _chosen(self, known: list[HeadCandidate]) -> HeadCandidate | None:
+        wanted = self._options.head
+        if wanted is None:
+            return known[0] if len(known) == 1 and known[0].proof is not None else None
+        if not is_candidate(self._dataset, wanted):
+            raise UsageError(
+                f"{self._dataset.alias}: the head cannot be block {wanted}: its chain down to the Seed of "
+                "this dataset is not here, or is damaged"
+            )
+        return HeadCandidate(wanted, decode_block(self._store(ObjectKind.BLOCK).get(wanted)).sequence_number)
+
+    def _other_ref(self, name: str) -> Multihash | None:
+        path = self._dataset.folder / "refs" / name
+        try:
+            return refs_of(self._dataset).get(name)
+        except StoreError as error:
+            kept = name.startswith(OVERWRITTEN)
+            found = by_name(self._dataset, name, OVERWRITTEN) if kept else signed_tip(self._dataset, name)
+            if found is None:
+                self._find("reference", path, str(error), hint=f"if it is of no use any more, remove {path}")
+                return None
+            if not self._options.dry_run:
+                self._set_ref(path, found)
+            source = (
+                "the block that its name says" if kept else "the owner has signed it as that of the branch"
+            )
+            self._find("reference", path, str(error), self._mended, source)
+            return found
+
+    def _set_ref(self, path: Path, target: Multihash) -> None:
+        """Write a reference, unless somebody has made it good meanwhile."""
+        with fsio.locked(self._dataset.folder / "info" / "lock"):
+            try:
+                if refs_of(self._dataset).get(path.name) is not None:
+                    return
+            except StoreError:
+                self._quarantine(path, f"refs-{path.name}")
+            fsio.replace_file(path, str(target).encode())
+
+    # --- blocks ------------------------------------------------------------------------------------
+
+    def _chain(self, head: Multihash) -> bool:
+        """Look at all blocks from a head to the Seed; whether they are all good now."""
+        current: Multihash | None = head
+        expected: int | None = None
+        while current is not None:
+            if current in self._blocks:
+                return True
+            path = self._dataset.folder / "blocks" / str(current)
+            if not self._object(ObjectKey(ObjectKind.BLOCK, current), None):
+                return False
+            try:
+                block = decode_block(self._store(ObjectKind.BLOCK).get(current))
+            except (StoreError, CodecError) as error:
+                self._find("chain", path, f"its name is right, but it is no block: {error}")
+                return False
+            number = block.sequence_number
+            if (expected is not None and number != expected) or (block.prev_block_hash is None) != (
+                number == 0
+            ):
+                self._find("chain", path, f"block {number} does not fit the block after it")
+                return False
+            self._blocks[current] = block
+            self._progress.advance()
+            expected, current = number - 1, block.prev_block_hash
+        return True
+
+    def _merged(self) -> None:
+        """Look at the chains of merged branches, as far as they are here; the references may be gone."""
+        looked_at: set[Multihash] = set()
+        while waiting := [name for name in self._blocks if name not in looked_at]:
+            looked_at.update(waiting)
+            for name in waiting:
+                for merged in merged_blocks(self._dataset, self._blocks[name].event):
+                    self._chain(merged)
+
+    # --- slices and checkpoints --------------------------------------------------------------------
+
+    def _objects(self) -> None:
+        wanted: dict[ObjectKey, DataObject] = {}
+        for block in self._blocks.values():
+            for item in objects_of(block):
+                wanted.setdefault(item.key, item)
+        self._progress.phase(
+            f"Checking the files of {self._dataset.alias}", sum(item.size for item in wanted.values())
+        )
+        partial = is_partial(self._dataset) or self._dataset.data.on_demand
+        for key, item in sorted(wanted.items(), key=lambda found: found[1].sequence_number):
+            if partial and not (self._dataset.folder / str(key)).is_file():
+                self._report.absent += 1
+                continue
+            self._object(key, item.size)
+            self._progress.advance(item.size)
+
+    def _descriptions(self) -> None:
+        """Manifests and profiles that are here; those that are not come on demand."""
+        seeds = [block.event for block in self._blocks.values() if isinstance(block.event, Seed)]
+        if not seeds:
+            return
+        try:
+            lines = lines_about(self._dataset, seeds[0].dataset_id, self._blocks)
+        except StoreError as error:
+            self._find("lines", self._dataset.folder / SNAPSHOTS.key, str(error))
+            return
+        sizes = {key_of(line): line.size for line in sorted(lines, key=lambda line: line.by_owner)}
+        for key, size in sizes.items():
+            if self._store(key.kind).contains(key.name):
+                self._object(key, size)
+
+    def _object(self, key: ObjectKey, size: int | None) -> bool:
+        """Whether an object is good, or could be repaired."""
+        path = self._dataset.folder / str(key)
+        self._report.objects += 1
+        # what has the right hash is good, whatever size somebody has signed
+        problem = _problem(path, key, None if key.kind.describes else size)
+        if problem is None:
+            self._report.bytes += path.stat().st_size
+            return True
+        kind = _KINDS[key.kind]
+        if self._options.dry_run:
+            spare = self._spares.find_here(key)
+            self._find(
+                kind, path, problem, State.REPAIRABLE if spare else State.BROKEN, spare[1] if spare else None
+            )
+            return False
+        if self._area is None:
+            self._area = self._resources.enter_context(self._dataset.staging())
+        brought = self._spares.bring(key, size, self._area)
+        if brought is None:
+            more = ", or remove the file: it can be made again" if key.kind.describes else ""
+            self._find(kind, path, problem, hint=f"name a copy that has it: --from URL{more}")
+            return False
+        self._quarantine(path, f"{key.kind.value}-{key.name}")
+        self._store(key.kind).put_file(brought[0], key.name)
+        self._find(kind, path, problem, State.REPAIRED, brought[1])
+        return True
+
+    def _quarantine(self, path: Path, name: str) -> None:
+        """Keep what is in the place of a file; what is no file (a folder, a pipe) is not there any more."""
+        if not path.exists():
+            return
+        folder = self._dataset.folder / "info" / "quarantine"
+        fsio.make_folder(folder)
+        for number in count(1):
+            target = folder / (name if number == 1 else f"{name}.{number}")
+            if not path.is_file():
+                if not os.path.lexists(target):
+                    fsio.move_folder(path, target)
+                    return
+            elif fsio.link_file(path, target):
+                return
+
+    def _store(self, kind: ObjectKind) -> LocalObjectStore:
+        return store_of(self._dataset, kind)
+
+    # --- the index ---------------------------------------------------------------------------------
+
+    def _index(self, path: Path, head: Multihash) -> None:
+        """The index is compared with one that is made anew; a damaged one is removed, to be made again."""
+        if not path.is_file():
+            return
+        fresh = MemoryScratch()
+        index = ChainIndex(fresh, self._links)
+        block = self._blocks[head]
+        index.sync(Link.of(head, block))
+        if not _is_damaged(LocalScratch(path), fresh, block.sequence_number + 1):
+            return
+        if not self._options.dry_run:
+            fsio.remove_file(path)
+        self._find("index", path, "the index is not that of the chain", self._mended, "the chain")
+
+    def _links(self, head: Multihash) -> Iterator[Link]:
+        current: Multihash | None = head
+        while current is not None:
+            block = self._blocks[current]
+            yield Link.of(current, block)
+            current = block.prev_block_hash
+
+
+def _is_damaged(present: LocalScratch, fresh: MemoryScratch, count: int) -> bool:
+    """Whether an index says something wrong of the chain's blocks.
+
+    Rows of other blocks are no damage: after a reset they stay until the index is used.
+    """
+    stored, made = ChainIndex(present, _no_links), ChainIndex(fresh, _no_links)
+    for number in range(count):
+        if not present.read(number * ROW_BYTES, 1):
+            return False  # it ends here: newer blocks are added when it is used
+        row, right = stored.row(number), made.row(number)
+        if row is None:
+            return True
+        if row != right:
+            return right is not None and row.hash == right.hash
+    return False
+
+
+def _no_links(_: Multihash) -> Iterator[Link]:
+    return iter(())
+
+
+def _problem(path: Path, key: ObjectKey, size: int | None) -> str | None:
+    """What is wrong with an object's file, None when it is good; a link to a good file is as good."""
+    try:
+        status = path.stat()
+        if not path.is_file():
+            return "it is not a regular file"
+        if size is not None and status.st_size != size:
+            return f"it has {status.st_size:,} bytes, expected {size:,}"
+        actual, _ = hash_file(path)
+    except FileNotFoundError:
+        return "it is missing"
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    return None if actual == key.name else f"the content hashes to {actual}, not to its name"
+
+
+def unopenable(workspace: WorkspaceFiles) -> list[FsckReport]:
+    """A report for each folder among the datasets that cannot be opened as one."""
+    reports = []
+    known = {dataset.folder for dataset in workspace.datasets()}
+    with fsio.storage_errors(workspace.root / "datasets"):
+        folders = sorted((workspace.root / "datasets").iterdir())
+    for folder in folders:
+        if folder in known or not folder.is_dir():
+            continue
+        try:
+            DatasetFiles.open(folder)
+        except OdfchainError as error:
+            path = folder / "info" / "alias"
+            finding = Finding(
+                "dataset", str(path), str(error), State.BROKEN, hint=f"write the dataset's name into {path}"
+            )
+            reports.append(FsckReport(folder.name, [finding]))
+    return reports

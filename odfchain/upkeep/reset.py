@@ -1,0 +1,457 @@
+"""Going back: the head is moved to an earlier block of its own chain.
+
+What is dropped by that stays reachable under `refs/overwritten-…` until garbage collection is told to give it
+up, so a reset is undone by a reset to the old head. Derived state needs nothing: the chain's index is checked
+against the head whenever it is used, and a checkpoint is the one that the newest block names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from enum import Enum
+
+from odfchain.chain.compare import Ahead, BlockLink, ChainLinks, Diverged, compare
+from odfchain.chain.signature_check import Seen, SeenHeads
+from odfchain.errors import (
+    BusyError,
+    CodecError,
+    CorruptedPeerError,
+    InvalidIdError,
+    ObjectNotFoundError,
+    OdfchainError,
+    UnsavedBlocksError,
+    UsageError,
+)
+from odfchain.odf.block_codec import decode_header
+from odfchain.odf.events import ExecuteTransform
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import is_branch_name
+from odfchain.storage import fsio
+from odfchain.storage.local import HEAD
+from odfchain.transfer.open_peer import PeerOptions, open_peer, options_of
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.repositories import Repositories
+from odfchain.transfer.sharing import AliasKind, aliases, resolve_remote
+from odfchain.upkeep.garbage import bring_branches, of_changes, refuse, still_reached
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.points import (
+    block_at,
+    branch_names,
+    is_referenced,
+    keep_reachable,
+    lock_path,
+    overwritten_name,
+    ref_names,
+)
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+# Who else has blocks of a dataset, and who breaks when they are given up.
+
+
+class RemoteState(Enum):
+    """What is known of a place."""
+
+    REACHED = "reached"
+    """It was asked, and its blocks were read."""
+    NOTHING = "no dataset"
+    """There is no such dataset."""
+    UNKNOWN = "unknown"
+    """It could not be asked, or not be believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Somewhere a dataset was pulled from or pushed to, and which of some blocks it has."""
+
+    alias: str
+    """As the user wrote it; a URL without its password."""
+    kinds: tuple[str, ...]
+    """`pull`, `push`."""
+    answer: RemoteState
+    has: frozenset[Multihash] = frozenset()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dependent:
+    """A derivative dataset of this workspace that has read blocks which are given up."""
+
+    alias: str
+    transactions: int
+    """Its transactions that did."""
+
+
+# --- places --------------------------------------------------------------------------------------------
+
+
+def places_with(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, head: Multihash, blocks: Sequence[Multihash]
+) -> list[Remote]:
+    """Every place that the dataset was pulled from or pushed to, and which of these blocks it has.
+
+    The blocks are of the chain of `head`. A place has a block when its chain contains it and it hands it out.
+    """
+    known: dict[str, list[str]] = {}
+    for kind in AliasKind:
+        for alias in aliases(dataset, kind):
+            known.setdefault(alias, []).append(kind.value)
+    config = workspace.config.share
+    options = options_of(config)
+    return [
+        _ask(workspace, dataset, alias, tuple(kinds), options, head, blocks) for alias, kinds in known.items()
+    ]
+
+
+def _ask(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    alias: str,
+    kinds: tuple[str, ...],
+    options: PeerOptions,
+    head: Multihash,
+    blocks: Sequence[Multihash],
+) -> Remote:
+    shown = "a place that is not understood" if "://" in alias else alias
+    try:
+        url = resolve_remote(alias, Repositories(workspace.root))
+        shown = str(url) if "://" in alias else alias
+        with closing(open_peer(url, options)) as peer:
+            theirs = peer.head(dataset.ref)
+            if theirs is None and dataset.ref != HEAD:
+                theirs = peer.head(HEAD)  # the blocks may have been merged there
+            if theirs is None:
+                return Remote(shown, kinds, RemoteState.NOTHING)
+            return Remote(shown, kinds, RemoteState.REACHED, _held(dataset, peer, theirs, head, blocks))
+    except OdfchainError as error:
+        return Remote(shown, kinds, RemoteState.UNKNOWN, problem=str(error))
+
+
+def _held(
+    dataset: DatasetFiles, peer: Peer, theirs: Multihash, head: Multihash, blocks: Sequence[Multihash]
+) -> frozenset[Multihash]:
+    """Those of the blocks that the peer's chain contains and the peer hands out."""
+    ours = ChainLinks(dataset.chain)
+    comparison = compare(head, ours, theirs, _PeerChain(dataset, peer))
+    lacking: set[Multihash] = set()
+    if isinstance(comparison, Ahead):
+        lacking.update(comparison.blocks)
+    elif isinstance(comparison, Diverged):
+        for name, _ in dataset.chain.walk(head):
+            if name == comparison.common:
+                break
+            lacking.add(name)
+    named = [name for name in blocks if name not in lacking]
+    with ThreadPoolExecutor(8, thread_name_prefix="blocks") as pool:
+        held = pool.map(lambda name: _hands_out(peer, name), named)
+        return frozenset(name for name, there in zip(named, held, strict=True) if there)
+
+
+def _hands_out(peer: Peer, name: Multihash) -> bool:
+    try:
+        peer.block(name)
+    except CorruptedPeerError:
+        return False
+    return True
+
+
+class _PeerChain:
+    """The links of a peer's chain; a block that is here too is not asked for."""
+
+    def __init__(self, dataset: DatasetFiles, peer: Peer) -> None:
+        self._chain = dataset.chain
+        self._peer = peer
+
+    def link(self, name: Multihash) -> BlockLink:
+        here = self._chain.contains(name)
+        try:
+            header = decode_header(self._chain.get_bytes(name) if here else self._peer.block(name))
+        except CodecError as error:
+            raise CorruptedPeerError(f"{self._peer.where}blocks/{name}: {error}") from error
+        return BlockLink(header.sequence_number, header.prev_block_hash)
+
+    def broken(self, problem: str) -> OdfchainError:
+        return CorruptedPeerError(f"{self._peer.where}: the chain is broken: {problem}")
+
+
+# --- derivatives ---------------------------------------------------------------------------------------
+
+
+def dependents(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, blocks: Collection[Multihash]
+) -> list[Dependent]:
+    """The derivatives in the workspace, on whatever branch, that have read up to one of these blocks.
+
+    A derivative whose chain cannot be read is not among them.
+    """
+    wanted, dataset_id = frozenset(blocks), dataset.id
+    readers = []
+    datasets = workspace.datasets()
+    for other in (each.on(ref) for each in datasets for ref in (HEAD, *branch_names(each))):
+        try:
+            count = 0
+            for hashed in DatasetState.read(other.chain).data_blocks():
+                event = hashed.block.event
+                if not isinstance(event, ExecuteTransform):
+                    break
+                read = [i.last_block_hash for i in event.query_inputs if i.dataset_id == dataset_id]
+                if not wanted.intersection(name for name in read if name is not None):
+                    break  # what it read before is older
+                count += 1
+        except OdfchainError:
+            continue
+        if count:
+            readers.append(Dependent(other.label, count))
+    return readers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetPlan:
+    """What a reset would do; nothing is changed yet."""
+
+    dataset: str
+    old_head: Multihash
+    new_head: Multihash
+    new_number: int
+    dropped: tuple[Multihash, ...]
+    """The blocks that are dropped, newest first; or those that come back, after an earlier reset."""
+    returns: bool
+    """Whether the target is not behind but ahead: a head that was given up before."""
+    records: int
+    """Records that are dropped (that come back)."""
+    places: tuple[Remote, ...]
+    """Where else the dropped blocks may be."""
+    unsaved: tuple[Multihash, ...]
+    """Dropped blocks that no place was found to have, newest first."""
+    dependents: tuple[Dependent, ...]
+    """Derivatives here that have read dropped blocks."""
+    referrers: tuple[str, ...] = ()
+    """Datasets whose rows name changes that nothing else would lead to."""
+    follows: bool = False
+    """Whether the store that the dataset is in has the new head already: only this folder goes there."""
+
+    def __repr__(self) -> str:
+        way = "come back" if self.returns else "go"
+        what = f"{len(self.dropped):,} blocks with {self.records:,} records {way}"
+        breaks = f", breaks {', '.join(d.alias for d in self.dependents)}" if self.dependents else ""
+        return f"<reset of {self.dataset} to block {self.new_number:,}: {what}{breaks}>"
+
+    @property
+    def nothing(self) -> bool:
+        """Whether the head is there already."""
+        return self.old_head == self.new_head
+
+
+def find_block(dataset: DatasetFiles, text: str) -> Multihash:
+    """The block that a hash or a sequence number of the present chain means.
+
+    Raises:
+        InvalidIdError: neither of them.
+    """
+    if text.isascii() and text.isdigit():
+        return block_at(dataset, int(text[:20]))
+    try:
+        name = Multihash.parse(text)
+    except InvalidIdError as error:
+        raise InvalidIdError(
+            f"{error} (a block is given by its hash or its sequence number)",
+            hint=f"`odfchain log {dataset.alias}` lists the blocks",
+        ) from None
+    return block_at(dataset, name)
+
+
+def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | Multihash) -> ResetPlan:
+    """What moving the head to a block means: what is dropped, who else has it, and who breaks.
+
+    The target is an ancestor of the head; or a head that a reference keeps and that the present head is an
+    ancestor of, which undoes a reset; or, by its hash, another head that the store has by now.
+
+    Raises:
+        UsageError: the target is neither.
+    """
+    if (there := _head_there(dataset, target)) is not None:
+        return _plan_following(workspace, dataset, there)
+    bring_branches(workspace)  # what they have is not lost
+    name = find_block(dataset, target) if isinstance(target, str) else target
+    old = DatasetState.read(dataset.chain)
+    new = DatasetState.read(dataset.chain, name)
+    forward = new.head_block.sequence_number > old.head_block.sequence_number
+    upper, lower = (new, old) if forward else (old, new)
+    between = _between(dataset, upper, lower)
+    if between is None or (forward and new.head not in _given_up(dataset)):
+        raise UsageError(
+            f"{dataset.alias}: block {name} is not an ancestor of the head {old.head}",
+            hint=f"`odfchain log {dataset.alias}` lists the blocks that the head can go back to",
+        )
+    places: Sequence[Remote] = ()
+    unsaved: list[Multihash] = []
+    referrers: list[str] = []
+    if between and not forward:
+        referrers, _ = of_changes(workspace, dataset, lambda: still_reached(dataset, new.head))
+        places = places_with(workspace, dataset, old.head, between)
+        saved = frozenset[Multihash]().union(*(place.has for place in places))
+        saved |= _on_other_references(dataset, between)
+        unsaved = [block for block in between if block not in saved]
+    return ResetPlan(
+        dataset=str(dataset.alias),
+        old_head=old.head,
+        new_head=new.head,
+        new_number=new.head_block.sequence_number,
+        dropped=tuple(between),
+        returns=forward,
+        records=upper.record_count - lower.record_count,
+        places=tuple(places),
+        unsaved=tuple(unsaved),
+        dependents=() if forward else tuple(dependents(workspace, dataset, between)),
+        referrers=tuple(referrers),
+    )
+
+
+def _head_there(dataset: DatasetFiles, target: str | Multihash) -> Multihash | None:
+    """The head of the store that the dataset is in, if that is the target and not the head here."""
+    text = str(target)
+    if dataset.ref != HEAD or text.isdigit() or text == str(dataset.chain.head()):
+        return None
+    there = dataset.shared.head_there(dataset.folder)
+    return there if text == str(there) else None
+
+
+def _plan_following(workspace: WorkspaceFiles, dataset: DatasetFiles, there: Multihash) -> ResetPlan:
+    dataset.shared.bring_blocks(dataset.folder, there)
+    old, new = DatasetState.read(dataset.chain), DatasetState.read(dataset.chain, there)
+    dropped: list[Multihash] = []
+    for name, _ in dataset.chain.walk(old.head):
+        if is_referenced(dataset, name, head=there):
+            break
+        dropped.append(name)
+    oldest = dataset.chain.get(dropped[-1]).prev_block_hash if dropped else old.head
+    kept = 0 if oldest is None else DatasetState.read(dataset.chain, oldest).record_count
+    return ResetPlan(
+        dataset=str(dataset.alias),
+        old_head=old.head,
+        new_head=there,
+        new_number=new.head_block.sequence_number,
+        dropped=tuple(dropped),
+        returns=False,
+        records=old.record_count - kept,
+        places=(),
+        unsaved=(),
+        dependents=tuple(dependents(workspace, dataset, dropped)),
+        follows=True,
+    )
+
+
+def _between(dataset: DatasetFiles, upper: DatasetState, lower: DatasetState) -> list[Multihash] | None:
+    """The blocks after `lower` up to `upper`, newest first; None when it is not an ancestor."""
+    blocks: list[Multihash] = []
+    for name, block in dataset.chain.walk(upper.head):
+        if name == lower.head:
+            return blocks
+        if block.sequence_number <= lower.head_block.sequence_number:
+            return None
+        blocks.append(name)
+    return None
+
+
+def _given_up(dataset: DatasetFiles) -> set[Multihash | None]:
+    """Heads that references keep; those of branches are not given up: to go there is a merge."""
+    return {dataset.chain.head(ref) for ref in ref_names(dataset) if not is_branch_name(ref) and ref != HEAD}
+
+
+def _on_other_references(dataset: DatasetFiles, blocks: Sequence[Multihash]) -> frozenset[Multihash]:
+    """Those of some neighbouring blocks, newest first, that the head or a branch leads to as well."""
+    numbers = {block: number for number, block in enumerate(blocks)}
+    oldest = dataset.chain.get(blocks[-1]).sequence_number
+    first = len(blocks)
+    for ref in (HEAD, *branch_names(dataset)):
+        head = dataset.chain.head(ref) if ref != dataset.ref else None
+        for name, block in dataset.chain.walk(head) if head is not None else ():
+            if name in numbers or block.sequence_number < oldest:
+                first = min(first, numbers.get(name, first))
+                break
+    return frozenset(blocks[first:])
+
+
+def reset(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    plan: ResetPlan,
+    *,
+    force: bool = False,
+    break_references: bool = False,
+) -> str | None:
+    """The head is where the plan says and the old one is kept by the reference returned; or all is as it was.
+
+    None is returned when there was nothing to do, or the new head leads to the old one. What the plan
+    follows, a store that was put back, is not written to.
+
+    Raises:
+        UnsavedBlocksError: dropped blocks are nowhere else (unless `force`).
+        GuardError: rows name changes that would be dropped (unless `break_references`).
+        BusyError: something is being pulled into the dataset, or its garbage is being collected.
+        ObjectNotFoundError: the head to return to was given up since the plan was made.
+        RefConflictError: the head moved since the plan was made.
+        BrokenChainError, StoreError, CodecError: the head cannot be moved.
+    """
+    if plan.nothing:
+        return None
+    if plan.unsaved and not force:
+        raise _unsaved(plan)
+    if not break_references:
+        refuse(f"what {plan.dataset} would drop", plan.referrers)
+    if plan.follows:
+        dataset.shared.follow(dataset.folder, plan.old_head, plan.new_head)
+        return overwritten_name(plan.old_head) if plan.dropped else None
+    with fsio.try_locked(lock_path(dataset)) as free:
+        if not free:
+            raise BusyError(
+                f"{dataset.alias}: something is being pulled into it, or its garbage is being collected",
+                hint="run the command again when that is done",
+            )
+        # Garbage collection, which takes the same lock, gives up a reference before its blocks.
+        if plan.returns and plan.new_head not in _given_up(dataset):
+            raise ObjectNotFoundError(f"{dataset.alias}: the head {plan.new_head} is not kept any more")
+        kept = None if plan.returns else keep_reachable(dataset, plan.old_head)
+        dataset.set_head(plan.new_head, expected=plan.old_head)
+    rewrite_memory(workspace, dataset, plan.dropped, Seen(plan.new_number, plan.new_head))
+    return kept
+
+
+def rewrite_memory(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, dropped: Sequence[Multihash], now: Seen
+) -> None:
+    """The newest block ever seen is not one that its owner has dropped.
+
+    Only who holds the dataset's key decides what its history is: to them a peer that follows the reset is no
+    rollback. For everybody else the memory stays, because what a copy is reset to says nothing about what
+    peers must have. In a store it does: who may write there has put back what all machines have.
+    """
+    dataset_id = dataset.id
+    decides = dataset.shared.where is not None or workspace.has_key(dataset_id)
+    if dataset.ref != HEAD or not decides:
+        return  # of branches nothing is remembered
+    memory = SeenHeads(workspace.root / "seen")
+    known = memory.get(dataset_id)
+    if known is not None and known.head in dropped:
+        memory.remember(dataset_id, now, lower=True)
+
+
+def _unsaved(plan: ResetPlan) -> UnsavedBlocksError:
+    unknown = [place for place in plan.places if place.answer is RemoteState.UNKNOWN]
+    count, total = len(plan.unsaved), len(plan.dropped)
+    blocks = f"{total:,} blocks that would be dropped" if total > 1 else "block that would be dropped"
+    what = f"the {blocks}" if count == total else f"{count:,} of the {blocks}"
+    if unknown:
+        first = unknown[0]
+        why = f"{first.alias} cannot be asked ({first.problem})"
+    elif plan.places:
+        why = f"not in {' or '.join(place.alias for place in plan.places)}"
+    else:
+        why = "the dataset was never pushed or pulled"
+    return UnsavedBlocksError(
+        f"{plan.dataset}: {what} may be nowhere else: {why}",
+        hint="push the dataset first (`odfchain push`), or give them up with --force",
+    )

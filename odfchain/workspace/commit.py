@@ -1,0 +1,136 @@
+"""The commit: slices, then blocks, then the head (RFC-007).
+
+    1. every finished slice is synced and moved to its final name        data/f1620…
+       and so is every checkpoint                                        checkpoints/f1620…
+       (executors that see no folder of ours have put them into the store before)
+    2. the blocks are checked against all append rules, stored, synced   blocks/f1620…
+    3. one compare-and-swap moves the head                                refs/head
+    4. the head is signed, where its owner's key is                       refs/head.jws
+
+A crash before 3 leaves the old head and some unreferenced files; nothing half-done is ever visible. A block
+that breaks a rule is refused before anything gets a final name. The commit is done with 3: what goes wrong in
+4 is said, and made good by the next commit or by `odfchain sign`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from odfchain.chain.chain import link_blocks
+from odfchain.errors import RefConflictError
+from odfchain.odf.events import MetadataEvent
+from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
+from odfchain.progress import Progress
+from odfchain.storage.local import LocalObjectStore
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.read_slices import keep_footers
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A finished slice or checkpoint outside the store it is for, and its physical hash."""
+
+    path: Path | None
+    """None where its writer has put it into the store, which only a commit lets others see."""
+    physical_hash: Multihash
+    footer: str | None = None
+    """What its writer says of its footer (`odfchain.slices.footers`)."""
+    since: float = 0.0
+    """Where executors have put it into the store, that was after this [s, `time.monotonic`]."""
+    put: bool = False
+    """Whether they have, of one that has a path."""
+
+
+def slice_path(dataset: DatasetFiles, staged: StagedFile) -> Path:
+    """The file of a slice that is about to be committed, brought from the store if that takes."""
+    return dataset.data.verified_path(staged.physical_hash) if staged.path is None else staged.path
+
+
+def keep_staged(store: LocalObjectStore, staged: StagedFile) -> None:
+    """A finished file that is here is in the store of the folder; errors as `LocalObjectStore.put_file`."""
+    if staged.path is not None:
+        store.put_file(staged.path, staged.physical_hash)
+
+
+AfterCommit = Callable[[Multihash], None]
+"""Is told the new head. It raises nothing: the commit stands."""
+CommitCheck = Callable[
+    [DatasetFiles, DatasetState, Sequence[MetadataEvent], Sequence[StagedFile]], AfterCommit | None
+]
+"""Judges what is about to be committed on top of a state, and raises what stops it; what it returns is called
+when it is committed."""
+
+
+def both(first: CommitCheck, second: CommitCheck) -> CommitCheck:
+    """The check that lets through what two checks let through."""
+
+    def check(
+        dataset: DatasetFiles,
+        state: DatasetState,
+        events: Sequence[MetadataEvent],
+        staged: Sequence[StagedFile],
+    ) -> AfterCommit:
+        found = [judge(dataset, state, events, staged) for judge in (first, second)]
+
+        def after(head: Multihash) -> None:
+            for then in found:
+                if then is not None:
+                    then(head)
+
+        return after
+
+    return check
+
+
+def commit(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    events: Sequence[MetadataEvent],
+    slices: Sequence[StagedFile],
+    *,
+    checkpoints: Sequence[StagedFile] = (),
+    system_time: Timestamp,
+    check: CommitCheck | None = None,
+) -> list[Multihash]:
+    """Append events durably on top of `state`, published by one head move; their hashes."""
+    blocks = link_blocks(
+        events,
+        prev=state.head,
+        next_sequence_number=state.head_block.sequence_number + 1,
+        system_time=system_time,
+    )
+    dataset.chain.check_all(blocks, expected_head=state.head)
+    after = check(dataset, state, events, slices) if check is not None else None
+    for store, kind, files in (
+        (dataset.data, "data", slices),
+        (dataset.checkpoints, "checkpoints", checkpoints),
+    ):
+        for staged in files:
+            keep_staged(store, staged)
+            if staged.path is None or staged.put:
+                dataset.shared.sent(dataset.folder, kind, staged.physical_hash, staged.since)
+    dataset.chain.publish(blocks, expected_head=state.head)
+    if after is not None:
+        after(blocks[-1].hash)
+    keep_footers(dataset, ((staged.physical_hash, staged.footer) for staged in slices))
+    return [block.hash for block in blocks]
+
+
+def on_the_newest_head(run: Callable[[], T], retries: int | None, progress: Progress) -> T:
+    """What `run` returns, repeated from the start when another writer moved the head meanwhile."""
+    attempts = max(0, retries or 0) + 1
+    for attempt in range(1, attempts + 1):
+        try:
+            return run()
+        except RefConflictError:
+            if attempt == attempts:
+                raise
+            progress.note("another writer was faster; repeating the run on the new head")
+    raise AssertionError("unreachable")

@@ -1,0 +1,585 @@
+"""The workspace's settings: `.odfchain/config.yaml`, a manifest of kind `WorkspaceConfig`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import ClassVar
+
+from odfchain.chain.statements import parse_did
+from odfchain.errors import InvalidIdError, ManifestError, UsageError, child_path
+from odfchain.limits import LIMITS
+from odfchain.odf import schema as ds
+from odfchain.odf.events import DatasetVocabulary
+from odfchain.odf.manifests import ManifestKind, read_manifest
+from odfchain.odf.sources import WatermarkRule
+from odfchain.odf.times import Duration
+from odfchain.odf.tree import to_tree
+from odfchain.odf.yaml import dump_yaml, read_document
+from odfchain.storage import fsio
+from odfchain.workspace.dataset_files import DatasetFiles
+
+# What is done about profiles when rows are committed, in a workspace or in one of its datasets.
+
+
+class ProfileWhen(Enum):
+    """When profiles are written."""
+
+    DEMAND = "demand"
+    """When somebody asks for one."""
+    COMMIT = "commit"
+    """Whenever rows are committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotsConfig:
+    """How datasets are profiled, and what drift is refused."""
+
+    profile: ProfileWhen = ProfileWhen.DEMAND
+    """When profiles are written."""
+    guard: str = ""
+    """The drift policy that every commit of rows is held to: a file, seen from the folder of the workspace;
+    none where it is empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSnapshots:
+    """What is set for one dataset; None is what the workspace says."""
+
+    profile: ProfileWhen | None = None
+    guard: str | None = None
+    """Empty: none, whatever the workspace says."""
+
+    def over(self, others: SnapshotsConfig) -> SnapshotsConfig:
+        """What is in force for the dataset."""
+        return SnapshotsConfig(
+            profile=others.profile if self.profile is None else self.profile,
+            guard=others.guard if self.guard is None else self.guard,
+        )
+
+
+def policy_path(root: Path, guard: str) -> Path:
+    """The file of a policy, by how settings name it; `root` is the folder of the settings."""
+    return root.parent / guard
+
+
+# Types of the system columns in new datasets: the specification's, or those of the reference node.
+#
+#     specification   offset uint64, op uint8
+#     reference       offset int64, op int32
+#
+# A chain is continued as it declares itself, so the choice counts until the first `SetDataSchema` is
+# written,
+# and that carries it from then on. It is kept in the dataset's private settings (`info/config`), else in
+# the
+# workspace's. Source: specification "Common Data Schema"; RFC-001.
+
+
+class SystemColumns(Enum):
+    """Whose types offsets and operations have."""
+
+    SPECIFICATION = "specification"
+    """As the specification says: what every reader can read."""
+    REFERENCE = "reference"
+    """As the reference node writes them: it can append to such a dataset."""
+
+    def numbers(self, vocabulary: DatasetVocabulary) -> tuple[ds.DataField, ds.DataField]:
+        """The columns of offsets and operations."""
+        offset: ds.DataType = ds.DataTypeUInt64()
+        operation: ds.DataType = ds.DataTypeUInt8()
+        if self is SystemColumns.REFERENCE:
+            offset, operation = ds.DataTypeInt64(), ds.DataTypeInt32()
+        return (
+            ds.DataField(name=vocabulary.offset_column, type=offset),
+            ds.DataField(name=vocabulary.operation_type_column, type=operation),
+        )
+
+    def of(self, schema: ds.DataSchema, vocabulary: DatasetVocabulary) -> ds.DataSchema:
+        """The schema with these types of offsets and operations."""
+        mine = {field.name: field for field in self.numbers(vocabulary)}
+        fields = tuple(mine.get(field.name, field) for field in schema.fields)
+        return ds.DataSchema(fields=fields, extra=schema.extra)
+
+
+ENGINE_ADDRESS = re.compile(r"unix:.+|(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
+ENGINE_ADDRESS_FORM = "the address of an engine looks like 127.0.0.1:2884 or unix:/run/engine.sock"
+
+
+class SparkFiles(Enum):
+    """How executors reach inputs and slices (RFC-048)."""
+
+    AUTO = "auto"
+    """By the store where there is one and Spark has executors elsewhere, by folders elsewhere."""
+    SHARED = "shared"
+    """By the folders of the driver, which they see under the same paths."""
+    STORE = "store"
+    """By the store, with credentials of their own environment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkConfig:
+    """How the Spark session is made."""
+
+    master: str = "local[*]"
+    """Master URL; ignored when `remote` is given."""
+    remote: str | None = None
+    """Spark Connect URL, such as `sc://host:15002`."""
+    driver_memory: str = "2g"
+    """Heap of the driver (in local mode also of the tasks)."""
+    conf: dict[str, str] = field(default_factory=dict)
+    """Any other Spark settings; they win over odfchain's own defaults."""
+    files: SparkFiles = SparkFiles.AUTO
+    """How executors reach inputs and slices."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all of Spark is in processes of this machine that share memory."""
+        return self.remote is None and self.master.partition("[")[0] == "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What stays between commands."""
+
+    idle: Duration = field(default_factory=lambda: Duration(600_000))
+    """How long a local Spark session stays for the next command; 0 s: it ends with its own."""
+
+
+class LateEdits(Enum):
+    """What to do when a ledger's source brings a known key with other values (RFC-009)."""
+
+    IGNORE = "ignore"
+    """Nothing, without looking: the strategy as it is specified."""
+    WARN = "warn"
+    """Nothing, but say how many there are."""
+    REFUSE = "refuse"
+    """Stop the run and name the first."""
+    CORRECT = "correct"
+    """Record corrections."""
+
+
+class DuplicateKeys(Enum):
+    """What to do when one input of a ledger or snapshot has rows with one key and other values (RFC-009)."""
+
+    REFUSE = "refuse"
+    """Stop the run and show the first two."""
+    FIRST = "first"
+    """Keep the first in the order of the input."""
+    LAST = "last"
+    """Keep the last in the order of the input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A value for templates; a text alone is the value."""
+
+    SHORT: ClassVar[str] = "value"
+    value: str
+    hosts: tuple[str, ...] | None = None
+    """The only hosts that it may be sent to; default is every host that a manifest names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestConfig:
+    """How ingestion behaves."""
+
+    max_retract_ratio: float = 0.5
+    """Largest share of the recorded keys that one snapshot may retract without `--allow-retract`."""
+    late_edits: LateEdits = LateEdits.IGNORE
+    """What to do when a ledger's source brings a known key with other values."""
+    duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
+    """What to do when rows of one input have one key and other values (Ledger, Snapshot)."""
+    retries: int = 3
+    """How often a run is repeated on a new head when another writer was faster."""
+    variables: dict[str, Variable] = field(default_factory=dict)
+    """Values for `${{ env.NAME }}` in polling sources."""
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The value of each variable."""
+        return {name: variable.value for name, variable in self.variables.items()}
+
+    @property
+    def bindings(self) -> dict[str, tuple[str, ...]]:
+        """The hosts of the variables that are bound to some."""
+        return {name: v.hosts for name, v in self.variables.items() if v.hosts is not None}
+
+    allow_commands: bool = False
+    """Run commands of prepare steps also for datasets that were not created here."""
+    max_future: Duration = field(default_factory=lambda: Duration(86_400_000))
+    """How far after the system time an event time may lie without `--allow-future`."""
+    allow_future: bool = False
+    """Take rows of any event time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchConfig:
+    """Bounds on fetching from polling sources."""
+
+    deadline_seconds: int = 3_600
+    """Longest time from the first request to the last byte [s]."""
+    retries: int = 4
+    """Attempts after the first, on failures that may pass."""
+    max_bytes: int = 1 << 40
+    """Largest download, and largest file after unpacking [bytes]."""
+    allow_private_redirects: bool = False
+    """Follow redirects to private addresses."""
+
+
+class IsolationPolicy(Enum):
+    """When queries run in a process without network and without the user's files."""
+
+    STRANGERS = "strangers"
+    """Queries of datasets that were not created here."""
+    ALWAYS = "always"
+    """Every query."""
+    NEVER = "never"
+    """None: nothing stands behind the query gate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformConfig:
+    """How derivative datasets are executed."""
+
+    engines: dict[str, str] = field(default_factory=dict)
+    """Addresses of engines by the name that transforms use, such as `flink: localhost:2884`."""
+    compatible_versions: tuple[str, ...] = ()
+    """Engine versions that give the same results as this one, for transforms that name them."""
+    isolation: IsolationPolicy = IsolationPolicy.STRANGERS
+    """When queries run in a process of their own, without network and without the user's files."""
+    timeout_seconds: int = 0
+    """Longest time for one step [s]; 0 is no limit."""
+    isolated_seconds: int = 3_600
+    """The same for queries in a process of their own [s], where `timeout_seconds` gives none; 0 is
+    no limit."""
+    isolated_memory_mib: int = 4_096
+    """Memory of each of its two processes [MiB], Python and Java, whose heap is half of it; 0 is no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareConfig:
+    """How datasets are carried from and to peers."""
+
+    ipfs_gateway: str = "http://localhost:8080"
+    """The HTTP gateway that ipfs and ipns URLs are read through."""
+    parallel: int = 10
+    """Objects transferred at the same time."""
+    retries: int = 3
+    """Attempts after the first, on failures that may pass."""
+    allow_private_redirects: bool = False
+    """Follow redirects from public to private addresses."""
+    hosts: tuple[str, ...] = ()
+    """Names under which `serve` is asked, beside its address and those of this machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditConfig:
+    """Whose verdicts count."""
+
+    trusted_auditors: tuple[str, ...] = ()
+    """DIDs (`did:key:…`, `did:odf:…`) of auditors whose attestations `verify --trusted-by` accepts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetsConfig:
+    """What datasets are like that are made here."""
+
+    system_columns: SystemColumns = SystemColumns.SPECIFICATION
+    """Types of offsets and operations in datasets that have no schema yet (RFC-001)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssetsConfig:
+    """What may be asked of the stores that asset locks name."""
+
+    trusted_endpoints: tuple[str, ...] = ()
+    """Endpoints and origins, such as `https://minio.example.org`: requests there carry the credentials of the
+    environment, and they may be at private addresses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryConfig:
+    """How queries are answered."""
+
+    signing_key: str = "node.pem"
+    """The file with the key that signs answers, beside the settings unless it is an absolute path; the
+    default one is made when it is first needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchesConfig:
+    """How states and branches of datasets are computed."""
+
+    cache_bytes: int = 1 << 30
+    """What states that were computed before may take, for each dataset [bytes]; 0 keeps none."""
+    spark_bytes: int = 256 << 20
+    """Slices of more than this are compared, merged and profiled by Spark, others in the process [bytes]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceConfig:
+    """How large slices become."""
+
+    max_bytes: int = 512 << 20
+    """An input of more than this becomes several blocks, with slices of about this size [bytes]; 0: one."""
+
+
+MAX_PARALLEL = 100
+"""Most objects that are transferred at the same time [count]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceConfig:
+    """Settings of a workspace."""
+
+    spark: SparkConfig = SparkConfig()
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    ingest: IngestConfig = field(default_factory=IngestConfig)
+    fetch: FetchConfig = FetchConfig()
+    transform: TransformConfig = field(default_factory=TransformConfig)
+    share: ShareConfig = ShareConfig()
+    audit: AuditConfig = AuditConfig()
+    datasets: DatasetsConfig = DatasetsConfig()
+    assets: AssetsConfig = field(default_factory=AssetsConfig)
+    query: QueryConfig = QueryConfig()
+    branches: BranchesConfig = BranchesConfig()
+    snapshots: SnapshotsConfig = field(default_factory=SnapshotsConfig)
+    slice: SliceConfig = SliceConfig()
+
+
+WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
+
+DEFAULT_TEXT = """\
+# Settings of this workspace. Everything is optional; the values shown are the defaults.
+kind: WorkspaceConfig
+version: 1
+content:
+  spark:
+    master: local[*]        # any Spark master URL
+    # remote: sc://host:15002   # or a Spark Connect URL
+    driverMemory: 2g
+    conf: {}                # any Spark setting, e.g. spark.sql.shuffle.partitions: "16"
+    files: auto             # how executors reach files: by folders that are shared, by the store, or auto
+  engine:
+    idle: 10 minutes        # a local session stays that long for the next command; 0 s: not at all
+  ingest:
+    maxRetractRatio: 0.5    # a snapshot that retracts more of the recorded keys is refused
+    lateEdits: ignore       # known keys of a ledger with other values: ignore, warn, refuse, correct
+    duplicateKeys: refuse   # rows of one input with one key and other values: refuse, first, last
+    retries: 3              # runs repeated when another writer was faster
+    variables: {}           # values for ${{ env.NAME }}, e.g. KEY: {value: s3cret, hosts: [api.example.com]}
+    allowCommands: false    # run commands of prepare steps also for datasets not created here
+    maxFuture: 1 day        # rows dated later than this after the system time are refused
+    allowFuture: false      # take them all the same
+  fetch:
+    deadlineSeconds: 3600
+    retries: 4
+    allowPrivateRedirects: false
+  transform:
+    engines: {}             # engines of others, e.g. flink: localhost:2884
+    compatibleVersions: []  # engine versions that give the same results as this one
+    isolation: strangers    # queries in a process without network: strangers, always, never
+    timeoutSeconds: 0       # longest time for one step; 0 is no limit
+    isolatedSeconds: 3600   # the same for queries in a process of their own, where timeoutSeconds is 0
+    isolatedMemoryMib: 4096 # memory of such a process, Java's heap is half of it; 0 is no limit
+  share:
+    ipfsGateway: http://localhost:8080   # where ipfs and ipns URLs are read
+    parallel: 10            # objects transferred at the same time
+    retries: 3
+    allowPrivateRedirects: false
+    hosts: []               # names under which `serve` is asked, beside its address and localhost
+  audit:
+    trustedAuditors: []     # DIDs of auditors whose attestations `verify --trusted-by` accepts
+  assets:
+    trustedEndpoints: []    # stores of asset locks that may get your credentials, at private addresses too
+  query:
+    signingKey: node.pem    # the key that signs answers; this one is made when it is first needed
+  branches:
+    cacheBytes: 1073741824  # states that were computed before, for each dataset; 0 keeps none
+    sparkBytes: 268435456   # slices of more than this are compared, merged and profiled by Spark
+  snapshots:
+    profile: demand         # profiles are written on demand, or with each commit of rows: demand, commit
+    guard: ''               # a drift policy that commits of rows are held to, e.g. drift.yaml
+  slice:
+    maxBytes: 536870912     # an input of more bytes becomes several blocks, with slices of about that size
+  datasets:
+    systemColumns: specification   # types in new datasets; reference: what the reference node can append to
+"""
+
+
+def load_config(path: Path) -> WorkspaceConfig:
+    """The settings in a file, or the defaults when there is none."""
+    return parse_config(path.read_bytes(), str(path)) if path.exists() else WorkspaceConfig()
+
+
+def parse_config(data: bytes, source: str) -> WorkspaceConfig:
+    """The settings in the text of a file.
+
+    Raises:
+        ManifestError: naming the line and path of what is wrong.
+    """
+    config: WorkspaceConfig = read_manifest(read_document(data, source=source), WORKSPACE_CONFIG, source)
+    if not 0 <= config.ingest.max_retract_ratio <= 1:
+        raise ManifestError("must be between 0 and 1", path="ingest.maxRetractRatio", source=source)
+    for index, did in enumerate(config.audit.trusted_auditors):
+        try:
+            parse_did(did)
+        except InvalidIdError as error:
+            where = f"audit.trustedAuditors[{index}]"
+            raise ManifestError(str(error), path=where, source=source) from None
+    for name, address in config.transform.engines.items():
+        if not ENGINE_ADDRESS.fullmatch(address):
+            where = child_path("transform.engines", name)
+            raise ManifestError(ENGINE_ADDRESS_FORM, path=where, source=source)
+    if not 1 <= config.share.parallel <= MAX_PARALLEL:
+        raise ManifestError(f"must be between 1 and {MAX_PARALLEL}", path="share.parallel", source=source)
+    return config
+
+
+# What is set for one dataset here: `info/config`, a private manifest of kind `DatasetConfig`.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetConfig:
+    """What the owner of a copy has set for it."""
+
+    pull_aliases: tuple[str, ...] = ()
+    """Where the dataset is pulled from: remote aliases or URLs, the preferred one first."""
+    push_aliases: tuple[str, ...] = ()
+    """Where the dataset is pushed to: remote aliases or URLs."""
+    require_signature: bool | None = None
+    """Whether pulls need the owner's signature of the head."""
+    max_signature_age_seconds: int | None = None
+    """How old that signature may be [s]."""
+    watermarks: dict[str, WatermarkRule] = field(default_factory=dict)
+    """How the watermark of each source moves, by the source's name."""
+    system_columns: SystemColumns | None = None
+    """Types of offsets and operations until the first schema is written; None is what the settings say."""
+    snapshots: OwnSnapshots | None = None
+    """What is done about profiles in this dataset; None is what the settings say."""
+
+
+DATASET_CONFIG = ManifestKind("DatasetConfig", DatasetConfig, range(1, 2))
+
+
+def config_path(dataset: DatasetFiles) -> Path:
+    """The file, whether it is there or not."""
+    return dataset.folder / "info" / "config"
+
+
+def read_config(dataset: DatasetFiles) -> DatasetConfig:
+    """What is set for a dataset; nothing when it has no such file."""
+    path = config_path(dataset)
+    data = fsio.read_start(path, LIMITS.manifest_bytes + 1)
+    if data is None:
+        return DatasetConfig()
+    config: DatasetConfig = read_manifest(read_document(data, source=str(path)), DATASET_CONFIG, str(path))
+    return config
+
+
+def snapshots_of(dataset: DatasetFiles, settings: SnapshotsConfig) -> SnapshotsConfig:
+    """What is done about profiles in a dataset, given what its workspace says; errors as `read_config`."""
+    own = read_config(dataset).snapshots
+    return settings if own is None else own.over(settings)
+
+
+def change_config(dataset: DatasetFiles, change: Callable[[DatasetConfig], DatasetConfig]) -> bool:
+    """Durably set what `change` makes of what is set; False when that is the same."""
+    with fsio.locked(dataset.folder / "info" / "lock"):
+        config = read_config(dataset)
+        changed = change(config)
+        if changed == config:
+            return False
+        tree = to_tree(changed)
+        if not changed.watermarks:
+            del tree["watermarks"]  # most datasets have none
+        document = {"kind": DATASET_CONFIG.name, "version": DATASET_CONFIG.versions[-1], "content": tree}
+        # not for everybody: a URL may have a password in it
+        fsio.replace_file(config_path(dataset), dump_yaml(document).encode(), mode=0o600)
+    return True
+
+
+# What a user sets for himself, whatever the workspace: a manifest of kind `UserConfig`.
+#
+# $XDG_CONFIG_HOME/odfchain/config.yaml       (~/.config where that is not set), mode 0600
+
+EVERY = "*"
+BELOW = "/*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafeConfig:
+    """What is trusted although others could have written it."""
+
+    workspace: tuple[str, ...] = ()
+    """Folders of workspaces that are used whoever owns them: a path, `PATH/*` for all below it, or `*`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserConfig:
+    """Settings of a user."""
+
+    safe: SafeConfig = SafeConfig()
+
+
+USER_CONFIG = ManifestKind("UserConfig", UserConfig, range(1, 2))
+
+USER_TEXT = """\
+# Settings of this user, for every workspace.
+kind: UserConfig
+version: 1
+content:
+  safe:
+    workspace: []           # workspaces of other users that may be used, by their paths
+"""
+
+
+def user_folder() -> Path:
+    """Where the settings of the user are."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or _expanded("~/.config")) / "odfchain"
+
+
+def _expanded(text: str) -> Path:
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - `Path` fails where a user has no home
+
+
+def parse_user_config(data: bytes, source: str) -> UserConfig:
+    """The settings in the text of a file.
+
+    Raises:
+        ManifestError: naming the line and path of what is wrong.
+    """
+    config: UserConfig = read_manifest(read_document(data, source=source), USER_CONFIG, source)
+    return config
+
+
+def absolute(text: str) -> str:
+    """A value of `safe.workspace` that means the same in whichever folder it is read.
+
+    Raises:
+        UsageError: it is empty.
+    """
+    if not text.strip():
+        raise UsageError("safe.workspace: a path is empty", hint="name the folder of the workspace")
+    return text if text == EVERY else str(_expanded(text).absolute())
+
+
+def is_safe(root: Path, config: UserConfig) -> bool:
+    """Whether the user trusts the workspace whose `.odfchain` folder is `root`."""
+    real = root.resolve()
+    return any(_means(text, real, root.name) for text in config.safe.workspace)
+
+
+def _means(text: str, real: Path, name: str) -> bool:
+    if text == EVERY:
+        return True
+    path = _expanded(text.removesuffix(BELOW))
+    if not path.is_absolute():  # it would mean another folder wherever a command runs
+        return False
+    if text.endswith(BELOW):
+        return real.is_relative_to(path.resolve())
+    return real in (path.resolve(), (path / name).resolve())

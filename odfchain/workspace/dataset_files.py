@@ -1,0 +1,183 @@
+"""The folder of one dataset (specification "Dataset Layout").
+
+blocks/  data/  checkpoints/  refs/     what a peer may read; refs/head.jws is the owner's signature
+attestations/                           the same: what auditors say, and who vouches for which description
+manifests/  profiles/                   the same: what describes a block (RFC-042); these three are made with
+                                        the first of their files
+info/                                   private: alias, lock, chain index
+staging/                                files of transactions that are not committed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from odfchain.chain.chain import MetadataChain
+from odfchain.chain.signing import HeadSigner
+from odfchain.errors import BrokenChainError, StoreError
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import Seed
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.storage import fsio
+from odfchain.storage.fsio import LocalScratch
+from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore
+from odfchain.workspace.shared_store import ONLY_HERE, SharedStore
+
+PUBLIC_FOLDERS = ("blocks", "data", "checkpoints", "refs")
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFiles:
+    """An opened dataset: identity, chain and object stores. Opening reads one reference and no data.
+
+    With a `signer` every head, or branch, that blocks made here become is signed, right after it has moved.
+    """
+
+    folder: Path
+    alias: DatasetAlias
+    chain: MetadataChain
+    data: LocalObjectStore
+    checkpoints: LocalObjectStore
+    signer: HeadSigner | None = field(default=None, repr=False, compare=False)
+    shared: SharedStore = field(default=ONLY_HERE, repr=False, compare=False)
+
+    @classmethod
+    def create_folders(cls, folder: Path, alias: DatasetAlias) -> None:
+        """Make the empty layout of a dataset."""
+        for name in (*PUBLIC_FOLDERS, "info", "staging"):
+            fsio.make_folder(folder / name)
+        fsio.replace_file(folder / "info" / "alias", str(alias).encode())
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        signer: HeadSigner | None = None,
+        *,
+        ref: str = HEAD,
+        shared: SharedStore = ONLY_HERE,
+    ) -> DatasetFiles:
+        """Open the dataset in a folder, on a reference; `signer` has its owner's key, if that is here.
+
+        Raises:
+            StoreError: the folder is not a dataset.
+        """
+        try:
+            alias = DatasetAlias.parse((folder / "info" / "alias").read_text(encoding="utf-8").strip())
+        except OSError as error:
+            raise StoreError(f"{folder}: not a dataset folder ({error.strerror})") from None
+        chain = MetadataChain(
+            LocalObjectStore(folder / "blocks"),
+            shared.refs(folder, LocalRefStore(folder / "refs", folder / "info" / "lock")),
+            # the index of a new branch begins as the head's: what they share is not read again
+            LocalScratch(_index_path(folder, ref), None if ref == HEAD else _index_path(folder, HEAD)),
+            published=_signing(folder, signer, shared, ref) if signer is not None else None,
+            ref=ref,
+        )
+        return cls(
+            folder,
+            alias,
+            chain,
+            shared.objects(folder / "data"),
+            shared.objects(folder / "checkpoints"),
+            signer,
+            shared,
+        )
+
+    @property
+    def manifests(self) -> LocalObjectStore:
+        """Manifests of its blocks, as far as they are here."""
+        return LocalObjectStore(self.folder / "manifests")
+
+    @property
+    def profiles(self) -> LocalObjectStore:
+        """Profiles of its blocks, as far as they are here."""
+        return LocalObjectStore(self.folder / "profiles")
+
+    def keys(self, kind: str) -> str:
+        """What keys of slices (`data`) or checkpoints (`checkpoints`) begin with, for `executor_files`."""
+        return f"datasets/{self.folder.name}/{kind}"
+
+    def key(self, kind: str, name: Multihash) -> str:
+        """What `SharedStore.executor_files` calls a slice (`data`) or checkpoint (`checkpoints`)."""
+        return f"{self.keys(kind)}/{name}"
+
+    @property
+    def ref(self) -> str:
+        """The reference that it is opened on: `head`, or a branch."""
+        return self.chain.ref
+
+    @property
+    def label(self) -> str:
+        """The alias, with `@` and the reference where that is not the head."""
+        return str(self.alias) if self.ref == HEAD else f"{self.alias}@{self.ref}"
+
+    def on(self, ref: str) -> DatasetFiles:
+        """The same dataset opened on another reference, which need not be there."""
+        return self if ref == self.ref else self._opened_on(ref)
+
+    def _opened_on(self, ref: str) -> DatasetFiles:
+        return DatasetFiles.open(self.folder, self.signer, ref=ref, shared=self.shared)
+
+    @property
+    def index_path(self) -> Path:
+        """The file of the chain index of its reference: only a cache."""
+        return _index_path(self.folder, self.ref)
+
+    @property
+    def seed(self) -> Seed:
+        """The first event of the chain.
+
+        Raises:
+            BrokenChainError: the dataset has no head or no seed.
+        """
+        if self.chain.head() is None:
+            raise BrokenChainError(f"{self.folder / 'refs' / self.ref}: the dataset has no head")
+        seed = self.chain.nearest_event(Seed)
+        if seed is None:
+            raise BrokenChainError(f"{self.folder}: the chain has no Seed")
+        return seed
+
+    @property
+    def id(self) -> DatasetId:
+        """The dataset's identity."""
+        return self.seed.dataset_id
+
+    @property
+    def kind(self) -> DatasetKind:
+        """Root or derivative."""
+        return self.seed.dataset_kind
+
+    def set_head(self, target: Multihash, *, expected: Multihash | None) -> None:
+        """Point the reference at a stored block of this dataset's owner, and sign it if his key is here.
+
+        Blocks that came from others are published by `chain.set_ref`: nobody signs what he has not made.
+        """
+        number = self.chain.get(target).sequence_number
+        self.chain.set_ref(self.ref, target, expected=expected)
+        if self.signer is not None:
+            _signing(self.folder, self.signer, self.shared, self.ref)(target, number)
+
+    def staging(self) -> AbstractContextManager[Path]:
+        """A private folder on the dataset's file system that is gone afterwards, whatever happens."""
+        return fsio.private_folder(self.folder / "staging")
+
+
+def _signing(
+    folder: Path, signer: HeadSigner, shared: SharedStore, ref: str
+) -> Callable[[Multihash, int], None]:
+    """What is told of a head that has moved."""
+
+    def moved(head: Multihash, sequence_number: int) -> None:
+        signer.head_moved(head, sequence_number, ref)
+        shared.signed(folder, ref)
+
+    return moved
+
+
+def _index_path(folder: Path, ref: str) -> Path:
+    return folder / "info" / ("chain-index" if ref == HEAD else f"chain-index.{ref}")

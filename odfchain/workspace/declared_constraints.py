@@ -1,0 +1,272 @@
+"""The attachment CONSTRAINTS.yaml: what tells records apart, and what their columns refer to (RFC-037).
+
+    primaryKey: [airline, source, destination]
+    foreignKeys:
+      - {columns: [source], references: {dataset: org.airports}, onViolation: refuse}    # or report
+      - {columns: [reviewed], references: {changesOf: org.airports}}                     # a text BLOCK#OFFSET
+
+People write names, chains hold ids. The text may come from an untrusted publisher: it is bounded, and read
+strictly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from odfchain.errors import InvalidIdError, ManifestError, child_path
+from odfchain.limits import LIMITS
+from odfchain.odf.events import AttachmentEmbedded, SetAttachments
+from odfchain.odf.identity import DatasetId
+from odfchain.odf.names import DatasetRefAny, RemoteDatasetId, parse_ref_any
+from odfchain.text import one_line
+
+FILE = "CONSTRAINTS.yaml"
+
+
+class OnViolation(Enum):
+    """What becomes of a commit that breaks a foreign key."""
+
+    REFUSE = "refuse"
+    REPORT = "report"
+    """It is committed, and said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignKey:
+    """Columns whose values are the primary key of another dataset's record, or name a change of it."""
+
+    columns: tuple[str, ...]
+    dataset: DatasetId
+    changes: bool = False
+    """Whether a change is named, by `BLOCK#OFFSET`, and no record."""
+    on_violation: OnViolation = OnViolation.REFUSE
+
+    def __str__(self) -> str:
+        return ", ".join(map(one_line, self.columns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """What a dataset declares of its records."""
+
+    primary_key: tuple[str, ...] = ()
+    """What tells records apart where no merge strategy says it."""
+    foreign_keys: tuple[ForeignKey, ...] = ()
+
+
+NONE = Constraints()
+
+Resolve = Callable[[DatasetRefAny], DatasetId | None]
+"""Finds the id of a dataset that a reference names, None when it is unknown."""
+
+
+def attached_text(event: SetAttachments | None) -> str | None:
+    """The text of CONSTRAINTS.yaml; None where it is not attached.
+
+    Raises:
+        ManifestError: it is attached twice.
+    """
+    found = [item.content for item in event.attachments.items if item.path == FILE] if event else []
+    if len(found) > 1:
+        raise ManifestError("the file is attached twice", source=FILE)
+    return found[0] if found else None
+
+
+def recorded_constraints(event: SetAttachments | None) -> Constraints:
+    """What the attachments of a chain declare."""
+    text = attached_text(event)
+    return NONE if text is None else parse_constraints(text, _only_ids)
+
+
+def _only_ids(ref: DatasetRefAny) -> DatasetId | None:
+    return ref.id if isinstance(ref, RemoteDatasetId) and ref.repo is None else None
+
+
+def resolved_attachments(event: SetAttachments, resolve: Resolve) -> SetAttachments:
+    """The attachments as a chain holds them: CONSTRAINTS.yaml has ids where people wrote names.
+
+    Raises:
+        ManifestError: it is not understood, or names a dataset that is not known.
+    """
+    text = attached_text(event)
+    if text is None:
+        return event
+    declared = parse_constraints(text, resolve)
+    content = _with_ids(text, lambda _, name: resolve(parse_ref_any(name)))
+    if parse_constraints(content, _only_ids) != declared:
+        raise ManifestError("write the names of datasets plainly, or in quotes", source=FILE)
+    return _attached(event, content)
+
+
+def referenced_names(event: SetAttachments) -> list[DatasetRefAny]:
+    """The datasets that CONSTRAINTS.yaml names, as it names them; none where it is not understood."""
+    found: list[DatasetRefAny] = []
+
+    def seen(ref: DatasetRefAny) -> DatasetId:
+        found.append(ref)
+        return DatasetId(bytes(32))
+
+    try:
+        text = attached_text(event)
+        if text is not None:
+            parse_constraints(text, seen)
+    except ManifestError:
+        return []
+    return found
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+def parse_constraints(text: str, resolve: Resolve) -> Constraints:
+    """What a text declares.
+
+    Raises:
+        ManifestError: naming line and path.
+    """
+    # loaded here: most commands read no constraints, and reading YAML is slow to load
+    from odfchain.odf.yaml import read_document
+
+    if len(text) > LIMITS.constraints_characters:
+        raise ManifestError(f"larger than {LIMITS.constraints_characters:,} characters", source=FILE)
+    document = read_document(text, source=FILE)
+    try:
+        return _constraints(document.value, resolve)
+    except ManifestError as error:
+        raise error.located(source=FILE, line=document.line_of(error.path)) from None
+
+
+def _constraints(tree: Any, resolve: Resolve) -> Constraints:
+    members = _members(tree, "", {"primaryKey", "foreignKeys"})
+    if not members:
+        raise ManifestError("it declares neither primaryKey nor foreignKeys")
+    key = _columns(members["primaryKey"], "primaryKey") if "primaryKey" in members else ()
+    declared = members.get("foreignKeys", [])
+    if not isinstance(declared, list) or not 0 <= len(declared) <= LIMITS.foreign_keys:
+        raise ManifestError(f"a list of at most {LIMITS.foreign_keys} is expected", path="foreignKeys")
+    found = [_foreign_key(item, f"foreignKeys[{index}]", resolve) for index, item in enumerate(declared)]
+    for index, one in enumerate(found):
+        if any(
+            (o.columns, o.dataset, o.changes) == (one.columns, one.dataset, one.changes)
+            for o in found[:index]
+        ):
+            raise ManifestError("is declared twice", path=f"foreignKeys[{index}]")
+    return Constraints(primary_key=key, foreign_keys=tuple(found))
+
+
+def _members(tree: Any, path: str, known: set[str], needed: Sequence[str] = ()) -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        raise ManifestError(f"an object with {', '.join(sorted(known))} is expected", path=path)
+    for name in tree:
+        if name not in known:
+            listed = ", ".join(sorted(known))
+            raise ManifestError(f"no property {one_line(name)!r} (only {listed})", path=path)
+    for name in needed:
+        if name not in tree:
+            raise ManifestError(f"there is no {name!r}", path=path)
+    return tree
+
+
+def _columns(tree: Any, path: str) -> tuple[str, ...]:
+    if not isinstance(tree, list) or not 1 <= len(tree) <= LIMITS.key_columns:
+        raise ManifestError(f"a list of 1 to {LIMITS.key_columns} columns is expected", path=path)
+    for index, name in enumerate(tree):
+        if not isinstance(name, str) or not name:
+            raise ManifestError("the name of a column is expected", path=f"{path}[{index}]")
+        if name in tree[:index]:
+            raise ManifestError(f"column {one_line(name)!r} comes twice", path=f"{path}[{index}]")
+    return tuple(tree)
+
+
+def _foreign_key(tree: Any, path: str, resolve: Resolve) -> ForeignKey:
+    members = _members(tree, path, {"columns", "references", "onViolation"}, ("columns", "references"))
+    columns = _columns(members["columns"], f"{path}.columns")
+    target = _members(members["references"], f"{path}.references", {"dataset", "changesOf"})
+    if len(target) != 1:
+        raise ManifestError("either 'dataset' or 'changesOf' is expected", path=f"{path}.references")
+    ((kind, name),) = target.items()
+    changes = kind == "changesOf"
+    if changes and len(columns) != 1:
+        raise ManifestError("a change is named by one column", path=f"{path}.columns")
+    return ForeignKey(
+        columns=columns,
+        dataset=_dataset(name, child_path(f"{path}.references", kind), resolve),
+        changes=changes,
+        on_violation=_on_violation(members.get("onViolation", "refuse"), f"{path}.onViolation"),
+    )
+
+
+def _on_violation(value: Any, path: str) -> OnViolation:
+    try:
+        return OnViolation(value)
+    except ValueError:
+        raise ManifestError(f"{one_line(str(value))!r} is neither refuse nor report", path=path) from None
+
+
+def _dataset(value: Any, path: str, resolve: Resolve) -> DatasetId:
+    if not isinstance(value, str):
+        raise ManifestError("the name or id of a dataset is expected", path=path)
+    try:
+        ref = parse_ref_any(value)
+    except InvalidIdError as error:
+        raise ManifestError(error.message, path=path, hint=error.hint) from None
+    found = resolve(ref)
+    if found is None:
+        raise ManifestError(f"unknown dataset {one_line(value)!r}", path=path, hint="add or pull it first")
+    return found
+
+
+# --- names become ids --------------------------------------------------------------------------------
+
+
+def _with_ids(text: str, id_of: Callable[[str, str], object]) -> str:
+    """The text with ids instead of names, and all else (comments, order) as it was.
+
+    `id_of` is given `dataset` or `changesOf`, and what stands there.
+    """
+    import yaml
+
+    text = text.removeprefix("\ufeff")
+    try:
+        root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise ManifestError(f"not valid YAML: {one_line(str(error))}", source=FILE) from None
+    places: list[tuple[int, int, str]] = []
+    for list_key, keys in root.value:
+        for entry in keys.value if list_key.value == "foreignKeys" else ():
+            for name, target in entry.value:
+                if name.value == "references":
+                    ((kind, node),) = target.value
+                    if (found := str(id_of(kind.value, node.value))) != node.value:
+                        places.append((node.start_mark.index, node.end_mark.index, found))
+    for start, end, name in sorted(places, reverse=True):
+        text = text[:start] + name + text[end:]
+    return text
+
+
+def moved_attachments(event: SetAttachments, old: DatasetId, new: DatasetId) -> SetAttachments:
+    """The attachments of a dataset that goes on under another id: records refer to its own ones there.
+
+    Changes stay those of the old one. A file that is not understood stays as it is.
+    """
+    try:
+        text = attached_text(event)
+        if text is None or recorded_constraints(event) == NONE:
+            return event
+        own = str(old)
+        return _attached(
+            event, _with_ids(text, lambda kind, name: new if (kind, name) == ("dataset", own) else name)
+        )
+    except ManifestError:
+        return event
+
+
+def _attached(event: SetAttachments, content: str) -> SetAttachments:
+    items = tuple(
+        AttachmentEmbedded(path=FILE, content=content) if item.path == FILE else item
+        for item in event.attachments.items
+    )
+    return SetAttachments(attachments=type(event.attachments)(items=items))

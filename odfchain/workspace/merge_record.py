@@ -1,0 +1,381 @@
+"""What a merge says of itself, in the `newSourceState` of its AddData.
+
+    sourceName: odfchain/merge    kind: odfchain/merge    value: canonical JSON (RFC 8785)
+
+Every ODF tool keeps it, because it is a text to it, and it is hashed with the block. A record counts where it
+first appears in a chain: tools may carry a source state on. Source: RFC-036.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from odfchain.chain.chain import HashedBlock, MetadataChain
+from odfchain.chain.index import MERGE
+from odfchain.errors import CodecError, InvalidIdError, OdfchainError, StoreError
+from odfchain.odf.canonical_json import canonical_json
+from odfchain.odf.events import AddData, MetadataEvent, SourceState
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import is_branch_name
+from odfchain.storage import fsio
+from odfchain.storage.local import HEAD
+from odfchain.text import one_line
+from odfchain.workspace.dataset_files import DatasetFiles
+
+SOURCE_NAME = MERGE
+KIND = "odfchain/merge"
+MOST_BYTES = 16 * 1024
+_VERSION = 1
+
+
+class MergeMode(Enum):
+    """What the block does."""
+
+    MERGE = "merge"
+    REVERT = "revert"
+    """The inverse of one block: `base` is that block, `source` its predecessor. No edge of the graph."""
+
+
+class Resolution(Enum):
+    """Who decided the conflicts."""
+
+    NONE = "none"
+    OURS = "ours"
+    THEIRS = "theirs"
+    ROWS = "rows"
+    """One by one: what was taken is in the slice."""
+
+
+class Granularity(Enum):
+    """What a conflict is about."""
+
+    CELL = "cell"
+    ROW = "row"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRecord:
+    """How a block was made from two heads, so that anybody who has both can make it again."""
+
+    base: tuple[Multihash, ...]
+    """The best common ancestors, in order of sequence number and hash."""
+    source: Multihash
+    """The block whose changes were taken over."""
+    source_ref: str
+    """What its reference was called."""
+    target: Multihash
+    """The head before the transaction."""
+    mode: MergeMode = MergeMode.MERGE
+    resolution: Resolution = Resolution.NONE
+    granularity: Granularity = Granularity.CELL
+    conflicts: int = 0
+    """Cells (rows, where a side is absent) that somebody decided."""
+    references: Mapping[DatasetId, Multihash] = field(default_factory=dict)
+    """The blocks of other datasets that foreign keys were checked against."""
+    message: str = ""
+
+    def to_state(self) -> SourceState:
+        """The record as an event carries it.
+
+        Raises:
+            CodecError: it would be longer than 16 KiB.
+        """
+        tree = {
+            "base": [str(block) for block in self.base],
+            "conflicts": self.conflicts,
+            "granularity": self.granularity.value,
+            "message": self.message,
+            "mode": self.mode.value,
+            "references": {str(name): str(block) for name, block in self.references.items()},
+            "resolution": self.resolution.value,
+            "source": str(self.source),
+            "sourceRef": self.source_ref,
+            "target": str(self.target),
+            "version": _VERSION,
+        }
+        text = canonical_json(tree)
+        if len(text) > MOST_BYTES:
+            raise CodecError(
+                f"the merge record would have {len(text):,} bytes, at most {MOST_BYTES:,} are allowed",
+                hint="give a shorter --message",
+            )
+        return SourceState(source_name=SOURCE_NAME, kind=KIND, value=text.decode())
+
+
+def is_merge_state(state: SourceState | None) -> bool:
+    """Whether a source state is a merge record, and no source's."""
+    return state is not None and state.source_name == SOURCE_NAME
+
+
+def record_of(event: MetadataEvent) -> MergeRecord | None:
+    """The merge record that an event carries, first here or carried on; None where it has none.
+
+    Raises:
+        CodecError: what calls itself a merge record is none that is understood.
+    """
+    state = event.new_source_state if isinstance(event, AddData) else None
+    if state is None or not is_merge_state(state):
+        return None
+    try:
+        return _parse(state)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidIdError) as error:
+        raise CodecError(f"the merge record is not understood: {one_line(str(error))}") from None
+
+
+def understood_record(event: MetadataEvent) -> MergeRecord | None:
+    """As `record_of`; one that is not understood is none: nobody who merges as is done here has made it."""
+    try:
+        return record_of(event)
+    except CodecError:
+        return None
+
+
+def first_record(chain: MetadataChain, block: HashedBlock) -> MergeRecord | None:
+    """The merge record of a block in which it first appears; None where it has none, or carries one on."""
+    record, prev = record_of(block.block.event), block.block.prev_block_hash
+    before = chain.nearest(MERGE, head=prev) if record is not None and prev is not None else None
+    return None if before is not None and _state_of(before) == _state_of(block) else record
+
+
+def _state_of(block: HashedBlock) -> SourceState | None:
+    event = block.block.event
+    return event.new_source_state if isinstance(event, AddData) else None
+
+
+def _parse(state: SourceState) -> MergeRecord:
+    if state.kind != KIND or len(state.value.encode(errors="surrogatepass")) > MOST_BYTES:
+        raise ValueError(f"kind {one_line(state.kind)!r}, {len(state.value):,} characters")
+    tree: Any = json.loads(state.value)
+    if tree["version"] != _VERSION:
+        raise ValueError(f"version {one_line(str(tree['version']))}, not {_VERSION}")
+    base = tuple(Multihash.parse(text) for text in tree["base"])
+    conflicts, message, source_ref = tree["conflicts"], tree["message"], tree["sourceRef"]
+    if not base or type(conflicts) is not int or conflicts < 0:
+        raise ValueError("no base, or no number of conflicts")
+    if not isinstance(message, str) or not isinstance(source_ref, str):
+        raise TypeError("message and sourceRef are texts")
+    return MergeRecord(
+        base=base,
+        source=Multihash.parse(tree["source"]),
+        source_ref=source_ref,
+        target=Multihash.parse(tree["target"]),
+        mode=MergeMode(tree["mode"]),
+        resolution=Resolution(tree["resolution"]),
+        granularity=Granularity(tree["granularity"]),
+        conflicts=conflicts,
+        references={DatasetId.parse(k): Multihash.parse(v) for k, v in tree["references"].items()},
+        message=message,
+    )
+
+
+def merged_names(event: MetadataEvent) -> tuple[Multihash, ...]:
+    """What a merge names beside its target: the source, then the bases; nothing where it is no merge."""
+    record = understood_record(event)
+    return (record.source, *record.base) if record is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMerge:
+    """A merge record and the block in which it first appears."""
+
+    block: HashedBlock
+    record: MergeRecord
+
+
+def merges(
+    chain: MetadataChain, head: Multihash, *, damaged: list[tuple[HashedBlock, OdfchainError]] | None = None
+) -> list[RecordedMerge]:
+    """The merges of a chain up to `head`, oldest first, each where its record first appears.
+
+    Records that are not understood are no merges; they are added to `damaged`.
+    """
+    return first_records(chain.nearest_all(MERGE, head=head), damaged)
+
+
+def first_records(
+    newest_first: Iterable[HashedBlock], damaged: list[tuple[HashedBlock, OdfchainError]] | None = None
+) -> list[RecordedMerge]:
+    """As `merges`, of the AddData blocks of a whole chain; others than merges may be left out."""
+    oldest: dict[str, HashedBlock] = {}
+    for block in newest_first:
+        state = _state_of(block)
+        if state is not None and is_merge_state(state):
+            oldest[state.value] = block
+    found = []
+    for block in sorted(oldest.values(), key=lambda block: block.block.sequence_number):
+        try:
+            record = record_of(block.block.event)
+        except CodecError as error:
+            if damaged is not None:
+                damaged.append((block, error))
+            continue
+        if record is not None:
+            found.append(RecordedMerge(block, record))
+    return found
+
+
+# Branches that came from elsewhere: where from, and up to which block they were verified here.
+#
+#     info/branches.json      [{"branch": "fix", "from": "https://…", "block": "f1620…", "verified":
+#     "f1620…"}]
+#
+# What is merged is believed to say what the rows were before (RFC-036), so blocks of others are verified
+# first.
+# An entry outlives its branch until that is done: another branch may have begun there. Source: RFC-038.
+
+_MOST_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBranch:
+    """A branch as it was fetched last; it may have gone on here since."""
+
+    branch: str | None
+    """What it is called here; None once it is gone."""
+    where: str
+    """The URL, or `repo/name`, that it came from."""
+    block: Multihash
+    """Its newest block there."""
+    verified: Multihash
+    """The newest of its blocks that was here before it came, or that was verified here."""
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether nothing of it is left to be verified."""
+        return self.block == self.verified
+
+
+def fetched_branches(dataset: DatasetFiles) -> tuple[FetchedBranch, ...]:
+    """What was fetched of the dataset, and is still a branch or unverified.
+
+    Raises:
+        StoreError: the file cannot be read, or is damaged.
+    """
+    path = _path(dataset)
+    data = fsio.read_start(path, _MOST_BYTES)
+    if data is None:
+        return ()
+    try:
+        return tuple(_parse_line(item) for item in [*json.loads(data)])
+    except (ValueError, TypeError, KeyError, RecursionError, InvalidIdError):
+        raise StoreError(
+            f"{path}: what is known of fetched branches is damaged",
+            hint=f"remove {path}, and fetch the branches again: until then they are taken for your own",
+        ) from None
+
+
+def fetched_branch(dataset: DatasetFiles, name: str) -> FetchedBranch | None:
+    """What is known of a branch; None where it was made here. Errors as `fetched_branches`."""
+    return next((found for found in fetched_branches(dataset) if found.branch == name), None)
+
+
+def remember_fetched(dataset: DatasetFiles, fetched: FetchedBranch) -> None:
+    """Durably note that a branch came in; what is verified of it stays verified."""
+
+    def change(found: list[FetchedBranch]) -> list[FetchedBranch]:
+        kept = [replace(old, branch=None) if old.branch == fetched.branch else old for old in found]
+        return [*kept, fetched]
+
+    _change(dataset, change)
+
+
+def mark_verified(dataset: DatasetFiles, entry: FetchedBranch, block: Multihash) -> None:
+    """Durably note that the blocks of an entry up to one of them were verified."""
+
+    def change(found: list[FetchedBranch]) -> list[FetchedBranch]:
+        return [replace(old, verified=block) if old == entry else old for old in found]
+
+    _change(dataset, change)
+
+
+def rename_fetched(dataset: DatasetFiles, old: str, new: str | None) -> None:
+    """Durably note that a branch has another name, or is gone."""
+    if _path(dataset).exists():
+        _change(dataset, lambda all_: [replace(e, branch=new) if e.branch == old else e for e in all_])
+
+
+def forget_gone(dataset: DatasetFiles) -> None:
+    """Durably forget what names blocks that are not stored any more."""
+    if _path(dataset).exists():
+        _change(dataset, lambda all_: [entry for entry in all_ if dataset.chain.contains(entry.block)])
+
+
+# --- what was not verified -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Unverified:
+    """Blocks that were fetched and not verified, as far as a chain has them."""
+
+    entry: FetchedBranch
+    after: Multihash
+    upto: Multihash
+
+
+def unverified(dataset: DatasetFiles, upto: Multihash) -> list[Unverified]:
+    """What the chain up to a block has of fetched branches that was not verified."""
+    found = []
+    chain, top = dataset.chain, dataset.chain.get(upto).sequence_number
+    for entry in fetched_branches(dataset):
+        if entry.is_verified or not chain.contains(entry.block):
+            continue
+        for name, block in chain.walk(entry.block, tail=entry.verified):
+            if block.sequence_number <= top and chain.hash_at(block.sequence_number, upto) == name:
+                found.append(Unverified(entry, entry.verified, name))
+                break
+    return found
+
+
+def is_known_here(dataset: DatasetFiles, after: Multihash, upto: Multihash, *, owner: bool) -> bool:
+    """Whether the blocks after one, up to another, were all made or verified here.
+
+    Who is not the `owner` has not made the blocks of the head: a copy's moves by pulls alone.
+    """
+    foreign = {
+        name
+        for part in unverified(dataset, upto)
+        for name, _ in dataset.chain.walk(part.upto, tail=part.after)
+    }
+    if not owner:
+        lowest, head = dataset.chain.get(after).sequence_number, dataset.chain.head(HEAD)
+        for name, block in dataset.chain.walk(head) if head is not None else ():
+            if block.sequence_number <= lowest:
+                break
+            foreign.add(name)
+    return not any(name in foreign for name, _ in dataset.chain.walk(upto, tail=after)) if foreign else True
+
+
+# --- the file --------------------------------------------------------------------------------------------
+
+
+def _path(dataset: DatasetFiles) -> Path:
+    return dataset.folder / "info" / "branches.json"
+
+
+def _parse_line(item: Any) -> FetchedBranch:
+    branch, where = item["branch"], item["from"]
+    if not isinstance(where, str) or not (branch is None or is_branch_name(branch)):
+        raise ValueError
+    return FetchedBranch(branch, where, Multihash.parse(item["block"]), Multihash.parse(item["verified"]))
+
+
+def _change(dataset: DatasetFiles, change: Callable[[list[FetchedBranch]], list[FetchedBranch]]) -> None:
+    path = _path(dataset)
+    with fsio.locked(dataset.folder / "info" / "branches.lock"):
+        before = list(fetched_branches(dataset))
+        after = [entry for entry in change(before) if entry.branch is not None or not entry.is_verified]
+        if after == before:
+            return
+        if not after:
+            fsio.remove_file(path)
+            return
+        found = [
+            {"branch": e.branch, "from": e.where, "block": str(e.block), "verified": str(e.verified)}
+            for e in after
+        ]
+        fsio.replace_file(path, json.dumps(found, indent=1).encode())

@@ -1,0 +1,298 @@
+"""Points of a dataset's history: a branch, or a block by its number or hash, or a system time.
+
+    POINT = [BRANCH ":"] (NUMBER | TIME) | BRANCH | HASH        9   fix-names:9   2026-01   fix-names   f1620…
+
+Without a branch a number or a time is one of the chain that is asked. A time means the newest block whose
+system time is not after it. Source: specification "Time", "Metadata Chain"; RFC-033, RFC-035.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import datetime as dt
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from odfchain.chain.chain import MetadataChain
+from odfchain.chain.signed_heads import signature_key
+from odfchain.errors import (
+    BranchNotFoundError,
+    DatasetNotFoundError,
+    FuturePointError,
+    InvalidIdError,
+    ObjectNotFoundError,
+    PointNotFoundError,
+    UsageError,
+)
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import is_branch_name
+from odfchain.odf.times import Timestamp
+from odfchain.storage import fsio
+from odfchain.storage.fsio import LocalScratch, MemoryScratch
+from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore, RefStore
+from odfchain.text import one_line
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+
+# The references of a dataset: its head, its branches, and heads that were given up.
+#
+# refs/head                   the dataset as it is
+# refs/NAME                   a branch
+# refs/overwritten-<hash>     a head that was given up; kept until garbage collection is told to drop it
+
+OVERWRITTEN = "overwritten-"
+"""Prefix of references to heads that were given up."""
+
+_NOT_REFS = ".jws"
+"""Suffix of signatures, which stand beside the references they are about."""
+
+
+def refs_of(dataset: DatasetFiles) -> LocalRefStore:
+    """The references of a dataset."""
+    return LocalRefStore(dataset.folder / "refs", dataset.folder / "info" / "lock")
+
+
+def ref_names(dataset: DatasetFiles) -> list[str]:
+    """The names of a dataset's references, the head first."""
+    found = [n for n in refs_of(dataset).names() if n != HEAD and not n.endswith(_NOT_REFS)]
+    return [HEAD, *found]
+
+
+def branch_names(dataset: DatasetFiles) -> list[str]:
+    """The names of a dataset's branches, ordered; the head is none."""
+    return [name for name in refs_of(dataset).names() if is_branch_name(name)]
+
+
+def remove_branch(branch: DatasetFiles, block: Multihash) -> None:
+    """The branch that a dataset is opened on is gone here, with its index and its signature."""
+    refs_of(branch).remove(branch.ref, block)
+    fsio.remove_quietly(branch.index_path)
+    fsio.remove_quietly(branch.folder / signature_key(branch.ref))
+
+
+def overwritten_name(head: Multihash) -> str:
+    """The reference that keeps a head that is given up."""
+    return f"{OVERWRITTEN}{head.digest.hex()[:16]}"
+
+
+def keep_reachable(dataset: DatasetFiles, head: Multihash) -> str:
+    """Durably name a head that is about to be given up; returns the name."""
+    name = overwritten_name(head)
+    dataset.chain.set_ref(name, head, expected=dataset.chain.head(name))
+    return name
+
+
+def lock_path(dataset: DatasetFiles) -> Path:
+    """The lock of whoever lets objects arrive, names objects that no reference needs, or removes them."""
+    return dataset.folder / "info" / "incoming.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class OnBranch:
+    """A point of a branch (or of the head, by name): a block's number, a time, or None for its newest."""
+
+    branch: str
+    at: int | Timestamp | None = None
+
+
+Point = Multihash | int | Timestamp | OnBranch
+
+_DAY = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?", re.ASCII)
+_NUMBER = re.compile(r"\d{1,20}", re.ASCII)
+
+
+def parse_point(text: str) -> Point:
+    """What a text after `@` means; digits alone are a block's number, not a year.
+
+    Raises:
+        InvalidIdError: neither a branch, nor a number, nor a hash, nor a time.
+    """
+    branch, colon, rest = text.partition(":")
+    if colon and _is_reference(branch):
+        at = _number_or_time(rest)
+        if at is not None:
+            return OnBranch(branch, at)
+    elif _is_reference(text):
+        return OnBranch(text)
+    at = _number_or_time(text)
+    if at is not None:
+        return at
+    try:
+        return Multihash.parse(text)
+    except InvalidIdError as error:
+        raise InvalidIdError(
+            error.message,
+            hint="a point is a branch, a block's number or hash, or a time, like fix-names, 9, f1620…, "
+            "2026-01-10T10:30:00Z or fix-names:9",
+        ) from None
+
+
+def _is_reference(text: str) -> bool:
+    return text == HEAD or is_branch_name(text)
+
+
+def _number_or_time(text: str) -> int | Timestamp | None:
+    """None for what does not begin with a digit."""
+    if _NUMBER.fullmatch(text):
+        return int(text)
+    return parse_time(text) if text[:1].isdecimal() else None
+
+
+def parse_time(text: str) -> Timestamp:
+    """The moment that a time, or the beginning of a day, a month or a year, means.
+
+    Raises:
+        InvalidIdError: a text that is no time.
+    """
+    if text[:1].isdecimal() and "T" in text.upper():
+        return Timestamp.parse(text)
+    try:
+        day = dt.date.fromisoformat(text + "-01-01"[len(text) - 4 :] if _DAY.fullmatch(text) else "")
+        return Timestamp.from_datetime(dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC))
+    except ValueError:
+        raise InvalidIdError(
+            f"{one_line(text)!r} is not a time",
+            hint="write it like 2024-02-29T12:00:00Z, or as a day, a month or a year, like 2024-02",
+        ) from None
+
+
+def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = None) -> Multihash:
+    """The block that a point means, as of `head` (default: the present one).
+
+    A hash is looked for among all stored blocks; `is_referenced` says whether a reference leads to it.
+
+    Raises:
+        ObjectNotFoundError: there is no such block.
+        DatasetNotFoundError: the dataset was not there yet.
+    """
+    if isinstance(point, OnBranch):
+        branch = on_branch(dataset, point.branch)
+        newest = DatasetState.read(branch.chain).head
+        return newest if point.at is None else block_at(branch, point.at, head=newest)
+    if isinstance(point, Multihash):
+        if not dataset.chain.contains(point):
+            raise ObjectNotFoundError(
+                f"{dataset.alias}: there is no block {point}",
+                hint=f"`odfchain log {dataset.alias}` lists them",
+            )
+        return point
+    state = DatasetState.read(dataset.chain, head)
+    names = dataset.chain.names(state.head)
+    if isinstance(point, int):
+        if point >= len(names):
+            raise ObjectNotFoundError(
+                f"{dataset.alias}: there is no block {point:,}; its newest is block {len(names) - 1:,}",
+                hint=f"`odfchain log {dataset.alias}` lists the blocks",
+            )
+        return names[point]
+
+    def recorded(name: Multihash) -> Timestamp:
+        return dataset.chain.get(name).system_time
+
+    # system times never go back (append rules)
+    count = bisect.bisect_right(names, point, key=recorded)
+    if count == 0:
+        raise DatasetNotFoundError(f"{dataset.alias} begins at {recorded(names[0])}, after {point}")
+    return names[count - 1]
+
+
+def on_branch(dataset: DatasetFiles, branch: str) -> DatasetFiles:
+    """The dataset on a reference that it has.
+
+    Raises:
+        BranchNotFoundError: it has none of this name.
+    """
+    if is_branch_name(branch):
+        dataset.shared.branch(dataset.folder, branch)
+    found = dataset.on(branch) if _is_reference(branch) else None
+    if found is None or found.chain.head() is None:
+        raise BranchNotFoundError(
+            f"{dataset.alias} has no branch {one_line(branch)!r}",
+            hint="a point is a branch, a block's number or hash, or a time; "
+            f"`odfchain branch list {dataset.alias}` lists the branches",
+        )
+    return found
+
+
+def is_referenced(dataset: DatasetFiles, block: Multihash, *, head: Multihash) -> bool:
+    """Whether a stored block is one of those that a head is made of."""
+    return dataset.chain.hash_at(dataset.chain.get(block).sequence_number, head) == block
+
+
+def reference_of(dataset: DatasetFiles, block: Multihash) -> str | None:
+    """The first reference, its own before the others, that leads to a stored block; None where none does."""
+
+    def leads_there(there: DatasetFiles) -> bool:
+        head = there.chain.head()
+        return head is not None and is_referenced(there, block, head=head)
+
+    if leads_there(dataset):
+        return dataset.ref
+    others = (ref for ref in ref_names(dataset) if ref != dataset.ref)
+    return next((ref for ref in others if leads_there(dataset.on(ref))), None)
+
+
+def named_block(dataset: DatasetFiles, point: Point) -> Multihash:
+    """The block that somebody named.
+
+    Raises:
+        BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
+        FuturePointError: the time lies in the future.
+    """
+    time = point.at if isinstance(point, OnBranch) else point
+    if isinstance(time, Timestamp) and time > Timestamp.now():
+        raise FuturePointError(
+            f"{dataset.alias}: {time} lies in the future, so what is asked for could still change",
+            hint="leave the time out to ask for the present",
+        )
+    try:
+        return block_at(dataset, point)
+    except ObjectNotFoundError as error:
+        if isinstance(time, Timestamp):
+            raise
+        raise PointNotFoundError(error.message, hint=error.hint) from None
+
+
+def opened_at(dataset: DatasetFiles, point: Point) -> DatasetFiles:
+    """The dataset on the branch that a point names; or as of the block that it means, and then only read.
+
+    No index of another reference is changed by reading it.
+    """
+    if isinstance(point, OnBranch) and point.at is None:
+        return on_branch(dataset, point.branch)
+    block = named_block(dataset, point)
+    if isinstance(point, OnBranch):
+        ref: str | None = point.branch
+    else:
+        ref = reference_of(dataset, block) if isinstance(point, Multihash) else dataset.ref
+    chain = MetadataChain(
+        LocalObjectStore(dataset.folder / "blocks"),
+        _PinnedRefs(refs_of(dataset), block),
+        MemoryScratch() if ref is None else LocalScratch(dataset.on(ref).index_path),
+        ref=str(block),
+    )
+    return dataclasses.replace(dataset, chain=chain, signer=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _PinnedRefs:
+    """The references of a dataset, and one more, named by the block that it always points at."""
+
+    refs: RefStore
+    block: Multihash
+
+    def get(self, name: str) -> Multihash | None:
+        return self.block if name == str(self.block) else self.refs.get(name)
+
+    def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
+        del expected, new
+        raise UsageError(
+            f"{one_line(name)}: a dataset as of one block is only read",
+            hint="write to a branch: `odfchain branch create DATASET NAME --at POINT` makes one",
+        )
+
+    def names(self) -> Iterator[str]:
+        return self.refs.names()

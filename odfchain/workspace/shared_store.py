@@ -1,0 +1,251 @@
+"""Where the truth of a workspace is: in its folder, or in a store that other machines have in common.
+
+In the second case the folder is a copy to work on: keys, settings and caches are in it, and what was read.
+Nothing else in this room, nor above it, knows the difference. Source: RFC-048.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.storage.local import LocalObjectStore, LocalRefStore, RefStore
+
+if TYPE_CHECKING:
+    from odfchain.spark.executor_files import ExecutorFiles
+
+
+STORE_FILE = "store"
+"""The file in the folder of a workspace that has the URL of its store, if it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Files or objects of one kind: how many, and their size [bytes]."""
+
+    kind: str
+    files: int
+    bytes: int
+
+
+class SharedStore(Protocol):
+    """What a workspace asks of the store behind it; folders are those of datasets, or of one being built.
+
+    Raises, all of them:
+        AccessError, TransferError: the store cannot be reached, or refuses.
+        StoreError: what is there is no workspace, or what came cannot be kept here.
+    """
+
+    @property
+    def where(self) -> str | None:
+        """The URL of the store; None where the folder is all there is."""
+
+    def place(self, folder: Path) -> str | None:
+        """Where the store has a dataset; None where the folder is all there is."""
+
+    def renew(self) -> None:
+        """What was asked before is asked again when it is needed next."""
+
+    def fresh(self) -> SharedStore:
+        """The same store, of which nothing is known yet: for another thread than that of this one."""
+
+    def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
+        """A dataset (None: every one) is here as it is in the store, its blocks checked, if it is there.
+
+        Whoever calls holds no lock of the workspace or the dataset.
+
+        Raises:
+            CorruptedPeerError: what is there is damaged; what is here stays.
+        """
+
+    def current(self, folder: Path) -> None:
+        """As `opening`, of the dataset in a folder, with the blocks that were merged into it.
+
+        One that could only be listed raises what it is.
+
+        Raises:
+            CorruptedPeerError: as `opening`.
+        """
+
+    def head_there(self, folder: Path) -> Multihash | None:
+        """The head that the store has now, whatever is here; None where the folder is all there is."""
+
+    def bring_blocks(self, folder: Path, head: Multihash) -> None:
+        """The blocks up to a head in the store are here, checked; no reference leads to them.
+
+        Raises:
+            CorruptedPeerError, DatasetsDivergedError: what is there is damaged, or another dataset.
+        """
+
+    def follow(self, folder: Path, here: Multihash, there: Multihash) -> None:
+        """The head, which is `here`, is `there` as in the store, though it does not continue what was seen.
+
+        What is given up stays under a reference, and the memory of heads gives way. Nothing is written there.
+
+        Raises:
+            RefConflictError: one of them is another one by now.
+            CorruptedPeerError, ChainsDifferError: what is there is damaged, or another dataset.
+        """
+
+    def refs(self, folder: Path, local: LocalRefStore) -> RefStore:
+        """The references of a dataset; its head and its branches move in the store first."""
+
+    def branch(self, folder: Path, name: str) -> None:
+        """A branch of a dataset is here as it is in the store, or is not, with what was merged into it.
+
+        Whoever calls holds no lock of the dataset.
+
+        Raises:
+            CorruptedPeerError: what is there is damaged; what is here stays.
+        """
+
+    def branches(self, folder: Path) -> None:
+        """As `branch`, of all branches; one that is damaged stays as it is here, and a warning says so."""
+
+    def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None:
+        """The store has a branch no more, which points at `expected` now; here it stays.
+
+        Raises:
+            RefConflictError: it points elsewhere.
+        """
+
+    def objects(self, folder: Path) -> LocalObjectStore:
+        """The slices or checkpoints of a dataset, `folder` being theirs; they come when they are read."""
+
+    def executor_files(self) -> ExecutorFiles | None:
+        """How machines that do not see the folder reach what is here; None where nothing but it is there."""
+
+    def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None:
+        """Executors have put a slice or checkpoint into the store, after a time [s, `time.monotonic`]."""
+
+    def publish(self, folder: Path) -> None:
+        """A dataset that was built in a folder is in the store, under its name.
+
+        Raises:
+            NameCollisionError: the name is taken there; nothing is visible.
+        """
+
+    def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
+        """A dataset has another name in the store.
+
+        Raises:
+            NameCollisionError: the name is taken there; the old one stays.
+        """
+
+    def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
+        """A dataset is not in the store any more."""
+
+    def signed(self, folder: Path, ref: str) -> None:
+        """The signature of the head, or of a branch, here is in the store; what goes wrong is said only."""
+
+    def stated(self, folder: Path) -> None:
+        """All that is signed of a dataset here is in the store, with what it names; as `signed`."""
+
+    def collect(
+        self, folder: Path, needed: Callable[[], Container[str]], *, grace: float, dry_run: bool
+    ) -> list[Garbage]:
+        """The store has nothing of a dataset that is not needed and is older than `grace` [s]; kinds of it.
+
+        `needed` says which objects the dataset here needs (`data/f1620…`). The last kind is what is too
+        young. With `dry_run` nothing is removed. Whoever calls holds no lock of the dataset.
+
+        Raises:
+            BusyError: another machine commits or removes.
+            UsageError: the grace is too short.
+        """
+
+    def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:
+        """The store has nothing that was left beside datasets; as `collect`, without what is too young."""
+
+
+class OnlyHere:
+    """The folder is all there is: nothing is asked of anybody."""
+
+    where = None
+
+    def place(self, folder: Path) -> str | None:  # noqa: ARG002 - one signature
+        """As `SharedStore`."""
+        return None
+
+    def renew(self) -> None:
+        """As `SharedStore`."""
+
+    def fresh(self) -> SharedStore:
+        """As `SharedStore`."""
+        return self
+
+    def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
+        """As `SharedStore`."""
+
+    def current(self, folder: Path) -> None:
+        """As `SharedStore`."""
+
+    def head_there(self, folder: Path) -> Multihash | None:
+        """As `SharedStore`."""
+
+    def bring_blocks(self, folder: Path, head: Multihash) -> None:
+        """As `SharedStore`."""
+
+    def follow(self, folder: Path, here: Multihash, there: Multihash) -> None:
+        """As `SharedStore`."""
+
+    def refs(self, folder: Path, local: LocalRefStore) -> RefStore:  # noqa: ARG002 - one signature
+        """As `SharedStore`."""
+        return local
+
+    def branch(self, folder: Path, name: str) -> None:
+        """As `SharedStore`."""
+
+    def branches(self, folder: Path) -> None:
+        """As `SharedStore`."""
+
+    def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None:
+        """As `SharedStore`."""
+
+    def objects(self, folder: Path) -> LocalObjectStore:
+        """As `SharedStore`."""
+        return LocalObjectStore(folder)
+
+    def executor_files(self) -> ExecutorFiles | None:
+        """As `SharedStore`."""
+        return None
+
+    def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None:
+        """As `SharedStore`."""
+
+    def publish(self, folder: Path) -> None:
+        """As `SharedStore`."""
+
+    def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
+        """As `SharedStore`."""
+
+    def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
+        """As `SharedStore`."""
+
+    def signed(self, folder: Path, ref: str) -> None:
+        """As `SharedStore`."""
+
+    def stated(self, folder: Path) -> None:
+        """As `SharedStore`."""
+
+    def collect(
+        self,
+        folder: Path,  # noqa: ARG002 - one signature
+        needed: Callable[[], Container[str]],  # noqa: ARG002 - one signature
+        *,
+        grace: float,  # noqa: ARG002 - one signature
+        dry_run: bool,  # noqa: ARG002 - one signature
+    ) -> list[Garbage]:
+        """As `SharedStore`."""
+        return []
+
+    def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:  # noqa: ARG002 - one signature
+        """As `SharedStore`."""
+        return []
+
+
+ONLY_HERE = OnlyHere()

@@ -1,0 +1,640 @@
+"""The folder `.odfchain`: datasets by id, their aliases, their private keys, and settings.
+
+    .odfchain/config.yaml               settings, mode 0600: values of variables may be secrets
+    .odfchain/datasets/fed01…/          one folder for each dataset, named by its id
+    .odfchain/keys/fed01….pem           private keys, mode 0600, never shared
+    .odfchain/run/                      logs and temporary files
+    .odfchain/lock                      guards creating, renaming and deleting
+    .odfchain/store                     the URL of the store that the datasets are in, where they are in one
+
+A dataset appears and disappears by one rename, so a crash leaves no half of one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import grp
+import os
+import pwd
+import shlex
+import shutil
+import stat
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.chain.chain import link_blocks
+from odfchain.chain.signing import HeadSigner
+from odfchain.errors import (
+    CorruptedPeerError,
+    DatasetNotFoundError,
+    NameCollisionError,
+    NotAWorkspaceError,
+    OdfchainError,
+    StoreError,
+    WorkspaceError,
+)
+from odfchain.odf.events import DatasetSnapshot, MetadataEvent, Seed
+from odfchain.odf.identity import DatasetId, DatasetKey, encode_base16
+from odfchain.odf.names import (
+    DatasetAlias,
+    DatasetPattern,
+    DatasetRef,
+    DatasetRefAny,
+    RemoteDatasetId,
+    is_branch_name,
+    local_alias,
+    parse_ref,
+    parse_ref_pattern,
+)
+from odfchain.odf.times import Timestamp
+from odfchain.storage import fsio
+from odfchain.workspace.config import SystemColumns
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.shared_store import ONLY_HERE, STORE_FILE, SharedStore
+
+if TYPE_CHECKING:
+    from odfchain.workspace.config import WorkspaceConfig
+    from odfchain.workspace.constraint_rules import Columns
+
+
+# Whose a workspace is: its settings run programs, so that of another user is not taken unasked (RFC-053).
+#
+# What decides is who may write `.odfchain` and what lies in it directly: the user, root, or (for root, by
+# sudo)
+# the user who asked. Folders above are not asked: who may write there can only put a workspace of his own
+# in
+# the place, and that is seen.
+
+_UID_DIGITS = 10
+_ACL = "system.posix_acl_access"
+
+
+def check_owner(root: Path) -> None:
+    """Only the user and root could have written the settings of a workspace, or the user trusts it.
+
+    Raises:
+        WorkspaceError: others could; it says which path, whose it is, and the commands that mend it.
+    """
+    trusted = trusted_users()
+    for path in _decisive(root):
+        if (why := _why_not(path, trusted)) is None:
+            continue
+        # loaded here: most workspaces are the user's own, and reading manifests is slow to load
+        from odfchain.workspace.config import is_safe, user_folder
+        from odfchain.workspace.settings import OF_USER
+
+        if is_safe(root, OF_USER.load(user_folder())):
+            return
+        trust = f"if you trust it: odfchain config --global safe.workspace {shlex.quote(str(root.parent))}"
+        mend = "" if why.startswith("belongs") else f"chmod go-w {shlex.quote(str(path))}, or "
+        raise WorkspaceError(
+            f"{path} {why}, and a workspace runs programs as you, {_name(os.geteuid())}", hint=mend + trust
+        )
+
+
+def owner_of(found: os.stat_result) -> int:
+    """The user to whom a file belongs."""
+    return found.st_uid
+
+
+def trusted_users() -> frozenset[int]:
+    """The user, root, and for root also the user who called sudo."""
+    user, asked = os.geteuid(), os.environ.get("SUDO_UID", "")
+    by_sudo = user == 0 and asked.isascii() and asked.isdecimal() and len(asked) <= _UID_DIGITS
+    return frozenset({0, user, *([int(asked)] if by_sudo else ())})
+
+
+def _decisive(root: Path) -> Iterator[Path]:
+    yield root
+    with fsio.storage_errors(root), os.scandir(root) as entries:
+        yield from sorted(Path(entry.path) for entry in entries)
+
+
+def _why_not(path: Path, trusted: frozenset[int]) -> str | None:
+    """Why a path could be another user's work; None where it could not, or nothing is there."""
+    try:
+        named = found = path.lstat()
+        if stat.S_ISLNK(named.st_mode):
+            found = path.stat()
+    except OSError:  # it leads nowhere; what the path is in was looked at before
+        return None
+    for each in (named, found):
+        if owner_of(each) not in trusted:
+            return f"belongs to {_name(owner_of(each))}"
+    if found.st_mode & stat.S_IWOTH:
+        return f"of {_name(found.st_uid)} can be written by everybody"
+    if found.st_mode & stat.S_IWGRP and (others := _others_in(path, found.st_gid, trusted)):
+        return f"of {_name(found.st_uid)} can be written by {others}"
+    return None
+
+
+def _others_in(path: Path, gid: int, trusted: frozenset[int]) -> str | None:
+    """Who else a group gives the right to write, in words: none where it is a user's private group."""
+    if hasattr(os, "getxattr"):
+        try:
+            os.getxattr(path, _ACL)
+        except OSError:
+            pass
+        else:
+            return "those whom its access list (ACL) names"
+    try:
+        group = grp.getgrgid(gid)
+    except KeyError:
+        return f"the group {gid}"
+    users = pwd.getpwall()
+    members = {*group.gr_mem, *(user.pw_name for user in users if user.pw_gid == gid)}
+    if members and members <= {user.pw_name for user in users if user.pw_uid in trusted}:
+        return None
+    return f"the group {group.gr_name} ({gid})"
+
+
+def _name(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+FOLDER = ".odfchain"
+
+Connect = Callable[[Path, str], SharedStore]
+"""Reaches the store of a workspace, by its folder and the URL in it."""
+_URL_BYTES = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceFiles:
+    """An opened workspace; `root` is the `.odfchain` folder, `shared` the store that its datasets are in."""
+
+    root: Path
+    shared: SharedStore = field(default=ONLY_HERE, repr=False, compare=False)
+
+    # --- finding and making ------------------------------------------------------------------------
+
+    @classmethod
+    def init(
+        cls,
+        parent: Path,
+        *,
+        exists_ok: bool = False,
+        store: str | None = None,
+        connect: Connect | None = None,
+    ) -> WorkspaceFiles:
+        """Make a workspace in `parent`, with its datasets in a `store` if one is given.
+
+        Raises:
+            NameCollisionError: there is one already (unless `exists_ok`), or it has another store.
+        """
+        root = parent.resolve() / FOLDER
+        if root.is_dir():
+            if exists_ok:
+                if store is not None and (kept := _store_of(root)) != store:
+                    raise NameCollisionError(
+                        f"{root} is a workspace already, {f'of {kept}' if kept else 'without a store'}",
+                        hint="make another one in an empty folder; `odfchain push` brings datasets there",
+                    )
+                return cls._of(root, connect)
+            raise NameCollisionError(f"{root} is a workspace already", hint="use --exists-ok to accept that")
+        if store is not None:  # first: without it the rest would be a workspace of its own
+            fsio.make_folder(root)
+            fsio.create_file(root / STORE_FILE, store.encode())
+        for name in ("datasets", "run", "trash"):
+            fsio.make_folder(root / name)
+        fsio.make_folder(root / "keys", mode=0o700)
+        from odfchain.workspace.config import DEFAULT_TEXT
+
+        fsio.create_file(root / "config.yaml", DEFAULT_TEXT.encode(), mode=0o600)
+        return cls._of(root, connect)
+
+    @classmethod
+    def _of(cls, root: Path, connect: Connect | None) -> WorkspaceFiles:
+        check_owner(root)
+        url = _store_of(root)
+        if url is None:
+            return cls(root)
+        if connect is None:
+            raise WorkspaceError(
+                f"the datasets of {root} are in a store, {url}, and this works on folders only",
+                hint="`odfchain pull` brings them into a workspace without a store",
+            )
+        return cls(root, connect(root, url))
+
+    @classmethod
+    def find(cls, start: Path, connect: Connect | None = None) -> WorkspaceFiles:
+        """The workspace of `start` or of the nearest folder above it.
+
+        Raises:
+            NotAWorkspaceError: there is none.
+        """
+        here = start.resolve()
+        for folder in (here, *here.parents):
+            if _is_workspace(folder):
+                return cls._of(folder / FOLDER, connect)
+        raise NotAWorkspaceError(f"{here} is not inside a workspace", hint="make one with `odfchain init`")
+
+    @property
+    def config(self) -> WorkspaceConfig:
+        """The settings; read anew at each call."""
+        # Loaded here: most commands do not need the settings, and reading manifests is slow to load.
+        from odfchain.workspace.config import load_config
+
+        check_owner(self.root)  # who may write above could have put another folder there meanwhile
+        return load_config(self.root / "config.yaml")
+
+    def reopened(self) -> WorkspaceFiles:
+        """The same as a command finds it that begins now: what a store has is asked again."""
+        return dataclasses.replace(self, shared=self.shared.fresh())
+
+    @property
+    def run_folder(self) -> Path:
+        """Where logs and temporary files go."""
+        fsio.make_folder(self.root / "run")
+        return self.root / "run"
+
+    # --- datasets ----------------------------------------------------------------------------------
+
+    def datasets(self) -> Iterator[DatasetFiles]:
+        """Every dataset, ordered by alias. Folders that cannot be opened are passed over."""
+        self.shared.opening(None)
+        yield from self._here()
+
+    def _here(self) -> Iterator[DatasetFiles]:
+        """Every dataset in the folder, whatever a store says."""
+        datasets = []
+        for folder in (self.root / "datasets").iterdir():
+            try:
+                datasets.append(self._open(folder))
+            except OdfchainError:
+                continue
+        yield from sorted(datasets, key=lambda d: d.alias)
+
+    def _folder(self, dataset_id: DatasetId) -> Path:
+        return self.root / "datasets" / encode_base16(dataset_id.to_bytes())
+
+    def key_of(self, path: Path) -> str | None:
+        """What `executor_files` call a slice or checkpoint of a dataset; None for other files."""
+        kind = path.parent
+        if kind.name not in ("data", "checkpoints") or kind.parent.parent != self.root / "datasets":
+            return None
+        return path.relative_to(self.root).as_posix()
+
+    def _open(self, folder: Path) -> DatasetFiles:
+        signer = HeadSigner(folder, lambda: self._key_beside(folder))
+        return DatasetFiles.open(folder, signer, shared=self.shared)
+
+    def dataset(self, ref: str | DatasetRef) -> DatasetFiles:
+        """The dataset that a reference names.
+
+        Raises:
+            DatasetNotFoundError: there is no such dataset; similar names are suggested.
+        """
+        parsed = parse_ref(ref) if isinstance(ref, str) else ref
+        self.shared.opening(parsed)
+        if isinstance(parsed, DatasetId):
+            folder = self._folder(parsed)
+            if folder.is_dir():
+                return self._open(folder)
+            raise DatasetNotFoundError(f"no dataset has the id {parsed}")
+        aliases = []
+        for dataset in self._here():
+            if dataset.alias == parsed:
+                return dataset
+            aliases.append(str(dataset.alias))
+        raise DatasetNotFoundError(
+            f"no dataset is called {str(parsed)!r}", hint=_similar(str(parsed), aliases)
+        )
+
+    def damaged_or_not(self, ref: str | DatasetRef) -> DatasetFiles:
+        """As `dataset`, also where the store has something else that cannot be taken over."""
+        try:
+            return self.dataset(ref)
+        except (StoreError, CorruptedPeerError):
+            found = dataclasses.replace(self, shared=ONLY_HERE).dataset(ref)
+            return self._open(found.folder)
+
+    def matching(self, text: str) -> list[DatasetFiles]:
+        """Every dataset that a reference or a `%` pattern names.
+
+        Raises:
+            DatasetNotFoundError: none does.
+        """
+        ref = parse_ref_pattern(text)
+        if not isinstance(ref, DatasetPattern):
+            return [self.dataset(ref)]
+        datasets = [d for d in self.datasets() if ref.matches(d.alias)]
+        if not datasets:
+            raise DatasetNotFoundError(f"no dataset matches {text!r}")
+        return datasets
+
+    def resolve(self, ref: DatasetRefAny) -> DatasetId | None:
+        """The id of the local dataset that a reference means, None when there is none."""
+        if isinstance(ref, RemoteDatasetId):
+            return ref.id if ref.repo is None or self._folder(ref.id).is_dir() else None
+        alias = local_alias(ref)
+        if alias is None:
+            return None
+        self.shared.opening(alias)
+        return next((d.id for d in self._here() if d.alias == alias), None)
+
+    def columns_of(self, dataset_id: DatasetId) -> Columns | None:
+        """What is known of the columns of a dataset; None where it is not here."""
+        from odfchain.workspace.constraint_rules import Columns
+
+        self.shared.opening(dataset_id)
+        if not self._folder(dataset_id).is_dir():
+            return None
+        dataset = self._open(self._folder(dataset_id))
+        return Columns.of(DatasetState.read(dataset.chain), str(dataset.alias))
+
+    def create(
+        self,
+        snapshot: DatasetSnapshot,
+        *,
+        system_time: Timestamp | None = None,
+        alias: DatasetAlias | None = None,
+        system_columns: SystemColumns | None = None,
+        check: Callable[[Sequence[MetadataEvent]], None] = lambda _: None,
+    ) -> DatasetFiles:
+        """Make a dataset with a new key pair from a snapshot; it appears complete or not at all.
+
+        `system_columns` goes before the workspace's setting when its first schema is written. `check` is
+        given the events before they are recorded.
+        """
+        # loaded here: most commands create nothing
+        from odfchain.workspace.constraint_rules import check_declared
+        from odfchain.workspace.creation import events_of, referenced, resolve_own_name
+
+        alias = alias or snapshot.name
+        for ref in referenced(snapshot):  # before the lock, under which nothing can come in
+            self.shared.opening(ref)
+        here = dataclasses.replace(self, shared=ONLY_HERE)
+        with fsio.locked(self.root / "lock"):
+            self._empty_trash()
+            self._check_free(alias)
+            key = DatasetKey.generate()
+            resolve = resolve_own_name(here.resolve, (alias, snapshot.name), key.dataset_id)
+            events = events_of(snapshot, resolve)
+            check(events)
+            check_declared(events, str(alias), here.columns_of, key.dataset_id)
+            seed = Seed(dataset_id=key.dataset_id, dataset_kind=snapshot.kind)
+            staged = self.root / "trash" / uuid.uuid4().hex
+            try:
+                built = self._build(staged, alias, key, [seed, *events], system_time or Timestamp.now())
+                self.set_watermarks(built, snapshot)
+                if system_columns is not None:
+                    self._choose(built, system_columns)
+                self.store_key(key)
+                self.shared.publish(staged)
+                folder = self._folder(key.dataset_id)
+                fsio.move_folder(staged, folder)
+            except BaseException:
+                shutil.rmtree(staged, ignore_errors=True)
+                raise
+        return self._open(folder)
+
+    def _empty_trash(self) -> None:
+        # Only what was interrupted is left here, because datasets are built under the lock.
+        for folder in (self.root / "trash").glob("*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _build(
+        self,
+        folder: Path,
+        alias: DatasetAlias,
+        key: DatasetKey,
+        events: list[MetadataEvent],
+        system_time: Timestamp,
+    ) -> DatasetFiles:
+        DatasetFiles.create_folders(folder, alias)
+        dataset = DatasetFiles.open(folder, HeadSigner(folder, lambda: key))
+        blocks = link_blocks(events, prev=None, next_sequence_number=0, system_time=system_time)
+        dataset.chain.check_all(blocks, expected_head=None)
+        dataset.chain.publish(blocks, expected_head=None)
+        return dataset
+
+    @staticmethod
+    def _choose(dataset: DatasetFiles, system_columns: SystemColumns) -> None:
+        from odfchain.workspace.config import change_config
+
+        change_config(dataset, lambda config: dataclasses.replace(config, system_columns=system_columns))
+
+    def set_watermarks(self, dataset: DatasetFiles, snapshot: DatasetSnapshot) -> bool:
+        """Keep what a definition says of its sources and blocks do not carry; False when already kept."""
+        # loaded here: most commands make no datasets, and reading manifests is slow to load
+        from odfchain.odf.manifests import names_of_sources, settled
+        from odfchain.workspace.config import change_config
+
+        if not names_of_sources(snapshot.metadata):
+            return False
+        return change_config(
+            dataset,
+            lambda config: dataclasses.replace(
+                config, watermarks=settled(config.watermarks, snapshot.metadata, snapshot.watermarks)
+            ),
+        )
+
+    def _check_free(self, alias: DatasetAlias) -> None:
+        for dataset in self._here():
+            if dataset.alias == alias:
+                raise NameCollisionError(
+                    f"a dataset called {str(dataset.alias)!r} exists already",
+                    hint="choose another name, or delete or rename the existing dataset",
+                )
+
+    def check_new(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
+        """A dataset of this id may appear under this alias.
+
+        Raises:
+            NameCollisionError: the id is here under some name, or the alias is taken.
+        """
+        folder = self._folder(dataset_id)
+        if folder.is_dir():
+            present = DatasetFiles.open(folder).alias
+            raise NameCollisionError(
+                f"the dataset {dataset_id} is here already, as {str(present)!r}",
+                hint=f"update that one, or rename it to {str(alias)!r} first",
+            )
+        self._check_free(alias)
+
+    def adopt(self, built: DatasetFiles) -> DatasetFiles:
+        """Take over a complete dataset that was built in a hidden folder here; it appears at once."""
+        dataset_id = built.id
+        folder = self._folder(dataset_id)
+        self.check_new(dataset_id, built.alias)
+        self.shared.publish(built.folder)
+        with fsio.locked(self.root / "lock"):
+            # whoever has looked into the store since has brought it from there
+            if self.shared.where is None or not folder.is_dir():
+                self.check_new(dataset_id, built.alias)
+                fsio.move_folder(built.folder, folder)
+        return self._open(folder)
+
+    def rename(self, dataset: DatasetFiles, alias: DatasetAlias) -> None:
+        """Give a dataset another local alias; its id stays."""
+        with fsio.locked(self.root / "lock"):
+            if dataset.alias != alias:
+                self._check_free(alias)
+            self.shared.rename(self._id_of(dataset), dataset.alias, alias)
+            fsio.replace_file(dataset.folder / "info" / "alias", str(alias).encode())
+
+    def delete(self, dataset: DatasetFiles, *, with_key: bool = False) -> None:
+        """Remove a dataset from the workspace; its private key is kept, unless nobody has ever seen it."""
+        key = self._key_path(dataset.id) if with_key else None
+        self.shared.delete(self._id_of(dataset), dataset.alias)
+        with fsio.locked(self.root / "lock"):
+            doomed = self.root / "trash" / uuid.uuid4().hex
+            fsio.make_folder(doomed.parent)
+            fsio.move_folder(dataset.folder, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+        if key is not None:
+            fsio.remove_quietly(key)
+
+    @staticmethod
+    def _id_of(dataset: DatasetFiles) -> DatasetId:
+        """The id of a dataset whose chain may be damaged: its folder is named by it."""
+        return DatasetId.from_multibase(dataset.folder.name)
+
+    # --- keys --------------------------------------------------------------------------------------
+
+    def _key_path(self, dataset_id: DatasetId) -> Path:
+        return self.root / "keys" / f"{encode_base16(dataset_id.to_bytes())}.pem"
+
+    def store_key(self, key: DatasetKey) -> None:
+        """Durably keep the private key of a dataset that is made here.
+
+        Raises:
+            StoreError: there is a key of this dataset already, or it cannot be written.
+        """
+        path = self._key_path(key.dataset_id)
+        fsio.make_folder(path.parent, mode=0o700)
+        if not fsio.create_file(path, key.to_pem(), mode=0o600):
+            raise StoreError(f"{path}: a key of this name exists already")
+
+    def _key_beside(self, folder: Path) -> DatasetKey | None:
+        """The key of the dataset in a folder of its id's name, None when it is not here."""
+        if not (self.root / "keys" / f"{folder.name}.pem").is_file():
+            return None
+        return self.key(DatasetId.from_multibase(folder.name))
+
+    def has_key(self, dataset_id: DatasetId) -> bool:
+        """Whether a dataset was created here: its private key is in this workspace."""
+        return self._key_path(dataset_id).is_file()
+
+    def key(self, dataset_id: DatasetId) -> DatasetKey:
+        """The private key of a dataset that was created here.
+
+        Raises:
+            WorkspaceError: there is none, it does not fit the id, or others may read it.
+        """
+        path = self._key_path(dataset_id)
+        try:
+            mode = path.stat().st_mode & 0o777
+            pem = path.read_bytes()
+        except FileNotFoundError:
+            raise WorkspaceError(f"the private key of {dataset_id} is not in this workspace") from None
+        except OSError as error:
+            raise fsio.storage_error(error, path) from error
+        if mode & 0o077:
+            raise WorkspaceError(
+                f"{path}: mode {mode:04o} lets others read a private key", hint=f"chmod 600 {path}"
+            )
+        key = DatasetKey.from_pem(pem)
+        if key.dataset_id != dataset_id:
+            raise WorkspaceError(f"{path}: the key belongs to {key.dataset_id}")
+        return key
+
+
+def _is_workspace(folder: Path) -> bool:
+    try:
+        return (folder / FOLDER / "datasets").is_dir()
+    except PermissionError:  # whose it is, is said when it is opened
+        return True
+
+
+def _store_of(root: Path) -> str | None:
+    """The URL of the store that the datasets of a workspace are in; None where they are in its folder."""
+    data = fsio.read_start(root / STORE_FILE, _URL_BYTES)
+    return None if data is None else data.decode("utf-8", "replace").strip()
+
+
+def _similar(name: str, known: list[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=3)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return "`odfchain list` shows the datasets of this workspace"
+
+
+# Which datasets of a workspace come from which others.
+
+
+def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetFiles]:
+    """The inputs of a derivative dataset in the order of its transform; none of a root dataset.
+
+    On a branch these are its inputs on the branch of that name, or on their head where they have none.
+
+    Raises:
+        DatasetNotFoundError: an input is not in the workspace.
+    """
+    transform = DatasetState.read(dataset.chain).transform
+    inputs = []
+    for item in transform.inputs if transform is not None else ():
+        ref = item.dataset_ref
+        target = ref.id if isinstance(ref, RemoteDatasetId) else ref
+        try:
+            inputs.append(like(workspace.dataset(str(target)), dataset))
+        except DatasetNotFoundError:
+            raise DatasetNotFoundError(
+                f"{dataset.alias}: its input {item.alias or target} ({target}) is not in this workspace"
+            ) from None
+    return inputs
+
+
+def like(dataset: DatasetFiles, other: DatasetFiles) -> DatasetFiles:
+    """A dataset on the branch that another one is on, or on its head where it has none of that name."""
+    if not is_branch_name(other.ref):
+        return dataset
+    dataset.shared.branch(dataset.folder, other.ref)
+    there = dataset.on(other.ref)
+    return dataset if there.chain.head() is None else there
+
+
+def with_upstream(
+    workspace: WorkspaceFiles,
+    datasets: Iterable[DatasetFiles],
+    ends: Callable[[DatasetFiles], bool] = lambda _: False,
+) -> list[DatasetFiles]:
+    """The datasets and everything they come from, each once, inputs before what is made of them.
+
+    `ends` says whose inputs do not matter.
+
+    Raises:
+        WorkspaceError: a dataset comes from itself.
+    """
+    known: dict[str, DatasetFiles] = {}
+    graph: TopologicalSorter[str] = TopologicalSorter()
+    waiting = list(datasets)
+    while waiting:
+        dataset = waiting.pop()
+        name = _name_of(dataset)
+        if name in known:
+            continue
+        known[name] = dataset
+        inputs = [] if ends(dataset) else inputs_of(workspace, dataset)
+        graph.add(name, *map(_name_of, inputs))
+        waiting += inputs
+    try:
+        return [known[name] for name in graph.static_order()]
+    except CycleError as error:
+        cycle = " ← ".join(str(known[name].alias) for name in error.args[1])
+        raise WorkspaceError(f"datasets come from each other in a circle: {cycle}") from None
+
+
+def _name_of(dataset: DatasetFiles) -> str:
+    return f"{dataset.folder.name}@{dataset.ref}"
