@@ -144,8 +144,7 @@ if TYPE_CHECKING:
     from odfchain.upkeep.fsck import Finding, FsckReport
     from odfchain.upkeep.garbage import Collected
     from odfchain.upkeep.reset import Dependent, Remote, ResetPlan
-    from odfchain.workspace.config import SystemColumns
-    from odfchain.workspace.dataset_state import DatasetState
+    from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 
 _PLACES = {
     "api.asset_locks": "AssetLock StoreOptions",
@@ -203,8 +202,7 @@ _PLACES = {
     "upkeep.fsck": "Finding FsckReport",
     "upkeep.garbage": "Collected",
     "upkeep.reset": "Dependent Remote ResetPlan",
-    "workspace.config": "SystemColumns",
-    "workspace.dataset_state": "DatasetState",
+    "workspace.dataset_state": "DatasetState SystemColumns",
 }
 """Where the public names are: loaded on use, because the command line promises a short start."""
 

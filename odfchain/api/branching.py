@@ -323,7 +323,7 @@ class Branching(OwnErrors):
             SchemaError: sources have different keys.
             SliceNotFoundError, ObjectCorruptedError: naming the slice.
         """
-        from odfchain.api.snapshots import history_of_row
+        from odfchain.api.queries import history_of_row
 
         return history_of_row(self._workspace, self._files, key, limit)
 

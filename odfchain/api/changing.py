@@ -156,7 +156,7 @@ def check_head_is_ours(
 
 def latest_of(workspace: Workspace, *, allow_future: bool = False) -> Callable[[Timestamp], Timestamp | None]:
     """The latest event time that is believed, by the system time of a commit; None is no bound."""
-    from odfchain.workspace.dataset_state import latest_believed
+    from odfchain.workspace.watermark import latest_believed
 
     config = workspace._files.config.ingest
     if allow_future or config.allow_future:

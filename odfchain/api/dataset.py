@@ -25,7 +25,7 @@ from odfchain.api.options import (
     as_time,
     refuse_unknown,
 )
-from odfchain.api.pushing import Publishing
+from odfchain.api.snapshots import Publishing
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.errors import OdfchainError
 from odfchain.odf.enums import DatasetKind
@@ -62,7 +62,8 @@ if TYPE_CHECKING:
     from odfchain.upkeep.fsck import FsckReport
     from odfchain.upkeep.garbage import Collected
     from odfchain.upkeep.reset import ResetPlan
-    from odfchain.workspace.config import SystemColumns, WorkspaceConfig
+    from odfchain.workspace.config import WorkspaceConfig
+    from odfchain.workspace.dataset_state import SystemColumns
 
 
 # What datasets, logs and lists of them look like, as a line and as HTML.

@@ -20,7 +20,6 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.progress import Progress
 from odfchain.storage import fsio
 from odfchain.workspace.config import IngestConfig
-from odfchain.workspace.creation import in_creation_order
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
@@ -286,8 +285,6 @@ def _is_allowed(effect: Effect, allowed: Allowed, config: IngestConfig, source: 
 
 
 # Definitions of datasets in manifests (YAML or JSON): where they are found, and their order (RFC-054).
-
-__all__ = ["Definitions", "check_free", "in_creation_order", "read_given", "read_manifest", "read_snapshots"]
 
 _SUFFIXES = (".yaml", ".yml")
 _SAYS_DATASET = re.compile(rb"\bDatasetSnapshot\b|opendatafabric\.org/schemas/[\w/]+/Dataset\b")

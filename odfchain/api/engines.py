@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 from odfchain.api.workspace import Workspace
 from odfchain.errors import EngineError
 from odfchain.progress import SILENT, Progress
-from odfchain.spark.session_client import log_file, status, stop
-from odfchain.transform.engine_client import DEFAULT_PORT
 from odfchain.transform.engine_service import EngineServer, serve
 
 if TYPE_CHECKING:
@@ -119,8 +117,6 @@ def _work(workspace: Workspace, folder: Path, engine: SparkEngine, progress: Pro
 
 # Executing transformations for other processes (gRPC); the library for that is loaded on use.
 
-__all__ = ["DEFAULT_PORT", "EngineServer", "engine_service"]
-
 
 @contextlib.contextmanager
 def engine_service(
@@ -158,5 +154,3 @@ def _session(workspace: Workspace | None, heap_mib: int) -> Iterator[Callable[[]
 
 
 # The Spark session that stays between commands: what it is doing, and ending it (RFC-030).
-
-__all__ = ["log_file", "status", "stop"]

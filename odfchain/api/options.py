@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from odfchain.ingest.polling import PullOptions
     from odfchain.transfer.pulling import SyncOptions
     from odfchain.transform.catch_up import TransformOptions
-    from odfchain.workspace.config import SystemColumns, WorkspaceConfig
+    from odfchain.workspace.config import WorkspaceConfig
+    from odfchain.workspace.dataset_state import SystemColumns
 
 
 Time = Timestamp | dt.date | str

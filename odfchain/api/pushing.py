@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from odfchain.api.branching import check_branch, matching_at, on_branch
 from odfchain.api.pulling import is_copy, with_inputs
-from odfchain.api.snapshots import Snapshots
 from odfchain.errors import DatasetNotFoundError, InvalidIdError, OdfchainError, UsageError
 from odfchain.odf.names import DatasetName, RepoName
-from odfchain.transfer.public_layout import PlainUrl
+from odfchain.transfer.public_layout import PeerUrl, PlainUrl
 from odfchain.transfer.repositories import parse_peer_url
 from odfchain.transfer.sharing import AliasKind, aliases
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
-    from odfchain.api.snapshots import Manifest, Profile
     from odfchain.api.workspace import Workspace
-    from odfchain.chain.signed_lines import SnapshotKind, SnapshotLine
-    from odfchain.profiles.published import WrittenSnapshot
     from odfchain.transfer.sharing import Sharing
 
 
@@ -171,95 +167,39 @@ def _refuse_collisions(sharing: Sharing, targets: Iterable[PushTarget]) -> None:
             )
 
 
-# Publishing what describes a dataset at a block, and reading what was published (RFC-042).
+# Tokens for servers: those that the user keeps, and the one in the environment.
+
+VARIABLE = "ODFCHAIN_TOKEN"
 
 
-class Publishing(Snapshots):
-    """Manifests and profiles of a dataset, made here or signed by somebody."""
+@dataclass(frozen=True, slots=True)
+class TokenUse:
+    """A token, and the servers to which it goes so that anybody on the way can read it."""
 
-    def write_manifest(self, key: str | Path | None = None) -> WrittenSnapshot:
-        """The manifest is stored and, with the key in a file, or else the dataset's own, signed.
+    token: str
+    readable: tuple[str, ...]
 
-        Without a key here it is stored and not published: `published` of the result says so.
 
-        Raises:
-            PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
-            CodecError: the manifest is too large.
-            InvalidIdError, WorkspaceError: the file is no key, or others may read it.
-            StoreError: it cannot be stored, or there is no room for its line.
-        """
-        from odfchain.chain.signed_lines import SnapshotKind
+def token_for(urls: Iterable[PeerUrl]) -> TokenUse | None:
+    """The token in the environment, for the places that are named; None when there is none for them.
 
-        return self._publish(SnapshotKind.MANIFEST, self._made_manifest(), key)
+    Raises:
+        UsageError: it would go to more than one server.
+    """
+    token = os.environ.get(VARIABLE)
+    plain = [url.plain for url in urls] if token else []
+    origins = {urlsplit(str(url))[:2] for url in plain if url.scheme in ("http", "https")}
+    if not token or not origins:
+        return None
+    if len(origins) > 1:
+        servers = " and ".join(sorted(f"{scheme}://{host}" for scheme, host in origins))
+        raise UsageError(
+            f"{VARIABLE} is a token for one server, not for {servers}",
+            hint="pull from one server at a time",
+        )
+    return TokenUse(token, tuple(host for scheme, host in origins if scheme == "http" and not _is_here(host)))
 
-    def write_profile(
-        self, profile: Profile | None = None, *, key: str | Path | None = None
-    ) -> WrittenSnapshot:
-        """The profile, or one that `profile` made of this block in another way, is stored and signed.
 
-        Keys are as in `write_manifest`, and so are the errors.
-
-        Raises:
-            UsageError: the profile is of another block.
-        """
-        from odfchain.chain.signed_lines import SnapshotKind
-
-        return self._publish(SnapshotKind.PROFILE, profile or self.profile(), key)
-
-    def _publish(
-        self, kind: SnapshotKind, found: Manifest | Profile, key: str | Path | None
-    ) -> WrittenSnapshot:
-        from odfchain.chain.statements import read_key_file
-        from odfchain.profiles.published import publish
-        from odfchain.text import one_line
-        from odfchain.workspace.dataset_state import DatasetState
-
-        state, block = DatasetState.read(self._files.chain), str(found.document["snapshot_id"])
-        if block != str(state.head):
-            raise UsageError(
-                f"{self._files.label}: the {kind} is of block {one_line(block, 80)}, not of {state.head}",
-                hint="the dataset at that block publishes it: `at`",
-            )
-        signer, workspace = None, self._workspace._files
-        if key is not None:
-            signer = read_key_file(Path(key))
-        elif workspace.has_key(state.seed.dataset_id):
-            signer = workspace.key(state.seed.dataset_id)
-        written = publish(self._files, state, kind, found.content, signer)
-        self._files.shared.stated(self._files.folder)
-        return written
-
-    def published(self, kind: SnapshotKind | None = None) -> list[SnapshotLine]:
-        """Who vouches for which manifest or profile: valid lines, of the newest blocks first.
-
-        Of one block the owner's stands first. Lines about blocks of other chains are left out.
-
-        Raises:
-            StoreError: the lines cannot be read.
-        """
-        from odfchain.profiles.published import published
-
-        return published(self._files, kind)
-
-    def published_document(
-        self, line: SnapshotLine, source: str | None = None, *, token: str | None = None
-    ) -> bytes:
-        """The manifest or profile that a line names: what is not here comes from a copy, and stays.
-
-        `source` is a URL or `repo/name`; None is where the dataset was pulled from.
-
-        Raises:
-            ObjectCorruptedError, StoreError: what is here is damaged, or it cannot be stored.
-            UsageError: it is not here, and no source is given or known.
-            InvalidIdError, WorkspaceError, TransferError: the source does not have it.
-        """
-        from odfchain.errors import ObjectNotFoundError
-        from odfchain.profiles.published import object_of
-        from odfchain.transfer.snapshot_objects import object_from
-
-        try:
-            return object_of(self._files, line)
-        except ObjectNotFoundError:
-            sharing = self._workspace._sharing
-            with closing(sharing.mirror(self._files, source, token=token)) as peer:
-                return object_from(self._files, peer, line)
+def _is_here(host: str) -> bool:
+    name = urlsplit(f"//{host}").hostname or ""
+    return name in {"localhost", "::1"} or name.startswith("127.")

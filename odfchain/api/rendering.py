@@ -8,29 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.api.known_errors import OwnErrors
-from odfchain.audit.blame import blame_document, blame_tree
-from odfchain.audit.drawings import to_dot, to_html
-from odfchain.audit.lineage import graph_document, trees_of
+from odfchain.audit.drawings import to_html
 from odfchain.chain import statements
-from odfchain.chain.equivocation import Evidence, read_evidence_file
+from odfchain.chain.equivocation import Evidence
 from odfchain.errors import OdfchainError, StoreError, UsageError
 from odfchain.odf.block_codec import block_hash, decode_block, encode_block, open_manifest
 from odfchain.odf.identity import DatasetId, DidKey, Multihash, encode_base16
 from odfchain.odf.manifests import block_document, read_block
 from odfchain.odf.physical_hash import hash_file
-from odfchain.odf.schema import format_ddl, type_name
 from odfchain.odf.tree import to_tree
-from odfchain.odf.yaml import dump_json, dump_yaml
-from odfchain.profiles.page import line_of, percent
 from odfchain.storage import fsio
-from odfchain.storage.fsio import (
-    make_folder,
-    move_folder,
-    remove_quietly,
-    replaced,
-    storage_errors,
-    temp_path,
-)
 
 if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
@@ -39,11 +26,6 @@ if TYPE_CHECKING:
     from odfchain.odf.events import MetadataEvent, SetDataSchema
     from odfchain.odf.schema import DataSchema
 
-
-__all__ = [
-    "document_of", "dump_json", "dump_yaml", "format_ddl", "line_of", "merged_text", "percent",
-    "report_page", "schema_of", "type_name", "write_report",
-]  # fmt: skip
 
 document_of = to_tree
 """Any value of the model as JSON and YAML can hold it, spelled as in the specification."""
@@ -87,6 +69,8 @@ def write_report(document: dict[str, Any], path: Path) -> None:
 
     replace_file(path, canonical_json(document) + b"\n")
 
+
+# Where datasets are published when nothing else is said.
 
 # Blocks of metadata as files: bytes to a document that people can read, and back.
 
@@ -158,10 +142,6 @@ def digest_file(path: Path) -> FileDigest:
 
 # What datasets and records come from, as documents, indented lines, drawings and pages.
 
-__all__ = [
-    "blame_document", "blame_tree", "graph_document", "lineage_page", "to_dot", "to_html", "trees_of",
-]  # fmt: skip
-
 _PROFILES = 20
 """Datasets whose profile a page shows."""
 
@@ -212,8 +192,6 @@ def identity_in(file: Path) -> DatasetId:
 
 # Proofs that owners signed two histories, as files to be sent and checked.
 
-__all__ = ["export_evidence", "read_evidence_file"]
-
 
 def export_evidence(proofs: Sequence[Evidence], target: Path) -> Iterator[Path]:
     """Copy one proof into a new file, or all into a folder; yields each file when it is written.
@@ -236,5 +214,3 @@ def export_evidence(proofs: Sequence[Evidence], target: Path) -> Iterator[Path]:
 
 
 # Files of the user that commands write.
-
-__all__ = ["make_folder", "move_folder", "remove_quietly", "replaced", "storage_errors", "temp_path"]

@@ -79,7 +79,7 @@ class Scan(ArrowRows, OwnErrors):
         return SlicesRead(len(self._needed(everything)), len(everything))
 
     def _needed(self, everything: list[SliceRef], *, signed_nan: bool = True) -> list[SliceRef]:
-        from odfchain.workspace.needed_slices import needed_slices
+        from odfchain.workspace.slice_lookup import needed_slices
 
         if self.where is None:
             return everything
@@ -96,7 +96,7 @@ class Scan(ArrowRows, OwnErrors):
             return self._filtered(self.where)
         if self.key is None:
             return read_all(files, self.summary, self.columns)
-        from odfchain.api.snapshots import state_of
+        from odfchain.api.queries import state_of
 
         return state_of(self)
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from odfchain.api.known_errors import OwnErrors
 from odfchain.errors import UsageError
 from odfchain.storage.template import public_name
 from odfchain.text import SECRET, one_line
-from odfchain.transfer.credentials import Credentials, check_token, is_readable_on_the_way, password_login
-from odfchain.transfer.public_layout import PeerUrl
-from odfchain.transfer.publishing import HOST, PORT
-from odfchain.transfer.repositories import parse_peer_url
 from odfchain.workspace.config import (
     DatasetConfig,
     OwnSnapshots,
@@ -40,14 +34,9 @@ from odfchain.workspace.settings import (
     setting,
     value_of,
 )
-from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
-    from odfchain.chain.equivocation import EvidenceStore
-    from odfchain.transfer.access_tokens import AccessToken, NewToken
-    from odfchain.transfer.repositories import Repositories, RepositoryEntry
-    from odfchain.transfer.sharing import Sharing
 
 
 _HIDDEN = "…"
@@ -242,158 +231,3 @@ def _checked_list(item: Setting) -> Setting:
     if not item.is_list:
         raise UsageError(f"{item} is not a list", hint="`odfchain config set` gives it another value")
     return item
-
-
-# Tokens for servers: those that the user keeps, and the one in the environment.
-
-__all__ = [
-    "VARIABLE",
-    "Credentials",
-    "TokenUse",
-    "check_token",
-    "is_readable_on_the_way",
-    "parse_peer_url",
-    "password_login",
-    "token_for",
-]
-
-VARIABLE = "ODFCHAIN_TOKEN"
-
-
-@dataclass(frozen=True, slots=True)
-class TokenUse:
-    """A token, and the servers to which it goes so that anybody on the way can read it."""
-
-    token: str
-    readable: tuple[str, ...]
-
-
-def token_for(urls: Iterable[PeerUrl]) -> TokenUse | None:
-    """The token in the environment, for the places that are named; None when there is none for them.
-
-    Raises:
-        UsageError: it would go to more than one server.
-    """
-    token = os.environ.get(VARIABLE)
-    plain = [url.plain for url in urls] if token else []
-    origins = {urlsplit(str(url))[:2] for url in plain if url.scheme in ("http", "https")}
-    if not token or not origins:
-        return None
-    if len(origins) > 1:
-        servers = " and ".join(sorted(f"{scheme}://{host}" for scheme, host in origins))
-        raise UsageError(
-            f"{VARIABLE} is a token for one server, not for {servers}",
-            hint="pull from one server at a time",
-        )
-    return TokenUse(token, tuple(host for scheme, host in origins if scheme == "http" and not _is_here(host)))
-
-
-def _is_here(host: str) -> bool:
-    name = urlsplit(f"//{host}").hostname or ""
-    return name in {"localhost", "::1"} or name.startswith("127.")
-
-
-# What a workspace knows of other places: a part of a `Workspace`.
-
-
-class Elsewhere(OwnErrors):
-    """Repositories, and datasets elsewhere."""
-
-    _files: WorkspaceFiles
-
-    @property
-    def _sharing(self) -> Sharing:
-        """Datasets elsewhere; new at each call, because it holds nothing."""
-        from odfchain.transfer.sharing import Sharing
-
-        return Sharing(self._files)
-
-    @property
-    def repositories(self) -> Repositories:
-        """The repositories that the workspace knows by name."""
-        return self._sharing.repositories
-
-    @property
-    def evidence(self) -> EvidenceStore:
-        """The proofs that owners of datasets signed two histories."""
-        return self._sharing.evidence
-
-    def is_remote(self, ref: str) -> bool:
-        """Whether a text means a dataset elsewhere: a URL, or `repo/name` of a repository that is known.
-
-        Raises:
-            InvalidIdError: a URL without its beginning; the hint says how to write it.
-        """
-        return self._sharing.is_remote(ref)
-
-    def url_of(self, ref: str) -> PeerUrl:
-        """The URL that a reference to a dataset elsewhere stands for; errors as `pull`."""
-        return self._sharing.url_of(ref)
-
-    def repository_url(self, repository: str) -> PeerUrl:
-        """Where a repository is that is named, or given by its URL.
-
-        Raises:
-            WorkspaceError, InvalidIdError, UnsupportedPeerError: there is none.
-        """
-        return self._sharing.repository_url(repository)
-
-    def datasets_of(
-        self, repository: str, text: str = "", *, token: str | None = None
-    ) -> list[RepositoryEntry]:
-        """What a repository has with this text in alias or id, ordered by alias; it is named, or a URL.
-
-        Raises:
-            WorkspaceError, InvalidIdError, TransferError: it cannot be read.
-        """
-        from odfchain.transfer.repositories import search
-
-        return search(self._sharing.datasets_of(repository, token=token), text)
-
-
-# The tokens that a workspace gives to those who may read or write over its server: half of a `Workspace`.
-
-
-class GivenTokens(OwnErrors):
-    """Tokens for a server that publishes this workspace, and asks readers or writers who they are."""
-
-    _files: WorkspaceFiles
-
-    def create_token(self, name: str, allow: Iterable[str]) -> NewToken:
-        """A new token with rights such as `read:%` and `push:org.%`; its text is nowhere else.
-
-        Raises:
-            UsageError: a name or a right is none, or there is no right.
-            NameCollisionError: there is a token of this name.
-            AccessError, StoreError: the file of tokens cannot be read, or written.
-        """
-        from odfchain.odf.times import Timestamp
-        from odfchain.transfer.access_tokens import TokenFile
-
-        return TokenFile(self._files.root).create(name, allow, Timestamp.now())
-
-    def tokens(self) -> tuple[AccessToken, ...]:
-        """The tokens that are in force, ordered by name; their texts are not known.
-
-        Raises:
-            AccessError: the file of tokens cannot be read.
-        """
-        from odfchain.transfer.access_tokens import TokenFile
-
-        return TokenFile(self._files.root).tokens()
-
-    def revoke_token(self, name: str) -> None:
-        """End a token: from now on nobody gets in with it, also not into pushes that are going on.
-
-        Raises:
-            UsageError, WorkspaceError: there is no such token.
-            AccessError, StoreError: as `create_token`.
-        """
-        from odfchain.transfer.access_tokens import TokenFile
-
-        TokenFile(self._files.root).revoke(name)
-
-
-# Where datasets are published when nothing else is said.
-
-__all__ = ["HOST", "PORT"]

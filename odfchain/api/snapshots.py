@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.api.known_errors import OwnErrors, with_own_errors
-from odfchain.api.queries import checked_slices
 from odfchain.errors import PointNotFoundError
 from odfchain.progress import SILENT, Progress
-from odfchain.query.resolved_tables import Pin, Relation, StateOf
-from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.read_slices import read_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from odfchain.api.dataset import Dataset
-    from odfchain.api.options import Time
-    from odfchain.api.scan import Scan
     from odfchain.api.workspace import Workspace
-    from odfchain.branches.row_history import RowChange
+    from odfchain.chain.signed_lines import SnapshotKind, SnapshotLine
     from odfchain.odf.identity import Multihash
     from odfchain.profiles.drift import Drift
     from odfchain.profiles.export import Exported
+    from odfchain.profiles.published import WrittenSnapshot
     from odfchain.slices.footers import FileStats
     from odfchain.workspace.dataset_files import DatasetFiles
 
@@ -251,6 +246,7 @@ class Snapshots(OwnErrors):
         from odfchain.api.branch_diffs import engine_of
         from odfchain.profiles.cache import keep_profile
         from odfchain.profiles.compute import ProfileOptions, profile_of
+        from odfchain.workspace.dataset_state import DatasetState
 
         options = ProfileOptions(
             stage=stage, description=description, tags=tags or {}, hidden=tuple(hide),
@@ -272,6 +268,7 @@ class Snapshots(OwnErrors):
             StoreError: what is here cannot be read.
         """
         from odfchain.profiles.cache import known_profile
+        from odfchain.workspace.dataset_state import DatasetState
 
         found = known_profile(self._files, DatasetState.read(self._files.chain))
         return None if found is None else Profile(found)
@@ -286,6 +283,7 @@ class Snapshots(OwnErrors):
         """
         from odfchain.errors import PartialCopyError
         from odfchain.profiles.owner_statistics import manifest_by_owner
+        from odfchain.workspace.dataset_state import DatasetState
         from odfchain.workspace.read_slices import columns_of
 
         try:
@@ -300,6 +298,7 @@ class Snapshots(OwnErrors):
     def _made_manifest(self) -> Manifest:
         """The manifest, made from the slices that are here; errors as `manifest`."""
         from odfchain.profiles.manifests import described
+        from odfchain.workspace.dataset_state import DatasetState
         from odfchain.workspace.read_slices import columns_of
 
         state = DatasetState.read(self._files.chain)
@@ -330,12 +329,108 @@ class Snapshots(OwnErrors):
             PartialCopyError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
         """
         from odfchain.profiles.export import ExportOptions, export_dataset
+        from odfchain.workspace.dataset_state import DatasetState
 
         options = ExportOptions(rows, catalog, force)
         with _needing_slices():
             return export_dataset(
                 self._files, DatasetState.read(self._files.chain), format, str(to), options, progress
             )
+
+
+# Publishing what describes a dataset at a block, and reading what was published (RFC-042).
+
+
+class Publishing(Snapshots):
+    """Manifests and profiles of a dataset, made here or signed by somebody."""
+
+    def write_manifest(self, key: str | Path | None = None) -> WrittenSnapshot:
+        """The manifest is stored and, with the key in a file, or else the dataset's own, signed.
+
+        Without a key here it is stored and not published: `published` of the result says so.
+
+        Raises:
+            PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
+            CodecError: the manifest is too large.
+            InvalidIdError, WorkspaceError: the file is no key, or others may read it.
+            StoreError: it cannot be stored, or there is no room for its line.
+        """
+        from odfchain.chain.signed_lines import SnapshotKind
+
+        return self._publish(SnapshotKind.MANIFEST, self._made_manifest(), key)
+
+    def write_profile(
+        self, profile: Profile | None = None, *, key: str | Path | None = None
+    ) -> WrittenSnapshot:
+        """The profile, or one that `profile` made of this block in another way, is stored and signed.
+
+        Keys are as in `write_manifest`, and so are the errors.
+
+        Raises:
+            UsageError: the profile is of another block.
+        """
+        from odfchain.chain.signed_lines import SnapshotKind
+
+        return self._publish(SnapshotKind.PROFILE, profile or self.profile(), key)
+
+    def _publish(
+        self, kind: SnapshotKind, found: Manifest | Profile, key: str | Path | None
+    ) -> WrittenSnapshot:
+        from odfchain.chain.statements import read_key_file
+        from odfchain.errors import UsageError
+        from odfchain.profiles.published import publish
+        from odfchain.text import one_line
+        from odfchain.workspace.dataset_state import DatasetState
+
+        state, block = DatasetState.read(self._files.chain), str(found.document["snapshot_id"])
+        if block != str(state.head):
+            raise UsageError(
+                f"{self._files.label}: the {kind} is of block {one_line(block, 80)}, not of {state.head}",
+                hint="the dataset at that block publishes it: `at`",
+            )
+        signer, workspace = None, self._workspace._files
+        if key is not None:
+            signer = read_key_file(Path(key))
+        elif workspace.has_key(state.seed.dataset_id):
+            signer = workspace.key(state.seed.dataset_id)
+        written = publish(self._files, state, kind, found.content, signer)
+        self._files.shared.stated(self._files.folder)
+        return written
+
+    def published(self, kind: SnapshotKind | None = None) -> list[SnapshotLine]:
+        """Who vouches for which manifest or profile: valid lines, of the newest blocks first.
+
+        Of one block the owner's stands first. Lines about blocks of other chains are left out.
+
+        Raises:
+            StoreError: the lines cannot be read.
+        """
+        from odfchain.profiles.published import published
+
+        return published(self._files, kind)
+
+    def published_document(
+        self, line: SnapshotLine, source: str | None = None, *, token: str | None = None
+    ) -> bytes:
+        """The manifest or profile that a line names: what is not here comes from a copy, and stays.
+
+        `source` is a URL or `repo/name`; None is where the dataset was pulled from.
+
+        Raises:
+            ObjectCorruptedError, StoreError: what is here is damaged, or it cannot be stored.
+            UsageError: it is not here, and no source is given or known.
+            InvalidIdError, WorkspaceError, TransferError: the source does not have it.
+        """
+        from odfchain.errors import ObjectNotFoundError
+        from odfchain.profiles.published import object_of
+        from odfchain.transfer.snapshot_objects import object_from
+
+        try:
+            return object_of(self._files, line)
+        except ObjectNotFoundError:
+            sharing = self._workspace._sharing
+            with closing(sharing.mirror(self._files, source, token=token)) as peer:
+                return object_from(self._files, peer, line)
 
 
 # Which profiles `diff --profile` compares: files, datasets at points, or the last two data blocks of one.
@@ -426,48 +521,3 @@ def _profile_of(dataset: Dataset, notes: list[str], *, compute: bool, progress: 
             hint="leave --no-compute out, and it is computed",
         )
     return dataset.profile(progress=progress)
-
-
-# States and histories of a dataset, from what was computed and hashed before where that is here.
-
-
-def state_of(scan: Scan) -> pa.Table:
-    """The rows in force that a scan asks for, in order of offset; errors as `Scan.to_arrow`."""
-    if scan.summary.schema is None:  # before the first data no row is in force, whatever the key
-        return read_all(scan.dataset._files, scan.summary, scan.columns)
-    checked = checked_slices(scan.dataset._workspace)
-    relation = Relation(_pin(scan), StateOf(scan.event_time, scan.key))
-    found = relation.state(checked, scan.columns)
-    checked.keep()
-    return found
-
-
-def shown_state(workspace: Workspace, text: str, *, event_time: Time | None = None) -> Scan:
-    """The rows in force of `DATASET[@POINT]`; without a key, those that were not taken back.
-
-    Raises:
-        InvalidIdError, FuturePointError: not a name, not a point, or a time in the future.
-        DatasetNotFoundError, BranchNotFoundError, PointNotFoundError: it is not here.
-        SchemaError: sources have different keys.
-    """
-    from odfchain.api.branching import at_point
-
-    dataset = at_point(workspace, text)
-    return dataset.state(key=dataset.summary.primary_key, event_time=event_time)
-
-
-def history_of_row(
-    workspace: Workspace, dataset: DatasetFiles, key: Mapping[str, Any], limit: int | None
-) -> list[RowChange]:
-    """The changes of one row, newest first; errors as `Dataset.history`."""
-    from odfchain.branches.row_history import history_of
-
-    checked = checked_slices(workspace)
-    state = DatasetState.read(dataset.chain)
-    found = history_of(dataset, state, key, limit=limit, locate=checked.located(dataset))
-    checked.keep()
-    return found
-
-
-def _pin(scan: Scan) -> Pin:
-    return Pin(scan.dataset.label, scan.dataset._files, scan.summary)

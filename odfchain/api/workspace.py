@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.executing import Engines
+from odfchain.api.known_errors import OwnErrors
 from odfchain.api.options import (
     MergeKeywords,
     ProofKeywords,
@@ -19,7 +20,6 @@ from odfchain.api.options import (
     as_time,
     refuse_unknown,
 )
-from odfchain.api.settings import Elsewhere, GivenTokens
 from odfchain.errors import DatasetNotFoundError, InvalidIdError
 from odfchain.odf.events import DatasetSnapshot
 from odfchain.odf.identity import DatasetId
@@ -35,16 +35,22 @@ if TYPE_CHECKING:
     from odfchain.api.pushing import PushTarget
     from odfchain.audit.lineage import Graph
     from odfchain.audit.report import Report
+    from odfchain.chain.equivocation import EvidenceStore
     from odfchain.ingest.importing import ImportPlan
     from odfchain.odf.events import MetadataEvent
     from odfchain.query.answers import Answer
     from odfchain.query.resolved_tables import CheckedSlices
     from odfchain.query.results import QueryResult
+    from odfchain.transfer.access_tokens import AccessToken, NewToken
+    from odfchain.transfer.public_layout import PeerUrl
+    from odfchain.transfer.repositories import Repositories, RepositoryEntry
+    from odfchain.transfer.sharing import Sharing
     from odfchain.transform.changed_query import StateChange
     from odfchain.transform.validate import Checker
     from odfchain.upkeep.fsck import FsckReport
     from odfchain.upkeep.garbage import Collected
-    from odfchain.workspace.config import IngestConfig, SystemColumns
+    from odfchain.workspace.config import IngestConfig
+    from odfchain.workspace.dataset_state import SystemColumns
     from odfchain.workspace.shared_store import SharedStore
 
 
@@ -81,6 +87,107 @@ def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
         return connect(root, text)
 
     return WorkspaceFiles.init(parent, exists_ok=exists_ok, store=url.text, connect=named)
+
+
+# What a workspace knows of other places: a part of a `Workspace`.
+
+
+class Elsewhere(OwnErrors):
+    """Repositories, and datasets elsewhere."""
+
+    _files: WorkspaceFiles
+
+    @property
+    def _sharing(self) -> Sharing:
+        """Datasets elsewhere; new at each call, because it holds nothing."""
+        from odfchain.transfer.sharing import Sharing
+
+        return Sharing(self._files)
+
+    @property
+    def repositories(self) -> Repositories:
+        """The repositories that the workspace knows by name."""
+        return self._sharing.repositories
+
+    @property
+    def evidence(self) -> EvidenceStore:
+        """The proofs that owners of datasets signed two histories."""
+        return self._sharing.evidence
+
+    def is_remote(self, ref: str) -> bool:
+        """Whether a text means a dataset elsewhere: a URL, or `repo/name` of a repository that is known.
+
+        Raises:
+            InvalidIdError: a URL without its beginning; the hint says how to write it.
+        """
+        return self._sharing.is_remote(ref)
+
+    def url_of(self, ref: str) -> PeerUrl:
+        """The URL that a reference to a dataset elsewhere stands for; errors as `pull`."""
+        return self._sharing.url_of(ref)
+
+    def repository_url(self, repository: str) -> PeerUrl:
+        """Where a repository is that is named, or given by its URL.
+
+        Raises:
+            WorkspaceError, InvalidIdError, UnsupportedPeerError: there is none.
+        """
+        return self._sharing.repository_url(repository)
+
+    def datasets_of(
+        self, repository: str, text: str = "", *, token: str | None = None
+    ) -> list[RepositoryEntry]:
+        """What a repository has with this text in alias or id, ordered by alias; it is named, or a URL.
+
+        Raises:
+            WorkspaceError, InvalidIdError, TransferError: it cannot be read.
+        """
+        from odfchain.transfer.repositories import search
+
+        return search(self._sharing.datasets_of(repository, token=token), text)
+
+
+# The tokens that a workspace gives to those who may read or write over its server: half of a `Workspace`.
+
+
+class GivenTokens(OwnErrors):
+    """Tokens for a server that publishes this workspace, and asks readers or writers who they are."""
+
+    _files: WorkspaceFiles
+
+    def create_token(self, name: str, allow: Iterable[str]) -> NewToken:
+        """A new token with rights such as `read:%` and `push:org.%`; its text is nowhere else.
+
+        Raises:
+            UsageError: a name or a right is none, or there is no right.
+            NameCollisionError: there is a token of this name.
+            AccessError, StoreError: the file of tokens cannot be read, or written.
+        """
+        from odfchain.odf.times import Timestamp
+        from odfchain.transfer.access_tokens import TokenFile
+
+        return TokenFile(self._files.root).create(name, allow, Timestamp.now())
+
+    def tokens(self) -> tuple[AccessToken, ...]:
+        """The tokens that are in force, ordered by name; their texts are not known.
+
+        Raises:
+            AccessError: the file of tokens cannot be read.
+        """
+        from odfchain.transfer.access_tokens import TokenFile
+
+        return TokenFile(self._files.root).tokens()
+
+    def revoke_token(self, name: str) -> None:
+        """End a token: from now on nobody gets in with it, also not into pushes that are going on.
+
+        Raises:
+            UsageError, WorkspaceError: there is no such token.
+            AccessError, StoreError: as `create_token`.
+        """
+        from odfchain.transfer.access_tokens import TokenFile
+
+        TokenFile(self._files.root).revoke(name)
 
 
 class Workspace(Elsewhere, GivenTokens):

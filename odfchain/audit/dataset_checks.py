@@ -47,7 +47,7 @@ from odfchain.audit.chain_checks import (
 )
 from odfchain.audit.head_check import attested, check_signature, leave_out_signature
 from odfchain.audit.input_claims import Find, InputChains, check_inputs
-from odfchain.audit.report import CHECKS, FOREIGN_KEYS, MERGES, PROFILES, REPLAY, STATISTICS, Fault, Report
+from odfchain.audit.report import CHECKS, FOREIGN_KEYS, MERGES, PROFILES, REPLAY, STATISTICS, Report
 from odfchain.chain.signed_lines import SnapshotKind
 from odfchain.chain.statements import Attestation
 from odfchain.errors import InvalidIdError
@@ -55,8 +55,6 @@ from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import DatasetId
 from odfchain.progress import SILENT, Progress
 from odfchain.workspace.dataset_files import DatasetFiles
-
-__all__ = ["CHECKS", "Fault", "Report", "verify_dataset"]
 
 _UNFOLLOWED = "the chain cannot be followed: what is below was not reached"
 

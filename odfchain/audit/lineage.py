@@ -30,10 +30,10 @@ from odfchain.odf.events import (
     TransformInput,
 )
 from odfchain.odf.identity import DatasetId, Multihash
-from odfchain.odf.manifests import POLLING_SOURCE
 from odfchain.odf.names import DatasetRefAny, RemoteDatasetId
 from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.storage.local import HEAD
 from odfchain.storage.template import public_name
 from odfchain.text import counted, one_line

@@ -1,6 +1,6 @@
 """Check 10: a retraction, or the old half of a correction, equals a row that is in force.
 
-The rule is that of commits (`odfchain/workspace/corrections.py`). Where there is a primary key, the row in
+The rule is that of commits (`odfchain/workspace/slice_lookup.py`). Where there is a primary key, the row in
 force is that of the key. Where sources have several keys, what one of them took back another may take back
 again, so the row must only have been there. Only datasets with retractions pay for it.
 """
@@ -32,11 +32,11 @@ from odfchain.odf.times import Timestamp
 from odfchain.slices.state import SliceFile, hashed_rows, in_force
 from odfchain.text import one_line
 from odfchain.workspace.constraint_rules import Columns
-from odfchain.workspace.corrections import SOURCES, are_of_several_keys, taken_back_in_vain
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import key_of_sources
 from odfchain.workspace.declared_constraints import attached_text, recorded_constraints
 from odfchain.workspace.read_slices import StateCheckpoint, read_description
+from odfchain.workspace.slice_lookup import SOURCES, are_of_several_keys, taken_back_in_vain
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,9 +58,10 @@ from odfchain.slices.reader import fitted, open_parquet
 from odfchain.text import cut, first_line, one_line
 from odfchain.workspace.commit import CommitCheck, both
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import ALLOW_FUTURE, DatasetState
+from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import MergeMode, MergeRecord
 from odfchain.workspace.points import is_referenced
+from odfchain.workspace.watermark import ALLOW_FUTURE
 
 # Files of corrections: the key and some columns of some rows, read strictly and without Spark.
 #

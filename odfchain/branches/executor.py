@@ -114,8 +114,6 @@ def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
-__all__ = ["Computed", "Engine", "Function", "KeyResult", "compute"]
-
 IN_PROCESS_BYTES = 256 << 20
 """So much Parquet is read in this process; more is for Spark."""
 

@@ -45,7 +45,7 @@ from odfchain.slices.writer import (
 from odfchain.spark.jobs import explain
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import DatasetState, of_data, rule_in_force
+from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import MergeRecord
 from odfchain.workspace.read_slices import (
     METADATA_KEY,
@@ -55,6 +55,7 @@ from odfchain.workspace.read_slices import (
     describe,
     keeps_state,
 )
+from odfchain.workspace.watermark import of_data, rule_in_force
 
 # The state checkpoint that a write is due to make, made in this process (RFC-018).
 #

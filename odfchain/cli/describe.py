@@ -114,19 +114,21 @@ def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) ->
     were. The dot format is for Graphviz; html is one page with a drawing, and with the profiles of the
     datasets that are named, where they are here already.
     """
-    from odfchain.api import rendering as views
+    from odfchain.api.rendering import lineage_page
+    from odfchain.audit.drawings import to_dot
+    from odfchain.audit.lineage import graph_document, trees_of
 
     workspace = open_workspace()
     graph = workspace.lineage(datasets, downstream=downstream)
     match output:
         case "dot":
-            echo_document(views.to_dot(graph))
+            echo_document(to_dot(graph))
         case "html":
-            echo_page(views.lineage_page(workspace, graph))
+            echo_page(lineage_page(workspace, graph))
         case "json":
-            print_json(views.graph_document(graph))
+            print_json(graph_document(graph))
         case _:
-            print_trees(views.trees_of(graph))
+            print_trees(trees_of(graph))
 
 
 @inspect_command.command("query")

@@ -303,7 +303,7 @@ def state_command(dataset: str, event_time: str | None, newest: int | None, outp
     key the rows are those that were not taken back. They come in order of offset, as they were recorded; a
     table shows the newest 1,000 of them unless -n says another number.
     """
-    from odfchain.api.snapshots import shown_state
+    from odfchain.api.queries import shown_state
 
     scan = shown_state(open_workspace(), dataset, event_time=event_time)
     found = scan.to_arrow()

@@ -298,11 +298,11 @@ def exit_code_of(reports: Iterable[Report]) -> int:
 
 def token_for(urls: Iterable[PeerUrl]) -> str | None:
     """The token for the places that the command line names; None when there is none."""
-    from odfchain.api import settings
+    from odfchain.api import pushing
 
-    found = settings.token_for(urls)
+    found = pushing.token_for(urls)
     for host in found.readable if found else ():
-        said = f"warning: {settings.VARIABLE} goes to {host} over plain http: anybody on the way can read it"
+        said = f"warning: {pushing.VARIABLE} goes to {host} over plain http: anybody on the way can read it"
         echo(said, err=True)
     return found.token if found else None
 

@@ -23,9 +23,9 @@ from urllib.parse import quote, urlsplit
 from odfchain.errors import FetchError, InvalidIdError
 from odfchain.limits import FetchLimits
 from odfchain.odf.events import MetadataEvent, SetPollingSource, SourceState
-from odfchain.odf.manifests import POLLING_SOURCE
 from odfchain.odf.sources import FetchStepContainer, FetchStepUrl, PrepStepPipe
 from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, Progress
 from odfchain.storage.fsio import remove_quietly, storage_errors
 from odfchain.storage.http_rules import (

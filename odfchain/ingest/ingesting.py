@@ -36,7 +36,6 @@ from odfchain.ingest.write import WriteOptions, WriterState, Written, write_inpu
 from odfchain.odf.enums import DatasetKind, OperationType
 from odfchain.odf.events import AddData, AddPushSource, MetadataEvent, SourceState
 from odfchain.odf.identity import Multihash
-from odfchain.odf.manifests import POLLING_SOURCE
 from odfchain.odf.sources import (
     MergeStrategy,
     MergeStrategyAppend,
@@ -47,6 +46,7 @@ from odfchain.odf.sources import (
     WatermarkRule,
 )
 from odfchain.odf.times import Duration, Timestamp
+from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, Progress
 from odfchain.slices.reader import open_parquet
 from odfchain.spark.input_frames import ROW_ID, FinerTimes, InputFrame, first_bad_row
@@ -55,9 +55,10 @@ from odfchain.spark.plans import FEW_BYTES, FEW_ROWS, is_remote, session_for_few
 from odfchain.spark.types import col, result_schema
 from odfchain.text import one_line
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit, on_the_newest_head
-from odfchain.workspace.config import DuplicateKeys, IngestConfig, LateEdits, SystemColumns
+from odfchain.workspace.config import DuplicateKeys, IngestConfig, LateEdits
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import DatasetState, of_system_time, rule_of, watermark_event
+from odfchain.workspace.dataset_state import DatasetState, SystemColumns
+from odfchain.workspace.watermark import of_system_time, rule_of, watermark_event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

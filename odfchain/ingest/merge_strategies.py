@@ -41,7 +41,8 @@ from odfchain.spark.input_frames import ROW_ID
 from odfchain.spark.types import RESERVED, all_of, any_of, col, comparable, latest_rows, physical_type
 from odfchain.text import cut
 from odfchain.workspace.config import DuplicateKeys, LateEdits
-from odfchain.workspace.dataset_state import ALLOW_FUTURE, OPERATIONS, operations_problem
+from odfchain.workspace.dataset_state import OPERATIONS, operations_problem
+from odfchain.workspace.watermark import ALLOW_FUTURE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation

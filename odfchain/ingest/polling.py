@@ -47,7 +47,6 @@ from odfchain.odf.events import (
     SourceState,
 )
 from odfchain.odf.identity import Multihash
-from odfchain.odf.manifests import POLLING_SOURCE
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.sources import (
     FetchStep,
@@ -59,19 +58,15 @@ from odfchain.odf.sources import (
     WatermarkRule,
 )
 from odfchain.odf.times import Duration, Timestamp
+from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, DeferredProgress, Progress
 from odfchain.spark.jobs import on_a_thread
 from odfchain.storage.template import has_templates, public_name
 from odfchain.workspace.commit import CommitCheck, commit, on_the_newest_head
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import (
-    DatasetState,
-    check_manual,
-    latest_believed,
-    rule_of,
-    watermark_event,
-)
+from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import is_merge_state
+from odfchain.workspace.watermark import check_manual, latest_believed, rule_of, watermark_event
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

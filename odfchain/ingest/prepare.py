@@ -700,8 +700,6 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-__all__ = ["PrepareLimits", "prepare"]
-
 _NO_LIMITS_GIVEN = PrepareLimits()
 
 

@@ -41,8 +41,7 @@ from odfchain.spark.types import check_columns, col
 from odfchain.storage.template import names_in
 from odfchain.storage.urls import read_target
 from odfchain.text import first_line, one_line, printable
-from odfchain.workspace.config import SystemColumns
-from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 
 MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 

@@ -76,11 +76,12 @@ from odfchain.spark.jobs import explain, is_of_spark, run_job
 from odfchain.spark.parse import has_microseconds, to_milliseconds
 from odfchain.spark.types import all_of, col, physical_type
 from odfchain.workspace.commit import StagedFile, slice_path
-from odfchain.workspace.config import DuplicateKeys, LateEdits, SystemColumns
-from odfchain.workspace.corrections import SOURCES, are_of_several_keys, taken_back_in_vain
+from odfchain.workspace.config import DuplicateKeys, LateEdits
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import DEFAULT_RULE, DatasetState, latest_believed, of_data
+from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 from odfchain.workspace.read_slices import RecordedRows, RecordedSlice, keeps_state
+from odfchain.workspace.slice_lookup import SOURCES, are_of_several_keys, taken_back_in_vain
+from odfchain.workspace.watermark import DEFAULT_RULE, latest_believed, of_data
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -304,7 +305,7 @@ def data_slices(facts: tuple[SliceFacts, ...], start: int) -> list[DataSlice]:
 #
 # A row that takes another back has the event time of that one, and means it where it says none. Whether it
 # is
-# in force then is judged by the rule of check 10 (`odfchain.workspace.corrections`). Source: RFC-052.
+# in force then is judged by the rule of check 10 (`odfchain.workspace.slice_lookup`). Source: RFC-052.
 
 _BEFORE = "__odfchain_before"
 

@@ -409,7 +409,7 @@ class Relation:
             return refs
         from odfchain.slices.footers import quoted
         from odfchain.slices.skipping import about
-        from odfchain.workspace.needed_slices import needed_slices
+        from odfchain.workspace.slice_lookup import needed_slices
 
         dataset = self.pin.dataset
         if self.projection is not None:

@@ -15,7 +15,7 @@
   operations (RFC-018) may stand for the slices that it was computed from.
 
 Here the rule is in Arrow and numpy, for verification (`odfchain.audit.state_checks`), commits of what takes
-rows back (`odfchain.workspace.corrections`), rebuilt derivatives, and answers without Spark
+rows back (`odfchain.workspace.slice_lookup`), rebuilt derivatives, and answers without Spark
 (`odfchain.workspace.read_slices`). Its twins are expressions of Spark's: `odfchain.spark.types` and
 `odfchain.transform.stream_flow`. Property tests hold them to each other. Source: specification "Projection".
 """

@@ -53,9 +53,9 @@ from odfchain.transform.engines import address_of
 from odfchain.transform.execute import Engines, ExecutedStep, StepRun, executed_steps
 from odfchain.transform.planner import PlannedStep, UpToDate, plan_next
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit
-from odfchain.workspace.config import SystemColumns, TransformConfig
+from odfchain.workspace.config import TransformConfig
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 
 if TYPE_CHECKING:
     from odfchain.odf.events import DataSlice
@@ -202,7 +202,7 @@ def check_taken_back(
     import pyarrow as pa
 
     from odfchain.slices.state import SliceFile
-    from odfchain.workspace.corrections import taken_back_in_vain
+    from odfchain.workspace.slice_lookup import taken_back_in_vain
 
     progress.phase("Comparing with what was recorded")
     names = state.vocabulary

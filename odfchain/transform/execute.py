@@ -33,8 +33,8 @@ from odfchain.slices.writer import SliceFacts, notes_on_cut_times
 from odfchain.storage import fsio
 from odfchain.transform.engine_interface import CountingEngine, Executed, KeepingEngine, TransformEngine
 from odfchain.transform.planner import PlannedInput, PlannedStep, cut_after, read_backlog
-from odfchain.workspace.config import SystemColumns
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import SystemColumns
 
 # From a planned step to the request that an engine gets: the step's files, and names for the new ones.
 #

@@ -13,8 +13,6 @@ from typing import ClassVar
 from odfchain.chain.statements import parse_did
 from odfchain.errors import InvalidIdError, ManifestError, UsageError, child_path
 from odfchain.limits import LIMITS
-from odfchain.odf import schema as ds
-from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.manifests import ManifestKind, read_manifest
 from odfchain.odf.sources import WatermarkRule
 from odfchain.odf.times import Duration
@@ -22,6 +20,7 @@ from odfchain.odf.tree import to_tree
 from odfchain.odf.yaml import dump_yaml, read_document
 from odfchain.storage import fsio
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import SystemColumns
 
 # What is done about profiles when rows are committed, in a workspace or in one of its datasets.
 
@@ -65,44 +64,6 @@ class OwnSnapshots:
 def policy_path(root: Path, guard: str) -> Path:
     """The file of a policy, by how settings name it; `root` is the folder of the settings."""
     return root.parent / guard
-
-
-# Types of the system columns in new datasets: the specification's, or those of the reference node.
-#
-#     specification   offset uint64, op uint8
-#     reference       offset int64, op int32
-#
-# A chain is continued as it declares itself, so the choice counts until the first `SetDataSchema` is
-# written,
-# and that carries it from then on. It is kept in the dataset's private settings (`info/config`), else in
-# the
-# workspace's. Source: specification "Common Data Schema"; RFC-001.
-
-
-class SystemColumns(Enum):
-    """Whose types offsets and operations have."""
-
-    SPECIFICATION = "specification"
-    """As the specification says: what every reader can read."""
-    REFERENCE = "reference"
-    """As the reference node writes them: it can append to such a dataset."""
-
-    def numbers(self, vocabulary: DatasetVocabulary) -> tuple[ds.DataField, ds.DataField]:
-        """The columns of offsets and operations."""
-        offset: ds.DataType = ds.DataTypeUInt64()
-        operation: ds.DataType = ds.DataTypeUInt8()
-        if self is SystemColumns.REFERENCE:
-            offset, operation = ds.DataTypeInt64(), ds.DataTypeInt32()
-        return (
-            ds.DataField(name=vocabulary.offset_column, type=offset),
-            ds.DataField(name=vocabulary.operation_type_column, type=operation),
-        )
-
-    def of(self, schema: ds.DataSchema, vocabulary: DatasetVocabulary) -> ds.DataSchema:
-        """The schema with these types of offsets and operations."""
-        mine = {field.name: field for field in self.numbers(vocabulary)}
-        fields = tuple(mine.get(field.name, field) for field in schema.fields)
-        return ds.DataSchema(fields=fields, extra=schema.extra)
 
 
 ENGINE_ADDRESS = re.compile(r"unix:.+|(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):[0-9]{1,5}")

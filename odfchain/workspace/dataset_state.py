@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from odfchain.chain.chain import E, HashedBlock, MetadataChain
 from odfchain.chain.index import DATA_EVENTS, DataEvent, sources_in_force
-from odfchain.errors import AppendError, BrokenChainError, GuardError, InvalidIdError, SchemaError
-from odfchain.limits import INGEST_LIMITS
+from odfchain.errors import BrokenChainError, SchemaError
+from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.enums import OperationType
 from odfchain.odf.events import (
@@ -32,14 +33,11 @@ from odfchain.odf.events import (
     SourceState,
 )
 from odfchain.odf.identity import Multihash
-from odfchain.odf.manifests import POLLING_SOURCE
 from odfchain.odf.schema import DataSchema
-from odfchain.odf.sources import MergeStrategy, MergeStrategyChangelogStream, WatermarkRule, primary_key
-from odfchain.odf.times import Duration, Timestamp
+from odfchain.odf.sources import MergeStrategy, MergeStrategyChangelogStream, primary_key
+from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import is_rebuilt
 from odfchain.text import one_line
-from odfchain.workspace.config import read_config
-from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.declared_constraints import Constraints, recorded_constraints
 from odfchain.workspace.merge_record import is_merge_state
 
@@ -286,142 +284,39 @@ def operations_problem(
     )
 
 
-# Where a watermark may stand, and which rows are dated too far in the future to be believed.
+# Types of the system columns in new datasets: the specification's, or those of the reference node.
 #
-# - The watermark of a transaction with rows is the largest event time so far, less the delay that the
-# source
-#   allows; never ahead of the data, and never further in the future than rows may be.
-# - A source that says `fromSystemTime` moves it to the system time, in a block of its own without data:
-# that is
-#   how the specification lets it be set without rows, and what `verify` takes for set by hand.
-# - It never goes back: a later block must keep it or raise it. So one row dated 2999 would set it for ever,
-# and
-#   rows that lie further in the future than a bound are refused.
+#     specification   offset uint64, op uint8
+#     reference       offset int64, op int32
 #
-# The bound counts from the system time of the commit. Source: specification "Watermark", "AddData";
-# RFC-014.
-
-DEFAULT_RULE = WatermarkRule()
-ALLOW_FUTURE = "--allow-future"
-
-
-def rule_of(dataset: DatasetFiles, source_name: str) -> WatermarkRule:
-    """How the watermark of a source moves, as its manifest says."""
-    return read_config(dataset).watermarks.get(source_name, DEFAULT_RULE)
+# A chain is continued as it declares itself, so the choice counts until the first `SetDataSchema` is
+# written,
+# and that carries it from then on. It is kept in the dataset's private settings (`info/config`), else in
+# the
+# workspace's. Source: specification "Common Data Schema"; RFC-001.
 
 
-def rule_in_force(dataset: DatasetFiles, state: DatasetState) -> WatermarkRule:
-    """The rule of the source in force, for rows from none; of several the one that waits longest."""
-    names = [POLLING_SOURCE] if state.polling_source is not None else list(state.push_sources)
-    rules = [rule_of(dataset, name) for name in names]
-    return max(rules, key=_delay_ms, default=DEFAULT_RULE)
+class SystemColumns(Enum):
+    """Whose types offsets and operations have."""
 
+    SPECIFICATION = "specification"
+    """As the specification says: what every reader can read."""
+    REFERENCE = "reference"
+    """As the reference node writes them: it can append to such a dataset."""
 
-def _delay_ms(rule: WatermarkRule) -> int:
-    return rule.max_delay.milliseconds if rule.max_delay else 0
-
-
-def latest_believed(system_time: Timestamp, max_future: Duration) -> Timestamp:
-    """The latest event time that is taken without asking."""
-    return _shifted(system_time, max_future.milliseconds)
-
-
-def _shifted(time: Timestamp, milliseconds: int) -> Timestamp:
-    try:
-        return Timestamp.from_epoch_ms(time.epoch_ms + milliseconds)
-    except InvalidIdError:  # before the year 1, or after 9999
-        edge = "9999-12-31T23:59:59.999Z" if milliseconds > 0 else "0001-01-01T00:00:00Z"
-        return Timestamp.parse(edge)
-
-
-def of_data(
-    previous: Timestamp | None,
-    latest_ms: int | None,
-    rule: WatermarkRule,
-    system_time: Timestamp,
-    bound: Timestamp | None,
-) -> Timestamp | None:
-    """The watermark after rows whose largest event time is `latest_ms` [ms since the epoch]."""
-    if latest_ms is None:
-        return previous
-    candidates = [_shifted(Timestamp(0), latest_ms)]
-    if bound is not None:
-        candidates.append(bound)
-    if rule.from_system_time:
-        candidates.append(system_time)
-    mark = _shifted(min(candidates), -_delay_ms(rule))
-    return mark if previous is None else max(mark, previous)
-
-
-def of_system_time(
-    previous: Timestamp | None, rule: WatermarkRule, system_time: Timestamp, *, idle: bool
-) -> Timestamp | None:
-    """Where the system time moves the watermark; None where it stays.
-
-    An `idle` run, one that brings nothing else, moves it only by a step that is worth a block.
-    """
-    if not rule.from_system_time:
-        return None
-    mark = _shifted(system_time, -_delay_ms(rule))
-    if previous is None:
-        return mark
-    least = INGEST_LIMITS.watermark_step_ms if idle else 1
-    return mark if mark.epoch_ms >= previous.epoch_ms + least else None
-
-
-def watermark_event(
-    mark: Timestamp,
-    *,
-    prev_offset: int | None,
-    checkpoint: Checkpoint | None,
-    source_state: SourceState | None,
-) -> AddData:
-    """The event that sets a watermark and nothing else."""
-    return AddData(
-        prev_offset=prev_offset,
-        prev_checkpoint=checkpoint.physical_hash if checkpoint else None,
-        new_checkpoint=checkpoint,
-        new_watermark=mark,
-        new_source_state=source_state,
-    )
-
-
-def check_manual(
-    dataset: DatasetFiles, state: DatasetState, mark: Timestamp, bound: Timestamp | None
-) -> None:
-    """A watermark may be set by hand.
-
-    Raises:
-        AppendError: it would go back; the message says which block set the present one, and what helps.
-        GuardError: it lies further in the future than `bound`.
-    """
-    present = state.watermark
-    if present is not None and mark < present:
-        raise AppendError(
-            "WatermarkIsNotMonotonic",
-            "watermark-monotonic",
-            f"{dataset.alias}: the watermark is {present} and can only be raised, not set back to {mark}",
-            hint=_way_back(dataset, state, present),
-        )
-    if bound is not None and mark > bound:
-        raise GuardError(
-            f"{dataset.alias}: the watermark {mark} would be later than {bound}, the latest that is taken "
-            "without asking; it can never be lowered again",
-            flag=ALLOW_FUTURE,
+    def numbers(self, vocabulary: DatasetVocabulary) -> tuple[ds.DataField, ds.DataField]:
+        """The columns of offsets and operations."""
+        offset: ds.DataType = ds.DataTypeUInt64()
+        operation: ds.DataType = ds.DataTypeUInt8()
+        if self is SystemColumns.REFERENCE:
+            offset, operation = ds.DataTypeInt64(), ds.DataTypeInt32()
+        return (
+            ds.DataField(name=vocabulary.offset_column, type=offset),
+            ds.DataField(name=vocabulary.operation_type_column, type=operation),
         )
 
-
-def _way_back(dataset: DatasetFiles, state: DatasetState, present: Timestamp) -> str:
-    """Which block made the watermark what it is, and the command that undoes it."""
-    first = None
-    for block in state.chain.nearest_all(*DATA_EVENTS, head=state.head):
-        event = block.block.event
-        if not isinstance(event, AddData | ExecuteTransform) or event.new_watermark != present:
-            break
-        first = block
-    number = first.block.sequence_number if first is not None else state.head_block.sequence_number
-    return (
-        f"block {number} set it; to come back, drop that block and what follows with `odfchain reset "
-        f"{dataset.alias} {number - 1}` and ingest again what came later (copies of the dropped blocks will "
-        "differ)"
-    )
+    def of(self, schema: ds.DataSchema, vocabulary: DatasetVocabulary) -> ds.DataSchema:
+        """The schema with these types of offsets and operations."""
+        mine = {field.name: field for field in self.numbers(vocabulary)}
+        fields = tuple(mine.get(field.name, field) for field in schema.fields)
+        return ds.DataSchema(fields=fields, extra=schema.extra)

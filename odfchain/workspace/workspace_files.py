@@ -52,9 +52,8 @@ from odfchain.odf.names import (
 )
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
-from odfchain.workspace.config import SystemColumns
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 from odfchain.workspace.shared_store import ONLY_HERE, STORE_FILE, SharedStore
 
 if TYPE_CHECKING:
@@ -426,7 +425,7 @@ class WorkspaceFiles:
     def set_watermarks(self, dataset: DatasetFiles, snapshot: DatasetSnapshot) -> bool:
         """Keep what a definition says of its sources and blocks do not carry; False when already kept."""
         # loaded here: most commands make no datasets, and reading manifests is slow to load
-        from odfchain.odf.manifests import names_of_sources, settled
+        from odfchain.odf.tree import names_of_sources, settled
         from odfchain.workspace.config import change_config
 
         if not names_of_sources(snapshot.metadata):

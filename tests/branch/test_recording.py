@@ -16,10 +16,10 @@ from odfchain.branches.recording import Recorded, _made, stage_changes
 from odfchain.errors import BadInputError, NothingToCommitError, SchemaError
 from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import from_arrow, to_arrow
-from odfchain.odf.manifests import POLLING_SOURCE
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.sources import WatermarkRule
 from odfchain.odf.times import Duration, Timestamp
+from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.workspace import read_slices
 from odfchain.workspace.commit import StagedFile, commit
 from odfchain.workspace.config import change_config

@@ -16,7 +16,7 @@ from odfchain.ingest.polling import PullStatus
 from odfchain.odf.events import AddData
 from odfchain.odf.sources import WatermarkRule
 from odfchain.odf.times import Duration, Timestamp
-from odfchain.workspace.dataset_state import latest_believed, of_data, of_system_time
+from odfchain.workspace.watermark import latest_believed, of_data, of_system_time
 from tests.kit.polled_sources import file_url, polled, touch
 from tests.kit.support import Result, unchanged
 

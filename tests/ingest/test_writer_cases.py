@@ -26,8 +26,7 @@ from odfchain.odf.sources import (
     ReadStepNdJson,
 )
 from odfchain.odf.times import Timestamp
-from odfchain.workspace.config import SystemColumns
-from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 from tests.kit.commits import make_seeded
 from tests.kit.reader_harness import Harness, csv_step, merge_in_force, parquet_columns
 from tests.kit.support import ROOT, conformance, no_session

@@ -27,8 +27,8 @@ from odfchain.odf.times import Timestamp
 from odfchain.profiles import state_totals
 from odfchain.progress import SILENT
 from odfchain.slices.state import SliceFile, in_force, newest_rows, state, state_at
-from odfchain.workspace.corrections import taken_back_in_vain
 from odfchain.workspace.read_slices import StateCheckpoint
+from odfchain.workspace.slice_lookup import taken_back_in_vain
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

@@ -13,7 +13,7 @@ from odfchain.odf import schema as ds
 from odfchain.odf.events import SetTransform
 from odfchain.odf.manifests import read_snapshots
 from odfchain.transform.engine_interface import engine_version
-from odfchain.workspace.config import SystemColumns
+from odfchain.workspace.dataset_state import SystemColumns
 from odfchain.workspace.settings import edit, setting
 from tests.kit.support import derivative, manifest
 

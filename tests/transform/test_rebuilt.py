@@ -21,7 +21,7 @@ from odfchain.odf.transform_options import is_rebuilt, rebuilt, unmarked
 from odfchain.slices.state import SliceFile
 from odfchain.slices.writer import SliceSpec
 from odfchain.transform.changed_query import write_difference
-from odfchain.workspace.corrections import taken_back_in_vain
+from odfchain.workspace.slice_lookup import taken_back_in_vain
 
 NAMES = DatasetVocabulary()
 MS = pa.timestamp("ms", "UTC")

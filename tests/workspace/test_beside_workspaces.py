@@ -9,8 +9,9 @@ import pytest
 import odfchain
 from odfchain.api.definitions import Allowed, manifest_template, questions
 from odfchain.api.known_errors import known_error
+from odfchain.api.pushing import VARIABLE, token_for
 from odfchain.api.rendering import BlockFile, create_key, digest_file, encode, identity_in
-from odfchain.api.settings import VARIABLE, Configuration, token_for
+from odfchain.api.settings import Configuration
 from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError, StoreError, UsageError
 from odfchain.odf.manifests import read_snapshots

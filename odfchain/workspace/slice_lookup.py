@@ -1,21 +1,50 @@
-"""What is taken back was there: a retraction, or the old half of a correction, equals a row that is in force.
-
-What is in force without a key says `odfchain.slices.state`. Commits of what an engine or a changelog
-brought and check 10 of verification use this one rule. Slices are decoded once more for it, and what is kept
-are hashes of the rows that are taken back and of the rows that look like them, so memory follows the number
-of retractions. Source: specification "Retractions and Corrections".
-"""
+"""Which slices have to be read for a condition: all but those whose footers say that no row can match."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from odfchain.odf.events import AddPushSource, MetadataEvent, SetPollingSource
 from odfchain.odf.row_hash import Numbers
 from odfchain.odf.sources import primary_key
+from odfchain.slices.skipping import Condition, may_match, understood
 from odfchain.slices.state import SliceFile, Walk, hashed_rows, takes_back
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import SliceRef
+from odfchain.workspace.read_slices import KeptFooters
+
+
+def needed_slices(
+    dataset: DatasetFiles,
+    refs: Sequence[SliceRef],
+    condition: Condition,
+    *,
+    locate: Callable[[SliceRef], Path] | None = None,
+    signed_nan: bool = False,
+) -> list[SliceRef]:
+    """The slices that may hold a row of which a condition is true, in their order.
+
+    What is known of verified bytes is believed, and such a slice need not be here; others are hashed first.
+    `locate` gives files that hash to their names, and `signed_nan` is as in `may_match`.
+    """
+    if not understood(condition):
+        return list(refs)
+    kept = KeptFooters(dataset)
+    return [ref for ref in refs if may_match(kept.stats(ref, locate), condition, signed_nan=signed_nan)]
+
+
+# What is taken back was there: a retraction, or the old half of a correction, equals a row that is in
+# force.
+#
+# What is in force without a key says `odfchain.slices.state`. Commits of what an engine or a changelog
+# brought and check 10 of verification use this one rule. Slices are decoded once more for it, and what is
+# kept
+# are hashes of the rows that are taken back and of the rows that look like them, so memory follows the
+# number
+# of retractions. Source: specification "Retractions and Corrections".
 
 SOURCES = AddPushSource.KIND, SetPollingSource.KIND
 
