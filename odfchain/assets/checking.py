@@ -105,7 +105,7 @@ def check_rows(
 
 
 def _with_checksum(stores: Stores, row: AssetRow, probe: Probe) -> Probe:
-    """A probe and the checksum of the bytes, by the algorithm of the lock; where that can tell anything."""
+    # the checksum is by the lock's own algorithm, and only where it can decide anything
     locked = row.facts.file_checksum
     if locked is None or probe.facts is None or _sizes_differ(row.facts, probe.facts):
         return probe
@@ -158,7 +158,7 @@ def _sizes_differ(locked: Facts, now: Facts) -> bool:
 
 
 def _identified(locked: Facts, now: Facts) -> bool:
-    """Whether size and tag can both be compared: then the time alone says nothing."""
+    # size and tag can both be compared: the time alone then proves nothing
     return None not in (locked.size_bytes, now.size_bytes, locked.etag, now.etag)
 
 
@@ -358,7 +358,7 @@ _ORDER = (Status.MISSING, Status.CHANGED, Status.UNREACHABLE, Status.UNKNOWN, St
 
 
 def _verdict(found: Counter[Status]) -> tuple[str, str, str]:
-    """How the check is marked, its headline, and a sentence that does not say more than was compared."""
+    # the headline must not claim more than was compared
     total = counted(found.total(), "asset")
     if _bad(found):
         kinds = [s for s in (Status.MISSING, Status.CHANGED) if found[s]]
@@ -402,7 +402,7 @@ def _line(found: CheckedAsset, limits: CheckPageLimits) -> AssetLine:
 
 
 def _label(found: StoreFindings, limits: CheckPageLimits) -> str:
-    """A store in words: its type, its container, its endpoint; an origin has its type."""
+    # an origin has its type only
     if found.place is None:
         return "all other stores"
     store, container, endpoint = found.place

@@ -186,7 +186,7 @@ def probed_rows(
 
 
 def _check_asked_for(named: Iterable[NamedAsset], selection: Selection) -> None:
-    """Pass if each id that was asked for is there: a slip of the pen makes no empty lock."""
+    # a misspelt id must not make an empty lock
     items, assets = {asset.item_id for asset in named}, {asset.asset_key for asset in named}
     missing = sorted(selection.items - items) + sorted(selection.assets - assets)
     if missing:
@@ -194,7 +194,7 @@ def _check_asked_for(named: Iterable[NamedAsset], selection: Selection) -> None:
 
 
 def _distinct(named: Iterable[NamedAsset]) -> list[NamedAsset]:
-    """Each asset once: documents that say the same twice are no fault."""
+    # documents that say the same twice are no fault
     found, faults, hint = dict[tuple[str, str], NamedAsset](), list[str](), None
     for asset in named:
         first = found.setdefault((asset.item_id, asset.asset_key), asset)
@@ -306,10 +306,7 @@ def projected_item(
 
 
 def _move(item: dict[str, Any]) -> None:
-    """Make an Item lie where it is written: what was relative to its `self` link is absolute then.
-
-    Readers resolve hrefs against that link, and the file that a lock names beside itself is not there.
-    """
+    # readers resolve hrefs against the `self` link, and the lock's own file is not at that place
     links = item["links"] if isinstance(item.get("links"), list) else []
     own = [each for each in links if isinstance(each, dict) and each.get("rel") == "self"]
     hrefs = [each.get("href") for each in own]
@@ -331,7 +328,7 @@ def _move(item: dict[str, Any]) -> None:
 
 
 def _checked(targets: Mapping[Path, Path], rows: Rows, options: ProjectOptions) -> list[Path]:
-    """The files that are documents; the others have to be those of assets."""
+    # files that are no documents have to be those of assets
     faults, files = dict[Path, AssetError](), set[str]()
     for path, target in targets.items():
         try:
@@ -410,7 +407,6 @@ def _alone(data: bytes, name: str) -> Iterator[Any]:
 
 
 def _check_item(item: Mapping[str, Any]) -> None:
-    """Pass if an Item is one in all that is written to."""
     assets, properties = item.get("assets"), item.get("properties")
     if (
         not isinstance(item.get("id"), str)
@@ -432,7 +428,6 @@ def _check_item(item: Mapping[str, Any]) -> None:
 def _write(
     item: dict[str, Any], asset: dict[str, Any], row: AssetRow, folder: Path, options: ProjectOptions
 ) -> set[str]:
-    """Write what a row says of an asset; the extensions that it takes."""
     href = _href(row, folder, options.access)
     if not options.primary:
         place = asset.setdefault("alternate", {}).setdefault(options.name, {})
@@ -458,7 +453,7 @@ def _write(
 
 
 def _is_there(item: Mapping[str, Any], place: Mapping[str, Any], row: AssetRow, href: str) -> bool:
-    """Whether a document says already that an asset is where its row says: the href, and its endpoint."""
+    # the href must be equal, and its endpoint
     if place.get("href") != href:
         return False
     if row.location.store not in ("s3", "az"):
@@ -472,7 +467,6 @@ def _is_there(item: Mapping[str, Any], place: Mapping[str, Any], row: AssetRow, 
 
 
 def _without_place(place: dict[str, Any]) -> dict[str, Any]:
-    """What an asset says of the place of its href, taken out of it."""
     names = [n for n in place if n.startswith("storage:") or n in ("auth:refs", "alternate:name")]
     return {name: place.pop(name) for name in names}
 
@@ -484,7 +478,7 @@ def _put(item: dict[str, Any], place: dict[str, Any], row: AssetRow, href: str) 
 
 
 def _href(row: AssetRow, folder: Path, access: Access) -> str:
-    """The href as it is right in a document in `folder`."""
+    # relative to the folder of the document that it is written into
     if not relative_to_lock(row.location):
         return href_of(row.location)
     relative = os.path.relpath(access.folder / row.location.key, folder.resolve())

@@ -145,7 +145,7 @@ def _parsed(href: str, base: str | None, *, strip_query: bool, schemes: frozense
 
 
 def _check_spelling(location: Location, text: str) -> None:
-    """Pass if an object is asked for as its URL spells it: our requests escape neither `;` nor `+`."""
+    # our requests escape neither `;` nor `+`, so such an object would be another one
     if "%3b" in text.lower():
         raise InvalidIdError("an escaped semicolon: many servers cut a path at a plain one")
     if "+" in location.key and (urlsplit(location.container or "").hostname or "").endswith(_AMAZON):
@@ -172,7 +172,6 @@ def _check_rest(sign: str, rest: str, *, strip_query: bool) -> None:
 
 
 def _resolved(href: str, base: str) -> str:
-    """An href without scheme, seen from the file or URL that it was read in."""
     found = _SCHEME.match(base)
     root, path = "", quote(base)  # a path of files is no URL: nothing in it is escaped yet
     if found is not None:
@@ -326,8 +325,7 @@ def _referred(schemes: object, refs: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _endpoint(scheme: Mapping[str, Any]) -> str:
-    """The URL of a scheme, in the one way in which endpoints are written."""
-
+    # one spelling for each endpoint, so that equal ones compare equal
     def value(found: re.Match[str]) -> str:
         given = scheme.get(found[1])
         if found[1] == "bucket" or not isinstance(given, str) or not _VALUE.fullmatch(given):

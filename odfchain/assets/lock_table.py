@@ -277,13 +277,13 @@ def surely_in_order(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]
 
 
 def _matches(column: pa.StringArray, pattern: str) -> pa.Array:
-    """Whether texts of which there are few match a pattern."""
+    # few distinct texts, so each of them is matched once
     encoded = column.dictionary_encode()
     return pc.match_substring_regex(encoded.dictionary, pattern).take(encoded.indices)
 
 
 def _plain_keys(column: pa.StringArray) -> pa.Array:
-    """Whether keys have no segment that is empty or begins with a dot; where some have, by the pattern."""
+    # the slow pattern only where some key has a segment that is empty or begins with a dot
     together = _bytes_of(column)
     if b"//" in together or b"/." in together:
         return pc.match_substring_regex(column, _PLAIN_KEY)
@@ -292,7 +292,6 @@ def _plain_keys(column: pa.StringArray) -> pa.Array:
 
 
 def _bytes_of(column: pa.StringArray) -> bytes:
-    """The texts of a column, one after the other."""
     _, offsets, texts = column.buffers()
     if texts is None:
         return b""
@@ -416,13 +415,12 @@ class _Order:
         self._last: dict[str, pa.Array] = {}
 
     def faults_in(self, batch: pa.RecordBatch) -> list[RowFault]:
-        """What is wrong with the rows of the next batch, which is not empty."""
         faults = [*row_faults(batch, self.rows), *self._neighbours(batch)]
         self.rows += batch.num_rows
         return sorted(faults, key=lambda fault: fault.number)
 
     def _neighbours(self, batch: pa.RecordBatch) -> Iterator[RowFault]:
-        """A fault for each row that names what the one before it names; sees whether rows are sorted."""
+        # a row is compared with the one before it only, so nothing has to be kept
         rises, same = list[Numbers](), list[Numbers]()
         for name in KEY:
             column = batch.column(name)

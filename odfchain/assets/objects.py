@@ -128,10 +128,6 @@ class Stores:
         return found
 
     def _is_guarded(self, location: Location) -> bool:
-        """Whether connections are held to public addresses.
-
-        Raises: as `store_of`.
-        """
         named = location.endpoint or (location.container if location.store in ("http", "https") else None)
         if named is None or self.access.allow_private or named.rstrip("/") in self.access.trusted:
             return False
@@ -260,10 +256,7 @@ def write(target: Location, targets: Stores, content: Iterator[memoryview]) -> N
 
 @contextlib.contextmanager
 def _read_ahead(content: Iterator[memoryview]) -> Iterator[Iterator[memoryview]]:
-    """The same pieces, read by a thread of their own.
-
-    The library panics where an object is read while it asks for the pieces of another.
-    """
+    # a thread of its own: the library panics if an object is read while it asks for pieces of another
     ready, stopped = queue.Queue[memoryview | BaseException | None](1), threading.Event()
 
     def hand_over(item: memoryview | BaseException | None) -> None:

@@ -325,7 +325,7 @@ def _check_letters(planned: Sequence[Planned]) -> None:
 
 
 def _ignores_case(folder: Path) -> bool:
-    """Whether a file is found by its name in other letters, in the nearest folder that is there."""
+    # a temporary file in the nearest existing folder is looked up in other letters
     there = next(each for each in (folder, *folder.parents) if each.is_dir())
     with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=there, prefix=".case-") as file:
         return Path(file.name.replace(".case-", ".CASE-")).exists()
@@ -375,12 +375,7 @@ def _copied(item: Planned, sources: Stores, targets: Stores, options: RelocateOp
 
 
 def _unchanged(row: AssetRow, sources: Stores) -> Facts:
-    """What the source's store says now.
-
-    Raises:
-        ChangedError, SourceNotFoundError: it is not what the lock says, or not there.
-        FetchError: it cannot be asked.
-    """
+    # the source must still be as the lock says
     now = probe(row.location, sources)
     found = compared(row, now)
     if found.status is Status.MISSING:
@@ -393,12 +388,7 @@ def _unchanged(row: AssetRow, sources: Stores) -> Facts:
 
 
 def _check_target(item: Planned, targets: Stores, options: RelocateOptions) -> None:
-    """Nothing else is at the target, or it may be replaced.
-
-    Raises:
-        NameCollisionError: something else is there.
-        FetchError: nobody says whether.
-    """
+    # nothing else may be at the target, unless replacing is allowed
     target, locked = item.target, item.row.facts
     there = probe(target, targets)
     if there.missing:
@@ -445,7 +435,7 @@ class _Passing:
 
     @property
     def checksum(self) -> str | None:
-        """Of what passed: SHA-256 if that is wanted, else what the lock has and the bytes have, too."""
+        # SHA-256 if wanted, else the lock's own checksum if the bytes match it
         if self._is_own:
             return SHA2_256 + self.hashes["sha256"].hexdigest()
         return self._row.facts.file_checksum if self._algorithm is not None else None

@@ -234,7 +234,7 @@ class StacReader:
             raise UsageError(f"{source}: there is no such file")
 
     def _folder(self, folder: Path) -> Iterator[NamedAsset]:
-        """The assets of a folder's documents; what is no document has to be the file of an asset."""
+        # a file that is no document has to be that of an asset
         strays = dict[str, NoDocumentError]()
         for path in sorted(folder.rglob("*")):
             if path.suffix.lower() in (*JSON, *TABLES) and path.is_file() and not _is_lock(path):
@@ -346,7 +346,6 @@ class StacReader:
 
 
 def _is_lock(path: Path) -> bool:
-    """Whether a file in a folder of documents is the lock of a package."""
     if path.suffix.lower() not in TABLES:
         return False
     with open_parquet(path) as file:
@@ -362,12 +361,12 @@ def _check_name(what: str, text: str) -> None:
 
 
 def _members(assets: Any) -> list[tuple[str, Any]]:
-    """Assets of a row, written as a struct or as a map."""
+    # a struct or a map, by the writer of the Parquet file
     return list(assets.items()) if isinstance(assets, dict) else list(assets or ())
 
 
 def _is_said(asset: Any) -> bool:
-    """Whether a row has an asset: in a column of structs, that is of all assets of all rows, many are not."""
+    # a column of structs has a place for each asset of any row, so many are absent
     return any(value is not None for value in asset.values()) if isinstance(asset, dict) else bool(asset)
 
 
@@ -399,11 +398,7 @@ def _self_link(document: Mapping[str, Any]) -> str | None:
 
 
 def _allowed(location: Location, place: str | None) -> Location:
-    """A location that a document at this place may name: files of this machine are not a server's to name.
-
-    Raises:
-        AssetError: it is one.
-    """
+    # a document of a server must not name files of this machine
     if location.store == "file" and place is not None and "://" in place and not place.startswith("file:"):
         raise AssetError(f"{public_href(place)}: names a file of this machine, and came from a server")
     return location
@@ -502,7 +497,7 @@ def declare(item: dict[str, Any], name: str) -> None:
 
 
 def _is_older(document: Mapping[str, Any], name: str) -> bool:
-    """Whether a document has fields of an extension that its newest version does not know."""
+    # it has fields that the newest version of an extension does not know
     known = _KNOWN.get(name)
     if known is None:
         return False

@@ -145,7 +145,7 @@ class BlockGraph:
         return _Line(None, None, -1, after)
 
     def _references(self) -> Iterator[tuple[DatasetFiles, Multihash, int]]:
-        """References and their newest blocks; opened when the ones before did not do."""
+        # opened only when the references before did not hold the block
         yield from list(self._known)
         while self._waiting:
             files = self._dataset.on(self._waiting.pop(0))
@@ -206,7 +206,8 @@ class BlockGraph:
     def _tips(
         self, blocks: Sequence[Multihash], known: Sequence[Multihash]
     ) -> tuple[list[Multihash], set[Multihash]]:
-        """Blocks whose chains hold all ancestors but those of `known`; and sources that are not here."""
+        # blocks whose chains hold all ancestors but those of `known`, and merge sources that are not stored
+        # here
         tips: list[Multihash] = []
         lacking: set[Multihash] = set()
         waiting = list(blocks)
@@ -222,7 +223,7 @@ class BlockGraph:
         return tips, lacking
 
     def _sources(self, block: Multihash, after: int) -> Iterator[Multihash]:
-        """What the chain up to a block merged after a number, newest first."""
+        # newest first
         line, number = self._line(block), self.number(block)
         while number > max(after, line.number):
             yield from _source_of(self._chain.get(line.after[number]))
@@ -237,7 +238,7 @@ class BlockGraph:
 
 
 def _source_of(block: MetadataBlock) -> list[Multihash]:
-    """The source of the merge that a block records; what is not understood is no merge."""
+    # a record that is not understood is no merge
     record = understood_record(block.event)
     return [record.source] if record is not None and record.mode is MergeMode.MERGE else []
 
@@ -319,7 +320,7 @@ def _check_free(dataset: DatasetFiles, name: str) -> None:
 
 
 def _check_whole(dataset: DatasetFiles, block: Multihash) -> None:
-    """Garbage collection has not begun to remove the chain."""
+    # garbage collection must not have begun to remove the chain
     try:
         for _ in dataset.chain.walk(block):
             pass
@@ -393,7 +394,6 @@ def delete_branch(
 
 
 def _is_merged(branch: DatasetFiles, block: Multihash) -> bool:
-    """Whether another branch, or the head, has a block, or has merged it."""
     others = [name for name in (HEAD, *branch_names(branch)) if name != branch.ref]
     heads = [branch.chain.head(name) for name in others]
     graph = BlockGraph(branch, [HEAD])

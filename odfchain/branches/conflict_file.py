@@ -153,7 +153,7 @@ class _Line:
 
 
 def _lines(conflicts: Conflicts) -> list[_Line]:
-    """In order of the key, as far as Arrow sorts its types; then of the columns."""
+    # in order of the key, as far as Arrow sorts its types; then of the columns
     keys = conflicts.rows_of_keys()
     by = [(n, "ascending") for n in keys.column_names if not pa.types.is_nested(keys.schema.field(n).type)]
     order = pc.sort_indices(keys, by).to_pylist() if by else range(len(conflicts))
@@ -179,7 +179,6 @@ def _text(side: Side, row: int, column: str, key: Sequence[str]) -> str | None:
 
 
 def _decided(line: _Line, choice: _Choice, resolution: Resolution) -> _Line:
-    """The line with what was taken, or with what keeps it open."""
     if resolution.side is not None:
         line.take = resolution.side
         choice.take(line, line.take)
@@ -219,7 +218,6 @@ class _Choice:
         self._written: dict[str, list[Any]] = {name: [] for name in self._taken}
 
     def take(self, line: _Line, take: Take, value: Any = None) -> None:
-        """Take one side's cell or row, or what was written."""
         row, count = line.row, len(self._conflicts)
         if take is Take.DELETE:
             self.deleted[row], self._there[row] = True, False
@@ -244,7 +242,7 @@ class _Choice:
                 self._there[row] = tables[which].there[row]
 
     def rows(self) -> RowDiff:
-        """From ours to what was decided."""
+        # rows without a decision stay as ours
         conflicts, keys = self._conflicts, self._conflicts.rows_of_keys()
         columns = []
         for name, taken in self._taken.items():
@@ -340,7 +338,7 @@ def open_lines(lines: pa.Table) -> pa.Table:
 
 
 def _named(cell: Cell, key: Sequence[str]) -> str:
-    """`iata=ZRH, elevation`."""
+    # `iata=ZRH, elevation`
     parts = [f"{name}={one_line(text.strip(chr(34)), 60)}" for name, text in zip(key, cell[0], strict=True)]
     return ", ".join([*parts, one_line(cell[1], 60)] if cell[1] else parts)
 
@@ -400,7 +398,7 @@ def values_of(line: dict[str, str | None]) -> dict[str, Any]:
 
 
 def _shown(line: dict[str, str | None]) -> dict[str, Any]:
-    """A line as it is written; what is not decided is empty."""
+    # an undecided line is written with empty fields
     found = values_of(line)
     value = found["value"] if found["take"] == Take.VALUE.value else ""
     if value is None or (isinstance(value, str) and value.casefold() == "null"):
@@ -418,7 +416,7 @@ def plain_text(value: Any) -> str:
 
 
 def _unmistakable(text: str) -> str:
-    """The text; as JSON where it would be read as something else, or a spreadsheet would compute it."""
+    # as JSON where the text would be read as another value, or a spreadsheet would compute it
     number = text[1:].replace(".", "", 1).isdigit()
     formula = text[:1] in ("=", "@") or (text[:1] in ("+", "-") and not number)
     return json_text(text) if not text or text[0] == '"' or text != text.strip() or formula else text
@@ -479,7 +477,6 @@ class _File:
         """Whether values are texts that have to be understood, as in CSV."""
 
     def wrong(self, number: int, message: str, hint: str | None = None) -> BadInputError:
-        """What is wrong with a line."""
         return BadInputError(f"line {number:,}: {message}", file=str(self._path), hint=hint)
 
     def _check_columns(self, number: int, names: Sequence[str]) -> None:
@@ -492,7 +489,6 @@ class _File:
             )
 
     def csv(self, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The lines of a table, as texts."""
         text = self._text(content)
         if text[:4].lower() == "sep=":
             text = text.partition("\n")[2]
@@ -514,7 +510,6 @@ class _File:
             raise self.wrong(reader.line_num, f"it is not CSV: {one_line(str(error))}") from None
 
     def ndjson(self, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The lines of a file of objects."""
         self._texts = False
         for number, text in enumerate(self._text(content).split("\n"), 1):
             if not text.strip():
@@ -538,7 +533,7 @@ class _File:
             ) from None
 
     def decision(self, number: int, line: dict[str, Any]) -> tuple[Cell, Decision | None]:
-        """What a line decides; None for one that is not filled in."""
+        # None for a line that is not filled in
         word, written = line["take"] or "", line["value"]
         filled = written is not None and written != ""
         if not isinstance(word, str) or not word.strip():
@@ -571,7 +566,7 @@ class _File:
         return self._row.field(names.index(column)).type
 
     def _side(self, number: int, given: Any, column: str, kind: pa.DataType) -> str | None:
-        """What the line says that one side has, as a JSON text; None is no row."""
+        # None: this side has no row
         if column == WHOLE_ROW:
             if given in (None, ""):
                 return None
@@ -590,7 +585,6 @@ class _File:
             raise self.wrong(number, one_line(str(error)), _ADVICE) from None
 
     def _written(self, number: int, given: Any, column: str, kind: pa.DataType) -> Any:
-        """The tree of a value that a person wrote."""
         if isinstance(given, str) and given.strip().casefold() == "null":
             given = None
         elif isinstance(given, str):
@@ -609,7 +603,7 @@ class _File:
         return self._understood(number, given, kind) if self._texts else given
 
     def _understood(self, number: int, text: str, kind: pa.DataType) -> Any:
-        """The tree of a text: JSON where the type has parts, and where a text is quoted."""
+        # JSON where the type has parts, and where a text is quoted
         quoted = len(text) > 1 and text[0] == text[-1] == '"' and pa.types.is_string(kind)
         if not quoted and not pa.types.is_nested(kind):
             return text

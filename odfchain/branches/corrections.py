@@ -289,7 +289,6 @@ def _parquet(path: Path, wanted: Wanted) -> GivenRows:
 
 
 def _understood(trees: list[Any], field: pa.Field, file: str, *, json_types: bool = False) -> pa.Array:
-    """The values of a column from texts, or from JSON."""
     if json_types and t.is_string(field.type):
         for number, tree in enumerate(trees, 1):
             if tree is not None and not isinstance(tree, str):
@@ -307,7 +306,7 @@ def _nested(text: str | None, field: pa.Field, file: str, number: int) -> Any:
 
 
 def _or_name_the_row(make: Callable[[Any], pa.Array], values: Any, field: pa.Field, file: str) -> pa.Array:
-    """What `make` makes of all values; where it cannot, the first value that is to blame."""
+    # all values at once; only where that fails one by one, to name the first bad one
     try:
         return make(values)
     except (ValueError, pa.ArrowException):
@@ -331,7 +330,7 @@ def _wrong(field: pa.Field, file: str, row: int, problem: str) -> BadInputError:
 
 
 def _check_nulls(found: GivenRows, wanted: Wanted) -> None:
-    """A key is not of nulls alone, and a required column is not set to null."""
+    # a key must not be all nulls, and a required column must not be set to null
     nameless = np.all([found.rows.column(name).is_null().to_numpy() for name in wanted.key], axis=0)
     if nameless.any():
         raise BadInputError(
@@ -469,7 +468,6 @@ def _diff(
     *,
     allow_new: bool,
 ) -> RowDiff:
-    """From the recorded rows to the corrected ones."""
     every = [*files, *gone]
     columns = nullable(wanted.data)
     values = pa.concat_tables([fitted(each.rows, columns) for each in every])
@@ -495,7 +493,6 @@ def _diff(
 
 
 def _check_future(files: Sequence[GivenRows], name: str, bound: Timestamp | None) -> None:
-    """No event time that a file gives lies later than is believed."""
     if bound is None:
         return
     for each in files:
@@ -522,7 +519,7 @@ def _check_known(
     *,
     allow_new: bool,
 ) -> None:
-    """What is removed is recorded, and so is what is corrected, unless new rows are allowed."""
+    # removed rows must be recorded; corrected ones too, unless new rows are allowed
     for unknown, removing in ((~had & ~stays, True), (~had & stays, False)):
         if not unknown.any() or (not removing and allow_new):
             continue
@@ -539,7 +536,7 @@ def _check_known(
 
 
 def _check_whole(after: pa.Table, files: Sequence[GivenRows], new: Numbers, wanted: Wanted) -> None:
-    """New rows have a value in each required column."""
+    # a new row needs a value in each required column
     for column in wanted.data:
         missing = new & after.column(column.name).is_null().to_numpy()
         if not column.nullable and column.name not in wanted.key and missing.any():
@@ -621,7 +618,7 @@ def revert(dataset: DatasetFiles, request: RevertRequest, means: RevertMeans) ->
 
 
 def _before(dataset: DatasetFiles, state: DatasetState, block: Multihash) -> Multihash:
-    """The block before one that can be taken back."""
+    # the block before one that can be taken back
     if state.seed.dataset_kind is not DatasetKind.ROOT:
         raise UsageError(
             f"{dataset.alias} is a derivative dataset: its data are computed",

@@ -141,7 +141,6 @@ class _Ends:
         since: Multihash,
         a: Multihash | None = None,
     ) -> Diff:
-        """What `way` makes of the rows of these intervals."""
         (one, other), graph = self.heads, self.graph
         sides = []
         for after, upto in parts:
@@ -207,7 +206,7 @@ def common_key(states: Sequence[DatasetState]) -> tuple[str, ...]:
 
 
 def _between(tables: Sequence[pa.Table], key: tuple[str, ...]) -> RowDiff:
-    """From what the first interval leads to, to what the second one does."""
+    # from the end of the first interval to the end of the second one
     one, other = (
         net_of(rows.column(1).to_numpy(), rows.select(range(2, rows.num_columns)), key) for rows in tables
     )
@@ -215,7 +214,6 @@ def _between(tables: Sequence[pa.Table], key: tuple[str, ...]) -> RowDiff:
 
 
 def _of_keys(tables: Sequence[pa.Table], key: tuple[str, ...], way: Callable[..., RowDiff]) -> KeyResult:
-    """The changes of all rows of some keys."""
     return KeyResult(changes_of(way(tables, key=key)))
 
 
@@ -245,7 +243,7 @@ def table_of_changes(found: RowDiff) -> pa.Table:
 
 
 def _of_rows(sides: Sequence[pa.Table]) -> pa.Table:
-    """Without a key: the rows that A has and B lacks, then those of B, in their order."""
+    # without a key: the rows that A has and B lacks, then those of B, in their order
     rows = pa.concat_tables(sides)
     of_b = np.repeat([False, True], [side.num_rows for side in sides])
     # what one side took back the other one still has
@@ -269,7 +267,7 @@ def _table(keys: pa.Table, *columns: pa.Array) -> pa.Table:
 
 
 def _structs(rows: pa.Table, there: Numbers) -> pa.Array:
-    """Rows as one column, null where they are not there."""
+    # one column, null where a row is absent
     kind = pa.struct(list(rows.schema))
     if not rows.num_columns:
         return pa.array([{} if present else None for present in there], kind)

@@ -97,7 +97,7 @@ class Computed:
 
 
 def _even(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, as many at a time whatever number they came in."""
+    # batches of one size, whatever sizes they came in
     held: list[pa.RecordBatch] = []
     for batch in batches:
         rest = batch
@@ -208,7 +208,6 @@ class _Work:
     """Where workers put what they make, if they do not see the folder."""
 
     def batches(self, number: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of a row group, or some columns of them behind offset and operation."""
         schema, at = self.schema, self.groups[number]
         if columns is not None:
             schema = pa.schema([*list(schema)[:2], *(schema.field(name) for name in columns)])
@@ -269,7 +268,6 @@ def _groups_of(interval: Interval, placed: PlacedSlice, side: int) -> Iterator[_
 
 
 def _run(session: SparkSession, work: _Work, count: int) -> list[_Made]:
-    """What was made of each range that has rows, in order."""
     groups = len(work.groups)
     tasks = session.range(0, groups, 1, groups)
     sampled = tasks.mapInArrow(functools.partial(_sample, work=work), _SAID).collect()
@@ -286,7 +284,7 @@ def _run(session: SparkSession, work: _Work, count: int) -> list[_Made]:
 
 
 def _taken(row: Any) -> Any:
-    """What a task says; raised, if that went wrong."""
+    # errors of a task are raised again here
     value = pickle.loads(row["said"])  # noqa: S301 - by our own tasks
     if isinstance(value, BaseException):
         raise value
@@ -309,7 +307,7 @@ def _computed(made: list[_Made], folder: Path) -> Computed:
 
 
 def _bounds(samples: Sequence[pa.Table], key: Sequence[str], count: int) -> pa.Table:
-    """The keys with which ranges begin, but for the first."""
+    # the keys with which ranges begin, but for the first
     keys = pa.concat_tables(samples)
     at = order_of(keys, key)
     places = np.unique(np.arange(1, count) * len(at) // count)
@@ -317,7 +315,7 @@ def _bounds(samples: Sequence[pa.Table], key: Sequence[str], count: int) -> pa.T
 
 
 def _ranges(keys: pa.Table, bounds: pa.Table) -> Numbers:
-    """In which range each key is; equal ones are in the same."""
+    # equal keys are in the same range
     first, count = bounds.num_rows, keys.num_rows
     is_key = pa.array(np.repeat([False, True], [first, count]))
     both = pa.concat_tables([bounds, keys])
@@ -356,7 +354,6 @@ def _saying(value: Any) -> pa.RecordBatch:
 
 
 def _sample(batches: Iterable[pa.RecordBatch], work: _Work) -> Iterator[pa.RecordBatch]:
-    """Some keys of each row group."""
     try:
         for number in _numbers(batches):
             keys = pa.Table.from_batches(work.batches(number, work.key)).select(list(work.key))
@@ -367,7 +364,6 @@ def _sample(batches: Iterable[pa.RecordBatch], work: _Work) -> Iterator[pa.Recor
 
 
 def _send(batches: Iterable[pa.RecordBatch], work: _Work, bounds: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The rows of row groups, to the ranges of their keys."""
     try:
         for number in _numbers(batches):
             held: list[pa.RecordBatch] = []
@@ -409,7 +405,6 @@ def _to_bytes(rows: pa.Table) -> bytes:
 
 
 def _make(batches: Iterable[pa.RecordBatch], work: _Work) -> Iterator[pa.RecordBatch]:
-    """What the function makes of each range, whose rows come one after the other."""
     pieces = (
         piece for batch in batches for piece in zip(*(c.to_pylist() for c in batch.columns), strict=True)
     )
@@ -429,7 +424,6 @@ def _make(batches: Iterable[pa.RecordBatch], work: _Work) -> Iterator[pa.RecordB
 
 
 def _rows_of(place: int, sides: Mapping[int, Sequence[pa.Table]], work: _Work) -> pa.Table:
-    """As `read_rows` has them."""
     rows = pa.concat_tables([work.schema.empty_table(), *sides.get(place, ())])
     if work.believed[place] or not rows.num_rows:
         return rows

@@ -544,7 +544,7 @@ class ForeignKeys:
                 yield Broken(child.name, key.columns, missing_in, count, listed, strict, hint)
 
     def _children(self, rows: Rows) -> Iterator[tuple[Rows, ForeignKey]]:
-        """The datasets of this version that refer to one, itself included, each with its key that does."""
+        # datasets of this version that refer to this one, itself included, each with the key that does
         own, ref = rows.dataset.id, rows.dataset.ref
         for key in rows.constraints.foreign_keys:
             if key.dataset == own and not key.changes:
@@ -645,7 +645,7 @@ def said_by(rows: Rows, columns: Sequence[str]) -> WantedKeys:
 
 
 def _where_it_is(wanted: WantedKeys, missing: Numbers, target: Rows) -> str:
-    """What to do, with the branch that has most of what is missing."""
+    # the hint names the branch that has most of the missing keys
     alias, checked, most, best = target.dataset.alias, target.dataset.ref, 0, ""
     for branch in [HEAD, *branch_names(target.dataset)]:
         if branch == checked:

@@ -75,7 +75,7 @@ def rows_in_front(rows: pa.Table, earlier: Iterable[pa.RecordBatch], key: Sequen
 
 
 def _places(touched: pa.Table, known: pa.Table) -> tuple[Numbers, Numbers]:
-    """For each touched key, where it comes first, and where it was known last; -1 is nowhere."""
+    # first place of each touched key, and last place where it was known; -1: none
     first, last = (pa.array(np.arange(table.num_rows)) for table in (touched, known))
     tables = [
         touched.append_column(_FIRST, first).append_column(_LAST, pa.nulls(len(first), pa.int64())),
@@ -89,7 +89,6 @@ def _places(touched: pa.Table, known: pa.Table) -> tuple[Numbers, Numbers]:
 
 
 def _only(rows: pa.Table, asked: Numbers, key: Sequence[str]) -> pa.Table:
-    """The rows whose keys have one of these hashes."""
     return rows.filter(pa.array(np.isin(key_hashes(key_columns(rows, key)), asked)))
 
 
@@ -125,7 +124,7 @@ class Interval:
         return dataclasses.replace(interval, believed=trusted and interval._is_consistent())
 
     def _is_consistent(self) -> bool:
-        """Whether every source in force is one that looks up what it records."""
+        # every source in force must be one that looks up the rows it records
         state = DatasetState.read(self.dataset.chain, self.after)
         events = [state.polling_source, *state.push_sources.values(), *(b.block.event for b in self.blocks())]
         sources = [event for event in events if isinstance(event, SetPollingSource | AddPushSource)]

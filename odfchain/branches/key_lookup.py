@@ -153,7 +153,7 @@ def _parts(batch: pa.RecordBatch) -> list[pa.Array]:
 
 
 def _whole(batch: pa.RecordBatch) -> pa.Array:
-    """Whether no part of a row's key is null."""
+    # true if no part of a row's key is null
     found = pa.array(np.ones(batch.num_rows, bool))
     for column in batch.columns:
         found = pc.and_(found, column.is_valid())
@@ -253,8 +253,7 @@ def newest_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence
 
 
 def _ahead(rows: Iterator[KeyRows]) -> Iterator[list[KeyRows]]:
-    """The same, some together; the next ones are decoded by another thread while these are looked at."""
-
+    # the next pieces are decoded by another thread while these are processed
     def some() -> list[KeyRows]:
         return list(itertools.islice(rows, _TOGETHER))
 
@@ -341,7 +340,7 @@ def rows_of_keys(
 def _newest_first(
     dataset: DatasetFiles, state: DatasetState, key: tuple[str, ...], condition: Condition
 ) -> Iterator[Path]:
-    """The files that may decide about keys of which a condition is true, verified when they are asked for."""
+    # files are verified only when they are asked for
     recorded = RecordedRows.since_checkpoint(dataset, state, key).rows
     for piece in reversed(recorded.slices):
         if not piece.may_hold(condition):
@@ -388,7 +387,6 @@ class _Search:
         return found, back
 
     def rows(self, places: Numbers, schema: pa.Schema) -> pa.Table:
-        """The rows that stand there, in the order given, by a schema."""
         order = np.argsort(places, kind="stable")
         wanted = places[order]
         present = [name for name in self._file.schema_arrow.names if name in schema.names]
@@ -405,7 +403,7 @@ class _Search:
         return pa.concat_tables(parts).take(pa.array(back))
 
     def _may_be(self, keys: pa.Table) -> Numbers:
-        """Positions of rows whose key may be one that is looked for: few others."""
+        # positions of rows whose key may be wanted, with few false ones
         mask = np.ones(keys.num_rows, dtype=bool)
         for column, values in zip(keys.columns, self._values, strict=True):
             mask &= pc.is_in(column, value_set=values).to_numpy()
@@ -416,7 +414,7 @@ class _Search:
         return found
 
     def _match(self, found: pa.Table, places: Numbers) -> Numbers:
-        """For each key that is looked for the last place where it was found; -1 is none."""
+        # the last place of each wanted key; -1: not found
         count = self._keys.num_rows
         asked = self._keys.append_column(_ASKED, pa.array(np.arange(count)))
         asked = asked.append_column(_PLACE, pa.nulls(count, pa.int64()))
@@ -432,7 +430,7 @@ class _Search:
         return last
 
     def _groups(self) -> list[int]:
-        """The row groups in which a key may be, by the statistics of its first column."""
+        # row groups that may have a key, by the statistics of its first column
         footer, name = self._file.metadata, self._key[0]
         every = list(range(footer.num_row_groups))
         column = self._asked.column(name)

@@ -104,7 +104,7 @@ def _merged(graph: Ancestors, blocks: Sequence[Multihash], depth: int) -> Merged
 
 
 def _asked(base: MergedState, *blocks: Multihash) -> list[tuple[Multihash, Multihash]]:
-    """Between which blocks the way is needed, when these are compared to a base."""
+    # pairs of blocks between which the way is needed when these are compared to a base
     found = [(base.block, block) for block in blocks]
     for block, inner in base.more:
         found += _asked(inner, base.block, block)
@@ -192,14 +192,12 @@ def _net(rows: pa.Table, key: tuple[str, ...]) -> RowDiff:
 
 
 def _then(one: RowDiff, other: RowDiff) -> RowDiff:
-    """One diff, then the other from where it leads to."""
     if not len(one) or not len(other):
         return one if len(one) else other
     return between(one.reversed(), other)
 
 
 def _is_in(diff: RowDiff, other: RowDiff) -> Numbers:
-    """Which keys of a diff another one has, too."""
     _, at, at_other = aligned(diff, other)
     found = np.zeros(len(diff), dtype=bool)
     found[at[(at >= 0) & (at_other >= 0)]] = True
@@ -207,5 +205,4 @@ def _is_in(diff: RowDiff, other: RowDiff) -> Numbers:
 
 
 def _without(diff: RowDiff, other: RowDiff) -> RowDiff:
-    """The keys of a diff that another one has not."""
     return diff.only(~_is_in(diff, other)) if len(other) and len(diff) else diff

@@ -188,7 +188,7 @@ def notes_on(graph: BlockGraph, target: DatasetState, source: Multihash) -> tupl
 
 
 def _reverted(graph: BlockGraph, target: DatasetState, source: Multihash) -> Iterator[str]:
-    """Merges of what the source has that the target took back again, newest first."""
+    # newest first
     # what the source has and the target merged came after their fork
     oldest = graph.number(graph.fork(target.head, source))
     reverted: dict[Multihash, int] = {}
@@ -220,7 +220,7 @@ def _polled(target: DatasetState) -> Iterator[str]:
 
 
 def _polls_itself(target: DatasetState) -> bool:
-    """Whether the state of the source came by a poll here, and not with the merge of a branch that polls."""
+    # true if the state came by a poll on this branch, not with the merge of a branch that polls
     state = target.source_state
     if state is None:
         return False
@@ -369,7 +369,7 @@ def appended_rows(asked: MergeInput, intervals: Sequence[Interval], columns: Mer
 
 
 def _follows_base(asked: MergeInput) -> bool:
-    """Whether the source's chain goes on from the base, so that all it added since is new."""
+    # the source's chain goes on from the base, so all it added since is new
     return not asked.base.more and asked.ways[asked.base.block, asked.source][0] is None
 
 
@@ -384,7 +384,6 @@ def _refuse_doubling(asked: MergeInput, intervals: Sequence[Interval]) -> None:
 
 
 def _sources(interval: Interval) -> set[str]:
-    """The sources whose state moved on with rows."""
     before = DatasetState.read(interval.dataset.chain, interval.after).source_state
     found = set()
     for _, block in interval.blocks():
@@ -420,7 +419,7 @@ def taken_rows(asked: MergeInput, rows: Sequence[tuple[Numbers, Numbers]]) -> Nu
         return found
 
     def state(base: MergedState) -> Numbers:
-        """How many of each row a base has more than its first block."""
+        # how many of each row a base has more than its first block
         more = nothing
         for block, inner in base.more:
             more = more + np.maximum(way(inner.block, block) - state(inner), 0)
@@ -438,7 +437,7 @@ def taken_rows(asked: MergeInput, rows: Sequence[tuple[Numbers, Numbers]]) -> Nu
 
 
 def _hashed(interval: Interval, columns: MergedColumns) -> tuple[Numbers, Numbers]:
-    """The hash of each row, and whether it is added (1) or taken back (-1)."""
+    # the sign is 1 for an added row and -1 for one that is taken back
     found, signs = [np.zeros(0, PAIR)], [np.zeros(0, dtype=np.int64)]
     for batch in interval_batches(interval, columns):
         found.append(hash_rows(batch, set(batch.schema.names[:2])))
@@ -509,7 +508,6 @@ class _Prepared:
 
     @property
     def rows(self) -> Rows:
-        """The rows of the target as they will be."""
         dataset, target = self.request.target, self.target
         if self.outcome.status is MergeStatus.FAST_FORWARDED:
             there = DatasetState.read(opened_at(dataset, self.outcome.source).chain)
@@ -522,7 +520,6 @@ class _Prepared:
         return rows.with_slice(item, self.sides.columns.declared)
 
     def finish(self, means: MergeMeans, *, dry_run: bool) -> MergeOutcome:
-        """Commit it, or see what would stop that."""
         if self.outcome.status is MergeStatus.FAST_FORWARDED:
             return self._fast_forward(means, dry_run=dry_run)
         if self.sides is None or self.decided is None:
@@ -568,7 +565,7 @@ class _Prepared:
 def _published_after(
     dataset: DatasetFiles, state: DatasetState, head: DatasetState
 ) -> tuple[list[MetadataEvent], list[StagedFile]]:
-    """What other blocks have recorded after a state, as if it were to be committed."""
+    # other blocks' events and files, as if they were to be committed now
     events = [block.event for _, block in head.chain.walk(head.head, tail=state.head)][::-1]
     number = state.head_block.sequence_number
     names = [ref.slice.physical_hash for ref in head.slices() if ref.sequence_number > number]
@@ -691,7 +688,7 @@ def _prepare(request: MergeRequest, means: MergeMeans, folder: Path) -> _Prepare
 
 
 def _resumed(target: DatasetState, source: DatasetState, bases: Sequence[DatasetState]) -> SourceState | None:
-    """The state of a source that is in force afterwards: the other side's, where ours stood still."""
+    # the other side's source state wins where ours has not changed since the base
     ours, theirs = target.source_state, source.source_state
     stood_still = ours in [base.source_state for base in bases]
     return theirs if stood_still and theirs is not None else ours
@@ -705,7 +702,6 @@ def _computed(
     time: Timestamp,
     folder: Path,
 ) -> tuple[SliceFacts | None, Decided]:
-    """The slice of a merge, and how its conflicts were decided."""
     schema = sides.columns.declared
     if not sides.key:
         batches = appended_batches(sides.asked, sides.intervals(means.trusted), sides.columns)
@@ -729,7 +725,6 @@ def _merged(
 def _changes(
     request: MergeRequest, sides: Sides, means: MergeMeans, folder: Path
 ) -> tuple[pa.Table, pa.Table]:
-    """What a plan shows: changed rows, and lines in conflict."""
     if not sides.key:
         rows = appended_rows(sides.asked, sides.intervals(means.trusted), sides.columns)
         gained = np.ones(rows.num_rows, dtype=bool)

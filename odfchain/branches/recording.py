@@ -274,7 +274,8 @@ def stage_changes(
 def _in_force_again(
     merged: AddData, source_state: SourceState | None, source_watermark: Timestamp | None
 ) -> AddData | None:
-    """What follows a merge block, because other tools resume from the newest one; None where it need not."""
+    # other tools resume from the newest block, so what a merge hides of the source is repeated after it;
+    # None where nothing has to be
     later = max((m for m in (merged.new_watermark, source_watermark) if m is not None), default=None)
     if source_state is None and later == merged.new_watermark:
         return None
@@ -311,5 +312,5 @@ def write_batches(
 
 
 def _batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    """In the sizes in which Spark brings them, so that the same rows become the same file."""
+    # in the sizes in which Spark brings them, so that the same rows become the same file
     yield from rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)

@@ -152,7 +152,7 @@ def canonical_text(tree: Any, kind: pa.DataType) -> str:
 
 
 def _exact(tree: Any, kind: pa.DataType) -> Any:
-    """What Arrow takes for a value of this type, and changes nothing of."""
+    # values that Arrow takes for this type without changing them
     if tree is None:
         return None
     if t.is_struct(kind) and isinstance(tree, dict) and tree.keys() == set(kind.names):
@@ -471,7 +471,7 @@ def order_of(rows: pa.Table, columns: Sequence[str]) -> Numbers:
 
 
 def _ordered_parts(column: pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
-    """A column as those whose order, one after the other, is its own."""
+    # columns whose order, one after the other, is the order of the whole
     if t.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if t.is_null(column.type):
@@ -487,7 +487,7 @@ def _ordered_parts(column: pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
 
 
 def _ranks(column: pa.ChunkedArray) -> Numbers:
-    """The place of each value among the others; the values of structures and lists are few."""
+    # structures and lists have few values, so a sort in Python will do
     values = [_sortable(value) for value in column]
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks, rank = np.zeros(len(values), dtype=np.int64), 0
@@ -498,7 +498,7 @@ def _ranks(column: pa.ChunkedArray) -> Numbers:
 
 
 def _sortable(value: pa.Scalar) -> tuple[Any, ...]:
-    """A value whose order among others of its type is Spark's: part by part, what ends earlier first."""
+    # Spark's order: part by part, the shorter one first
     if not value.is_valid:
         return ()
     kind = value.type

@@ -152,7 +152,7 @@ def primary_key_of(dataset: DatasetFiles, state: DatasetState) -> tuple[str, ...
 
 
 def _schema(state: DatasetState) -> pa.Schema:
-    """Offset, operation and system time, then the data."""
+    # offset, operation and system time, then the data
     rows, time = MergedColumns.of(state).rows, state.vocabulary.system_time_column
     system = [*list(rows)[:2], pa.field(time, pa.timestamp("ms", "UTC"))]
     return pa.schema([*system, *list(rows)[2:]])
@@ -166,7 +166,7 @@ def _batches(
 
 
 def _changes(rows: pa.Table, blocks: Numbers, key: Sequence[str]) -> pa.Table:
-    """The changes that rows (of `_schema`, in order of offset) make, in that order."""
+    # `rows` are of `_schema`, in order of offset
     operations, data = rows.column(1).to_numpy(), rows.select(range(3, rows.num_columns))
     codes, _ = codes_of(data, key) if len(operations) else (np.zeros(0, np.int64), 0)
     order = np.lexsort((np.arange(len(codes)), codes))
@@ -224,12 +224,10 @@ class _Sought:
 
     @property
     def condition(self) -> Condition:
-        """What is true of every row of this key."""
         keys = zip(self.values.schema.names, self.values.columns, strict=True)
         return Every(tuple(with_any_of(quoted(name), value, value.type) for name, value in keys))
 
     def rows(self, path: Path, ref: SliceRef) -> pa.Table:
-        """The rows of this key in a slice, in order of offset; errors as `slice_batches`."""
         found: list[pa.RecordBatch] = []
         for group, first in self._groups(path, ref):
             batches = _batches(path, self.state, ref, self.schema, groups=[group], first=first)
@@ -288,7 +286,7 @@ def _told(
     found: Sequence[tuple[SliceRef, pa.Table]],
     locate: Locate,
 ) -> list[RowChange]:
-    """The changes of one key, oldest first."""
+    # oldest first
     if not found:
         return []
     blocks = np.concatenate([np.full(rows.num_rows, place) for place, (_, rows) in enumerate(found)])
@@ -317,7 +315,7 @@ def _told(
 def _origin(
     dataset: DatasetFiles, head: Multihash, record: MergeRecord, sought: _Sought, locate: Locate
 ) -> ChangeOrigin:
-    """Where the newest change of a key comes from that a merge brought."""
+    # the block from which the newest change of a key comes that a merge brought
     if record.mode is MergeMode.REVERT:
         return ChangeOrigin("", record.base[0])
     branch, tip, chain = record.source_ref, record.source, dataset.chain
@@ -341,7 +339,7 @@ def _origin(
 def _newest(
     chain: MetadataChain, head: Multihash, source: DatasetState, sought: _Sought, locate: Locate
 ) -> tuple[Multihash, int] | None:
-    """The block and offset of the newest row of a key on a chain, of what another chain has not."""
+    # only blocks that the other chain lacks
     for ref in source.slices_newest_first():
         if chain.hash_at(ref.sequence_number, head) == ref.block_hash:
             return None

@@ -194,7 +194,7 @@ class _Start:
 def _start(
     dataset: DatasetFiles, state: DatasetState, key: Sequence[str], cache: StateCache
 ) -> tuple[_Start | None, list[SliceRef]]:
-    """The start with the fewest rows after it, and the slices after it, oldest first."""
+    # the start with the fewest rows after it, and the slices after it, oldest first
     known, checkpoint = cache.found(key), _checkpoint(dataset, state, key)
     later: list[SliceRef] = []
     found = None
@@ -212,7 +212,7 @@ def _start(
 
 
 def _checkpoint(dataset: DatasetFiles, state: DatasetState, key: Sequence[str]) -> StateCheckpoint | None:
-    """The state that the newest data block names, if it is one by this key; it only saves time."""
+    # a checkpoint only saves time: one that is missing or by another key is ignored
     named, last = state.checkpoint, state.last_offset
     if named is None or last is None:
         return None
@@ -227,7 +227,7 @@ def _checkpoint(dataset: DatasetFiles, state: DatasetState, key: Sequence[str]) 
 def _with_system_times(
     dataset: DatasetFiles, state: DatasetState, found: pa.Table, start: _Start, locate: Locate
 ) -> pa.Table:
-    """The same rows with the system times of those up to the start, which checkpoints leave out."""
+    # checkpoints leave out system times, so they are read from the slices
     import numpy as np
     import pyarrow as pa
 
@@ -260,5 +260,5 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def _digest(key: Sequence[str]) -> str:
-    """Of a key, whatever the order of its columns: they tell the same rows apart."""
+    # whatever the order of the columns: the same set tells the same rows apart
     return str(hash_bytes(canonical_json(sorted(key))))[5:]

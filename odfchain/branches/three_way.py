@@ -113,7 +113,6 @@ def merge_rows(
 def _both(
     ours: RowDiff, theirs: RowDiff, baseless: Numbers, event_time: str, *, by_row: bool
 ) -> tuple[RowDiff, Conflicts]:
-    """Keys that both sides changed."""
     had = theirs.had & ~baseless
     present = ours.has & theirs.has
     columns = [name for name in ours.schema.names if name not in ours.key]
@@ -197,7 +196,7 @@ def _cells(
 
 
 def _later(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> Numbers:
-    """Where theirs is the later time; none is before every time."""
+    # a null is before every time
     found = pc.fill_null(pc.greater(theirs, ours), pc.and_(pc.is_null(ours), pc.is_valid(theirs)))
     later: Numbers = found.to_numpy()
     return later

@@ -114,7 +114,6 @@ def parse(pattern: str, text: str) -> Timestamp:
 
 
 def _tokens(pattern: str) -> list[_Field | str]:
-    """Fields and literal text."""
     if len(pattern) > _MAX_PATTERN:
         raise FetchError(f"a time format has at most {_MAX_PATTERN:,} characters, not {len(pattern):,}")
     parts: list[_Field | str] = []
@@ -220,7 +219,6 @@ def _index(names: tuple[str, ...], text: str) -> int:
 
 
 def _offset(text: str) -> int:
-    """Seconds east of Greenwich."""
     digits = re.sub(r"[^0-9]", "", text)
     if not digits:
         return 0
@@ -307,7 +305,7 @@ def _match(pattern: str, text: str) -> dict[str, str] | None:
 
 
 def _with_names(pattern: str) -> str:
-    """The pattern with every group named: `g0` is the whole match, then `g1`, `g2`, …"""
+    # `g0` is the whole match, then `g1`, `g2`, …
     count = 0
 
     def named(match: re.Match[str]) -> str:
@@ -419,8 +417,7 @@ def _split(pattern: str) -> tuple[str, bool]:
 
 
 def _files(pattern: str, fixed: str, what: str) -> list[_File]:
-    """Regular files that match; links to them count, broken links do not."""
-
+    # links to regular files count, broken links do not
     def found() -> Iterator[_File]:
         for path in sorted(set(glob.iglob(pattern, recursive=True))):  # noqa: PTH207 - it takes absolute patterns
             try:
@@ -463,7 +460,6 @@ class _Order:
         return below if "/" in below else f"./{below}"
 
     def of_file(self, file: _File) -> _Position:
-        """Where the file stands."""
         name = self._name(file.below)
         return _Position(self._time(name, lambda: file.info), os.fsencode(name))
 
@@ -475,7 +471,6 @@ class _Order:
         return info().st_mtime_ns
 
     def state_of(self, file: _File) -> str:
-        """What remembers that everything up to this file is done."""
         name = self._name(file.below)
         try:
             name.encode()
@@ -486,17 +481,14 @@ class _Order:
         return f"{_change_time(file)} {name}" if self._by_change else name
 
     def names_read(self, context: FetchContext) -> frozenset[bytes]:
-        """Names of files that must not be read again although they have changed (`cache: Forever`).
-
-        Only where a change moves a file behind the last one: in every other order what was read stays before.
-        """
+        # only where a change moves a file behind the last one: in every other order what was read stays
+        # before
         if not (self._once and self._by_change):
             return frozenset()
         states = (state for state in context.recorded() if state.kind == ETAG)
         return frozenset(os.fsencode(state.value.partition(" ")[2]) for state in states)
 
     def of_state(self, text: str, files: list[_File]) -> _Position:
-        """The place that a state remembers."""
         time, _, name = text.partition(" ")
         if self._by_change:
             try:

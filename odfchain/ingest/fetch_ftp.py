@@ -281,11 +281,6 @@ class _Fetch:
         """Whether the server can be believed to continue where it is asked to."""
 
     def attempt(self) -> FetchResult:
-        """Connect, and bring the file if it is news.
-
-        Raises:
-            TransientError: worth another attempt.
-        """
         with (
             _translated(self._name, self._secrets),
             contextlib.closing(FtpSession(self._context.limits, self._deadline, self._name)) as session,
@@ -327,13 +322,13 @@ class _Fetch:
         session.voidresp()
 
     def _can_continue(self, facts: FileFacts) -> bool:
-        """Whether the bytes so far are the beginning of the file as it is now."""
+        # the bytes so far must be the beginning of the present file
         known = facts.size is not None and facts.modified is not None
         return self._restarts and known and self._download.headers is not None and facts == self._begun
 
 
 def _whole(facts: FileFacts) -> Headers:
-    """What `Download` is to expect, in the words of HTTP that it understands."""
+    # the facts as HTTP headers, which `Download` understands
     return Headers([] if facts.size is None else [(b"content-length", b"%d" % facts.size)])
 
 
@@ -344,7 +339,7 @@ def _rest(offset: int, facts: FileFacts) -> Headers:
 
 @contextlib.contextmanager
 def _translated(name: str, secrets: frozenset[str]) -> Iterator[None]:
-    """Whatever the library raises becomes one line, or another attempt."""
+    # one line for any error of the library, or a TransientError for another attempt
     try:
         yield
     except EOFError as error:

@@ -170,7 +170,7 @@ def is_admitted(hosts: Iterable[str], host: str, port: int | None = None) -> boo
 
 
 def _normal(entry: str) -> str:
-    """`[host]` or `[host]:port`, so that an IPv6 address is not taken for a host with a port."""
+    # brackets, so that an IPv6 address is not taken for a host with a port
     match = _WITH_PORT.fullmatch(entry)
     host, port = match.groups() if match else (entry, "")
     return f"[{host.strip('[]').rstrip('.').lower()}]{port}"
@@ -344,7 +344,7 @@ def _is_file(masked: str) -> bool:
 
 
 def _host(url: str, match: re.Match[str]) -> tuple[str, int | None]:
-    """As the fetchers understand it."""
+    # parsed as the fetchers do
     try:
         if match["scheme"].lower() in ("http", "https"):
             target = parse_target(url, name="")

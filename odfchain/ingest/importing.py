@@ -225,7 +225,7 @@ class ColumnValues:
         return found, "recorded in UTC" if self._moved else None
 
     def _doubt(self) -> str | None:
-        """Why a column of text is one, where most of its values look like something else."""
+        # only where most values look like another type
         if not self.seen:
             return "no values: kept as text"
         if 2 * self.seen.get(ValueKind.TEXT, 0) > self.count:
@@ -416,7 +416,7 @@ def _csv(path: Path, reserved: Collection[str]) -> InferredFile:
 
 
 def _separator(path: Path, file: str) -> tuple[str, list[str]]:
-    """The separator that cuts the header into most names, and they; a comma where several do."""
+    # the separator that gives most names; a comma where several do
     headers: dict[str, list[str]] = {}
     for separator in _SEPARATORS:
         try:

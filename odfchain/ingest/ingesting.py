@@ -169,7 +169,7 @@ def _stage(
 
 
 def _steps(source: FileInput, state: WriterState, size: int | None, rows: int | None) -> Steps:
-    """What is known of an input; not how much is read beside it, nor how much of a Parquet file."""
+    # no figures where recorded rows are read as well, and no size of a Parquet file, of which parts are read
     if looks_back(state.merge) and state.next_offset:
         size = rows = None
     if isinstance(source.read, ReadStepParquet):
@@ -181,7 +181,7 @@ def _steps(source: FileInput, state: WriterState, size: int | None, rows: int | 
 
 
 def _is_large(source: FileInput, slice_bytes: int) -> bool:
-    """Whether the input is larger than one slice may be: its file, or what is in one that is compressed."""
+    # a Parquet file counts by its uncompressed size
     try:
         if not slice_bytes:
             return False
@@ -196,7 +196,7 @@ def _is_large(source: FileInput, slice_bytes: int) -> bool:
 
 
 def _are_few(source: FileInput, state: WriterState) -> bool:
-    """Whether the input and what it is compared with have few rows, as their sizes say."""
+    # by file sizes and footers alone: no rows are read for it
     if looks_back(state.merge) and state.next_offset > FEW_ROWS:
         return False
     if source.preprocess is not None or isinstance(source.read, ReadStepEsriShapefile):
@@ -215,7 +215,6 @@ def _are_few(source: FileInput, state: WriterState) -> bool:
 def _session_for_queries(
     session: Callable[[], SparkSession], resources: contextlib.ExitStack
 ) -> SparkSession:
-    """The session in which one input is read, preprocessed and merged."""
     from odfchain.spark.query import session_for_queries
 
     made = session()
@@ -282,7 +281,7 @@ def write_frame_file(frame: Any, folder: Path) -> Path:
 
 
 def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
-    """As Spark computes it, under the settings of the session that it is of, but with whole microseconds."""
+    # under the settings of the frame's own session, but for whole microseconds
     from pyspark.sql import DataFrame as Frame
     from pyspark.sql import SparkSession
 
@@ -361,7 +360,7 @@ class Batch:
 
 
 def _recorded(state: DatasetState, source: str) -> dict[str, int]:
-    """The last batch of each stream, the one that wrote last at the end."""
+    # the stream that wrote last is at the end
     found = state.state_of_source(source)
     if found is None or found[0].kind != KIND:
         return {}
@@ -571,10 +570,8 @@ def _attempt(
 
 
 def _with_batch(written: Written, batch: SourceState) -> Written:
-    """The transaction with the batch that it is of; one without anything new has none, and may come again.
-
-    Of several blocks with rows the last one has it, as with every state of a source.
-    """
+    # without new rows nothing is recorded, and the batch may come again; of several blocks the last one has
+    # the state
     *before, last = written.events
     if isinstance(last, AddData):
         last = dataclasses.replace(last, new_source_state=batch)

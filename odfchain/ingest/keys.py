@@ -112,7 +112,7 @@ class KeyFiles:
             return
 
     def _sum_before(self, piece: RecordedSlice) -> int:
-        """What the checksum begins with: the file of another slice or key has another one."""
+        # binds the file to its slice and key
         return zlib.crc32(self._path(piece).name.encode())
 
     def keep_only(self, slices: Sequence[RecordedSlice]) -> None:
@@ -124,7 +124,7 @@ class KeyFiles:
 
 
 def _pieces(hashes: Iterable[Numbers]) -> Iterator[Numbers]:
-    """The same hashes, so many at a time; the last of them may be fewer."""
+    # pieces of one size; the last may be shorter
     held = np.empty(PIECE_ROWS, np.uint64)
     count = 0
     for part in hashes:
@@ -250,7 +250,6 @@ def _same_key(key: tuple[str, ...], *, last: bool) -> WindowSpec:
 
 
 def _numbered(new: MergeInput, key: tuple[str, ...], *, last: bool) -> DataFrame:
-    """Rows with their number among those of their key, and whether they differ from the first of them."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -297,7 +296,7 @@ def first_bad_key(new: MergeInput, key: tuple[str, ...], *, unique: bool = True)
 
 
 def _texts(new: MergeInput, row_id: int) -> dict[str, str]:
-    """The values of a row for a message, times in UTC; made by Spark, since Python's would be local."""
+    # by Spark, because Python would write times in the local zone
     texts = [_text(col(f.name), f).alias(f.name) for f in new.schema.fields]
     (row,) = new.frame.where(col(ROW_ID) == row_id).select(*texts).collect()
     texts_only = {f.name for f in new.schema.fields if isinstance(f.value_type, ds.DataTypeString)}
@@ -522,7 +521,7 @@ def _kind_of(fields: Sequence[ds.DataField]) -> str:
 
 
 def _hash_of(fields: Sequence[ds.DataField]) -> Column:
-    """A hash by which equal keys are equal: nulls, -0.0 and NaN as they are compared."""
+    # equal keys have equal hashes: nulls, -0.0 and NaN are normalised first
     from pyspark.sql import functions as F
 
     parts = []
@@ -543,7 +542,7 @@ def _unsigned(hashes: Numbers) -> Numbers:
 
 
 def _grouped(slices: Sequence[RecordedSlice]) -> Iterator[list[RecordedSlice]]:
-    """Slices that are read together, of a bounded number of rows where one alone has no more."""
+    # slices that are read together have a bounded number of rows
     totals = itertools.accumulate(piece.rows for piece in slices)
     for _, group in itertools.groupby(
         zip(slices, totals, strict=True), key=lambda pair: pair[1] // _ROWS_AT_ONCE
@@ -558,7 +557,6 @@ def _make(
     files: KeyFiles,
     staging: Path,
 ) -> None:
-    """Make the files of these slices."""
     offset, *key = fields
     rows = read_recorded(session, RecordedRows(tuple(group)), fields)
     assert rows is not None  # noqa: S101 - a slice has rows

@@ -291,7 +291,7 @@ def _changelog(new: MergeInput, key: tuple[str, ...]) -> Merged:
 
 
 def _code(op: Column) -> Column:
-    """The code of an operation; null for whatever is none."""
+    # null for anything that is not an operation
     from pyspark.sql import functions as F
 
     code = op.try_cast("int")
@@ -411,7 +411,7 @@ def merge_with_edits(
 
 
 def _compared(rows: DataFrame, new: MergeInput, history: DataFrame, key: tuple[str, ...]) -> DataFrame:
-    """The input beside the latest recorded row of each key, and whether it edits that."""
+    # each input row with the latest recorded row of its key
     state = current_state(history, key, new, retracted=True)
     joined = join_state(rows, state, key, new, "left")
     changed = any_of(is_changed(n, new) for n in new.schema.names if n not in key)
@@ -495,5 +495,5 @@ def _refused(message: str) -> GuardError:
 
 
 def _plain(new: MergeInput) -> list[str]:
-    """The first columns, to tell the row by."""
+    # only the first columns: enough to recognise the row
     return list(new.schema.names)[:4]

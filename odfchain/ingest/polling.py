@@ -216,7 +216,7 @@ def uncacheable(source: SetPollingSource, state: DatasetState) -> bool:
 
 
 def _previous(source: SetPollingSource, state: DatasetState) -> tuple[SourceState, Timestamp] | None:
-    """The state to continue from and when it was recorded: the latest, if it is of the same fetch step."""
+    # the latest state, if it is of the same fetch step
     recorded = state.state_of_source(POLLING_SOURCE)
     if recorded is None:
         return None
@@ -227,7 +227,7 @@ def _previous(source: SetPollingSource, state: DatasetState) -> tuple[SourceStat
 
 
 def _same_objects(one: FetchStep, other: FetchStep) -> bool:
-    """Whether two fetch steps bring the same: how long an answer counts is not about what is asked for."""
+    # the caching option does not change which objects are meant
     return _without_cache(one) == _without_cache(other)
 
 
@@ -238,7 +238,7 @@ def _without_cache(step: FetchStep) -> FetchStep:
 
 
 def _recorded_states(source: SetPollingSource, state: DatasetState) -> Iterator[SourceState]:
-    """Every state of this fetch step that was ever recorded, newest first."""
+    # newest first
     for block in state.chain.nearest_all("AddData", "SetPollingSource", head=state.head):
         event = block.block.event
         if isinstance(event, SetPollingSource) and not _same_objects(event.fetch, source.fetch):
@@ -294,7 +294,7 @@ def fetching(
 
 
 def _with_state(fetched: Fetched) -> Fetched:
-    """The same with a state: where the source tells none, the hash of its bytes is one."""
+    # the hash of the bytes, where the source gives no state
     if fetched.state is not None:
         return fetched
     name, _ = hash_file(fetched.path)
@@ -319,7 +319,7 @@ class FetchAhead:
         self._done = on_a_thread(self._fetch, "odfchain-fetch")
 
     def _fetch(self) -> tuple[Multihash, News | None] | None:
-        """The head and what is new for it; None where nothing is fetched ahead."""
+        # None where nothing is fetched ahead
         state = DatasetState.read(self._dataset.chain)
         source = polling_source(self._dataset, state)
         remote = isinstance(source.fetch, FetchStepUrl) and not source.fetch.url.lower().startswith("file:")
@@ -475,7 +475,7 @@ def _recorded(
 def _idle(
     dataset: DatasetFiles, session: Callable[[], SparkSession], options: PullOptions
 ) -> _PullTransaction:
-    """What is recorded when the source has nothing new: at most a watermark that follows the system time."""
+    # at most a watermark that follows the system time
     state = DatasetState.read(dataset.chain)
     source = polling_source(dataset, state)
     system_time = state.next_system_time(options.ingest.system_time)
@@ -521,12 +521,7 @@ def _stage(
 
 @contextlib.contextmanager
 def _as_it_was(fetched: Fetched) -> Iterator[None]:
-    """What was fetched is afterwards what it was before, or nothing of it is recorded.
-
-    Raises:
-        SourceNotFoundError: it is gone.
-        IngestError: it was written to.
-    """
+    # a source that changes while it is read must not be recorded
     before = _stamp(fetched.path)
     try:
         yield
@@ -552,7 +547,7 @@ def _gone(fetched: Fetched) -> SourceNotFoundError:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What tells whether a file was written to; None where there is none."""
+    # None where there is no file
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -398,7 +398,6 @@ def _unpack_stream(
 
 @contextlib.contextmanager
 def _zip_errors(name: str) -> Iterator[None]:
-    """Everything that the zip reader and its decoders raise on bytes that are not as they should be."""
     try:
         yield
     except (zipfile.BadZipFile, zlib.error, LZMAError, struct.error, EOFError, ValueError) as error:
@@ -458,7 +457,7 @@ def _copy_entry(
 
 
 def _pick(entries: list[zipfile.ZipInfo], sub_path: str | None, name: str) -> zipfile.ZipInfo:
-    """The one entry that is meant; its name is only compared, never used as a path."""
+    # the name is only compared, never used as a path
     files = [entry for entry in entries if not entry.is_dir()]
     found = [entry for entry in files if entry.filename == sub_path]
     if not found:
@@ -497,7 +496,7 @@ def glob_matches(pattern: str, path: str) -> bool:
 
 
 def _parts_match(patterns: list[str], parts: list[str]) -> bool:
-    """Whether all parts are matched; takes patterns times parts steps, however many `**` there are."""
+    # at most len(patterns) * len(parts) steps, however many `**` there are
     # for every beginning of the path: whether the patterns so far match it
     matched = [True] + [False] * len(parts)
     for pattern in patterns:
@@ -544,7 +543,7 @@ class _Stage:
         os.set_blocking(self.stderr.fileno(), False)
 
     def listen(self) -> bool:
-        """Take some of what it wrote to standard error; False when there is no more for now or for good."""
+        # False: no more for now, or for good
         try:
             data = os.read(self.stderr.fileno(), CHUNK_BYTES)
         except BlockingIOError:
@@ -553,7 +552,7 @@ class _Stage:
         return bool(data)
 
     def ended(self) -> bool:
-        """Whether it has ended. It is not reaped, so that the id of its group stays its own."""
+        # not reaped, so that the id of its process group stays its own
         if self.code is None:
             status = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if status is not None:
@@ -561,18 +560,16 @@ class _Stage:
         return self.code is not None
 
     def kill(self) -> None:
-        """End it and whatever it started; harmless after its end."""
+        # the whole process group; harmless after its end
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Reap it and close our ends of its pipes."""
         self.process.wait()
         self.stdout.close()
         self.stderr.close()
 
     def verdict(self) -> str:
-        """How it ended, and its last words."""
         for _ in range(_LAST_READS):
             if not self.listen():
                 break
@@ -666,7 +663,7 @@ def _start(command: Sequence[str], stdin: BinaryIO, folder: Path, name: str) -> 
 
 
 def _pump(stages: list[_Stage], stream: BinaryIO, output: BoundedOutput, progress: Progress) -> None:
-    """Move the output and listen to everyone, until all have ended or one has failed."""
+    # every pipe is drained, because a full one would block its program
     position, flowing = 0, True
     with selectors.DefaultSelector() as selector:
         selector.register(stages[-1].stdout, selectors.EVENT_READ)
@@ -735,7 +732,7 @@ def prepare(
 
 
 def _parts(steps: Sequence[PrepStep]) -> list[list[PrepStep]]:
-    """Consecutive commands together, as one pipeline; every unpacking alone."""
+    # consecutive commands are one pipeline, every unpacking is alone
     parts: list[list[PrepStep]] = []
     for step in steps:
         if parts and isinstance(step, PrepStepPipe) and isinstance(parts[-1][-1], PrepStepPipe):

@@ -55,7 +55,6 @@ class CsvRecords:
         self._special = re.compile(f"{escape}*{quote}" if escape else quote) if quote else None
 
     def __iter__(self) -> Iterator[list[str | None]]:
-        """Read the file."""
         quote, separator = self._dialect.quote, self._dialect.separator
         encoding = "utf-8-sig" if self._dialect.encoding == "utf-8" else self._dialect.encoding
         with storage_errors(self._path), self._path.open("r", encoding=encoding, newline="") as stream:
@@ -72,7 +71,6 @@ class CsvRecords:
                     yield [field or None for field in body.split(separator)]
 
     def _fields(self, line: str, stream: Iterator[str]) -> Iterator[str | None]:
-        """The fields of a record that begins with this line and has quotes."""
         quote, separator = self._dialect.quote, self._dialect.separator
         at = 0
         while True:
@@ -328,7 +326,6 @@ class _LowBytes:
 
     @property
     def breaks(self) -> NDArray[np.intp]:
-        """Where line feeds and carriage returns stand."""
         breaks: NDArray[np.intp] = self.at[(self.values == _NEWLINE) | (self.values == _RETURN)]
         return breaks
 
@@ -337,7 +334,7 @@ _BLANKS = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x20]+(?=[\r\n]|\Z)")
 
 
 def _blank_line(chunk: bytes, low: _LowBytes) -> bool:
-    """Whether a line holds blanks alone; a chunk's first and last line may go on in others, and count."""
+    # a chunk's first and last line may go on in another chunk, so they count
     starts = np.concatenate(([0], low.breaks + 1))
     starts = starts[starts < len(chunk)]
     first = low.data[starts]
@@ -366,11 +363,9 @@ class _CsvShape:
 
     @property
     def irregular(self) -> bool:
-        """Whether the file has to be rewritten, or refused."""
         return not self._sure or self._odd or (self.multiline and self._returns)
 
     def add(self, chunk: bytes, low: _LowBytes, *, first: bool, bom: bool) -> None:
-        """Go on with the next bytes."""
         if not self._sure:
             return
         self._returns = self._returns or b"\r" in chunk
@@ -390,7 +385,6 @@ class _CsvShape:
         self._last = chunk[-1:]
 
     def _quotes_fit(self, chunk: bytes, *, first: bool) -> bool:
-        """Whether every field that is quoted begins and ends with its quotes."""
         before = b"\n" if first else self._last
         data = np.frombuffer(before + chunk + b"\n", dtype=np.uint8)
         at = np.flatnonzero(data[1:-1] == self._quote[0]) + 1
@@ -401,7 +395,6 @@ class _CsvShape:
 
 
 def _has_controls(chunk: bytes, low: _LowBytes, separator: bytes) -> bool:
-    """Whether there are control characters besides line breaks and the separator."""
     expected = (low.values == _NEWLINE) | (low.values == _RETURN) | (low.values == separator[0])
     return b"\x7f" in chunk or not expected.all()
 

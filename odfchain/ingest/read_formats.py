@@ -112,7 +112,7 @@ def _batches(source: ParquetSource, target: pa.Schema, file: str) -> Iterator[pa
 
 
 def _first_finer(column: pa.Array, target: pa.DataType) -> int:
-    """The first place in a column that does not fit. Called only after a cast has failed."""
+    # only after a cast has failed
     import pyarrow as pa
 
     low, high = 0, len(column)
@@ -268,7 +268,7 @@ def _check_parquet(path: Path) -> None:
 
 
 def _empty(session: Callable[[], SparkSession], path: Path, schema: ds.DataSchema | None) -> OpenedInput:
-    """An empty file: no rows where the columns are known, nothing at all where they are not."""
+    # no rows where the columns are known, nothing at all where they are not
     from odfchain.spark.input_frames import empty_input
 
     return OpenedInput(empty_input(session(), schema, str(path)) if schema is not None else None)
@@ -380,7 +380,7 @@ def _csv_columns(
 
 
 def _match_header(path: Path, header: list[str], names: list[str]) -> tuple[list[str], list[str]]:
-    """A header that differs from the schema: reordered, renamed in place, or wrong (RFC-010)."""
+    # reordered, renamed in place, or wrong (RFC-010)
     if sorted(header) == sorted(names):
         return header, [f"columns are in another order than the schema; matched by name: {_listed(header)}"]
     missing = [n for n in names if n not in header]

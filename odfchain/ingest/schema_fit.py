@@ -546,7 +546,6 @@ def _check_attachments(event: ev.SetAttachments, path: str) -> None:
 
 @contextmanager
 def _at(path: str) -> Iterator[None]:
-    """What a rule of a run says, said of a place in the definition."""
     try:
         yield
     except (BadInputError, CodecError, FetchError, IncompatibleSchemaError, SchemaError) as error:

@@ -284,7 +284,7 @@ def _of_rows(state: WriterState, facts: tuple[SliceFacts, ...], options: WriteOp
 
 
 def _advanced(state: WriterState, options: WriteOptions) -> WriterState:
-    """The state with the watermark that the input's own event time gives it, which no row need have."""
+    # the event time that is given with the input moves the watermark, even if no row has it
     latest = options.event_time.epoch_ms if options.advances and options.new_watermark is None else None
     return dataclasses.replace(state, watermark=_after_time(state, latest, options))
 
@@ -373,7 +373,6 @@ def refuse_in_vain(
 
 
 def _in_vain(new: MergeInput, order: tuple[str, ...], place: int) -> BadInputError:
-    """The row that stands at a place of the slices, as an error."""
     ordered = new.frame.orderBy(*[col(name).asc_nulls_first() for name in order])
     (row,) = ordered.offset(place).limit(1).select(ROW_ID).collect()
     return BadInputError(
@@ -559,7 +558,6 @@ def _write_rows(
 
 
 def _microseconds_cut(source: InputFrame, data: ds.DataSchema) -> dict[str, Column]:
-    """Whether a row's timestamp is cut to the milliseconds that the dataset declares, by column."""
     return {
         f.name: has_microseconds(col(f.name)).cast("int")
         for f in data.fields
@@ -578,7 +576,6 @@ def _notes_on_keys(
     state: WriterState,
     options: WriteOptions,
 ) -> tuple[str, ...]:
-    """What the user should know about the keys of the input's rows."""
     notes: tuple[str, ...] = ()
     key, which = primary_key(state.merge), options.duplicate_keys
     if merged.duplicates is not None and _observed(merged.duplicates, "repeated"):
@@ -590,7 +587,7 @@ def _notes_on_keys(
 
 
 def _only_new_rows(strategy: MergeStrategy, edits: LateEdits) -> bool:
-    """Whether the strategy writes rows of the input and never recorded ones."""
+    # such a strategy never writes recorded rows again
     ledger = isinstance(strategy, MergeStrategyLedger) and edits is not LateEdits.CORRECT
     return ledger or isinstance(strategy, MergeStrategyAppend)
 
@@ -619,10 +616,7 @@ def _history(
     *,
     every: bool = False,
 ) -> DataFrame | None:
-    """The recorded rows that count, with the columns that the strategy looks at; None when there are none.
-
-    `size` is that of the input [bytes], where it is known. With `every` column all are looked at.
-    """
+    # `size` is that of the input [bytes], where it is known; `every` column where all are looked at
     columns = new.schema.names if every else history_columns(state.merge, new.schema)
     if isinstance(state.merge, MergeStrategyLedger) and options.late_edits is not LateEdits.IGNORE:
         columns = list(new.schema.names)
@@ -661,7 +655,6 @@ def _relevant(
 def _with_event_times(
     frame: DataFrame, data: ds.DataSchema, options: WriteOptions, vocabulary: DatasetVocabulary
 ) -> DataFrame:
-    """The rows with missing event times filled in."""
     from pyspark.sql import functions as F
 
     name = vocabulary.event_time_column
@@ -669,7 +662,6 @@ def _with_event_times(
 
 
 def _event_time(data: ds.DataSchema, options: WriteOptions, vocabulary: DatasetVocabulary) -> Column:
-    """The event time of rows that have none."""
     from pyspark.sql import functions as F
 
     field = data.field(vocabulary.event_time_column)
@@ -685,7 +677,7 @@ def _diagnose(
     strategy: MergeStrategy,
     malformed: Callable[[], OdfchainError | None] | None,
 ) -> OdfchainError:
-    """The fault that made a job fail, with its row where the input is to blame."""
+    # the input's own fault is named by its row, other errors are passed on
     required = frozenset(f.name for f in target.fields if not f.optional) - {new.vocabulary.event_time_column}
 
     operation = new.vocabulary.operation_type_column
@@ -713,7 +705,7 @@ def _guard(
     recorded: int | None,
     options: WriteOptions,
 ) -> None:
-    """Refuse a snapshot that looks like an accident."""
+    # a snapshot that loses most rows is probably an accident
     if not isinstance(state.merge, MergeStrategySnapshot):
         return
     if input_rows == 0:
@@ -740,7 +732,7 @@ def _checked_changelog(
     merge: MergeStrategyChangelogStream,
     run: Callable[..., _MergeRun],
 ) -> _MergeRun:
-    """The run again where rows that take back need its event times; nothing that `verify` would refuse."""
+    # run again where rows that take back need the event times they take back
     operations = {code for each in ran.facts for code in each.ops}
     if operations & {str(CORRECT_FROM), str(CORRECT_TO)}:
         torn = run_job(session(), lambda: first_torn_correction(ran.new, merge.primary_key))

@@ -121,7 +121,7 @@ def _descriptive(dataset: DatasetFiles, state: DatasetState, options: ProfileOpt
 
 
 def _changes(dataset: DatasetFiles, state: DatasetState) -> str:
-    """What the block did to the rows: `43 added, 57 corrected`; empty where it has none that are here."""
+    # such as `43 added, 57 corrected`; empty where the block has no rows stored here
     data = getattr(state.head_block.event, "new_data", None)
     if data is None:
         return ""
@@ -138,7 +138,7 @@ def _changes(dataset: DatasetFiles, state: DatasetState) -> str:
 
 
 def _path_of(source: Any) -> str | None:
-    """Where a root's rows are from, without user names, passwords and values of variables."""
+    # without user names, passwords and values of variables
     fetch = source.fetch if isinstance(source, SetPollingSource) else None
     return public_name(fetch.url) if isinstance(fetch, FetchStepUrl) else None
 

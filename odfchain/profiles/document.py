@@ -69,7 +69,7 @@ def detected_languages(texts: pa.ChunkedArray) -> dict[str, float]:
 
 
 def _long_enough(texts: pa.ChunkedArray) -> list[str]:
-    """The first rows with enough letters; none where they are too few to say anything."""
+    # none where too few rows have enough letters
     candidates = texts.filter(pc.greater_equal(pc.utf8_length(texts), LEAST_LETTERS))
     found: list[str] = []
     for chunk in candidates.chunks:
@@ -84,7 +84,7 @@ def _long_enough(texts: pa.ChunkedArray) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _identifier() -> LanguageIdentifier:
-    """One of our own: the library's may have been told to know some languages only."""
+    # an instance of our own: a shared one may have been restricted to some languages
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE)
@@ -163,7 +163,7 @@ def profile_document(totals: Totals, facts: ProfileFacts) -> dict[str, Any]:
 
 
 def _hidden(statistics: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts and fractions only."""
+    # counts and fractions only
     kept = ("kind", "null_count", "null_fraction", "num_unique", "non_finite_count", "estimated")
     return {name: statistics[name] for name in kept if name in statistics}
 

@@ -312,7 +312,7 @@ def compare_profiles(
 
 
 def _order(line: DriftLine) -> tuple[int, float]:
-    """Breaches, then what is within its limit, then notes; the nearest to its limit, or beyond, first."""
+    # breaches, then lines within their limit, then notes; the nearest to its limit, or beyond, first
     rank = ("BREACH", "ok", "note").index(line.verdict)
     if line.metric == "rows" and line.value == 0 and line.breach:
         return -1, 0.0
@@ -322,7 +322,7 @@ def _order(line: DriftLine) -> tuple[int, float]:
 
 
 def _excess(line: DriftLine) -> float:
-    """How many times its limit a value is; of the schema infinitely."""
+    # a value divided by its limit; infinite for the schema
     if line.value is None or not line.limit:
         return math.inf if line.breach else 0.0
     if line.metric in ("rows", "jaccard"):  # the farther from 1, the more

@@ -72,7 +72,7 @@ class CommitProfiles:
         return self._writer(dataset, totals) if self.writes else None
 
     def _judged(self, dataset: DatasetFiles, state: DatasetState, coming: _Coming) -> Totals | None:
-        """The totals of what would be in force; None where there is nothing to compare it with."""
+        # None where there is nothing to compare with
         assert self.guard is not None  # noqa: S101 - asked by the caller
         last = next(state.slices_newest_first(), None)
         if last is None:

@@ -297,7 +297,7 @@ def common_bins(one: ComparedColumn, other: ComparedColumn) -> CommonBins | None
 
 
 def _shares(curve: Callable[[float], float], edges: list[float], *, middle: bool) -> tuple[float, ...]:
-    """The share of values in each bin; all are in one of them, unless the middle alone is shown."""
+    # every value falls into a bin, unless only the middle is shown
     heights = [curve(edge) for edge in edges]
     if not middle:
         heights[0], heights[-1] = 0.0, 1.0
@@ -305,7 +305,6 @@ def _shares(curve: Callable[[float], float], edges: list[float], *, middle: bool
 
 
 def _curve(column: ComparedColumn, *, quantiles: bool) -> Callable[[float], float]:
-    """The share of values that are not above a number."""
     total = sum(column.counts)
     if quantiles or not total:
         return lambda x: share(column.quantiles, x, below=False)

@@ -189,7 +189,6 @@ def _lode(dataset: DatasetFiles, state: DatasetState, place: ExportFolder, progr
 
 
 def _table(mark: Mark, folder: Path) -> DeltaFolder | IcebergFolder:
-    """The table that a mark is of; errors as those of the format's class."""
     if mark.format == TableFormat.DELTA:
         from odfchain.profiles.delta_table import DeltaFolder
 
@@ -219,7 +218,7 @@ class _TableExport:
         self._footers = KeptFooters(dataset)
 
     def of_records(self) -> Exported:
-        """A version for each data block that the table does not have yet."""
+        # a version for each data block that the table lacks
         refs, there = self._state.slices(), self._table.files()
         names = [_name(ref) for ref in refs]
         begin = continued(self._state, names, there or (), self._table.newest)
@@ -240,7 +239,7 @@ class _TableExport:
         return self._done(versions, copies, frozenset(names), self._notes(versions))
 
     def of_state(self) -> Exported:
-        """One version with the rows in force, unless the table is of this block already."""
+        # the table has one version, with the rows in force
         name = f"state-{self._state.head}.parquet"
         there = self._table.files()
         if there:

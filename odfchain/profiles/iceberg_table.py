@@ -127,11 +127,7 @@ class IcebergFolder:
         return f"file://{self._folder}"
 
     def _loaded(self, catalog: Any) -> Any:
-        """The table, or None where there is none.
-
-        Raises:
-            NameCollisionError: the catalog has one of this name in another place.
-        """
+        # None where there is no such table
         if not catalog.table_exists(self._id):
             return None
         table = catalog.load_table(self._id)
@@ -154,7 +150,7 @@ class IcebergFolder:
         return new.set_properties({_MAPPING: new.table_metadata.schema().name_mapping.model_dump_json()})
 
     def _hint(self, catalog: Any) -> None:
-        """Which metadata are the newest, for readers without a catalog."""
+        # for readers without a catalog
         newest = str(catalog.load_table(self._id).metadata_location).rpartition("/")[2]
         fsio.replace_file(
             self._folder / "metadata" / "version-hint.text", newest.removesuffix(".metadata.json").encode()
@@ -202,7 +198,7 @@ def _snapshot(transaction: Any, version: TableVersion) -> Any:
 
 
 def _widened(transaction: Any, columns: pa.Schema, known: pa.Schema | None) -> pa.Schema:
-    """The table has these columns now; `known` are those it had before, where that was looked at."""
+    # `known` are the columns before, where they were read already
     if known is None or not known.equals(columns):
         with transaction.update_schema() as update:
             update.union_by_name(columns)

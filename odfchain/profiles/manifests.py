@@ -108,7 +108,6 @@ def file_text(file: ManifestFile) -> bytes:
 
 
 def _document(facts: SnapshotFacts, stats: Sequence[FileStats]) -> dict[str, Any]:
-    """All of a manifest but its files."""
     block, names = facts.block, facts.vocabulary
     document: dict[str, Any] = {
         "schema_name": SCHEMA_NAME,
@@ -275,7 +274,7 @@ def _count(told: Any) -> int:
 
 
 def _value(told: Any, kind: pa.DataType) -> Value | None:
-    """A bound, as `footers` has it; None for what is no value of that type."""
+    # None for a value that is not of the column's type
     if t.is_boolean(kind):
         return told if isinstance(told, bool) else None
     if isinstance(told, bool):

@@ -55,7 +55,6 @@ def fitted(render: Callable[[L], str], limits: L) -> str:
 
 
 def _halved(limits: L) -> L:
-    """Limits for a page of about half the size."""
     counts = {f.name: max(1, getattr(limits, f.name) // 2) for f in fields(limits) if f.name != "page_bytes"}
     return replace(limits, **counts)
 
@@ -219,7 +218,7 @@ def _bars(inside: Sequence[Markup]) -> Markup:
 
 
 def _filled(counts: Sequence[float], most: float) -> Iterator[Markup]:
-    """A bar for each bin that is not empty."""
+    # a bar for each bin that is not empty
     edges = _edges(len(counts))
     for (left, right), count in zip(pairwise(edges), counts, strict=True):
         if count > 0 and most > 0:
@@ -230,7 +229,7 @@ def _filled(counts: Sequence[float], most: float) -> Iterator[Markup]:
 
 
 def _outline(counts: Sequence[float], most: float) -> Markup:
-    """The upper edge of bars as one line."""
+    # the upper edge of the bars as one line
     steps = [f"M0 {_HEIGHT}"]
     edges = _edges(len(counts))
     for (_, right), count in zip(pairwise(edges), counts, strict=True):

@@ -58,7 +58,7 @@ def _column(node: DocumentNode, *, hidden: bool) -> None:
 
 
 def _fields(node: DocumentNode, readers: Mapping[str, _Reader], optional: Iterable[str] = ()) -> None:
-    """An object has these fields and no others."""
+    # exactly these fields: unknown ones are refused
     spared = {*optional, *_ON_OCCASION}
     _only(node, readers)
     for name, read in readers.items():
@@ -88,7 +88,7 @@ def _hash(node: DocumentNode) -> None:
 
 
 def _count(node: DocumentNode) -> None:
-    """Integers beyond what doubles hold are text."""
+    # integers beyond the exact range of doubles are text
     if isinstance(node.value, str) and _INTEGER.fullmatch(node.value) and node.value[0] != "-":
         return
     if node.number() < 0:
@@ -267,7 +267,7 @@ def read_profile(data: bytes) -> dict[str, Any]:
 
 
 def _integer(text: str) -> int | float:
-    """Larger integers are text; digits alone are then a double that is whole."""
+    # larger integers are text; digits alone are then a double that is whole
     return int(text) if len(text) < 16 or abs(int(text)) <= _LARGEST_INTEGER else _finite(text)
 
 

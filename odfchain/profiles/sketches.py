@@ -153,7 +153,7 @@ class Hll:
 
 
 def _registers(hashes: Hashes) -> tuple[Numbers, Numbers]:
-    """(register, run of zeros and one more) of each hash, by MurmurHash3 of its 8 bytes."""
+    # the register, and the run of zeros plus one, by MurmurHash3 of the 8 bytes
     first, second = _MURMUR[:2]
     start = np.uint64(_SEED ^ 8)
     one = (rotated(hashes * first, 31) * second ^ start) + start
@@ -240,7 +240,6 @@ class _Tokens:
     """Of texts, a row for each; of values their hashes."""
 
     def lower(self, minima: Hashes, rows: slice) -> None:
-        """Take the tokens of some rows into their minima."""
         if self.codes is not None:
             np.minimum(minima, self.minima[:, self.codes[rows]], out=minima)
             return

@@ -103,7 +103,6 @@ class _Work:
     near_duplicates: bool = False
 
     def put(self, name: str, data: Data) -> None:
-        """Something is where other steps find it."""
         if self.place is None:
             (Path(self.folder) / name).write_bytes(data)
             return
@@ -112,7 +111,6 @@ class _Work:
             self.place.files.put(folder / name, f"{self.place.key}/{name}")
 
     def read(self, name: str, start: int, end: int) -> bytes:
-        """What a step has put, from one place up to another [bytes]."""
         if self.place is not None:
             return self.place.files.read(f"{self.place.key}/{name}", start, end)
         with (Path(self.folder) / name).open("rb") as stream:
@@ -120,13 +118,11 @@ class _Work:
             return stream.read(end - start)
 
     def file(self, name: str) -> Path:
-        """What a step has put, as a file of the machine that asks."""
         if self.place is not None:
             return self.place.files.bring(f"{self.place.key}/{name}")
         return Path(self.folder) / name
 
     def slice(self, piece: _Piece) -> SliceFile:
-        """The slice of a piece on the machine that asks."""
         if self.place is None:
             return piece.item
         return dataclasses.replace(piece.item, at=self.place.files.bring(piece.key))
@@ -179,7 +175,7 @@ def _here(function: Callable[[int], T], count: int) -> list[T]:
 
 
 def _by_spark(engine: Engine, resources: contextlib.ExitStack) -> tuple[Run[Any], StoreFolder | None]:
-    """(what calls functions there, where files are if executors see no folder of the driver)."""
+    # a function that runs others on executors, and the folder of files if they do not see the driver's
     from odfchain.spark.jobs import task_results
 
     session = engine.session()
@@ -189,7 +185,7 @@ def _by_spark(engine: Engine, resources: contextlib.ExitStack) -> tuple[Run[Any]
 
 
 def _key_in(place: StoreFolder | None, item: SliceFile, key: str | None, number: int) -> str:
-    """Where workers find a slice in the store; it is put there for them, if it is not there."""
+    # the slice is uploaded for the workers if the store lacks it
     if place is None or key is not None:
         return key or ""
     key = f"{place.key}/slice-{number}"
@@ -198,7 +194,7 @@ def _key_in(place: StoreFolder | None, item: SliceFile, key: str | None, number:
 
 
 def _tasks(files: Sequence[SliceFile], keys: Sequence[str]) -> Iterator[tuple[_Piece, ...]]:
-    """Row groups in order, cut into as many records as are read at a time."""
+    # row groups in order, cut into as many records as are read at a time
     pieces, rows = list[_Piece](), 0
     for item, key in zip(files, keys, strict=True):
         groups: list[int] = []
@@ -220,7 +216,7 @@ def _tasks(files: Sequence[SliceFile], keys: Sequence[str]) -> Iterator[tuple[_P
 
 
 def _scatter(work: _Work, number: int) -> Ends:
-    """What says whether the rows of a task are in force is in its file, those of a place together."""
+    # rows of one place go together into the task's file
     row_hash.use_key(work.hash_key)
     found = [np.zeros(0, dtype=_RECORD)]
     for piece in work.tasks[number]:
@@ -236,7 +232,6 @@ def _scatter(work: _Work, number: int) -> Ends:
 
 
 def _net(work: _Work, place: int) -> int:
-    """The offsets of the rows of a place that are in force are known; returns how many they are."""
     found = [np.zeros(0, dtype=_RECORD)]
     for number, ends in enumerate(work.ends):
         start, end = (_RECORD.itemsize * at for at in ends[place : place + 2])
@@ -252,7 +247,6 @@ def _net(work: _Work, place: int) -> int:
 
 
 def _add_up(work: _Work, number: int) -> int:
-    """The rows of a task that are in force are added up; returns how many bytes that takes."""
     force = np.memmap(work.file(_MASK), dtype=bool, mode="r")
     found = Totals(work.schema, near_duplicates=work.near_duplicates)
     for piece in work.tasks[number]:
@@ -344,7 +338,7 @@ def totals_of_slices(
 
 
 def _key_of(dataset: DatasetFiles, item: ProfiledSlice) -> str | None:
-    """Where a slice is in the workspace's store, if it has one; None of one that is not committed yet."""
+    # None for a slice that is not committed yet
     name = item.named.physical_hash
     return dataset.key("data", name) if item.path == dataset.data.path(name) else None
 
@@ -363,7 +357,7 @@ def without_system(schema: pa.Schema, names: DatasetVocabulary) -> pa.Schema:
 def _part(
     dataset: DatasetFiles, names: DatasetVocabulary, item: ProfiledSlice, empty: Totals, *, keep: bool
 ) -> Totals:
-    """What is kept of a slice, else what was empty with the rows of it."""
+    # the kept totals of a slice, else new ones from its rows
     data = kept_part(dataset, item.named.physical_hash) if keep else None
     if data is not None:
         with contextlib.suppress(CodecError):

@@ -150,7 +150,7 @@ def _sums(values: NumberArray) -> ExactSums:
 def _by_exponent(
     bins: NumberArray, parts: NumberArray, lowest: int, shift: int, *, twice: bool = False
 ) -> Fraction:
-    """The sum of parts times two to the (once or twice their) exponent and a shift."""
+    # the sum of parts times two to the (once or twice their) exponent and a shift
     found = Fraction(0)
     for index, part in enumerate(np.bincount(bins, weights=parts)):
         if part:
@@ -222,7 +222,7 @@ class Distribution:
         return edges, [after - before for before, after in pairwise([0, *below, ends[-1]])]
 
     def _least(self, edge: float) -> int | float:
-        """The least value that is not below an edge."""
+        # the least value that is not below an edge
         if isinstance(self.values[0], float):
             return edge
         return math.ceil(Fraction(edge) / self.unit) if math.isfinite(edge) else edge
@@ -372,7 +372,7 @@ class ColumnTotals:
             self.hll.update(column.words)
 
     def _estimate(self, counts: ValueCounts) -> None:
-        """Values are not counted any more: a sketch goes on from those that were."""
+        # too many distinct values to count: a sketch goes on from those that were counted
         self._see(counts)
         self._counts = None
 
@@ -500,7 +500,7 @@ class Totals:
         self._look_at(rows.select(self._chosen), offsets.astype(np.uint64, copy=False))
 
     def _look_at(self, rows: pa.RecordBatch, offsets: Hashes) -> None:
-        """Take rows into the sample, if they belong there."""
+        # only rows whose offsets hash low enough enter the sample
         if len(self.sample_offsets) == SAMPLE_ROWS:
             near = np.flatnonzero(splitmix64(offsets) < splitmix64(self.sample_offsets[-1:]))
         else:

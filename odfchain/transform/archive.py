@@ -260,7 +260,7 @@ def _part_name(entry: _Entry) -> str:
 
 
 def _header(name: str, size: int) -> bytes:
-    """The header of a regular file, mode 0644, of nobody, from 1970."""
+    # fixed mode, owner and time: the same content must give the same bytes
     info = tarfile.TarInfo(name)
     if size < _OCTAL_LIMIT:
         info.size = size
@@ -297,7 +297,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """The file and its size; anything that is not a plain file is refused before it can block."""
+    # anything but a plain file (a FIFO, a device) is refused before it can block
     with fsio.storage_errors(path):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -319,7 +319,7 @@ def _read(stream: BinaryIO, count: int, path: Path) -> bytes:
 
 
 def _scan(stream: BinaryIO, total: int, path: Path, limits: ArchiveLimits) -> list[_Entry]:
-    """All entries, checked against each other and against the size of the file; no content is read."""
+    # no content is read here
     entries: list[_Entry] = []
     position = 0
     while (block := _read(stream, _BLOCK, path)) != _ZEROS:
@@ -346,7 +346,7 @@ def _check_order(entry: _Entry, before: list[_Entry], path: Path, limits: Archiv
 
 
 def _entry(block: bytes, position: int, total: int, path: Path) -> _Entry:
-    """The entry of a header at `position`, which is of the one form that is written and fits the file."""
+    # exactly the one header form that is written; anything else is refused
     try:
         info = tarfile.TarInfo.frombuf(block, "ascii", "backslashreplace")
     except tarfile.HeaderError as error:

@@ -402,7 +402,7 @@ def _outcome(done: Done, blocks: int) -> StepOutcome:
 def _check_taken_back(
     dataset: DatasetFiles, state: DatasetState, done: Sequence[ExecutedStep], progress: Progress
 ) -> None:
-    """The rule of check 10 for what the engine does not vouch for; a replay leaves it to the verification."""
+    # rule of check 10, for rows that the engine does not vouch for; replays leave it to `verify`
     new = [
         NewSlice(each.slice, each.data_path, each.facts.ops)
         for each in done
@@ -441,7 +441,7 @@ def _events(state: DatasetState, done: Done) -> list[MetadataEvent]:
 
 
 def _changes(step: PlannedStep, executed: ExecutedStep) -> bool:
-    """Whether a step leaves the dataset or its inputs elsewhere than the one before it."""
+    # true if the step moves the dataset or its inputs
     return (
         executed.slice is not None
         or executed.checkpoint != step.prev_checkpoint

@@ -112,7 +112,7 @@ class _RememberedRows:
 
 
 def _remembered(dataset: DatasetFiles, state: DatasetState) -> _RememberedRows:
-    """What the query that was executed last remembers, unless another one has taken its place for good."""
+    # none if another query has replaced it for good
     from odfchain.transform.archive import read_manifest
 
     last, transform = state.last_execution, state.executed_transform
@@ -131,7 +131,6 @@ def _remembered(dataset: DatasetFiles, state: DatasetState) -> _RememberedRows:
 
 
 def _same_query(one: SetTransform | None, other: SetTransform | None) -> bool:
-    """Whether one goes on with what the other remembers."""
     if one is None or other is None:
         return False
     return one.inputs == other.inputs and unmarked(one.transform) == unmarked(other.transform)
@@ -225,7 +224,7 @@ class _SliceRows:
         return cls(hashes, walk.kept if not walk.in_vain.any() else read(exact=False)[1].kept)
 
     def last(self, keys: Numbers, wanted: Numbers) -> Numbers:
-        """Which rows are the last so many of their kind in force."""
+        # the last n rows in force of each kind
         import numpy as np
 
         chosen: Numbers = np.zeros(len(keys), dtype=bool)
@@ -244,7 +243,6 @@ class _SliceRows:
 def _chosen(
     slices: Sequence[SliceFile], chosen: Numbers, schema: pa.Schema, op: OperationType
 ) -> Iterator[pa.RecordBatch]:
-    """The chosen rows in the declared columns, with another operation."""
     import numpy as np
     import pyarrow as pa
 

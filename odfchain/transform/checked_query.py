@@ -300,11 +300,7 @@ def query_of(
 
 
 def _versions(table: TemporalTable, inputs: Sequence[StepInput]) -> str:
-    """SQL of a temporal table: every row with the time at which the next one of its key takes its place.
-
-    Raises:
-        QueryError: there is no such input, or it has no such column.
-    """
+    # each row is valid until the next version of its key
     given = next((i for i in inputs if i.given.query_alias == table.name), None)
     if given is None:
         raise QueryError(f"temporalTables names `{table.name}`, which is no input")
@@ -324,7 +320,7 @@ def _versions(table: TemporalTable, inputs: Sequence[StepInput]) -> str:
 
 
 def _digest(transform: Transform, inputs: Sequence[StepInput]) -> str:
-    """Of all that gives the remembered rows their meaning; by the first rules that was the query alone."""
+    # the first rules digested the query alone; later ones all that gives the rows their meaning
     rules = rules_of(transform.version)
     text: dict[str, object] = {
         "engine": FORMER_NAME if is_own(transform) else transform.engine,  # one engine, whatever its name
@@ -442,7 +438,6 @@ class StepContext:
 
 
 def _written(frame: DataFrame, files: StepFiles, few: int) -> WrittenRows:
-    """Rows that are remembered, as a file of the driver."""
     place = files.place()
     facts = write_rows(frame, files.folder, few=few, place=place)
     if facts.path or place is None:

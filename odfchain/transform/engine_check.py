@@ -170,7 +170,7 @@ def _members_fit(declared: ds.DataTypeStruct, found: ds.DataTypeStruct, *, older
 
 
 def _as_stored(found: ds.DataType) -> ds.DataType:
-    """As `stored`; but engines are asked for UTC, so another zone in their file makes a difference."""
+    # like `stored`, but engines are asked for UTC: another zone in their file is a difference
     zone = found.timezone if isinstance(found, ds.DataTypeTimestamp) else None
     return stored(canonical(found)) if zone in (None, "", "UTC", "+00:00") else found
 
@@ -211,7 +211,7 @@ def _check_columns(
 
 
 def _system_types(vocabulary: DatasetVocabulary) -> dict[str, tuple[ds.DataType, ...]]:
-    """Types of the system columns; the signed ones are what most engines write."""
+    # the signed types are those that most engines write
     return {
         vocabulary.offset_column: (ds.DataTypeUInt64(), ds.DataTypeInt64()),
         vocabulary.operation_type_column: (ds.DataTypeUInt8(), ds.DataTypeInt32()),
@@ -403,7 +403,7 @@ def row_facts(path: Path, vocabulary: DatasetVocabulary) -> RowFacts:
 
 
 def _oldest(times: pa.Array) -> int | None:
-    """The oldest of some times [ms since 1970], rounded down."""
+    # milliseconds, rounded down
     if pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("ms"))
     if not pa.types.is_timestamp(times.type):
@@ -446,7 +446,7 @@ def _write(
 def _is_exactly(
     path: Path, interval: OffsetInterval, schema: pa.Schema, vocabulary: DatasetVocabulary
 ) -> bool:
-    """Whether the file is what would be written; its offsets are read for that, and nothing else."""
+    # only the offsets are read
     name = vocabulary.offset_column
     with _reading_slice(path), open_parquet(path) as file:
         _check_present(file, [name], path)
@@ -463,7 +463,6 @@ def _is_exactly(
 def _records(
     path: Path, interval: OffsetInterval, schema: pa.Schema, vocabulary: DatasetVocabulary
 ) -> Iterator[pa.RecordBatch]:
-    """The file's records within the interval, in the columns and types of the schema."""
     name = vocabulary.offset_column
     with _reading_slice(path), open_parquet(path) as file:
         _check_slice_columns(file.schema_arrow, schema, vocabulary, path)
@@ -486,7 +485,7 @@ def _records(
 
 
 def _groups_within(file: ParquetSource, name: str, interval: OffsetInterval) -> list[int]:
-    """Row groups that have records of the interval, or offsets that are none; the values say so."""
+    # by the values, not the statistics; invalid offsets count, so that they are reported later
     groups = []
     for group in range(file.metadata.num_row_groups):
         for batch in file.batches([name], groups=[group]):
@@ -532,7 +531,7 @@ def _fits(declared: pa.Field, found: pa.Field, path: Path) -> bool:
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field, path: Path) -> pa.Array:
-    """A column in its declared type; null where the file lacks it."""
+    # null where the file lacks the column
     if field.name not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
     try:
@@ -551,7 +550,7 @@ def _check_present(file: ParquetSource, names: Sequence[str], path: Path) -> Non
 
 
 def _first_gap(offsets: pa.Array, expected: int) -> int | None:
-    """Index of the first record that does not follow; None when all do."""
+    # None when all follow each other
     if offsets.null_count:
         return 0
     wanted = np.uint64(expected) + np.arange(len(offsets), dtype=np.uint64)

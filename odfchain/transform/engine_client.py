@@ -158,7 +158,7 @@ def _pack(table: str, value: Any) -> bytes:
 
 
 def _with_vocabulary(request: TransformRequest | RawQueryRequest) -> TransformRequest | RawQueryRequest:
-    """Coordinators may leave the names of system columns blank, which means the default ones."""
+    # coordinators may leave the names of system columns blank: the defaults
     if isinstance(request, RawQueryRequest):
         return request
     inputs = tuple(replace(item, vocab=_filled(item.vocab)) for item in request.query_inputs)
@@ -285,7 +285,7 @@ class RemoteEngine:
             channel.close()
 
     def _version_in(self, metadata: Any) -> str | None:
-        """What the engine says that it is: it will be recorded, and then asked for."""
+        # the version will be recorded, and asked for at the next step
         said = next((value for key, value in metadata if key == VERSION_KEY), None)
         if said is None or self._accept is None:
             return None
@@ -314,7 +314,6 @@ class RemoteEngine:
         raise failure
 
     def _failed(self, grpc: Any, error: Any) -> EngineError:
-        """What the status of a call that broke means."""
         code, details = error.code(), one_line(error.details() or "", _TEXT_CHARACTERS)
         where = f"the engine at {self.address}"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -336,7 +335,7 @@ class RemoteEngine:
         return EngineError(f"the engine at {self.address} breaks the engine contract: {what}")
 
     def _check_file(self, path: str, name: str, *, optional: bool = False) -> None:
-        """A symbolic link, a folder or a device could show something else later."""
+        # a symbolic link, a folder or a device could change its content later
         try:
             mode = Path(path).lstat().st_mode
         except FileNotFoundError:
@@ -353,7 +352,7 @@ _PATHS = ("prev_checkpoint_path", "new_checkpoint_path", "new_data_path", "outpu
 
 
 def _absolute(request: Any) -> Any:
-    """The request with absolute paths: the engine has another working folder."""
+    # the engine has another working folder
     changes: dict[str, Any] = {
         name: _full(path) for name in _PATHS if (path := getattr(request, name, None)) is not None
     }

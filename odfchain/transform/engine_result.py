@@ -138,7 +138,7 @@ class StepFiles:
         return parquet_rows(session, source, struct)
 
     def _known(self, files: ExecutorFiles, path: Path, made_of: Cut | None) -> InputFile | None:
-        """How workers come to a file by what is in the store in any case; None where they do not."""
+        # None where the store does not have the file
         if (key := self._key_of(path)) is not None:
             return InputFile(path, files, key)
         keys = [self._key_of(each) for each in made_of.paths] if made_of is not None else []

@@ -77,7 +77,7 @@ class RunningRequest:
             return self._given_up
 
     def _settle(self) -> None:
-        """From here on it is too late to cancel."""
+        # from here on it is too late to cancel
         with self._lock:
             self._check()
             self._settled = True
@@ -211,7 +211,7 @@ def _with_hint(error: OdfchainError) -> str:
 
 
 def _text(text: str) -> str:
-    """What of a text can be sent: no more than fits, in UTF-8."""
+    # cut to what fits into a message
     return text[:_TEXT_CHARACTERS].encode("utf-8", "replace").decode("utf-8")
 
 
@@ -326,7 +326,7 @@ def _bind_socket(server: Any, path: Path) -> str:
 
 
 def _remove_dead_socket(path: Path) -> None:
-    """Make way on a path where an engine that was killed has left its socket."""
+    # an engine that was killed leaves its socket behind
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -361,7 +361,6 @@ class _Service:
         self._metadata = said
 
     def responder(self, call: Call) -> Callable[[bytes, Any], Iterator[bytes]]:
-        """What gRPC asks for the responses of a call."""
         progress = call.pack_response("Progress")
 
         def respond(message: bytes, context: Any) -> Iterator[bytes]:
@@ -404,6 +403,5 @@ class _Service:
                 cancel(run.staged.request)
 
     def join(self, deadline: float) -> None:
-        """Wait for the runs, until a time of the monotonic clock."""
         for thread in tuple(self._threads):
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -230,7 +230,7 @@ def _checked(
     system_time: Timestamp,
     system_columns: SystemColumns,
 ) -> tuple[SliceFacts | None, DataSchema | None]:
-    """(hashes and counts of the slice in its declared form, the schema that it declares)."""
+    # the output is checked, and rewritten where its form is not the declared one
     from odfchain.transform.engine_check import check_output, measure, rewrite
 
     interval, vocabulary = executed.offset_interval, step.vocabulary
@@ -260,7 +260,6 @@ def _difference(
     folder: Path,
     system_time: Timestamp,
 ) -> SliceFacts | None:
-    """What turns the output so far into what the query made of everything."""
     from odfchain.slices.state import SliceFile
     from odfchain.slices.writer import SliceSpec
     from odfchain.transform.changed_query import write_difference
@@ -279,7 +278,7 @@ def _difference(
 
 
 def _grown(step: PlannedStep, executed: Executed, data: Path) -> DataSchema | None:
-    """The schema declared so far, with the columns that this engine has added at its end."""
+    # this engine adds new columns at the end only
     from odfchain.odf.arrow_schema import from_arrow
     from odfchain.slices.reader import open_parquet
 
@@ -368,7 +367,6 @@ class _Piece:
 
 
 def _cut(run: StepRun, step: PlannedStep, max_bytes: int) -> list[PlannedStep]:
-    """The steps that take the place of one, in order."""
     pieces = _pieces(step, max_bytes)
     if len(pieces) < 2 or not isinstance(run.engine, CountingEngine):
         return [step]
@@ -391,10 +389,7 @@ def _cut(run: StepRun, step: PlannedStep, max_bytes: int) -> list[PlannedStep]:
 
 
 def _fitting(pieces: Sequence[_Piece], counts: Sequence[int], max_bytes: int) -> list[tuple[Multihash, int]]:
-    """(the last block, how many records come) of pieces whose records fit into one slice together.
-
-    A record counts as much as a row that is read. Where nothing comes of a piece, it goes with another.
-    """
+    # a record counts as much as a row that is read; a piece without records goes with another one
     found: list[tuple[Multihash, int]] = []
     size = 0.0
     for piece, rows in zip(pieces, counts, strict=True):
@@ -409,10 +404,7 @@ def _fitting(pieces: Sequence[_Piece], counts: Sequence[int], max_bytes: int) ->
 
 
 def _pieces(step: PlannedStep, max_bytes: int) -> list[_Piece]:
-    """The blocks of the one input that a step reads, as many together as have at most so many bytes.
-
-    None where the step cannot be cut.
-    """
+    # None where the step cannot be cut
     if len(step.inputs) != 1 or step.output is not None or step.prev_checkpoint is not None:
         return []
     (item,) = step.inputs
@@ -475,7 +467,7 @@ def _side_by_side(
     work: Sequence[Callable[[Path, Progress], T]],
     notes: dict[str, None] | None = None,
 ) -> list[T]:
-    """What each piece of work returns, in order; each has a new folder."""
+    # each piece of work has a folder of its own; results keep the order
     run.progress.phase(phase, len(work))
     together = SideBySide(run.progress, phase)
     tasks = run.engine.tasks() if isinstance(run.engine, CountingEngine) else 1

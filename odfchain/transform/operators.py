@@ -131,7 +131,7 @@ class Catalyst:
         return PlanNode(kind, plan, children, self.attributes(plan), table)
 
     def _is_input(self, view: Any, tables: frozenset[str]) -> bool:
-        """Inputs are views of empty rows; a temporal table has the name of an input, and is made of it."""
+        # inputs are views of empty rows; a temporal table has the name of one and is made of it
         below = class_name(view.children().apply(0))
         return self._table(view) in tables and below == "LocalRelation"
 
@@ -202,7 +202,7 @@ class Catalyst:
         return self.project(plan, named)
 
     def _known_of(self, attribute: Attribute) -> _AttributeParts:
-        """What is asked of the JVM once for each attribute of a query."""
+        # asked of the JVM once for each attribute of a query: calls are slow
         if (known := self._known.get(attribute.id)) is None:
             reference = attribute.reference
             known = self._known[attribute.id] = _AttributeParts(
@@ -356,7 +356,7 @@ class EventTimes:
         return TimeExpression(found, expression, self._source(expression, times, _FLOORS) is not None)
 
     def _source(self, expression: Any, times: Collection[int], allowed: frozenset[str]) -> int | None:
-        """The one time in an expression of which all else is constant and every step is allowed."""
+        # one time only, and all else constant: otherwise nothing is known of the order
         kind = class_name(expression)
         if kind == "AttributeReference":
             number: int = expression.exprId().id()
@@ -463,11 +463,8 @@ class EventTimes:
 
 
 def _keeps_order(expression: Any) -> bool:
-    """Whether a later time never becomes an earlier one.
-
-    Text may be read back in another order, and numbers are rounded. Months cut the day but not the time of
-    the day: a month after January 31, 01:00 comes before a month after January 30, 23:00.
-    """
+    # text may be read back in another order, and numbers are rounded; months cut the day but not the time:
+    # January 31, 01:00 plus a month comes before January 30, 23:00 plus a month
     kind = class_name(expression)
     if kind == "Cast":
         return {t.typeName() for t in (expression.dataType(), expression.child().dataType())} <= _CAST
@@ -697,7 +694,7 @@ class PlanReader:
         return {number: time for number, time in times.items() if time is not None}
 
     def _expanded(self, node: PlanNode, child: Operator) -> Operator:
-        """The windows that a row is in, or its grouping sets, which have no time."""
+        # grouping sets have no time
         windows = [a for a in node.output if a.is_window]
         times = _passed(node, child)
         if len(windows) == 1 and len(child.times) == 1:
@@ -726,14 +723,14 @@ class PlanReader:
     def _by_time(
         self, node: PlanNode, child: Operator, keys: Iterable[Any], outputs: Iterable[Any]
     ) -> Operator | None:
-        """Groups of rows by a time among `keys`; None where there is none."""
+        # None without a time among the keys
         key = self._key(keys, child)
         if key is None:
             return None
         return TimeGroup(node=node, children=(child,), key=key, times=self._grouped(outputs, key, child))
 
     def _key(self, expressions: Iterable[Any], child: Operator) -> TimeExpression | None:
-        """The time among the expressions that rows are grouped by; a window before any other."""
+        # a window is preferred to any other time
         times = [time for e in expressions if (time := self._times.find(e, child.times)) is not None]
         windows = [t for t in times if t.expression is None and child.attribute(t.source).is_window]
         return next(iter(windows or times), None)
@@ -741,7 +738,7 @@ class PlanReader:
     def _grouped(
         self, outputs: Iterable[Any], key: TimeExpression, child: Operator
     ) -> dict[int, TimeExpression]:
-        """The times among the columns of complete groups: what comes from the key, or is not before it."""
+        # times that come from the key, or are never before it
         later = _not_before(key, child)
         found = {}
         for output in outputs:
@@ -825,7 +822,6 @@ _MIRRORED = {
 
 
 def _comparisons(conditions: Iterable[Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The comparisons that must all hold."""
     for condition in conditions:
         kind = class_name(condition)
         if kind == "And":
@@ -846,7 +842,6 @@ def _is(expression: Any, number: int) -> bool:
 
 
 def _not_before(key: TimeExpression, child: Operator) -> set[int]:
-    """The columns of the child whose times are never before the key of their group."""
     found = {key.source} if key.floor else set()
     if key.expression is not None:
         return found
@@ -861,7 +856,6 @@ def _not_before(key: TimeExpression, child: Operator) -> set[int]:
 
 
 def _time_within(output: Any) -> int | None:
-    """The column of which the smallest or largest value is taken, or that is passed on."""
     value = output.child() if class_name(output) == "Alias" else output
     if class_name(value) == "AggregateExpression":
         function = value.aggregateFunction()

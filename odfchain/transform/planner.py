@@ -84,7 +84,7 @@ class Backlog:
 
 
 def _changes_form(chain: MetadataChain, block: HashedBlock) -> bool:
-    """Whether records look different after a block; to say the same again does not count."""
+    # repeating the same schema or vocabulary changes nothing
     before = DatasetState.read(chain, block.block.prev_block_hash)
     after = DatasetState.read(chain, block.hash)
     return (before.schema, before.vocabulary) != (after.schema, after.vocabulary)
@@ -318,7 +318,7 @@ def cut_after(dataset: DatasetFiles, step: PlannedStep, ends: Sequence[Multihash
 
 
 def _from_the_beginning(item: PlannedInput) -> PlannedInput:
-    """The input with everything that was recorded up to the last block of the step."""
+    # everything recorded up to the last block of the step
     end = item.event.last_block_hash
     everything = read_backlog(item.dataset.chain, None, end) if end is not None else None
     if everything is None:
@@ -333,7 +333,7 @@ def _from_the_beginning(item: PlannedInput) -> PlannedInput:
 
 
 def _inputs_of(transform: ev.SetTransform) -> list[tuple[DatasetId, str]]:
-    """Ids and aliases in order; the append rules let no other references into a block."""
+    # the append rules admit no other references
     return [
         (ref.id, item.alias or str(ref.id))
         for item in transform.inputs
@@ -342,7 +342,7 @@ def _inputs_of(transform: ev.SetTransform) -> list[tuple[DatasetId, str]]:
 
 
 def _check_same_inputs(dataset: DatasetFiles, transform: ev.SetTransform, last: ev.ExecuteTransform) -> None:
-    """Executions continue their inputs by position, so no input can join, leave or move between them."""
+    # executions continue their inputs by position, so no input can join, leave or move
     now = _inputs_of(transform)
     if [item.dataset_id for item in last.query_inputs] != [dataset_id for dataset_id, _ in now]:
         raise TransformError(
@@ -383,7 +383,7 @@ def _planned(
     event: ev.ExecuteTransformInput,
     backlog: Backlog,
 ) -> PlannedInput | None:
-    """The input as the step reads it; None while it has no schema."""
+    # None while the input has no schema
     at_end = DatasetState.read(item.chain, backlog.last)
     interval = (
         ev.OffsetInterval(start=event.new_offset - event.record_count + 1, end=event.new_offset)

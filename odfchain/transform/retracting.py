@@ -112,7 +112,7 @@ class Tables:
         return rows.select(*self._used[table])
 
     def _new(self, table: str) -> DataFrame:
-        """New rows with their order (`o`), and whether they take others back (`back`)."""
+        # `o`: the order of rows, `back`: they take others back
         from pyspark.sql import functions as F
 
         places = self.tables[table]
@@ -197,7 +197,7 @@ class FinalTables(Tables):
         return old.where(final).sortWithinPartitions("o").select(*self._used[table])
 
     def _new(self, table: str) -> DataFrame:
-        """New rows with the time from which they count (`t`), their order (`o`) and weight (`w`)."""
+        # `t`: the time from which a row counts, `o`: its order, `w`: its weight
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
@@ -225,7 +225,7 @@ class FinalTables(Tables):
         return frame.select(*self._used[table], "t", "o", "w")
 
     def _net(self, counted: DataFrame, columns: list[str]) -> DataFrame:
-        """Rows less those that were retracted; a retraction of what is not there has no effect."""
+        # a retraction of a row that is absent has no effect
         from pyspark.sql import functions as F
 
         kept = counted.groupBy(*columns).agg(
@@ -297,7 +297,7 @@ class RetractingFlow:
         return counted.select(*columns, operation.alias(OPERATION))
 
     def _result(self, root: Operator, made: dict[str, DataFrame], *, past: bool) -> DataFrame | None:
-        """The result over what is final; None where nothing is, and a query would count that as well."""
+        # None where nothing is final: a global aggregate would make a row of nothing
         if self._asked_again is not None:
             frame = self._whole_query(made, past=past)
         else:
@@ -336,7 +336,6 @@ class RetractingFlow:
         return catalyst.adapted(self._emitted(op, past=past), op.node.output)
 
     def _emitted(self, op: Operator, *, past: bool) -> DataFrame:
-        """All that a windowed operator emitted, less what it took back."""
         name = self._flow.part(op, "emitted")
         old = self._flow.remembered(name)
         columns = self._flow.kept(op.node.output)
@@ -465,7 +464,7 @@ def _keys(op: Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
 
 
 def _of_keys(value: Any, numbers: dict[int, int]) -> frozenset[int]:
-    """The keys that an expression follows from; none when anything else is in it."""
+    # none when the expression depends on anything else
     used = {a.exprId().id() for a in scala_items(value.references().toSeq())}
     return (
         frozenset(numbers[n] for n in used)

@@ -258,7 +258,6 @@ def _private(path: str) -> tuple[str, ...]:
 
 
 def _system_folders() -> list[str]:
-    """What programs need in order to run at all."""
     options: list[str] = []
     for name in _SYSTEM:
         path = Path(name)
@@ -272,10 +271,7 @@ def _system_folders() -> list[str]:
 
 
 def _shown(read: Sequence[Path], write: Sequence[Path]) -> list[str]:
-    """Both names of what is behind a symbolic link; what is asked for twice is writable.
-
-    Parents come first, so that a folder within a folder keeps its own right.
-    """
+    # both names of a symbolic link; writable wins; parents first, so that an inner folder keeps its own right
     shown = {
         name: ("--bind" if path in write else "--ro-bind", str(path.resolve()))
         for path in (*read, *write)
@@ -292,7 +288,7 @@ def environment_kept() -> dict[str, str]:
 
 @functools.cache
 def _installation() -> tuple[Path, ...]:
-    """Where Python, its packages, this one and Java are, beyond the system's own folders."""
+    # Python, its packages, this package and Java, where they are not in the system's folders
     found = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *site.getsitepackages()]
     if site.ENABLE_USER_SITE:
         found.append(site.getusersitepackages())
@@ -363,7 +359,7 @@ def sandboxed_engine(
 
 
 def _package_files() -> list[Path]:
-    """What the program reads beside its own code: in a checkout the schemas lie elsewhere."""
+    # in a checkout the schemas lie outside the package
     return [schema_path("odf.fbs").parent]
 
 
@@ -392,7 +388,7 @@ def _address(process: subprocess.Popen[str], folder: Path) -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """The engine and everything it started are gone: the last of them closes the output."""
+    # the output closes only when the last process that holds it has ended
     process.kill()
     process.wait()
     if process.stdout is not None:

@@ -254,7 +254,7 @@ class Flow(ABC):
     def _window_marks(
         self, op: RowWise, child: Operator, known: Mapping[int, TimeMark]
     ) -> dict[int, TimeMark]:
-        """The earliest of the windows that contain each moment."""
+        # the earliest of the windows that contain each moment
         from pyspark.sql import functions as F
 
         found = {}
@@ -463,7 +463,6 @@ def used_columns(catalyst: Catalyst, root: Operator, rules: EngineRules) -> froz
 
 
 def _needed(catalyst: Catalyst, op: Operator, wanted: set[int], rules: EngineRules) -> set[int]:
-    """The attributes of the children that are needed for some of an operator's own."""
     found = {time.source for number, time in op.times.items() if number in wanted}
     match op:
         case TimeGroup(key=key):
@@ -496,11 +495,8 @@ def earlier(time: Column, point: TimePoint | None, frame: DataFrame) -> Column:
 
 
 def _moment(micros: int, session: SparkSession) -> Column:
-    """A time that every step has another one of.
-
-    In a compiled plan a constant is part of the code, which would be written, compiled and warmed up anew for
-    each step; what a query of its own brings, as part of a struct, is handed to the code.
-    """
+    # a constant is part of a compiled plan's code, which would be compiled anew for each step; a value of a
+    # query of its own, in a struct, is passed to the code
     from pyspark.sql import functions as F
 
     if session.conf.get("spark.sql.codegen.wholeStage") == "false":

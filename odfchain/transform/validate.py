@@ -163,7 +163,6 @@ def _preprocess(event: ev.MetadataEvent) -> Transform | None:
 
 
 def _after(events: Sequence[ev.MetadataEvent], present: CurrentDataset) -> CurrentDataset:
-    """The vocabulary and the schema that hold when all events are recorded."""
     vocabulary, schema = present.vocabulary, present.schema
     for event in events:
         if isinstance(event, ev.SetVocab):
@@ -242,7 +241,7 @@ def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: Cur
 
 
 def _check_temporal(transform: Transform, aliases: Sequence[str]) -> None:
-    """Every temporal table is an input with a key, as far as that is known without columns."""
+    # a temporal table is an input with a key; whether the key's columns exist is not known yet
     for table in transform.temporal_tables or ():
         if table.name not in aliases:
             raise QueryError(f"temporalTables names `{table.name}`, which is no input")
@@ -251,7 +250,7 @@ def _check_temporal(transform: Transform, aliases: Sequence[str]) -> None:
 
 
 def _check_system_columns(declared: DataSchema, found: DataSchema, vocabulary: ev.DatasetVocabulary) -> None:
-    """The declared schema begins with the system columns, and its event time is that of the query."""
+    # the declared schema begins with the system columns, and its event time is the query's
     if declared.names[:4] != found.names[:4]:
         raise QueryError(
             f"the declared schema begins with {', '.join(declared.names[:4])}",
