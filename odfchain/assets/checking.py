@@ -187,12 +187,8 @@ def strong(etag: str) -> str:
     return etag.removeprefix("W/")
 
 
-# What came of checking a lock: counted per store while it is checked, and as one HTML page.
-#
-# The page is one file that asks for nothing and runs nothing (`odfchain.pages`). What is missing or changed
-# comes first, store by store; what is the same is a number. Ids, keys and answers come from strangers: they
-# are
-# escaped, cut, and counted where there is no room for them. Source: RFC-047.
+# Findings per store, and as one HTML page without scripts or requests. Ids, keys and answers are untrusted:
+# they are escaped, cut and counted (RFC-047).
 
 StoreName = tuple[str, str | None, str | None]
 """A store: its type, its container, its endpoint."""

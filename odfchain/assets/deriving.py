@@ -224,13 +224,10 @@ def beside(location: Location, folder: Path | None) -> Location:
     )
 
 
-# STAC with the locations and facts of a lock: an alternate of each asset, or its href itself.
-#
-# Items and assets are matched by both ids. Documents keep their folders below the new one; what has no row
-# stays as it is. A `file:checksum` that the lock does not know is removed, because it is a claim about
-# bytes
-# that may be others. Nothing is written unless every document is in order. Source: RFC-047; the extensions
-# alternate-assets 1.2, file 2.1 and storage 2.0.
+# STAC documents with the locations and facts of a lock, as an alternate of each asset or as its href.
+# Items and assets are matched by both ids; what has no row stays as it is. A `file:checksum` that the lock
+# does not know is removed: it is a claim about bytes that may be others. Documents are written only if all
+# are valid (RFC-047; alternate-assets 1.2, file 2.1, storage 2.0).
 
 ORIGINAL = "original"
 """The alternate that an asset's own href becomes."""

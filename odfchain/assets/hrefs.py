@@ -255,12 +255,8 @@ def relative_to_lock(location: Location) -> bool:
     return location.store == "file" and not location.key.startswith("/")
 
 
-# Where `s3://bucket/key` is: the schemes of the storage extension as endpoints, and endpoints as schemes.
-#
-# A scheme is what somebody's document says. It is taken for a place and never for a permission: what is
-# asked
-# there is signed only where the user has named the endpoint himself. Source: RFC-047; storage extension
-# 2.0.
+# Storage schemes as endpoints and back. A scheme comes from an untrusted document: it is a location, never a
+# permission. Requests are signed only for endpoints that the user has named (RFC-047; storage extension 2.0).
 
 STORAGE_SCHEMES, REFS = "storage:schemes", "storage:refs"
 _STORES = {"aws-s3": "s3", "custom-s3": "s3", "ms-azure": "az", "custom-azure": "az"}

@@ -131,9 +131,8 @@ def schema_like(schema: pa.Schema) -> pa.Schema:
     return SCHEMA_WITH_CHECKSUM if "file_checksum" in schema.names else SCHEMA
 
 
-# What a row of an asset lock may be: one rule for a row, and expressions that judge most rows at once.
-#
-# The expressions let rows through that are surely in order; the rule judges the rest. Source: RFC-047.
+# Validity of rows: one rule for a row, and vectorised expressions that pass rows which are surely valid; the
+# rule decides on the rest (RFC-047).
 
 PIECE = 4_096
 """Rows that become values at a time."""
@@ -305,10 +304,8 @@ def _location(row: Mapping[str, object]) -> Location:
     return checked_location(store or "", container, endpoint, key or "")
 
 
-# Locks as they are read: once, a batch in memory at a time, every row judged.
-#
-# That no pair stands twice is seen from neighbours where rows are sorted, so nothing of them is kept; of
-# others, which no command of ours writes, 8 bytes a row. Source: RFC-047.
+# Locks are read once, one batch in memory at a time. In sorted rows duplicates are neighbours, so nothing is
+# kept; of others, 8 bytes a row (RFC-047).
 
 _READ = 16_384
 """Rows that are read at a time [count]: more are judged no faster."""

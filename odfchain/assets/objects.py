@@ -146,7 +146,7 @@ class Stores:
         return True
 
 
-# Objects of stores, read and written: small ones whole, large ones in pieces that are counted and hashed.
+# Small objects are read whole, large ones in pieces that are counted and hashed.
 
 PIECE = 8 << 20
 """Bytes that are in memory at a time."""
@@ -302,15 +302,10 @@ def remove(target: Location, targets: Stores) -> None:
         obstore.delete(targets.store_of(target), target.key)
 
 
-# What the stores say of objects now: size, entity tag, time of the last modification.
-#
-# Of a file only its size is said: what a file system calls an entity tag is kept by no copy. A store that
-# answers HEAD with a refusal is asked again for the first byte; what it does not say stays unknown, and the
-# library's 1970 is what it says where there is no time.
-#
-# Each request is a thread's: threads of the library that call back into Python, as its coroutines need, now
-# and
-# then end a process that is about to end by an abort; and threads ask twice as fast. Source: RFC-047.
+# HEAD requests: size, entity tag, time of the last modification (RFC-047).
+# Of a file only the size, because no copy keeps a file system's tag. A store that refuses HEAD is asked for
+# the first byte. The library gives 1970 where there is no time. Requests run on threads: the library's
+# coroutines can abort the process at exit, and threads are twice as fast.
 
 JOBS = 16
 WINDOW = 4_096

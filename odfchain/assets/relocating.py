@@ -50,12 +50,8 @@ from odfchain.storage import fsio
 from odfchain.storage.locations import Location
 from odfchain.text import one_line
 
-# Where the copies of a relocation go, and what they are called; nothing is asked of any store.
-#
-# A copy has one name for one pair of ids: bytes that stores or people read differently are escaped, so that
-# two
-# pairs never become one object. What would lose an object is refused before anything is copied.
-# Source: RFC-047.
+# Targets of a relocation, computed without requests. Names are escaped so that two pairs of ids never give
+# one object; a loss of an object is refused before anything is copied (RFC-047).
 
 JOBS = 4
 _KEPT = re.compile(rb"[A-Za-z0-9._=-]")
@@ -207,11 +203,8 @@ def shown(target: Location, options: RelocateOptions) -> Location:
     return replace(target, key=Path(target.key).relative_to(folder).as_posix())
 
 
-# What has arrived of a relocation, in a file beside the lock that is to come.
-#
-# A later run of the same relocation copies the rest. A line is believed if it is whole, and if it speaks of
-# the
-# same row and the same target; and its copy is looked at again. Source: RFC-047.
+# Journal of a relocation, in a file next to the new lock, so that a second run copies the rest. A line counts
+# if it is complete and names the same row and target; its copy is checked again (RFC-047).
 
 _LONGEST = 1 << 30
 """Bytes that are read of such a file."""

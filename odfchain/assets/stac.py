@@ -39,12 +39,8 @@ from odfchain.storage import fsio
 from odfchain.storage.locations import Location
 from odfchain.text import one_line
 
-# Documents of STAC as JSON: read within bounds, and told apart.
-#
-# In a folder of documents lie files of assets, too, and some of those are JSON or Parquet. What is no
-# document
-# is told by an error of its own, so that who reads a folder can see whether an Item names it.
-# Source: STAC 1.0 and 1.1; RFC-047.
+# STAC documents as JSON, read within bounds. A folder holds asset files as well, some of them JSON or
+# Parquet: a file that is no document raises an error of its own (STAC 1.0 and 1.1; RFC-047).
 
 LINES = (".ndjson", ".jsonl", ".ndgeojson", ".geojsonl")
 """Files with a document on each line."""
@@ -404,14 +400,9 @@ def _allowed(location: Location, place: str | None) -> Location:
     return location
 
 
-# Versions of STAC and of its extensions: documents are brought up to date, and name the extensions they
-# use.
-#
-# pystac brings them up to date, all but the fields of extensions that it cannot; those stay, and so does
-# the
-# version that knows them, because the newest one refuses them. Source: RFC-047; alternate-assets 1.2, file
-# 2.1,
-# storage 2.0.
+# Migration of STAC and its extensions by pystac. Fields of extensions that it cannot migrate stay, and so
+# does the version that knows them, because the newest one refuses them (RFC-047; alternate-assets 1.2, file
+# 2.1, storage 2.0).
 
 _EXTENSION = "https://stac-extensions.github.io/{}/schema.json"
 ALTERNATE, FILE, STORAGE = "alternate-assets", "file", "storage"
@@ -508,10 +499,8 @@ def _is_older(document: Mapping[str, Any], name: str) -> bool:
     return not used <= known
 
 
-# Checksums of objects, by the draft of ADR-004: an optional column, off unless it is asked for.
-#
-# A checksum is a multihash in lower-case hex. What a store reports is an observation; STAC's own
-# `file:checksum` is a claim and is never taken over. Source: RFC-047.
+# Checksums by the draft of ADR-004: an optional column with multihashes in lower-case hex. A store's checksum
+# is an observation; STAC's `file:checksum` is a claim and never copied (RFC-047).
 
 MD5, SHA2_256, SHA3_256 = "d50110", "1220", "1620"
 """What multihashes of these kinds begin with, in hex."""

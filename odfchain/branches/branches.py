@@ -46,14 +46,9 @@ from odfchain.workspace.points import (
     remove_branch,
 )
 
-# Which blocks a block was made from: ancestors along predecessors, and along merges.
-#
-# A merge edge leads from a block with a merge record to the source of that record. The base of a merge is
-# the
-# best common ancestor of two blocks: common to both, and no ancestor of another common one. There may be
-# several (two branches merged into each other), and then their own merge is the base. Source: RFC-036.
-#
-# Nothing walks a chain that an index knows: a fork is found by bisection, merges by the index's own column.
+# The graph of blocks: edges to predecessors, and from a merge block to the source of its merge record.
+# The merge base is the best common ancestor; if there are several (criss-cross merges), their own merge is
+# the base (RFC-036). Forks are found by bisection over the index; no indexed chain is walked.
 
 
 @dataclass(frozen=True, slots=True)

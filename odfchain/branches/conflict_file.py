@@ -35,13 +35,10 @@ from odfchain.storage import fsio
 from odfchain.text import counted, one_line
 from odfchain.workspace import merge_record
 
-# Conflicts, line by line, and what a person decides of them; pure, so that it can run anywhere.
-#
-# A conflict is a line: a cell that both sides changed, or a whole row where one side has none. `ours` and
-# `theirs` decide lines only: what merges without a conflict stays merged. A decision of a file is bound to
-# the
-# values that its line shows, not to heads: it holds as long as both sides still have them, wherever the
-# branches have moved. Source: RFC-036.
+# Conflict lines and their resolution; pure functions, so that they can run on executors.
+# A line is a cell that both sides changed, or a whole row where one side has none. `ours` and `theirs` decide
+# conflicts only. A decision in a file is bound to the values of its line, not to heads: it holds as long as
+# both sides have them (RFC-036).
 
 LINE_COLUMNS = ("conflict", "column", "base", "ours", "theirs")
 DECISION_COLUMNS = ("take", "value")

@@ -64,13 +64,9 @@ from odfchain.workspace.points import is_referenced
 
 # Files of corrections: the key and some columns of some rows, read strictly and without Spark.
 #
-# CSV, NDJSON and Parquet, by the name of the file. Values are those of the declared types or the file is
-# refused; what is wrong is named by file, row and column.
-#
-# - CSV: UTF-8 with or without a BOM, a header; commas, semicolons or tabs. A field that is empty is null,
-# `""`
-#   is the empty text.
-# - NDJSON: one object a line. What an object does not name is not changed, null is null.
+# - CSV: UTF-8 with or without a BOM, a header; commas, semicolons or tabs. An empty field is null, `""` the
+#   empty text.
+# - NDJSON: an absent field is not changed, null is null.
 # - Parquet: columns are cast where nothing is lost.
 
 MOST_BYTES = 256 << 20
@@ -546,12 +542,8 @@ def _check_whole(after: pa.Table, files: Sequence[GivenRows], new: Numbers, want
             )
 
 
-# Taking one block of data back, whatever came after it.
-#
-# It is a merge, by the same rules: the base is the state after the block, theirs is the state before it,
-# and
-# ours is the present one. So what nobody changed since becomes what it was, and what somebody changed is in
-# conflict. The merge record has the mode `revert`, and is no edge of the graph of blocks (RFC-036).
+# Reverting a block is a merge: the base is the state after the block, theirs the state before it, ours the
+# present one. The merge record has the mode `revert` and is no edge of the graph of blocks (RFC-036).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# What is computed from the rows of some keys, and all of it together, in order of key.
+# Results per key, and of all keys in order.
 
 _ROWS_AT_ONCE = 65_536
 
@@ -143,20 +143,15 @@ def compute(
     return Computed.of(function([read_rows(interval, view, key) for interval in intervals]))
 
 
-# A function of the rows of intervals by Spark: the keys are cut into ranges, and each is a call of it.
+# Spark runs the same function as this process, on ranges of keys:
 #
-#     1. a sample of the keys says where the ranges end
-#     2. tasks read row groups, as this process would, and send the rows of each range to where it is
-#     computed
-#     3. there the function is called with all rows of a range, and writes what it makes of them into a file
+#     1. a sample of the keys gives the bounds of the ranges
+#     2. tasks read row groups and send the rows of each range to one task
+#     3. that task calls the function with all rows of the range and writes a file
 #
-# Rows travel as Arrow has them, so that no type of a dataset is turned into one of Spark's and back. The
-# files
-# follow each other in order of key, so that their rows need not be sorted, nor be in memory at once.
-# Workers
-# that see no folder of the driver bring slices from the store, and leave the files there. The function is
-# the
-# one that this process calls for what is small (`odfchain.branches.executor`).
+# Rows travel as Arrow, so no type is converted to Spark's and back. The files are ordered by key, so they are
+# concatenated without a sort. Executors without access to the driver's folder read and write through the
+# store.
 
 _RANGE_BYTES = 32 << 20
 """About so much Parquet is one range of keys."""

@@ -63,9 +63,7 @@ from odfchain.workspace.declared_constraints import Constraints, ForeignKey, OnV
 from odfchain.workspace.points import branch_names
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# Rows whose foreign keys nothing answers: as messages, and as a table for a file.
-#
-# Values are texts as people write them; several of them, and keys, are JSON.
+# Violating rows as messages, and as a table; composite values are JSON.
 
 SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("dataset", "key", "columns", "value", "missing in", "origin")]
@@ -210,7 +208,7 @@ def check_ending(path: Path) -> None:
         raise UsageError(f"{path}: violations are written as .csv or .ndjson")
 
 
-# The rows of a dataset whose foreign keys are judged: what is recorded, and what is about to be.
+# The rows that are checked: recorded ones and pending ones.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -301,7 +299,7 @@ def _file(dataset: DatasetFiles, item: ev.DataSlice, names: ev.DatasetVocabulary
     return SliceFile(path, names, item.offset_interval)
 
 
-# The rows in force whose key is one of some wanted ones: found last, and only where there are any.
+# Rows are looked up last, and only where a key is missing.
 
 _OLD, _NEW = OperationType.CORRECT_FROM.code, OperationType.CORRECT_TO.code
 

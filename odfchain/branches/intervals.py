@@ -35,15 +35,9 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from odfchain.workspace.read_slices import unreadable, verified_slice
 
-# What keys were at a block, looked up in the slices up to it: where a changelog is not believed.
-#
-# The rows of an interval say themselves what each key was before, unless they came with operations of their
-# own
-# or from somebody whose rows nobody here has verified. Then a row is put in front of each touched key: a
-# `-C`
-# with the values of the state at the block, or a `+A` where that has no such key. Whoever goes by the first
-# row
-# of a key is right then. Source: RFC-036.
+# The state of keys at a block, for changelogs that cannot be trusted (operations from the input, or blocks
+# that were not verified here). A row is put in front of each touched key: `-C` with the state's values, or
+# `+A` where the state has no such key, so that the first row of a key is always right (RFC-036).
 
 _ABSENT, _PRESENT = OperationType.APPEND.code, OperationType.CORRECT_FROM.code
 _FIRST, _LAST = "first", "last"

@@ -288,13 +288,9 @@ def takes_any_back(item: SliceFile) -> bool:
         )
 
 
-# The rows in force of some keys, looked up in a dataset: what nobody asks about is not kept.
-#
-# The rule is that of `odfchain.slices.state`, from the newest slice to the oldest, or to a state
-# checkpoint of this key; what is decided is not looked for again. Only the key is read of a slice, and the
-# rest
-# of the row groups that have a newest row. Row groups whose statistics say that no key is in them are not
-# read.
+# Lookup of wanted keys, from the newest slice to the oldest or to a state checkpoint of this key.
+# Only the key columns are read, then the other columns of row groups with a newest row; row groups are
+# skipped by their statistics.
 
 _ASKED, _PLACE = "asked", "place"
 

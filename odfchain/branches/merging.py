@@ -77,11 +77,8 @@ from odfchain.workspace.merge_record import (
 )
 from odfchain.workspace.points import OnBranch, opened_at
 
-# A merge as it is computed: which rows it writes, and which lines somebody has to decide.
-#
-# It is the same for whoever merges and for whoever checks a recorded merge: a pure function over the rows
-# of
-# the intervals, called by either engine (`odfchain.branches.executor`). Source: RFC-036.
+# The computation of a merge: a pure function over the rows of the intervals, the same for merging and for
+# verifying a recorded merge, run by either executor (RFC-036).
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +176,7 @@ def merge_part(
     return KeyResult(rows_of_changes(resolved.changes, names), MergeNotes(resolved.lines))
 
 
-# What whoever merges should know: changes that do not come again, and corrections that will not last.
+# Warnings: changes that were reverted before, and corrections that the next poll will undo.
 
 
 def notes_on(graph: BlockGraph, target: DatasetState, source: Multihash) -> tuple[str, ...]:
@@ -237,12 +234,8 @@ def _polls_itself(target: DatasetState) -> bool:
     return before is None or understood_record(target.chain.get(before).event) is None
 
 
-# What a branch says beside its data: descriptions, licences, attachments, sources, names of columns.
-#
-# A merge is about data. Other events are listed, and taken over only when asked for, and only where the
-# target
-# has not changed the same thing since: a stranger's branch could carry a command that runs. Source:
-# RFC-036.
+# Metadata events of the source are listed, and merged only on request and where the target has not changed
+# the same thing: an untrusted branch could carry a command that runs (RFC-036).
 
 _SINGLE = (SetInfo, SetLicense, SetAttachments, SetVocab, SetTransform)
 _POLLING = (SetPollingSource, DisablePollingSource)
@@ -323,11 +316,8 @@ def _in_force(state: DatasetState, subject: _Subject) -> MetadataEvent | None:
     return latest.block.event if latest is not None else None
 
 
-# Merging where rows have no primary key: the rows that one side added are appended, in their order.
-#
-# There are no conflicts. What was merged before is not appended again: of equal rows only so many are taken
-# as
-# the source has more than the base. Source: RFC-036.
+# Without a primary key the source's new rows are appended in order; there are no conflicts. Of equal rows
+# only so many are appended as the source has more than the base (RFC-036).
 
 
 def appended_batches(

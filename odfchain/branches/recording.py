@@ -56,11 +56,9 @@ from odfchain.workspace.read_slices import (
     keeps_state,
 )
 
-# The state checkpoint that a write is due to make, made in this process (RFC-018).
-#
-# It holds what Spark would write (`odfchain.ingest.keys`): the rows in force with their offsets and
-# operations, ordered by key. What is too large for one process is left to the next write that runs Spark: a
-# checkpoint only saves time.
+# A state checkpoint made in this process (RFC-018), with the content that Spark would write
+# (`odfchain.ingest.keys`). A state that is too large is left to the next write that runs Spark: a checkpoint
+# only saves time.
 
 
 @dataclass(frozen=True, slots=True)

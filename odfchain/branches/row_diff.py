@@ -28,10 +28,8 @@ from odfchain.odf.row_hash import Numbers, canonical, hash_rows
 from odfchain.slices.state import comparable, takes_back
 from odfchain.text import one_line
 
-# When two cells are equal: null = null, NaN = NaN, -0.0 = 0.0, and a map has no order.
-#
-# A structure, a list or a map is one cell. Source: RFC-036; what keys compare by is
-# `odfchain.slices.state`.
+# Equality of cells: null = null, NaN = NaN, -0.0 = 0.0, maps without order; a struct, list or map is one cell
+# (RFC-036).
 
 
 def same_cells(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Numbers:
@@ -60,13 +58,10 @@ def _plain(column: pa.ChunkedArray) -> pa.Array:
     return whole.dictionary_decode() if t.is_dictionary(whole.type) else whole
 
 
-# Cells as people and other programs write them: one JSON text for each value, and back, exactly.
-#
-# Equal values have equal texts. Decimals, times, dates and bytes (hex) are texts, and so are integers that
-# JavaScript cannot hold; numbers that are none are `"NaN"`, `"Infinity"`, `"-Infinity"`; maps are lists of
-# entries in one order. Spreadsheets write numbers in ways of their own: what is equal by the type of its
-# column
-# is taken (`1416.0` for an integer), and everything else is refused, because 1,416 may be two numbers.
+# Cells as canonical JSON texts, exact in both directions: equal values have equal texts.
+# Decimals, times, dates, bytes (hex) and integers beyond 2**53 are strings; so are `"NaN"`, `"Infinity"`,
+# `"-Infinity"`; maps are sorted lists of entries. Numbers as spreadsheets write them are accepted if equal by
+# the column's type (`1416.0` for an integer); `1,416` is refused, because it may be two numbers.
 
 _SAFE = 2**53 - 1
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
@@ -423,15 +418,10 @@ def _grouped(
     return table.group_by(keys.column_names, use_threads=False).aggregate(wanted)
 
 
-# Changes as the rows that record them: `-R`, or `-C` and `+C`, or `+A`, in the order of a Snapshot.
-#
-# `-R` and `-C` carry the recorded values, event time included, `+A` and `+C` the new ones. Rows are ordered
-# by
-# key and then by operation, so that `-C` stands right before its `+C`. Keys are ordered as Spark orders
-# them
-# (`odfchain.ingest.merge_strategies`): nulls first, NaN last, texts by their UTF-8 bytes; a property test
-# holds
-# the two to each other.
+# Changes as rows: `-R`, `-C` and `+C`, `+A`, ordered by key and operation, so that `-C` comes right before
+# its `+C`.
+# Keys are ordered as Spark orders them (`odfchain.ingest.merge_strategies`): nulls first, NaN last, texts by
+# UTF-8 bytes; a property test compares the two.
 
 
 def rows_of_changes(diff: RowDiff, names: DatasetVocabulary) -> pa.Table:

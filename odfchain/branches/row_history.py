@@ -349,7 +349,7 @@ def _newest(
     return None
 
 
-# Changes named by `BLOCK#OFFSET`: the offset of the last row of a change, in a block of whatever branch.
+# Changes are named `BLOCK#OFFSET`, with the offset of their last row.
 
 _CHANGE = re.compile(r"(f1620[0-9a-f]{64})#(0|[1-9]\d{0,18})", re.ASCII)
 _OLD = OperationType.CORRECT_FROM.code

@@ -43,7 +43,7 @@ from odfchain.storage.fsio import remove_quietly, storage_errors
 from odfchain.storage.template import expand, names_in, redact
 from odfchain.text import one_line
 
-# Running one container: what it prints to a file, its last words for the message, nothing left behind.
+# One container: output to a file, its last lines for error messages, always removed.
 
 _CHUNK_BYTES = 1 << 20
 _TAIL_BYTES = 4 << 10

@@ -53,23 +53,17 @@ from odfchain.odf.times import Timestamp
 from odfchain.storage.template import expand
 from odfchain.text import one_line
 
-# Times in the notation of `java.text.SimpleDateFormat`, which the specification names for event times.
+# Times in the notation of `java.text.SimpleDateFormat` (specification "EventTimeSource::FromPath"): letters
+# `y M d H h m s S a E z Z X`, quoted text, `''` for a quote. Stricter than Java, which rolls over (month 13),
+# guesses, or uses the clock:
 #
-# Letters: `y M d H h m s S a E z Z X`; text in quotes, `''` for a quote; every other letter is refused.
-# Where
-# Java would roll over (month 13), guess, or look at the clock, this is strict:
+# - fields must be in range, the whole text must match, and a day of the week must be the date's;
+# - `yy` is 1969 to 2068, as for `%y`. Java's window moves with the clock, so one file could get two event
+#   times;
+# - up to three `S` are milliseconds, as in Java; more are a fraction (Java reads 123456 as 123 seconds);
+# - zones are offsets, `Z`, `UTC`, `GMT` and `UT`; names like `EST` are ambiguous.
 #
-# - fields must be in their range, the whole text must fit, and a day of the week must be the date's;
-# - two-digit years (`yy`) lie in 1969 to 2068, as `%y` has them. Java's window moves with the present day,
-# so
-#   that one file could get two event times;
-# - up to three `S` are milliseconds, as in Java. More are a fraction of so many digits: Java would read
-#   123456 as 123 seconds, which nobody means;
-# - zones are offsets, `Z`, `UTC`, `GMT` and `UT`; names like `EST` mean different zones to different
-# people.
-#
-# Fields that are missing are those of 1970-01-01T00:00:00Z. Source: specification
-# "EventTimeSource::FromPath".
+# Missing fields are those of 1970-01-01T00:00:00Z.
 
 _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July",
@@ -229,13 +223,9 @@ def _offset(text: str) -> int:
     return -seconds if "-" in text else seconds
 
 
-# Event time from the name of a file or the path of a URL.
-#
-# The expression comes from a manifest, perhaps an untrusted publisher's, and runs over names that others
-# choose. So it is matched by RE2 (from Arrow), whose time is linear in the text, whatever the expression:
-# there
-# is nothing to hang. Its syntax is that of the reference implementation's engine; lookaround and
-# back-references, which Java has, are refused. Source: specification "EventTimeSource::FromPath".
+# Event time from a file name or URL path. The expression comes from a manifest that may be untrusted, so it
+# is matched by RE2 (from Arrow) in linear time. Its syntax is that of the reference implementation's engine;
+# Java's lookaround and back-references are refused (specification "EventTimeSource::FromPath").
 
 MAX_PATTERN = 1_000
 MAX_TEXT = 4_096

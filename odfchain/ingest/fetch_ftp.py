@@ -36,7 +36,7 @@ from odfchain.storage.template import redact, unreadable_name
 from odfchain.storage.urls import resolve
 from odfchain.text import one_line
 
-# A conversation with an FTP server on which every wait ends at the deadline (RFC 959, 2428 and 3659).
+# An FTP session; every wait ends at the deadline (RFC 959, 2428 and 3659).
 
 WIRE = "latin-1"
 """One character for each byte: paths and replies are bytes of an encoding that only the server knows."""

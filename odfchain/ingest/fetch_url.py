@@ -204,14 +204,9 @@ def _file_path(url: str, name: str) -> Path:
     return Path(os.fsdecode(raw))
 
 
-# A file behind an http or https URL: asked for only if it changed, and continued where a connection broke.
-#
-# What is remembered is the entity tag as the server wrote it, else the time of the last modification.
-# Failures
-# that may pass are retried; see `odfchain.storage.urls` for redirects and `odfchain.storage.http_client`
-# for what a connection
-# may reach.
-# Source: RFC 9110 of the IETF.
+# A file at an http or https URL: requested if it changed, and resumed after a broken connection. The state is
+# the entity tag, else the time of the last modification. Transient failures are retried; redirects are in
+# `odfchain.storage.urls`, permitted addresses in `odfchain.storage.http_client` (RFC 9110 of the IETF).
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -375,11 +370,9 @@ def _state(headers: Headers) -> SourceState | None:
     return None if modified is None else last_modified_state(modified)
 
 
-# One object of an object store: S3, Google Cloud Storage, Azure Blob Storage, and what speaks like them.
-#
-# Addresses and credentials come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), as with other tools:
-# a
-# source's description is public and must not carry them. The key is the URL's path, percent-decoded.
+# One object of S3, Google Cloud Storage, Azure Blob Storage or a compatible store. Endpoints and credentials
+# come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), because a source's description is public. The
+# key is the URL's path, percent-decoded.
 
 _CHUNK = 1 << 20
 

@@ -109,7 +109,7 @@ def last_modified_state(time: Timestamp) -> SourceState:
     return SourceState(source_name=POLLING_SOURCE, kind=LAST_MODIFIED, value=str(time))
 
 
-# Reading the state of a source that the chain remembers; what it cannot mean counts as not remembered.
+# The recorded state of a source; an invalid one counts as none.
 
 
 def _time(state: SourceState) -> Timestamp | None:
@@ -149,13 +149,9 @@ def is_known(state: SourceState | None, context: FetchContext) -> bool:
     return state.value == previous.value
 
 
-# Variables that may be sent to certain hosts only.
-#
-# The settings may bind a variable to hosts (`ingest.variables`). Its value then goes to no other host: not
-# by
-# the URL of a manifest, not by a redirect that carries it (as it is or percent-encoded, in either case),
-# and
-# not to a container, which could send it anywhere.
+# Variables bound to hosts (`ingest.variables`): their values are sent to no other host, neither by a
+# manifest's URL nor by a redirect that contains them (plain or percent-encoded), and to no container, which
+# could send them anywhere.
 
 _WITH_PORT = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]+)", re.ASCII)
 
@@ -239,9 +235,8 @@ def _listed(hosts: tuple[str, ...]) -> str:
     return one_line(", ".join(hosts)) or "no host"
 
 
-# What ingesting by a definition does besides reading: commands, containers, and variables that are sent.
-#
-# A manifest may have been written by somebody else. Whoever adds it should see this before it happens.
+# Side effects of a definition: commands, containers, and variables that are sent. A manifest may be
+# untrusted, so they are shown before it is added.
 
 _AUTHORITY = re.compile(r"(?P<scheme>[^:/?#]+)://(?P<authority>[^/?#\\]*)")
 
@@ -355,7 +350,7 @@ def _host(url: str, match: re.Match[str]) -> tuple[str, int | None]:
         return match["authority"], None
 
 
-# A body on its way into a file; what has arrived survives a broken connection, if the server lets it.
+# A download that resumes after a broken connection if the server supports it.
 
 
 class Download:

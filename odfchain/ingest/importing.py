@@ -43,13 +43,9 @@ from odfchain.spark.json_values import Number, Record, RecordError, Value, colum
 from odfchain.spark.types import RESERVED, check_count
 from odfchain.text import printable
 
-# What type the values of a column have in common: rules over texts and JSON values, without an engine.
-#
-# A type is inferred only where every value of the column can be read as it, strictly (RFC-010), and still
-# means
-# what was written: `007`, `+41`, numbers of more digits than a type keeps, and mixtures stay text. Why a
-# column
-# stays text is said where at least half of its values are something else.
+# Type inference over CSV texts and JSON values. A type is inferred only if every value can be read as it,
+# strictly (RFC-010), without loss: `007`, `+41`, numbers with too many digits, and mixtures stay text. The
+# reason is reported where at least half of a column's values have another type.
 
 EXACT_DIGITS = 15
 """Decimal digits that a DOUBLE always keeps."""
@@ -242,9 +238,8 @@ class ColumnValues:
         return f"{text!r} in row {row:,}"
 
 
-# What a file of data holds, without a schema and without an engine: its columns, their types, its rows.
-#
-# Every value is looked at, so that the schema which is written down reads this very file.
+# Columns, types and rows of a file without a schema. Every value is read, so the inferred schema fits this
+# file.
 
 _SEPARATORS = ",;\t|"
 _SHOWN = 6

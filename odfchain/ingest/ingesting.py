@@ -63,9 +63,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# One input as one transaction: check, read, preprocess, merge, write a slice (staged, not committed).
-#
-# Pushed files and polled sources come through here alike.
+# One input as one transaction, for pushed files and polled sources: check, read, preprocess, merge, write a
+# staged slice.
 
 INPUT_TABLE = "input"
 """What the queries of a preprocess step call the rows that were read."""
@@ -239,7 +238,7 @@ def _preprocessed(
     return InputFrame(numbered, schema, source.file, counted=counted)
 
 
-# Rows that are in memory, or that Spark would compute, as one Parquet file in their order.
+# In-memory rows or a DataFrame as one Parquet file, in order.
 
 FRAME = "the frame"
 """What messages call it."""
@@ -323,12 +322,9 @@ def _joined(files: list[Path], path: Path) -> Path:
     return path
 
 
-# Batches of a stream, each ingested once: which ones are recorded, as the state of their source.
-#
-# A stream that was killed between a commit and its acknowledgement brings its last batch again. The commit
-# has
-# recorded which one it was (kind `odfchain/batch`), so it is known by its number. Of each stream the last
-# number is kept: numbers only grow, and a stream has one batch at a time.
+# Exactly-once batches of a stream. A stream that was killed before its acknowledgement repeats its last
+# batch; the commit has recorded the batch's number as source state (kind `odfchain/batch`). Numbers only
+# grow, so one number per stream is kept.
 
 KIND = "odfchain/batch"
 _STREAMS = 16

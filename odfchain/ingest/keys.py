@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from pyspark.sql.window import WindowSpec
 
 
-# Hashes of the keys of slices, as private files that are read and written a piece at a time (RFC-032).
+# Key hashes of slices in private files, read and written piece by piece (RFC-032).
 
 PIECE_ROWS = 1 << 20
 """So many hashes are in memory at a time, and in order in a file."""
@@ -180,7 +180,7 @@ def left_hashes(paths: Sequence[str]) -> Iterator[Numbers]:
                 yield part
 
 
-# What a merge is given.
+# Inputs of a merge.
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +331,7 @@ def notes_on_duplicates(copies: int, others: int, duplicates: DuplicateKeys) -> 
     return tuple(notes)
 
 
-# When a write makes a new state checkpoint, and how (RFC-018).
+# When and how a write makes a state checkpoint (RFC-018).
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,13 +450,9 @@ def _write(
     )
 
 
-# Which slices may hold a key of an input: the others need not be read (RFC-032).
-#
-# A ledger asks of every row whether its key was ever seen. For each recorded slice the hashes of its keys
-# are
-# kept in order in a private file; a slice that has none of the input's hashes has none of its keys. Hashes
-# that
-# are missing or damaged are made again from the slice, so what is recorded never depends on these files.
+# Slices that may hold a key of the input; others are not read (RFC-032). A ledger checks every row's key
+# against all recorded ones, so the sorted key hashes of each slice are kept in a private file. A missing or
+# damaged file is made again from the slice, so results never depend on it.
 
 INDEXED_ROWS = 500_000
 """Recorded rows that are worth it; reading the keys of fewer takes a fraction of a second."""

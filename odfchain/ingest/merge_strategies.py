@@ -375,11 +375,8 @@ def old_name(name: str) -> str:
     return f"__odfchain_old_{name}"
 
 
-# Ledger inputs that bring known keys with other values: ignored, told, refused or recorded (RFC-009).
-#
-# The Ledger strategy by itself never looks at values: a key that was seen is seen. That is right for
-# ledgers,
-# and hides it when a source is not one.
+# Late edits of a ledger (known keys with other values): ignored, reported, refused or recorded (RFC-009). The
+# Ledger strategy itself never compares values, which hides that a source is not a ledger.
 
 _EDITED, _TIME = "__odfchain_edited", "__odfchain_time"
 
@@ -434,7 +431,7 @@ def first_edit(edited: DataFrame, new: MergeInput, key: tuple[str, ...]) -> BadI
     )
 
 
-# The rows of an input that are dated further in the future than is believed (RFC-014).
+# Rows dated too far in the future (RFC-014).
 
 _DAY_MS = 86_400_000
 _SHOWN = 120

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Ending a source: what is recorded stays, nothing more comes from it (RFC-013).
+# Disabling a source: recorded data stay (RFC-013).
 
 _HINT = "`odfchain log` shows the events that define and disable sources"
 
@@ -117,7 +117,7 @@ def _event(
     return DisablePollingSource() if polled else DisablePushSource(source_name=name or pushed[0])
 
 
-# Which fetcher serves which fetch step.
+# The fetcher of each fetch step.
 
 
 def fetch(step: FetchStep, context: FetchContext) -> FetchResult:
@@ -142,10 +142,8 @@ def fetch(step: FetchStep, context: FetchContext) -> FetchResult:
     raise FetchError(f"fetching from {step.KIND} is not supported (Url, FilesGlob and Container are)")
 
 
-# What the source of a dataset has that is not recorded yet: fetched now, or ahead of its turn.
-#
-# The state of the source that the chain remembers says what is new. Source: specification "Polling Source",
-# "SourceState"; RFC-014.
+# New objects of a source, fetched now or ahead of time; the recorded source state says which are new
+# (specification "Polling Source", "SourceState"; RFC-014).
 
 CONTENT_HASH = "odfchain/content-hash"
 """Kind of a source state that is the physical hash of the bytes, for sources that tell nothing themselves."""

@@ -36,11 +36,9 @@ from odfchain.progress import SILENT, Progress
 from odfchain.storage.fsio import remove_quietly, storage_errors
 from odfchain.text import one_line, printable
 
-# Compressed streams that hold one file: gzip, zstd, bzip2 and xz, decoded piece by piece.
-#
-# All members (frames, streams) are decoded, not only the first. Zero bytes between and after members are
-# padding; anything else there is an error. A decoder never holds more than a few dozen MiB, whatever the
-# bytes say. Sources: RFC 1952 (gzip), RFC 8878 (Zstandard), the .xz file format 1.2.
+# Streaming decoders for gzip, zstd, bzip2 and xz. All members are decoded. Zero bytes between and after
+# members are padding, anything else is an error. A decoder needs a few dozen MiB at most (RFC 1952; RFC 8878;
+# .xz file format 1.2).
 
 _OUTPUT_BYTES = 1 << 20
 _LZMA_MEMORY = 512 << 20
@@ -193,7 +191,7 @@ def _broken(codec: Codec, name: str, start: int, head: bytes, reason: str) -> Pr
     return PrepareError(f"{name}: the {codec.value} data is corrupt{where}: {reason}")
 
 
-# The file that a prepare step writes: new, bounded, and gone again when the step fails.
+# Output file of a prepare step: new, bounded in size, removed on failure.
 
 CHUNK_BYTES = 1 << 20
 RATIO_FREE_BYTES = 64 << 20
@@ -302,14 +300,10 @@ def file_size(stream: BinaryIO) -> int:
     return os.fstat(stream.fileno()).st_size
 
 
-# Unpacking: a `Decompress` step, from one file to one file.
-#
-# The step's format says what is expected. When the bytes carry the magic number of another single-file
-# format
-# (gzip, zstd, bzip2, xz), that one is used and a note says so: publishers change their compression, and the
-# specification has no names for the newer ones. Only zip is not taken for gzip, because it may hold many
-# files.
-# Source: specification "PrepStep::Decompress"; "subPath" may be a glob.
+# A `Decompress` step. The magic number decides among gzip, zstd, bzip2 and xz, with a note if it is not the
+# declared format: publishers change their compression, and the specification has no names for newer ones. Zip
+# must be declared, because it may hold many files (specification "PrepStep::Decompress"; `subPath` may be a
+# glob).
 
 _SHOWN = 5
 _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
@@ -512,12 +506,9 @@ def _parts_match(patterns: list[str], parts: list[str]) -> bool:
     return matched[-1]
 
 
-# Piping: consecutive `Pipe` steps as one pipeline of programs.
-#
-# No shell is involved. The programs run at the same time and are connected by the operating system's pipes;
-# each has a reader of its own for what it writes to standard error, and a process group of its own, so that
-# nothing survives the step. They see few environment variables: a manifest names them, and the rest of the
-# environment is not its business. Source: specification "PrepStep::Pipe".
+# Consecutive `Pipe` steps as one pipeline, without a shell. Each program has its own process group, so that
+# nothing survives the step, and a reader for its standard error. A manifest names the programs, so they get
+# few environment variables (specification "PrepStep::Pipe").
 
 TAIL_BYTES = 4 << 10
 """How much of a program's last words is kept [bytes]."""

@@ -194,13 +194,9 @@ def first_misfit(
     return None
 
 
-# One fast pass over a text file before Spark sees it.
-#
-# Spark replaces broken UTF-8 silently, splits quoted line breaks unless told otherwise, drops lines of
-# blanks,
-# takes text after a closing quote for what it likes, and knows one way of escaping quotes at a time. So the
-# file is looked at first: is it valid in its encoding, does a quoted field span lines, is it as regular as
-# Spark needs it. Vectorised; memory stays at one chunk.
+# One vectorised pass over a text file before Spark reads it, one chunk in memory. Spark silently replaces
+# broken UTF-8, splits quoted line breaks by default, drops blank lines, guesses at text after a closing
+# quote, and knows one way of escaping quotes at a time.
 
 LONGEST_SHORT_LINE = 4_096
 """Bytes of a line; many lines of at most this length fit in memory together."""

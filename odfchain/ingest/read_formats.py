@@ -53,9 +53,8 @@ if TYPE_CHECKING:
     from odfchain.spark.input_frames import InputFrame
 
 
-# Parquet files with nanoseconds: rewritten with microseconds, which is what Spark's times have (RFC-001).
-#
-# A value that is finer than a microsecond is refused: it would be another one afterwards.
+# Parquet timestamps in nanoseconds are rewritten in microseconds, Spark's resolution (RFC-001); a finer value
+# is refused.
 
 
 def in_microseconds(path: Path, scratch: Path) -> tuple[Path, tuple[str, ...]]:

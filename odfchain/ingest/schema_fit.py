@@ -290,14 +290,9 @@ def _shown(fields: list[ds.DataField]) -> str:
     return ", ".join(f"{f.name} {type_name(f.type)}" for f in fields)
 
 
-# Fix-ups for inputs whose schema nobody declared.
-#
-# Columns that collide with system columns get a leading underscore, and an event time column of whole
-# numbers
-# (seconds) or text becomes a timestamp, which the writer cuts to milliseconds like any other. With a
-# declared
-# schema none of this happens: there a collision or a wrong type is an error. Facts in
-# `fixtures/conformance/writer_cases.json` (`inference_…`).
+# Fixes for inputs without a declared schema: columns that collide with system columns get a leading
+# underscore, and an event time of integers (seconds) or text becomes a timestamp. With a declared schema a
+# collision or wrong type is an error. Facts in `fixtures/conformance/writer_cases.json` (`inference_…`).
 
 _WHOLE = (
     ds.DataTypeInt16,
@@ -363,13 +358,9 @@ def _event_time(source: InputFrame, vocabulary: DatasetVocabulary) -> InputFrame
     )
 
 
-# What a definition says can be done: what no run could ever do with it is refused when it is added.
-#
-# The rules are those of the runs, asked about the columns that a source declares; what a query makes of
-# them,
-# or a file brings, is known later. Chains of others may hold such events: they are pulled as the
-# specification
-# says, and nothing here looks at them. Source: specification "DatasetSnapshot", "Metadata Events"; RFC-005.
+# Definitions that no run could execute are refused when they are added, by the rules of the runs over the
+# declared columns. Pulled chains are not checked here (specification "DatasetSnapshot", "Metadata Events";
+# RFC-005).
 
 _INSIDE = re.compile(r"\b(?:read|merge)\.([a-zA-Z]+)\b")
 """How the rules of runs call a part of a source."""

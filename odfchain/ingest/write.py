@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 
-# What a write knows of its dataset, how it is to be done, and what it comes to.
+# State, options and result of a write.
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ def staged_file(facts: SliceFacts, since: float) -> StagedFile:
     return StagedFile(path, Multihash.parse(facts.physical_hash), facts.footer, since)
 
 
-# What a write comes to in a dataset's history: which events record it.
+# The events that record a write.
 
 
 def recorded_write(
@@ -300,11 +300,9 @@ def data_slices(facts: tuple[SliceFacts, ...], start: int) -> list[DataSlice]:
     return [each.slice_at(first) for each, first in zip(facts, starts, strict=False)]
 
 
-# A stream that says itself what each row does: what it takes back is in force when it is recorded.
-#
-# A row that takes another back has the event time of that one, and means it where it says none. Whether it
-# is
-# in force then is judged by the rule of check 10 (`odfchain.workspace.corrections`). Source: RFC-052.
+# Changelog streams: a row that takes another back must find it in force, by the rule of check 10
+# (`odfchain.workspace.corrections`). It has the event time of that row, and means it where it has none
+# (RFC-052).
 
 _BEFORE = "__odfchain_before"
 

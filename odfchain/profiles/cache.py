@@ -60,13 +60,9 @@ def _path(dataset: DatasetFiles, name: Multihash) -> Path:
     return parts_folder(dataset) / f"{name}.arrow"
 
 
-# Profiles that were computed, kept: private, disposable, and never believed without their checksum.
-#
-# A file of `info/profiles` has the name of a block, and is a digest followed by the profile's one text.
-# What a
-# block looks like never changes; a profile of another format, or one that is damaged, is as none. Only
-# those
-# are kept that hide nothing and tell languages where they can. Source: RFC-041.
+# Computed profiles, cached in `info/profiles` by block hash: a digest, then the profile's text.
+# An entry with another format or a wrong digest is ignored. Only profiles without hidden columns are cached
+# (RFC-041).
 
 _MOST = 64
 """Profiles that are kept of a dataset; the oldest make room."""
@@ -112,7 +108,7 @@ def _folder(dataset: DatasetFiles) -> Path:
     return dataset.folder / "info" / "profiles"
 
 
-# The profile of the rows in force where one is here already: for views that must not take long.
+# For views that must not compute a profile.
 
 
 def known_profile(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any] | None:

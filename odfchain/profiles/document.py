@@ -30,13 +30,9 @@ if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
 
-# In which languages the texts of a column are: the one part of a profile that rests on a library's floats.
-#
-# The first 1,000 rows of the sample whose text has at least 20 letters are looked at ("Berlin" alone would
-# be
-# Turkmen), each by its first 1,000 characters; fewer than ten say nothing. Who computes a profile again
-# takes
-# the same version of the library, and accepts a difference of 0.005. Source: RFC-040.
+# Languages of a column: the one part of a profile that depends on a library's floats.
+# Of the sample, the first 1,000 texts with at least 20 letters are used, each cut to 1,000 characters; fewer
+# than ten give no result. To reproduce it takes the same version of the library, within 0.005 (RFC-040).
 
 LIBRARY = "py3langid"
 MOST_ROWS, LEAST_ROWS = 1_000, 10

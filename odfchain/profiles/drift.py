@@ -18,16 +18,13 @@ from odfchain.profiles import drift_metrics
 from odfchain.profiles.drift_metrics import ComparedColumn, ComparedProfile, compared_profile, jaccard
 from odfchain.text import counted, cut
 
-# What a comparison of two profiles found, and its two documents: JSON and a page.
+# The result of a comparison as JSON and as a page (RFC-041):
 #
 #     {"format": "odfchain-drift/1",
-#      "from": {"datasetId", "name", "sequenceNumber", "snapshotId", "systemTime", "rows"}, "to": {the
-#      same},
+#      "from": {"datasetId", "name", "sequenceNumber", "snapshotId", "systemTime", "rows"}, "to": {the same},
 #      "verdict": "breach" | "ok", "breaches": 2,
 #      "lines": [{"metric", "column", "value", "limit", "verdict": "breach" | "ok" | "note", "text"}],
 #      "notCompared": [{"column", "reason"}], "notes": ["…"]}
-#
-# Source: RFC-041.
 
 FORMAT = "odfchain-drift/1"
 
@@ -118,7 +115,7 @@ def _side(profile: ComparedProfile) -> dict[str, Any]:
     }
 
 
-# How far two profiles may be apart: limits of effect sizes, for all columns and for some.
+# Limits of effect sizes, for all columns and for single ones; `snapshots.guard` uses the same file (RFC-041):
 #
 #     kind: DriftPolicy
 #     version: 1
@@ -129,8 +126,7 @@ def _side(profile: ComparedProfile) -> dict[str, Any]:
 #       defaults: {nullFraction: 0.05, ks: 0.1, js: 0.1, languages: 0.1}
 #       columns: {lon: {ks: 0.15}, iata: skip}
 #
-# What a policy leaves out has the limit above; `null` is no limit. The same file gates a commit
-# (`snapshots.guard`). Source: RFC-041.
+# An omitted limit has the value above; `null` is no limit.
 
 KIND = "DriftPolicy"
 

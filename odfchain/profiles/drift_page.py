@@ -15,7 +15,7 @@ from odfchain.profiles.drift_metrics import ComparedColumn, ComparedProfile, com
 from odfchain.profiles.pages import Excerpt, excerpt, fitted, moment, one_page, overlaid, paired_bar
 from odfchain.text import counted, cut
 
-# What a page shows of each column: a picture, and the numbers that it is made of beside it.
+# Each column: a picture and its numbers.
 
 MARKS = {
     "breach": ("faulty", "limit exceeded"),

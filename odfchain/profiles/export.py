@@ -42,10 +42,8 @@ if TYPE_CHECKING:
     from odfchain.profiles.iceberg_table import IcebergFolder
 
 
-# The rows in force as one Parquet file, without the columns that only tell how they came about.
-#
-# Offset, operation and system time are left out; the event time is a fact of the row. Of the rows only the
-# keys are held in memory (without a key, hashes), and as many rows as a row group has.
+# The state as one Parquet file without offset, operation and system time. In memory are the keys (without a
+# key, hashes) and one row group.
 
 _GROUP_ROWS = 1 << 17
 

@@ -213,12 +213,8 @@ def _name(file: Any) -> str:
     return str(file.file_path).rpartition("/")[2]
 
 
-# A transaction of many snapshots on an Iceberg table, each of which is applied once.
-#
-# PyIceberg's own applies all updates so far whenever it looks at the metadata, which it does a dozen times
-# for
-# each snapshot: a hundred snapshots took ten seconds. This module is loaded on use: the
-# library need not be there.
+# PyIceberg's own transaction applies all updates again at each look at the metadata: a hundred snapshots took
+# ten seconds. Here each is applied once. Loaded on use: the library is optional.
 
 
 class IcebergCommit(Transaction):  # type: ignore[misc]

@@ -213,7 +213,7 @@ def files_of(document: Mapping[str, Any]) -> dict[Multihash, Mapping[str, Any]]:
     return found
 
 
-# The manifest of a dataset at a block, from the slices that are here.
+# The manifest at a block, from the local slices.
 
 
 def manifest_of(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any]:
@@ -236,11 +236,8 @@ def described(dataset: DatasetFiles, state: DatasetState) -> tuple[dict[str, Any
     return document, found
 
 
-# The statistics of a file as a manifest's document has them, back in the form that is compared.
-#
-# A document has texts where JSON has no such value, so the types of the columns are needed. What is not a
-# value
-# of its column's type is no bound: a file is then kept, never skipped. Source: RFC-039.
+# Statistics in a manifest back in typed form. JSON has strings for some values, so the columns' types are
+# needed; a value of another type is no bound, so the file is kept, never skipped (RFC-039).
 
 _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 
-# What a profile says of a column, in the words and signs of a line; whoever shows it makes it harmless.
+# Unescaped text of one column: callers escape it.
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BINS = 10

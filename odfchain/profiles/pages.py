@@ -85,7 +85,7 @@ def _environment() -> Environment:
     return environment
 
 
-# Numbers, times and lists of blocks in the words that a page shows.
+# Formatting of numbers, times and lists of blocks.
 
 T = TypeVar("T")
 
@@ -165,11 +165,8 @@ def blocks_in_words(numbers: Iterable[int], limit: int = 8) -> str:
     return f"block{'s' if len(known) > 1 else ''} {listed(runs)}"
 
 
-# Pictures of distributions as SVG that stands in a page: by shape and outline, not by colour alone.
-#
-# They have no script, no style of their own and no text but a label for who does not see them; numbers
-# stand
-# beside them, in the page. Which class means what is in `base.css`.
+# Inline SVG of distributions, told apart by shape and outline, not by colour alone; without script, style or
+# text but an accessible label. The classes are defined in `base.css`.
 
 _WIDTH, _HEIGHT = 500, 90
 _BAR_WIDTH, _BAR_HEIGHT = 100, 12
@@ -250,7 +247,7 @@ def _length(share: float) -> float:
     return round(_BAR_WIDTH * min(max(share, 0.0), 1.0), 2)
 
 
-# Reading a JSON document that may come from anybody: typed, and what is wrong is named by its path.
+# A JSON document from an untrusted source, read by type; errors name the path of the field.
 
 _LARGEST = 1 << 96
 _LARGEST_REAL = sys.float_info.max

@@ -19,11 +19,8 @@ from odfchain.profiles.drift_metrics import published_hashes
 from odfchain.profiles.pages import DocumentNode
 from odfchain.text import one_line
 
-# What a profile has to look like, field by field: it may come from anybody, and is shown and compared.
-#
-# A field that is missing, of another type, or not known is refused by its path; so is what contradicts
-# itself:
-# columns without statistics, edges without bins, quantiles that do not ascend. Source: RFC-040.
+# The fields of a profile. Documents are untrusted: a field that is missing, unknown or of another type is
+# refused by its path, and so are contradictions (edges without bins, quantiles that descend) (RFC-040).
 
 _Reader = Callable[[DocumentNode], object]
 _HASH = re.compile("f1620[0-9a-f]{64}")

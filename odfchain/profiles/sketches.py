@@ -84,13 +84,9 @@ def sampled(offsets: Hashes, most: int = SAMPLE_ROWS) -> np.ndarray[Any, np.dtyp
     return np.argsort(keys, kind="stable")
 
 
-# A HyperLogLog of 64-bit hashes: the same bytes for any cut, order and number of parts.
-#
-# What is published is a sketch of Apache DataSketches (HLL_8 with 2**12 registers), made canonical by a
-# union.
-# Its registers follow from one hash each: the one with the longest run of zeros. Those are found here for
-# many
-# hashes at once, and only they are handed to the library. Source: RFC-040.
+# HyperLogLog over 64-bit hashes: the same bytes for any partition and order of the rows.
+# Published is an Apache DataSketches sketch (HLL_8, 2**12 registers), made canonical by a union. The hash
+# with the longest run of zeros per register is found with numpy, and only those go to the library (RFC-040).
 
 _LG_REGISTERS = 12
 _KIND = ds.tgt_hll_type.HLL_8
@@ -173,15 +169,11 @@ def _mixed(words: Hashes) -> Hashes:
     return words ^ (words >> np.uint64(33))
 
 
-# The share of rows that nearly repeat another one: MinHash with bands, over all rows or not at all.
-#
-# Tokens of a row are the words of its texts, without case, hashed with the column's seed, and its other
-# values.
-# Minimum j = 1…64 is that of T·a + b modulo 2**64; eight minima make one of eight band keys. A row counts
-# where
-# one of its band keys is another row's too: about 3 % of pairs whose tokens are half alike, 77 % at 0.8, 99
-# %
-# at 0.9. A sample would miss the pairs. Source: RFC-040.
+# Share of near-duplicate rows: MinHash with bands, over all rows, because a sample would miss pairs.
+# Tokens are the words of texts, case-folded and hashed with the column's seed, and the other values. Minimum
+# j = 1…64 is that of T·a + b modulo 2**64; eight minima make one of eight band keys. A row counts if it
+# shares a band key with another row: about 3 % of pairs with half their tokens in common, 77 % at 0.8, 99 %
+# at 0.9 (RFC-040).
 
 MOST_ROWS = 262_144
 """So many rows are looked at without being asked."""

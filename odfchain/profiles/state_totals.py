@@ -47,18 +47,15 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.read_slices import columns_of, verified_slice
 
-# The totals of states that are too large for the memory: in three steps over files, here or by Spark.
+# Totals of states that are larger than the memory, in three steps over files, here or on Spark:
 #
-#     1. the rows of some row groups are hashed, and what says whether they are in force is put into a file
-#     in
-#        the order of places, which follow from the hash, so that equal rows come together
-#     2. the rows of each such place are netted as those of a small state are
-#     3. those in force are added up, again by row groups
+#     1. hash the rows of some row groups, and write offset and operation to a file, partitioned by hash
+#     2. net the rows of each partition, as for a small state
+#     3. add up the rows in force, again by row groups
 #
-# Every step is a function of a number, so Spark's workers may call it as well as this process: what it
-# makes is
-# the same. In memory are the rows of a place, and a byte for each record. Workers that see no folder of the
-# driver have slices and files in the workspace's store. Source: RFC-040, RFC-048.
+# A step is a function of a number, with the same result in either place. In memory are the rows of a
+# partition, and a byte for each record. Executors without access to the driver's folder use the store
+# (RFC-040, RFC-048).
 
 T = TypeVar("T")
 Data = bytes | memoryview

@@ -182,15 +182,11 @@ def cast_rows(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(found, schema=columns)
 
 
-# What a table says of the values in a file: only what no reader can skip a row by that is there.
-#
-# The footers are taken at their word, but for long texts, which would fill the metadata. NaN is in no bound
-# and, for Spark, greater than every number, so floats have none.
-#
-# A Delta table names the columns that its log says anything of: some readers take a bound that is missing
-# for
-# one that nothing is within. For the same reason a file has bounds of all of them, or of none. Times have
-# milliseconds there, and decimals are JSON numbers, which readers may take for doubles. Source: RFC-045.
+# Column statistics for table formats: only bounds by which no reader can skip a matching row.
+# Long texts are left out, and floats have no bounds, because NaN is greater than every number in Spark. In
+# Delta a file has bounds of all listed columns or of none, because some readers take a missing bound as one
+# that nothing matches. Times are milliseconds there, and decimals JSON numbers, which readers may take for
+# doubles (RFC-045).
 
 _LONGEST_TEXT = 256
 _DOUBLE_DIGITS = 15
@@ -274,7 +270,7 @@ def _moment(milliseconds: int, kind: pa.DataType) -> str | None:
     return text.removesuffix("+00:00") + ("Z" if kind.tz else "")
 
 
-# What a version of a table is made of, and what goes wrong in the libraries of tables.
+# Table versions, and errors of the libraries.
 
 _LIBRARIES = ("deltalake", "_internal", "pyiceberg", "sqlalchemy", "sqlite3")
 _PLAIN = (Exception, ValueError, RuntimeError)

@@ -40,11 +40,8 @@ from odfchain.profiles.value_counts import (
 )
 from odfchain.text import first_line
 
-# Sums, means, deviations and quantiles that are computed exactly and rounded once.
-#
-# A sum of floats in another order is another number, so sums are integers here: every double is a multiple
-# of
-# 2**-1074. What is published is rounded once, to the nearest double. Source: RFC-040.
+# Exact sums, means, deviations and quantiles, rounded once at the end. Sums are integers, because a sum of
+# floats depends on the order: every double is a multiple of 2**-1074 (RFC-040).
 
 NumberArray = np.ndarray[Any, Any]
 
@@ -228,7 +225,7 @@ class Distribution:
         return math.ceil(Fraction(edge) / self.unit) if math.isfinite(edge) else edge
 
 
-# What is added up of one column: exact, in bounded memory, the same for any cut and order of its values.
+# Totals of one column: exact, in bounded memory, the same for any partition and order.
 
 
 class ColumnKind(Enum):
@@ -543,11 +540,8 @@ def totals_of(schema: pa.Schema, batches: Iterable[tuple[pa.RecordBatch, Hashes]
     return found
 
 
-# Totals as bytes and back, for parts that are kept and for parts that are computed elsewhere.
-#
-# One row of Arrow: lists of what is counted and of the sampled rows, and scalars as JSON beside them.
-# Private
-# and disposable: bytes that are not understood are no totals. Source: RFC-040.
+# Totals as one Arrow row with JSON scalars, for the cache and for executors. Private: bytes that cannot be
+# read are computed again (RFC-040).
 
 _VERSION = 2
 _KEY = b"odfchain.totals"

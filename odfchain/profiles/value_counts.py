@@ -115,18 +115,15 @@ def _replaced(texts: pa.Array, most: int, one: Callable[[str], str]) -> pa.Array
     return pc.replace_with_mask(texts, long, pa.array(found, texts.type))
 
 
-# XXH64 of values and rows: the same wherever, however cut and in whatever order rows are seen.
+# Hashes of values and rows, independent of partition and order (RFC-040):
 #
 #     h(column, value) = XXH64(bytes of the value, seed of the column)     seed = XXH64(name in UTF-8, 42)
 #     h(row)           = XOR of h over the columns that are not null
 #
 # Bytes: integers, booleans, dates (days) and times as 8 bytes little-endian, times of day and timestamps in
-# microseconds; floats as doubles with one zero and one NaN; text in UTF-8, binary as it is; decimals as
-# their
-# plain text; lists and structures as what the logical hash feeds for them. A column without values changes
-# no
-# row's hash. For a column of a simple type it is what Spark's `xxhash64('name', column)` says. Source:
-# RFC-040.
+# microseconds; floats as doubles with one zero and one NaN; text in UTF-8, binary as it is; decimals as plain
+# text; lists and structs as for the logical hash. For simple types it equals Spark's `xxhash64('name',
+# column)`.
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -220,11 +217,9 @@ def _each(texts: list[bytes], seed: int) -> Hashes:
     return np.fromiter((digest(text, seed) for text in texts), np.uint64, len(texts))
 
 
-# A column of some rows with the hashes of its values, each computed once where telling them apart is cheap.
-#
-# Whole numbers that lie near each other are told apart by their place from the least on, texts, binaries
-# and
-# decimals by Arrow's dictionaries. Other numbers are faster hashed one by one.
+# A column with the hashes of its values, each distinct value hashed once where that is cheap: integers in a
+# small range by their distance from the least, texts, binaries and decimals by Arrow dictionaries. Other
+# numbers are faster hashed one by one.
 
 _NEAR = 4
 """Whole numbers are near each other where so many could lie between any two of as many rows [multiple]."""

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from odfchain.odf.events import DataSlice
 
 
-# What is added to a derivative dataset's definition when it is created.
+# Events that are added to a derivative dataset at its creation.
 
 _NO_ADDRESSES = TransformConfig()
 
@@ -111,19 +111,11 @@ def _versioned(event: SetTransform, config: TransformConfig) -> SetTransform:
     return dataclasses.replace(event, transform=dataclasses.replace(transform, version=version))
 
 
-# Starting a derivative dataset over: its definition stays, what was computed goes.
-#
-# The chain is built again on the same Seed from the events that people wrote. Two kinds of events are
-# results
-# of executing the query and are left out: executions, and schemas. A reset often makes room for a query
-# with
-# another schema, but a schema in a chain may only gain optional columns; the next run declares it anew.
-#
-# The events get new blocks, also those before the first execution, which could stay: a head that merely
-# went
-# back would look to a mirror like a dataset that lags behind. A chain that parts right after the Seed is
-# seen
-# to be another history. Source: specification "Metadata Chain".
+# Resetting a derivative dataset: a new chain on the same Seed from the events that people wrote. Executions
+# and schemas are results of the query and left out: a schema may only gain optional columns, and the new
+# query may have another one.
+# Events before the first execution get new blocks, too: a head that only went back would look to a mirror
+# like one that lags behind (specification "Metadata Chain").
 
 _COMPUTED = (*DATA_EVENTS, "SetDataSchema")
 
@@ -164,12 +156,8 @@ def reset_to_metadata(dataset: DatasetFiles, *, system_time: Timestamp | None = 
     return rebuilt[-1].hash
 
 
-# What a step takes back was there, before it is recorded: the rule of check 10, at the commit.
-#
-# The engine of this process knows what it emitted. What other processes bring, and what a query chooses
-# itself
-# (`SELECT op, …`), is held against the slices so far. Source: specification "Retractions and Corrections";
-# RFC-020.
+# Rule of check 10 at the commit. Rows from other engines, and operations that a query sets itself (`SELECT
+# op, …`), are compared with the slices so far (specification "Retractions and Corrections"; RFC-020).
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ def _check_own(dataset: DatasetFiles, transform: Transform) -> None:
         )
 
 
-# What turns the output so far into what a query says of everything (`odfchain.odf.transform_options`).
+# The difference between the output so far and the query over everything (`odfchain.odf.transform_options`).
 
 if TYPE_CHECKING:
     Numbers = np.ndarray[Any, Any]

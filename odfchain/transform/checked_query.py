@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# The inputs of a step: what the request says of them, and their new rows for Spark.
+# Inputs of a step and their new rows.
 
 _SHORT_ROW = 2_048
 """Bytes of a row up to which Arrow batches may be cut by rows alone."""
@@ -334,7 +334,7 @@ def _digest(transform: Transform, inputs: Sequence[StepInput]) -> str:
     return str(Multihash.sha3_256(sha3_256(encoded).digest()))
 
 
-# Where a step of a query stands: what came before it, the watermarks, and what it leaves for the next.
+# Context of a step: the step before it, the watermarks, the memory for the next one.
 
 
 @dataclass(frozen=True, slots=True)

@@ -333,12 +333,9 @@ def _broken(message: str, *, hint: str | None = None) -> EngineError:
     return EngineError(f"the engine broke its contract: {message}", hint=hint)
 
 
-# The records of an input interval as one Parquet file in order of offset.
-#
-# Spark packs several files into partitions by size, and splits large ones; with one file and one partition
-# the
-# order of records is theirs, on any machine. Memory stays at one row group. Source: specification
-# "Offset", "Data Slice"; RFC-019.
+# The records of an interval as one Parquet file, so that Spark keeps their order on any machine: it packs
+# several files into partitions by size, and splits large ones. Memory stays at one row group (specification
+# "Offset", "Data Slice"; RFC-019).
 
 _APPEND = 0
 _GROUP_BYTES = 128 << 20

@@ -34,12 +34,9 @@ if TYPE_CHECKING:
     from odfchain.progress import Progress
 
 
-# How the messages of the engine protocol travel: FlatBuffers in a one-field protobuf message, by gRPC.
-#
-# Every protobuf message of the service is `bytes flatbuffer = 1` and nothing else. On the wire that is
-# protobuf's own `BytesValue`, so there is no generated code. Both sides of the protocol,
-# `odfchain.transform.engine_service` and `odfchain.transform.engine_client`, share this module. Source:
-# specification "Engine Protocol"; protobuf "Encoding".
+# Messages of the engine protocol: FlatBuffers in `bytes flatbuffer = 1`, which on the wire is protobuf's
+# `BytesValue`, so there is no generated code. Used by both sides, here and in
+# `odfchain.transform.engine_service` (specification "Engine Protocol"; protobuf "Encoding").
 
 DEFAULT_PORT = 2884
 """What engines listen on; the specification's text says 5544, no implementation does."""

@@ -102,20 +102,15 @@ class KeepingEngine(TransformEngine, Protocol):
         """The engine, which puts slices into the workspace's store under this key where that saves a way."""
 
 
-# Versions of the engine: what a transform names, and by which rules that is executed.
-#
-# A version names the rules of this engine, the Spark that computes and, where a query has them, its
-# options:
+# A version names the rules of this engine, Spark's version and, where a query has them, options:
 #
 #     odfchain_3-spark_4.3.0
 #     odfchain_3-spark_4.3.0+allowedLateness=PT86400S
 #
 # The rules' number changes when the same query over the same rows would give other rows, another order or
-# another watermark. Every number that ever was is executed here, so what was recorded by earlier rules goes
-# on
-# and is replayed by them. Patch releases of Spark are taken as the same; a different minor one only when it
-# was
-# declared compatible. Source: specification "Engine Versioning", "Engine Deprecation"; RFC-019.
+# another watermark. All earlier rules can still be executed, so recorded steps continue and are replayed by
+# them. Patch releases of Spark are the same; another minor release must be declared compatible (specification
+# "Engine Versioning", "Engine Deprecation"; RFC-019).
 
 RULES = 3
 """The number of the rules that new transforms get."""

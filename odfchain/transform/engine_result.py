@@ -43,15 +43,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# How the files of a step go between the driver and the workers: by folders that both see, or by the store.
-#
-# The driver has what goes in, for it has to look at it: slices whose offsets it has checked, and rows that
-# a
-# checkpoint remembers. Workers that see no folder of its own get a small file within the plan, slices from
-# the
-# store, which they cut as the driver has, and what was unpacked by `staging/`. What they write they put
-# into
-# the store, where it may be to stay; what the driver needs of it is copied back and hashed (RFC-048).
+# Files of a step go between driver and executors by shared folders, or by the store (RFC-048). The driver has
+# the inputs, because it checks their offsets. Executors without access to its folder read slices from the
+# store, and unpacked files from `staging/`; they write to the store, and what the driver needs is copied back
+# and hashed.
 
 KeyOf = Callable[[Path], str | None]
 """The key under which a file of the driver is in the store in any case; None where it is not."""

@@ -47,11 +47,8 @@ if TYPE_CHECKING:
     from odfchain.transform.engine_interface import TransformEngine
 
 
-# One request that a server executes: what it tells the engine, what it answers, what becomes of the files.
-#
-# What the engine writes has names of its own, beside those that the request asks for. It gets those when
-# the
-# run is over, went well and is still wanted; else it is removed.
+# A request under execution. Outputs are written under temporary names, and renamed when the run succeeded and
+# is still wanted; else they are removed.
 
 _TEXT_CHARACTERS = 1 << 16
 

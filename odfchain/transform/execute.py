@@ -36,9 +36,8 @@ from odfchain.transform.planner import PlannedInput, PlannedStep, cut_after, rea
 from odfchain.workspace.config import SystemColumns
 from odfchain.workspace.dataset_files import DatasetFiles
 
-# From a planned step to the request that an engine gets: the step's files, and names for the new ones.
-#
-# Source: specification "TransformRequest", "TransformRequestInput".
+# The request of a planned step: its files, and names for new ones (specification "TransformRequest",
+# "TransformRequestInput").
 
 
 def build_request(
@@ -290,17 +289,15 @@ def _grown(step: PlannedStep, executed: Executed, data: Path) -> DataSchema | No
     return DataSchema(fields=declared.fields + found.fields[len(declared.fields) :], extra=declared.extra)
 
 
-# A step that reads much as several that follow each other, computed side by side (RFC-049).
+# A large step is cut into several that are computed side by side (RFC-049):
 #
 #     pieces    blocks of the input with so many bytes                        footers are read
 #     rows      how many records come of each piece                           a query, side by side
 #     steps     pieces whose records fit into one slice
 #     execute   each step as it will be replayed, offsets known beforehand    side by side
 #
-# Only a query that treats every row of one input by itself is cut: what its steps bring, one after the
-# other,
-# is what one step would. A step ends at a block of its input, as blocks of the chain name it. Where that is
-# follows from the chain, the footers, the counts and the limit, and from nothing else.
+# Only row-by-row queries over one input are cut, so the result is the same. Where a step ends depends on the
+# chain, the footers, the counts and the limit alone, so it can be replayed.
 
 T = TypeVar("T")
 

@@ -26,13 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# Spark's own plans as trees that can be read, cut and put together again.
-#
-# A query that has passed the gate is a plan of Spark's analyzer over empty tables. Here it is read once
-# into
-# plain nodes; later its leaves, or whole branches, are replaced by rows that are at hand. Attributes are
-# known
-# by the number that Spark gave them, so rows take the place of a branch when they carry its numbers.
+# Analyzed Spark plans as plain trees. A query's plan is made over empty tables; later leaves or branches are
+# replaced by rows that carry the same attribute numbers.
 
 _TRANSPARENT = ("SubqueryAlias",)
 
@@ -238,14 +233,9 @@ class Catalyst:
         return StructType.fromJson(json.loads(plan.schema().json()))
 
 
-# Which columns of a plan are times that move on, and how far they have come.
-#
-# The watermark of an input says that no later row is older. Through a projection such as a window's start,
-# a
-# date or a time and some days the same can be said of what is computed: no later value is smaller than the
-# value at the watermark. Such a column is called a *time* here, and the smallest value that can still come
-# its
-# *mark*. A group, a window or a row that waits for a partner is complete when the marks have passed it.
+# A watermark says that no later row is older. The same holds for what is computed monotonically from the
+# event time (a window's start, a date, a time plus days). Such a column is a *time*, and the smallest value
+# that can still come its *mark*. A group, window or waiting row is complete when the marks have passed it.
 
 _MONOTONE = frozenset(
     [

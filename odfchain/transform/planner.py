@@ -29,11 +29,8 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.points import reference_of
 
-# What an input's chain has to say between the block that it was read up to and a later one.
-#
-# Only the blocks that matter to a transformation are read (data, schemas, vocabularies); the others are
-# skipped
-# through the chain's index. Source: specification "ExecuteTransformInput", "Schema Evolution".
+# The blocks of an input between two others: data, schemas and vocabularies, found by the chain's index
+# (specification "ExecuteTransformInput", "Schema Evolution").
 
 _KINDS = (*DATA_EVENTS, "SetDataSchema", "SetVocab")
 

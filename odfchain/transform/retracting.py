@@ -33,15 +33,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-# The rows of an input that count in a query which may take results back, now and before the step.
-#
-# Every recorded row counts at once. A retraction, or the old half of a correction, takes the oldest row out
-# of
-# force that looks like it; rows look alike when all columns are equal that the query uses, but for those
-# which
-# are made when a row is recorded. Of the two rules of the engine these are the second; `FinalTables` are
-# the
-# first. Source: RFC-019.
+# Input rows of a query that can retract results, now and before the step. Every recorded row counts at once;
+# a `-R` or `-C` removes the oldest equal row in force. Rows are equal if all columns are that the query uses,
+# but for those made at recording. These are the second rules of the engine; `FinalTables` are the first
+# (RFC-019).
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,14 +362,9 @@ def used_of_tables(
     return {table: [f"c{i}" for i in sorted(found)] for table, found in places.items()}
 
 
-# What a windowed query takes back and puts in place of it, as the rows that are recorded.
-#
-# A result that is taken back and the one that takes its place are a correction (-C, then +C) when both are
-# of
-# the same group: where the result shows what its rows are grouped by, and the step changes one row of that.
-# What has no such partner is a retraction (-R) or an addition (+A). Source: specification "Representation
-# of
-# Retractions and Corrections"; RFC-019.
+# Retracted and new results as recorded rows. The two are a correction (-C, +C) if they are of the same group,
+# the result has the group's columns, and the step changes one row of it; else -R and +A (specification
+# "Representation of Retractions and Corrections"; RFC-019).
 
 _PLACE = "place"
 """Column that says where a row stands: the row itself, or the one that it takes the place of."""

@@ -34,16 +34,11 @@ if TYPE_CHECKING:
     from odfchain.transform.engine_client import RemoteEngine
 
 
-# The system calls that a sandboxed process is refused, as a filter that the kernel runs (seccomp).
-#
-# Namespaces and the loss of all capabilities already take what these calls would give; the filter takes
-# away
-# the code of the kernel that stands behind them, and sockets of families that no network namespace holds (a
-# virtual machine's own host answers on AF_VSOCK). The list is that of Flatpak and Docker, as far as Python
-# and
-# Java never ask for it. The program is assembled here because what binds libseccomp on PyPI is one file of
-# 2021 over ctypes: classic BPF has four instructions to know. Source: seccomp(2), linux/filter.h,
-# asm/unistd.h.
+# System calls that are refused by seccomp. Namespaces and dropped capabilities already prevent their effects;
+# the filter also shields the kernel's code for them, and sockets of families outside network namespaces
+# (AF_VSOCK reaches a virtual machine's host). The list is that of Flatpak and Docker, less what Python and
+# Java need. The program is assembled here because libseccomp's bindings on PyPI are one file of 2021 over
+# ctypes (seccomp(2), linux/filter.h, asm/unistd.h).
 
 # name: (number on x86-64, number on 64-bit ARM)
 REFUSED: Final = {
@@ -107,14 +102,9 @@ def filter_program() -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in [*program, allow])
 
 
-# A process that sees only what it was given and has no network, made by bubblewrap.
-#
-# The gate (`odfchain.spark.query_gate`) decides what a query may be. The sandbox stands behind it, in case
-# the gate or
-# Spark errs: a network of its own with nothing but loopback, a root folder of its own with the system's
-# programs, Python, Java, and the folders of one request, its own process ids, no capabilities, and few
-# system
-# calls (`system_calls`). Where it cannot be had, nothing is run.
+# Bubblewrap: a second defence behind the gate (`odfchain.spark.query_gate`). The process has its own network
+# (loopback only), process ids and root folder (system programs, Python, Java, the folders of one request), no
+# capabilities and few system calls. Without bubblewrap nothing is run.
 
 _PACKAGE = Path(__file__).parents[1]
 _TMP_BYTES = 1 << 30

@@ -524,7 +524,7 @@ def _explained(transform: Transform) -> Iterator[None]:
         raise failed_query(error, transform=transform) or explain(error) from error
 
 
-# Queries over raw Parquet files, as another coordinator asks for them in the middle of an ingest.
+# Raw queries: another coordinator's preprocess steps over Parquet files.
 
 INPUT_TABLE = "input"
 
@@ -549,7 +549,7 @@ def run_raw_query(session: SparkSession, request: RawQueryRequest, folder: Path,
     return count
 
 
-# The engine of this process with a limit on how long one step may take, and a place for its slices.
+# This process's engine with a time limit for each step, and a place for its slices.
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,11 +232,9 @@ def _moved(point: TimePoint | None, by: int) -> TimePoint | None:
     return None if point is None else TimePoint(point.start + by)
 
 
-# Sessions: rows that follow each other closely, complete when the watermark has passed the end.
-#
-# Spark lets a row that comes exactly at the end of a session prolong it, so a session that ends at the
-# watermark is still open. A row is too late when it would be a session of its own that was complete and
-# forgotten; one that falls into a session which is still remembered is not.
+# Session windows. Spark extends a session by a row exactly at its end, so one that ends at the watermark is
+# still open. A row is late only if it would be a session of its own that is already forgotten, not if it
+# falls into a remembered one.
 
 
 def session_rows(flow: Flow, op: SessionWindow) -> RowChanges:

@@ -264,7 +264,7 @@ def _check_system_columns(declared: DataSchema, found: DataSchema, vocabulary: e
         )
 
 
-# A definition is checked against a workspace, and what an existing dataset lacks of it is appended.
+# Validation of a definition in a workspace, and the events that an existing dataset lacks of it.
 
 
 def check_definition(
