@@ -27,7 +27,7 @@ from odfchain.text import counted, cut
 
 
 class Status(Enum):
-    """What came of comparing an asset with its facts."""
+    """Result of comparing an asset with its facts."""
 
     SAME = "same"
     CHANGED = "changed"
@@ -44,7 +44,7 @@ class CheckedAsset:
     row: AssetRow
     status: Status
     errors: tuple[str, ...] = ()
-    """What differs, or why nothing is known."""
+    """The difference, or why nothing is known."""
     note: str = ""
 
     @property
@@ -59,7 +59,7 @@ class CheckedAsset:
 
     @property
     def is_valid(self) -> bool:
-        """Whether nothing speaks against it."""
+        """True if no difference was found."""
         return self.status in (Status.SAME, Status.UNKNOWN)
 
     def to_document(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _with_checksum(stores: Stores, row: AssetRow, probe: Probe) -> Probe:
 
 
 def compared(row: AssetRow, probe: Probe) -> CheckedAsset:
-    """What a probe means for the facts of a row."""
+    """The result of comparing a probe with the facts of a row."""
     if probe.missing:
         return CheckedAsset(row, Status.MISSING, (probe.problem,))
     if probe.facts is None:
@@ -196,7 +196,7 @@ StoreName = tuple[str, str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class StoreFindings:
-    """What was found in one store; of each status but `same` the first assets are kept."""
+    """Findings in one store; of each status but `same` the first assets are kept."""
 
     place: StoreName | None
     """None: all the stores for which there was no room."""
@@ -215,7 +215,7 @@ class CheckSummary:
         """Assets that are the same, but for a time."""
 
     def watched(self, checked: Iterable[CheckedAsset]) -> Iterator[CheckedAsset]:
-        """What is found, as it is found."""
+        """Pass checked assets on, and count them."""
         for each in checked:
             self.add(each)
             yield each
@@ -291,7 +291,7 @@ class Section:
     title: str
     about: str
     told: str
-    """What is told of each asset; empty: nothing."""
+    """A message for each asset; empty: none."""
     stores: Sequence[StoreLines]
     rest: int
     """Stores that are not shown."""

@@ -241,16 +241,16 @@ class ProjectOptions:
     name: str = "locked"
     """Of the alternate."""
     primary: bool = False
-    """Whether they become the assets' own hrefs."""
+    """True if they become the assets' own hrefs."""
     keep_version: bool = False
-    """Whether documents of STAC 1.0 stay at 1.0, and their extensions as they are."""
+    """True if documents of STAC 1.0 stay at 1.0, and their extensions as they are."""
     access: Access
     """Where relative keys begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """What was written."""
+    """Documents that were written."""
 
     documents: int
     assets: int

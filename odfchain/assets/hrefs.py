@@ -21,7 +21,7 @@ from odfchain.text import one_line
 
 SCHEMES = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "file"})
 STORES = frozenset({"file", "s3", "gs", "az", "http", "https"})
-"""What `store_type` may be: obstore's names, no aliases."""
+"""Values of `store_type`: obstore's names, no aliases."""
 _OF_SERVERS = frozenset({"s3+http", "s3+https"})
 """How users name objects of a server that speaks like S3; what an Item says is no place for it."""
 
@@ -104,7 +104,7 @@ def checked_location(store: str, container: str | None, endpoint: str | None, ke
 
 
 def public_href(href: str) -> str:
-    """What messages may show of an href."""
+    """An href without secrets, for messages."""
     return ACCESS_KEY.sub("AKIA…", public_name(href)) or "an empty href"
 
 
@@ -251,7 +251,7 @@ def _check_endpoint(store: str, endpoint: str) -> None:
 
 
 def relative_to_lock(location: Location) -> bool:
-    """Whether a location lies in the folder of its lock."""
+    """True if a location lies in the folder of its lock."""
     return location.store == "file" and not location.key.startswith("/")
 
 
@@ -260,7 +260,7 @@ def relative_to_lock(location: Location) -> bool:
 
 STORAGE_SCHEMES, REFS = "storage:schemes", "storage:refs"
 _STORES = {"aws-s3": "s3", "custom-s3": "s3", "ms-azure": "az", "custom-azure": "az"}
-"""What the types of schemes are for; `custom-azure` is ours, for servers that are no account of Azure's."""
+"""Store types by type of scheme; `custom-azure` is ours, for servers that are no account of Azure's."""
 _AWS = "https://{bucket}.s3.{region}.amazonaws.com"
 _AZURE = "https://{account}.blob.core.windows.net"
 _ACCOUNT = re.compile(re.escape(_AZURE).replace(re.escape("{account}"), "([a-z0-9]+)"))
@@ -286,7 +286,7 @@ def placed(location: Location, schemes: object, refs: object) -> Location:
 
 
 def scheme_of(location: Location) -> dict[str, str]:
-    """What the storage extension says of a location's endpoint."""
+    """The storage extension's scheme of a location's endpoint."""
     endpoint = location.endpoint or ""
     if location.store == "s3":
         return {"type": "custom-s3", "platform": endpoint}

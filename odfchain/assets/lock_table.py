@@ -30,7 +30,7 @@ from odfchain.text import counted, one_line
 
 KEY = ("item_id", "asset_key")
 KIND, VERSION = b"stacpkg:schema-kind", b"stacpkg:schema-version"
-"""What the schema's metadata call it, as the tool of the ADR writes and looks for it."""
+"""Its key in the schema's metadata, as the tool of the ADR writes and reads it."""
 _GROUP = 65_536
 _COLUMNS = [
     pa.field("item_id", pa.string(), nullable=False),
@@ -50,7 +50,7 @@ TEXTS = tuple(field.name for field in SCHEMA_WITH_CHECKSUM if field.type == pa.s
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a store says of an object; None is what it does not say."""
+    """Facts of a store about an object; None is unknown."""
 
     size_bytes: int | None = None
     etag: str | None = None
@@ -77,7 +77,7 @@ class AssetRow:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What identifies it in its lock."""
+        """The key of the row in its lock."""
         return self.item_id, self.asset_key
 
     @property
@@ -90,7 +90,7 @@ def table_of(rows: Iterable[AssetRow], *, checksums: bool = False) -> pa.Table:
     """The lock of these rows, sorted.
 
     Raises:
-        AssetError: two rows have the same item and asset, or an access key stands in one.
+        AssetError: two rows have the same item and asset, or one contains an access key.
     """
     chosen = sorted(rows, key=lambda row: row.key)  # texts are in the order of their UTF-8
     for before, after in itertools.pairwise(chosen):
@@ -120,7 +120,7 @@ def table_of(rows: Iterable[AssetRow], *, checksums: bool = False) -> pa.Table:
 
 
 def write_lock(table: pa.Table, path: Path) -> None:
-    """Durably write a lock beside its name and rename it; what was there stays until then."""
+    """Durably write a lock to a temporary file and rename it; an older one stays until then."""
     fsio.make_folder(path.parent)
     with fsio.replaced(path) as file:
         pq.write_table(table, file, version="2.6", compression="snappy", row_group_size=_GROUP)
@@ -140,7 +140,7 @@ PIECE = 4_096
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """What is wrong with a row of a lock."""
+    """A fault of a row of a lock."""
 
     number: int
     """Of the row, from 0."""
@@ -165,7 +165,7 @@ class RowFault:
 
 
 def schema_fault(schema: pa.Schema) -> str | None:
-    """What is wrong with the columns of a table that is to be a lock; None: nothing."""
+    """The fault in the columns of a table that is to be a lock, or None."""
     wanted = schema_like(schema)
     for name in wanted.names:
         if name not in schema.names:
@@ -182,7 +182,7 @@ def schema_fault(schema: pa.Schema) -> str | None:
 
 
 def row_fault(row: Mapping[str, object]) -> str | None:
-    """What is wrong with a row; None: nothing."""
+    """The fault of a row, or None."""
     for name in KEY:
         if not row[name]:
             return f"`{name}` is empty"
@@ -206,7 +206,7 @@ def row_fault(row: Mapping[str, object]) -> str | None:
 
 
 def text_fault(name: str, text: str) -> str | None:
-    """What is wrong with a text of a row; None: nothing."""
+    """The fault of a text of a row, or None."""
     if len(text.encode(errors="surrogatepass")) > ASSETS.text_bytes:
         return f"`{name}` is longer than {ASSETS.text_bytes:,} bytes"
     if not text.isprintable():
@@ -226,7 +226,7 @@ def instant(text: str) -> dt.datetime | None:
 
 
 def row_faults(batch: pa.RecordBatch, first: int) -> Iterator[RowFault]:
-    """What the rule says of those rows that the quick judgement lets not through."""
+    """The faults of those rows that the vectorised check does not pass."""
     doubtful = np.flatnonzero(~surely_in_order(batch))
     for start in range(0, len(doubtful), PIECE):
         numbers = doubtful[start : start + PIECE]
@@ -310,7 +310,7 @@ def _location(row: Mapping[str, object]) -> Location:
 _READ = 16_384
 """Rows that are read at a time [count]: more are judged no faster."""
 _BUFFER = 1 << 16
-"""Bytes of a column that are read at a time: a row group of somebody else's may be as large as its file."""
+"""Bytes of a column that are read at a time: a row group may be as large as its file."""
 
 
 class LockFile:
@@ -329,11 +329,11 @@ class LockFile:
 
     @property
     def is_sorted(self) -> bool:
-        """Whether the rows that have been read come in the order of a lock."""
+        """True if the rows that have been read come in the order of a lock."""
         return self._order.is_sorted
 
     def faults(self) -> Iterator[RowFault]:
-        """What is wrong with its rows; nothing: it is in order. Errors as `batches`."""
+        """The faults of its rows; errors as `batches`."""
         for _, faults in self.batches():
             yield from faults
         yield from self.repeated()
@@ -345,10 +345,10 @@ class LockFile:
                 yield batch, self._order.faults_in(batch)
 
     def repeated(self) -> Iterator[RowFault]:
-        """A fault for each row whose item and asset stand in an earlier one that is not its neighbour.
+        """A fault for each row whose item and asset are in an earlier one that is not its neighbour.
 
-        Sorted rows have none. Of others a hash is kept, and of those that may be repeated one that nobody
-        can forge (some 100 bytes each).
+        Sorted rows have none. Of others a hash is kept, and of those that may be repeated one that cannot
+        be forged (some 100 bytes each).
         """
         if self.is_sorted:
             return
@@ -397,7 +397,7 @@ class SortedLock:
         self.rows = table.num_rows
 
     def faults(self) -> Iterator[RowFault]:
-        """What is wrong with its rows; nothing: it is in order."""
+        """The faults of its rows."""
         order = _Order()
         for batch in self._table.to_batches(max_chunksize=_READ):
             yield from order.faults_in(batch)

@@ -1,4 +1,4 @@
-"""What may be asked of the stores that a lock names: a lock of somebody else's is a list of his requests.
+"""Permitted requests to the stores of a lock: an untrusted lock is a list of requests that its author wants.
 
 Credentials of the environment go to the provider's own endpoints and to those that the user named, and to no
 other: with an endpoint out of a row a request would carry the user's key id and session token to a host that
@@ -50,7 +50,7 @@ HINT = "if that is intended, allow it with --allow-private or name it with --end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What the user allows."""
+    """Permissions given by the user."""
 
     folder: Path
     """Where relative keys begin: the folder of the lock."""
@@ -58,7 +58,7 @@ class Access:
     """Endpoints (and origins) that the user named: signed for, private or not."""
     allow_private: bool = False
     foreign: bool = False
-    """Whether somebody else made the lock: files must be relative then."""
+    """True if the lock is untrusted: files must be relative then."""
     limits: FetchLimits = field(default_factory=lambda: FetchLimits(retries=_RETRIES))
 
 
@@ -92,7 +92,7 @@ class Stores:
         )  # fmt: skip
 
     def message_of(self, location: Location, message: str) -> str:
-        """What to say of a failure: where its store leads to a private address, that."""
+        """The message of a failure: that its store resolves to a private address, if so."""
         for whole in (False, True):
             found = self._passes.get((location.store, location.container, location.endpoint, whole))
             if found is not None and found.refused:
@@ -100,7 +100,7 @@ class Stores:
         return message
 
     def is_signed(self, location: Location) -> bool:
-        """Whether requests to a location's store carry credentials of the environment."""
+        """True if requests to a location's store carry credentials of the environment."""
         if location.endpoint is None or location.endpoint.rstrip("/") in self.access.trusted:
             return True
         account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
@@ -111,7 +111,7 @@ class Stores:
         """The file of a `file` location.
 
         Raises:
-            AssetError: absolute in a lock that somebody else made, or a link leads out of the lock's folder.
+            AssetError: absolute in an untrusted lock, or a link leads out of the lock's folder.
         """
         path = Path(location.key)
         if path.is_absolute():
@@ -317,7 +317,7 @@ _NO_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What came of asking for one object."""
+    """Result of a request for one object's facts."""
 
     facts: Facts | None = None
     missing: bool = False
@@ -329,7 +329,7 @@ class Probe:
 def probe_all(
     locations: Sequence[Location], stores: Stores, *, jobs: int = JOBS, progress: Progress = SILENT
 ) -> Iterator[Probe]:
-    """What is known of each location, in order; `jobs` requests run at a time, and nothing is raised."""
+    """Facts of each location, in order; `jobs` requests run at a time, and nothing is raised."""
     progress.phase("Asking for facts", len(locations))
     for start in range(0, len(locations), WINDOW):
         window = locations[start : start + WINDOW]
@@ -339,7 +339,7 @@ def probe_all(
 
 
 def probes_of(locations: Sequence[Location], stores: Stores, jobs: int) -> list[Probe]:
-    """What is known of each location; all of them are in memory."""
+    """Facts of each location; all of them are in memory."""
     found = [Probe()] * len(locations)
     waiting, stopped = iter(range(len(locations))), threading.Event()
 
@@ -359,7 +359,7 @@ def probes_of(locations: Sequence[Location], stores: Stores, jobs: int) -> list[
 
 
 def probe(location: Location, stores: Stores) -> Probe:
-    """What is known of an object."""
+    """Facts of an object."""
     try:
         if location.store == "file":
             return _file(location, stores)
@@ -371,7 +371,7 @@ def probe(location: Location, stores: Stores) -> Probe:
 
 
 def facts_of(meta: ObjectMeta) -> Facts:
-    """What a store's description of an object says."""
+    """Facts in a store's description of an object."""
     time = meta["last_modified"]
     shown = None if time == _NO_TIME else time.astimezone(dt.UTC).isoformat()
     return Facts(meta["size"], meta["e_tag"], shown)

@@ -3,7 +3,7 @@
 A copy is made only of what the lock describes: facts are compared first, and where there is a strong entity
 tag the request carries it. What passes is counted and, where a checksum is known or wanted, hashed; then the
 target is asked for its own facts, and nothing of the source's survives in the new row. What arrived is noted
-beside the new lock, so that a second run copies the rest; the old lock stays valid whatever happens.
+next to the new lock, so that a second run copies the rest; the old lock always stays valid.
 Source: RFC-047.
 """
 
@@ -75,7 +75,7 @@ class RelocateOptions:
     """With `SOURCE_KEY`: what is left out of the beginnings of sources' keys."""
     overwrite: bool = False
     checksum: bool = False
-    """Whether the new rows have SHA-256 of the bytes that were copied."""
+    """True if the new rows have SHA-256 of the bytes that were copied."""
     jobs: int = JOBS
     relative_to: Path | None = None
     """The folder of the new lock: copies in it are named relative to it."""
@@ -92,7 +92,7 @@ class Planned:
 
 
 def usual_layout(rows: Iterable[AssetRow]) -> Layout:
-    """How copies are called where nobody says: those of a dataset's own slices as their sources."""
+    """The default names of copies: those of a dataset's own slices as their sources."""
     return Layout.SOURCE_KEY if all(map(_is_own_slice, rows)) else Layout.ITEM_ASSET
 
 
@@ -211,7 +211,7 @@ _LONGEST = 1 << 30
 
 
 class Arrivals:
-    """What has arrived; without a path nothing is remembered."""
+    """Journal of finished copies; without a path it is not kept."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""What STAC documents name: the assets of Items, ItemCollections, catalogs, ndjson and STAC GeoParquet.
+"""Assets of STAC documents: Items, ItemCollections, catalogs, ndjson and STAC GeoParquet.
 
 Items are read as plain JSON, because only their ids and hrefs are wanted. Catalogs are walked along their
 links `item` and `child`; no document is read twice. All of it came from somebody else, so documents, their
@@ -87,7 +87,7 @@ def documents_of(data: bytes, name: str) -> Iterator[Any]:
 
 
 def parsed(data: bytes, name: str) -> Any:
-    """What a JSON text says; NaN and its kin are none.
+    """The value of a JSON text; NaN and infinities are refused.
 
     Raises:
         NoDocumentError: it is not JSON.
@@ -164,11 +164,11 @@ class Selection:
 
     @property
     def is_partial(self) -> bool:
-        """Whether what is left out may be there all the same."""
+        """True if assets that are left out may exist all the same."""
         return bool(self.items or self.assets)
 
     def wants(self, item: str, asset: str) -> bool:
-        """Whether an asset is wanted."""
+        """True if an asset is wanted."""
         if (self.items and item not in self.items) or (self.assets and asset not in self.assets):
             return False
         return asset != METADATA or self.include_metadata or asset in self.assets
@@ -421,7 +421,7 @@ _KNOWN = {
 """All that the newest versions know; their schemas refuse what else begins like that."""
 _KEPT = re.compile(r"1\.[01]\.[0-9]+")
 _ABSENT = ("bbox", "collection")
-"""What is left out where it is not known; null stands there in documents that were columns once."""
+"""Fields that are left out where unknown; documents that were columns once have null."""
 
 
 def brought_up(document: Mapping[str, Any], *, keep_version: bool) -> dict[str, Any]:
@@ -503,7 +503,7 @@ def _is_older(document: Mapping[str, Any], name: str) -> bool:
 # is an observation; STAC's `file:checksum` is a claim and never copied (RFC-047).
 
 MD5, SHA2_256, SHA3_256 = "d50110", "1220", "1620"
-"""What multihashes of these kinds begin with, in hex."""
+"""Prefixes of multihashes of these kinds, in hex."""
 _ALGORITHMS = {MD5: "md5", SHA2_256: "sha256", SHA3_256: "sha3_256"}
 _MD5_TAG = re.compile(r'"([0-9A-Fa-f]{32})"')
 

@@ -89,7 +89,7 @@ class BlockGraph:
         return self._chain.get(block).sequence_number
 
     def is_stored(self, block: Multihash) -> bool:
-        """Whether a block is here."""
+        """True if a block is here."""
         return self._chain.contains(block)
 
     # --- along predecessors --------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class BlockGraph:
     # --- along merges --------------------------------------------------------------------------------
 
     def is_ancestor(self, one: Multihash, other: Multihash) -> bool:
-        """Whether a block is another, or was made use of by it."""
+        """True if `one` is `other` or one of its ancestors, merges included."""
         fork = self.fork(one, other)
         if fork == one:
             return True
@@ -364,12 +364,12 @@ def delete_branch(
     force: bool = False,
     check: Callable[[DatasetFiles], None] = lambda _: None,
 ) -> str | None:
-    """The branch is gone; what no other branch has merged stays under the reference returned, or nothing.
+    """Delete a branch; returns the reference under which unmerged blocks are kept, or None.
 
     `check` is given the dataset on the branch before that, and raises where it must stay.
 
     Raises:
-        UnsavedBlocksError: nobody has merged it (unless `force`); it stays.
+        UnsavedBlocksError: it is not merged (unless `force`); it stays.
     """
     there = on_branch(dataset, check_branch_name(name))
     block = DatasetState.read(there.chain).head

@@ -51,7 +51,7 @@ Cell = tuple[tuple[str, ...], str]
 
 
 class Take(Enum):
-    """What becomes of a conflict."""
+    """A resolution of a conflict."""
 
     OURS = "ours"
     THEIRS = "theirs"
@@ -59,7 +59,7 @@ class Take(Enum):
     DELETE = "delete"
     """The row is not there afterwards."""
     VALUE = "value"
-    """What the person wrote."""
+    """The value as it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Resolved:
 
 
 def key_names(key: Sequence[str]) -> list[str]:
-    """What the columns of a key are called beside those of a line."""
+    """Names of key columns that do not collide with those of a line."""
     taken = (*LINE_COLUMNS, *DECISION_COLUMNS, "problem")
     return [f"key.{name}" if name in taken else name for name in key]
 
@@ -330,7 +330,7 @@ def _conflict_error(
 
 
 def open_lines(lines: pa.Table) -> pa.Table:
-    """Those that nobody has decided."""
+    """The lines without a decision."""
     return lines.filter(lines.column("problem").is_valid())
 
 
@@ -423,14 +423,14 @@ def _unmistakable(text: str) -> str:
 
 
 def resolution_of(who: str | Path | None) -> Resolution | Path:
-    """Who decides conflicts: nobody, `ours`, `theirs`, or a file that is read when its columns are known."""
+    """The resolution: none, `ours`, `theirs`, or a file that is read when its columns are known."""
     if who is None:
         return UNDECIDED
     return Resolution.of_side(str(who)) if who in _SIDES else Path(who)
 
 
 def read_resolution(given: Resolution | Path, data: pa.Schema, key: Sequence[str]) -> Resolution:
-    """What a filled-in file decides; lines without `take` decide nothing. What is decided already stays.
+    """The decisions of a filled-in file; lines without `take` decide nothing, earlier decisions stay.
 
     `data` are the columns of the data, the key among them.
 
@@ -471,7 +471,7 @@ class _File:
         self._row = pa.struct(others)
         self._needed = [*key_names(key), "column", "ours", "theirs", *DECISION_COLUMNS]
         self._texts = True
-        """Whether values are texts that have to be understood, as in CSV."""
+        """True if values are texts that have to be understood, as in CSV."""
 
     def wrong(self, number: int, message: str, hint: str | None = None) -> BadInputError:
         return BadInputError(f"line {number:,}: {message}", file=str(self._path), hint=hint)

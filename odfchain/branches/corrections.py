@@ -79,7 +79,7 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenRows:
-    """What a file says of some rows."""
+    """Rows of a file, with the columns that it gives."""
 
     file: str
     rows: pa.Table
@@ -383,14 +383,14 @@ _SHOWN_CORRECTIONS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrections:
-    """What is asked for."""
+    """Requested corrections."""
 
     files: tuple[Path, ...] = ()
     """Keys, and the columns to change."""
     remove: tuple[Path, ...] = ()
     """Keys whose rows are taken back; other columns are not looked at."""
     allow_new: bool = False
-    """Whether keys that are not recorded are added."""
+    """True if keys that are not recorded are added."""
     form: str | None = None
     """One of `correction_files.FORMS`; by default the names of the files say it."""
     system_time: Timestamp | None = None
@@ -558,7 +558,7 @@ class RevertRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevertMeans:
-    """What a revert needs of those who call it."""
+    """Dependencies of a revert, given by the caller."""
 
     engine: Engine
     trusted: Trust
@@ -566,7 +566,7 @@ class RevertMeans:
     """The latest event time that is believed at a system time."""
     check: ForeignKeys
     guard: CommitCheck
-    """What else is checked of the rows."""
+    """An additional check of the rows."""
 
 
 def revert(dataset: DatasetFiles, request: RevertRequest, means: RevertMeans) -> ChangeOutcome:

@@ -1,4 +1,4 @@
-"""What lies between two points of a dataset, row by row, read from the slices after their fork alone.
+"""Differences between two points of a dataset, row by row, read from the slices after their fork alone.
 
 From state A to state B: a key that only one side touched since the fork is at the other as the fork had it,
 and the side that touched it says itself what that was. Without a primary key a diff is the rows that each
@@ -29,14 +29,14 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
 CHANGE, FROM, TO, COLUMNS = "change", "from", "to", "columns"
-"""What a table of changes has after the columns of the key."""
+"""Columns of a table of changes after those of the key."""
 
 Trust = Callable[[DatasetFiles, Multihash, Multihash], bool]
-"""Whether the blocks after one, up to another, were made or verified here."""
+"""True if the blocks after one, up to another, were made or verified here."""
 
 
 class Change(Enum):
-    """What happens to a row on the way from one state to another."""
+    """Kind of change of a row between two states."""
 
     INSERTED = "inserted"
     CHANGED = "changed"
@@ -55,7 +55,7 @@ class Diff:
     fork: Multihash
     """The last block that the chains of both have in common."""
     key: tuple[str, ...]
-    """What tells rows apart; nothing where the dataset has no primary key."""
+    """The primary key; empty where the dataset has none."""
     changes: pa.Table
     """In order of key: the columns of the key, then `change`, `from` and `to` (structs of the other columns,
     null where there is no row), and `columns`: the names of those that changed."""
@@ -66,7 +66,7 @@ class Diff:
     behind: int
     """Blocks of the other chain that B neither has nor has merged."""
     on_trust: bool = False
-    """Whether blocks of others say themselves what was before them: slices of that are not in this copy."""
+    """True if blocks of others say themselves what was before them: slices of that are not in this copy."""
 
     @property
     def counts(self) -> dict[Change, int]:
@@ -99,7 +99,7 @@ def diff(
 def diff_since_base(
     head: DatasetFiles, other: DatasetFiles, *, graph: BlockGraph, trusted: Trust, engine: Engine
 ) -> Diff:
-    """What another point has changed since its merge base with the head: what a merge would bring.
+    """Changes of another point since its merge base with the head: those that a merge would bring.
 
     Where several bases are the best (two branches have merged each other), since what these merge into; and
     without a primary key, since the newest of them. Errors as `diff`.
@@ -167,7 +167,7 @@ def read_changes(
     graph: BlockGraph,
     trusted: Trust,
 ) -> pa.Table:
-    """As `Diff.changes`, between two states of a dataset, computed in this process; errors as `diff`."""
+    """The changes between two states of a dataset, computed in this process; errors as `diff`."""
     states = [state for _, state in (one, other)]
     fork = graph.fork(*(state.head for state in states))
     key, view = common_key(states), MergedColumns.of(*states)

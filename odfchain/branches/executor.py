@@ -53,12 +53,12 @@ _ROWS_AT_ONCE = 65_536
 
 @dataclass(frozen=True, slots=True)
 class KeyResult:
-    """What a function makes of all rows of some keys."""
+    """Result of a function over all rows of some keys."""
 
     rows: pa.Table
     """In order of key."""
     notes: Any = None
-    """What is needed whole, whatever it is; it can be pickled, and is small."""
+    """The part that is held in memory; it can be pickled, and is small."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Numbers that add up."""
 
@@ -122,7 +122,7 @@ IN_PROCESS_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What computes: this process, or Spark where there is more to read than `above` [bytes of Parquet]."""
+    """The executor: this process, or Spark for inputs larger than `above` [bytes of Parquet]."""
 
     session: Callable[[], SparkSession]
     above: int = IN_PROCESS_BYTES
@@ -137,7 +137,7 @@ def compute(
     engine: Engine,
     folder: Path,
 ) -> Computed:
-    """What a function makes of the rows of intervals; parts of it may lie in a private `folder`."""
+    """Apply a function to the rows of intervals; parts of the result may be files in a private `folder`."""
     if key and parquet_bytes(intervals) > engine.above:
         return compute_on_spark(intervals, view, key, function, session=engine.session(), folder=folder)
     return Computed.of(function([read_rows(interval, view, key) for interval in intervals]))
@@ -161,7 +161,7 @@ _SAMPLE_ROWS = 500
 _HELD_BYTES = 64 << 20
 """Rows that a task holds before it sends them on."""
 _NOTES_BYTES = 256 << 20
-"""What may be needed whole (conflicts); beyond that nobody can read it."""
+"""Limit of the part that is held in memory (conflicts); more cannot be read by people."""
 
 _ERROR = -1
 """The range of what went wrong."""
@@ -189,7 +189,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What tasks are told."""
+    """Arguments of tasks."""
 
     groups: tuple[_Group, ...]
     names: DatasetVocabulary
@@ -328,7 +328,7 @@ def _ranges(keys: pa.Table, bounds: pa.Table) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What the function made of a range."""
+    """Result of the function for a range."""
 
     range: int
     file: str | None

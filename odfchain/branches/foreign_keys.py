@@ -1,4 +1,4 @@
-"""Foreign keys at a commit: what the new rows refer to is there, and nobody refers to what they take back.
+"""Foreign keys at a commit: new references have a target, and no row that is taken back is referred to.
 
     rows that come       their values against the keys of the dataset that they refer to
     rows that go         their keys against the datasets of this workspace that refer here
@@ -82,7 +82,7 @@ class Broken:
     alias: str
     columns: tuple[str, ...]
     missing_in: str
-    """What does not have what they refer to, in words."""
+    """The dataset that lacks the keys, for messages."""
     count: int
     rows: pa.Table
     """The first of them, by `SCHEMA`."""
@@ -127,7 +127,7 @@ def refusal(found: Sequence[Broken]) -> ForeignKeyError:
 
 
 def notes_on(found: Sequence[Broken]) -> list[str]:
-    """What is said of rows that are committed all the same."""
+    """Notes on violating rows that are committed all the same."""
     notes = []
     for item in found:
         left = item.count - min(item.count, SHOWN)
@@ -280,7 +280,7 @@ class Rows:
                 case ev.SetAttachments():
                     declared = recorded_constraints(event)
                 case ev.AddData(new_data=data) | ev.ExecuteTransform(new_data=data) if data is not None:
-                    # nobody may want to look at rows that executors have put into the store
+                    # rows that executors have put into the store may never be read
                     known = paths.get(data.physical_hash)
                     if known is None:
                         new.append(_file(dataset, data, names))
@@ -341,7 +341,7 @@ class Search:
             numbers = self.wanted.numbers(rows.keys)
             chosen = (numbers >= 0) & self.bad[numbers] & ~rows.back
             if self.changed_only:
-                # the old half of a correction stands right before the new one
+                # the old half of a correction is right before the new one
                 old = np.concatenate(([before], numbers[:-1]))
                 operations = np.concatenate(([said], rows.operations[:-1].astype(np.int64)))
                 chosen &= ~((rows.operations == _NEW) & (operations == _OLD) & (old == numbers))
@@ -376,7 +376,7 @@ class ForeignKeys:
     references: Mapping[DatasetId, Multihash] = field(default_factory=dict)
     """Blocks that are checked against; the others are the newest."""
     merging: bool = False
-    """Whether new rows are somebody else's, so that it matters whose rows break a key."""
+    """True if new rows are from others, so that it matters whose rows break a key."""
     found: list[Broken] = field(default_factory=list)
     pending: Mapping[DatasetId, Rows] = field(default_factory=dict)
     """Datasets that are about to have other rows: they are judged as they will be."""
@@ -420,7 +420,7 @@ class ForeignKeys:
             raise refusal(found)
 
     def judge(self, rows: Rows) -> list[Broken]:
-        """What the new rows would break; errors as when it is called."""
+        """The foreign keys that the new rows would break; errors as when it is called."""
         if not rows.new:
             return []
         with _readable(rows):
@@ -510,7 +510,7 @@ class ForeignKeys:
     def _referred_to(self, rows: Rows) -> Iterator[Broken]:
         if not rows.columns.key:
             return
-        # slices that executors put into the store are brought only where somebody refers to the dataset
+        # slices that executors put into the store are brought only if another dataset refers to this one
         if all(item.is_here for item in rows.new) and not any(map(takes_any_back, rows.new)):
             return
         referring = list(self._children(rows))

@@ -1,4 +1,4 @@
-"""What a chain did after one of its blocks: the slices of an interval, and their rows in columns of one kind.
+"""An interval of a chain: the slices after a block, and their rows in common columns.
 
 A changelog carries its own base: the first row of a key after a block says what the key was there. So what is
 compared and merged is read from the intervals alone, and nothing before them is opened (RFC-036). Only where
@@ -106,7 +106,7 @@ class Interval:
     after: Multihash
     upto: Multihash
     believed: bool = True
-    """Whether the first row of a key says what the key was before; else that is looked up."""
+    """True if the first row of a key says what the key was before; else that is looked up."""
 
     @classmethod
     def of(cls, dataset: DatasetFiles, after: Multihash, upto: Multihash, *, trusted: bool) -> Interval:

@@ -1,4 +1,4 @@
-"""Keys that somebody asks about, and what the rows of slices say of them; nothing else is kept.
+"""Lookup of wanted keys in the rows of slices; nothing else is kept.
 
 A key is compared as state is (`odfchain.slices.state.comparable`). A key with a null part is none.
 """
@@ -183,7 +183,7 @@ class KeyRows:
 
     @property
     def operations(self) -> Numbers:
-        """What each row does."""
+        """The operation of each row."""
         return _whole_numbers(self.batch.column(self.item.vocabulary.operation_type_column))
 
     @property
@@ -193,7 +193,7 @@ class KeyRows:
 
     @property
     def back(self) -> Numbers:
-        """Whether each takes another row back."""
+        """A mask of the rows that take another row back."""
         return takes_back(self.operations)
 
     @property
@@ -224,7 +224,7 @@ def key_rows(
 
 
 def in_force_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
-    """Whether each wanted key is that of a row in force after `slices` (oldest first).
+    """A mask of the wanted keys that are in force after `slices` (oldest first).
 
     The newest row of a key decides, so that older slices are read only while a key was not seen.
     """
@@ -239,7 +239,7 @@ def in_force_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequen
 
 
 def newest_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
-    """What the newest row of each wanted key says: 0 there is none, 1 it is in force, 2 it is taken back."""
+    """The state of each wanted key: 0 absent, 1 in force, 2 taken back."""
     state = np.zeros(wanted.count, np.uint8)
     for item in slices:
         operation = item.vocabulary.operation_type_column
@@ -270,7 +270,7 @@ def _whole_numbers(column: pa.Array | pa.ChunkedArray) -> Numbers:
 
 
 def takes_any_back(item: SliceFile) -> bool:
-    """Whether a slice has rows that take others back, by its statistics where it has them."""
+    """True if a slice has rows that take others back, by its statistics where it has them."""
     operation = item.vocabulary.operation_type_column
     with open_parquet(item.path) as file:
         footer = file.metadata

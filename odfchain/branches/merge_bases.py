@@ -1,4 +1,4 @@
-"""What a merge starts from: the state of one block, or what several blocks merge into by the same rules.
+"""Base of a merge: the state of one block, or of several blocks merged by the same rules.
 
 Two branches that were merged into each other have several best common ancestors. Their base is then the merge
 of these, in order of sequence number and hash, each time with a base of its own. A key in conflict there has
@@ -27,7 +27,7 @@ _DEEPEST = 8
 
 
 class Ancestors(Protocol):
-    """What is asked of a graph of blocks (`odfchain.branches.branches`)."""
+    """The part of a graph of blocks that merge bases need (`odfchain.branches.branches`)."""
 
     def fork(self, one: Multihash, other: Multihash) -> Multihash:
         """The last common block of two chains."""
@@ -63,14 +63,14 @@ class MergeInput:
 
     @classmethod
     def of(cls, graph: Ancestors, target: Multihash, source: Multihash) -> MergeInput:
-        """What a merge of two blocks needs."""
+        """The input of a merge of two blocks."""
         return cls.between(graph, graph.best_common([target], [source]), target, source)
 
     @classmethod
     def between(
         cls, graph: Ancestors, bases: Sequence[Multihash], target: Multihash, source: Multihash
     ) -> MergeInput:
-        """What a merge of two blocks with these bases (in order) needs; errors as `of`."""
+        """The input of a merge of two blocks with these bases (in order); errors as `of`."""
         base = _merged(graph, bases, 1)
         places: dict[tuple[Multihash, Multihash], int] = {}
 

@@ -95,7 +95,7 @@ class Sides:
 
     @classmethod
     def of(cls, graph: BlockGraph, target: Multihash, source: Multihash, asked: MergeInput) -> Sides:
-        """What there is to know of two blocks before rows are read.
+        """Both sides of a merge, before rows are read.
 
         Raises:
             UsageError: the dataset is a derivative, whose data are computed.
@@ -110,7 +110,7 @@ class Sides:
         return cls(graph, ours, theirs, asked, key, columns)
 
     def intervals(self, trusted: Trust) -> list[Interval]:
-        """What is to be read."""
+        """The intervals to be read."""
         found = []
         for after, upto in self.asked.intervals:
             files = self.graph.files_of(upto)
@@ -120,7 +120,7 @@ class Sides:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergeNotes:
-    """What is needed whole of a merge."""
+    """The part of a merge that is held in memory."""
 
     lines: pa.Table
     """The conflicts, line by line (`odfchain.branches.conflict_file`)."""
@@ -243,13 +243,13 @@ _PUSH = (AddPushSource, DisablePushSource)
 _KINDS = tuple(kind.KIND for kind in (*_SINGLE, *_POLLING, *_PUSH))
 
 _Subject = tuple[str, str]
-"""What an event is about: of two events about one thing, the later one counts."""
+"""Subject of an event: of two events about one subject, the later one counts."""
 
 
 def other_events(
     target: DatasetState, source: DatasetState, after: Multihash, bases: Sequence[DatasetState]
 ) -> list[MetadataEvent]:
-    """What the source said after a block of its chain that neither a base nor the target says, oldest first.
+    """Metadata events of the source after a block that neither a base nor the target has, oldest first.
 
     Of several events about one thing that is the last one.
     """
@@ -615,7 +615,7 @@ class _Scene:
 
 
 def plan_merge(request: MergeRequest, means: MergeMeans) -> MergePlan:
-    """What a merge would do; nothing is changed. Errors as `merge_all`, but for conflicts, which are told."""
+    """Dry run of a merge; errors as `merge_all`, but conflicts are part of the result."""
     scene = _Scene.of(request)
     sides = scene.sides()
     bases = scene.bases(sides)

@@ -63,7 +63,7 @@ from odfchain.workspace.read_slices import (
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDue:
-    """What a block is to name as its checkpoint, and the file where it was just made."""
+    """The checkpoint that a block names, and its file if it was just made."""
 
     named: Checkpoint | None
     staged: tuple[StagedFile, ...] = ()
@@ -123,7 +123,7 @@ def _made(
 
 @dataclass(frozen=True, slots=True)
 class ChangeOutcome:
-    """What was committed; nothing where `head` is the old one."""
+    """Result of a commit; nothing was committed where `head` is the old one."""
 
     old_head: Multihash
     head: Multihash
@@ -134,17 +134,17 @@ class ChangeOutcome:
 
     @property
     def up_to_date(self) -> bool:
-        """Whether there was nothing to commit."""
+        """True if nothing was committed."""
         return self.head == self.old_head
 
     @classmethod
     def nothing(cls, state: DatasetState) -> ChangeOutcome:
-        """What is asked for is there already."""
+        """The outcome of a commit without changes."""
         return cls(state.head, state.head, state.head_block.sequence_number, {})
 
     @property
     def summary(self) -> str:
-        """What was done, for people."""
+        """The result in a sentence."""
         return described(self.operations)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What lies between two states of a dataset with a primary key, row by row; pure, in Arrow.
+"""Differences between two states of a dataset with a primary key, row by row; pure, in Arrow.
 
 An ODF changelog carries its own base: the first row of a key after a block says what the key was there (`+A`:
 absent; `-C`, `-R`: the old values), and the last one what it is now. So the rows that come after a fork are
@@ -142,7 +142,7 @@ def array_of(trees: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def canonical_text(tree: Any, kind: pa.DataType) -> str:
-    """The JSON text of the value that somebody wrote; errors as `array_of`."""
+    """The canonical JSON text of a value that was written by hand; errors as `array_of`."""
     return json_text(tree_of(array_of([tree], kind)[0]))
 
 
@@ -239,10 +239,10 @@ class RowDiff:
     key: tuple[str, ...]
     before: pa.Table
     had: Numbers
-    """Whether there was a row before."""
+    """True where there was a row before."""
     after: pa.Table
     has: Numbers
-    """Whether there is a row after."""
+    """True where there is a row after."""
     keys: pa.Table
     """The key as columns that are equal where it is."""
 
@@ -285,7 +285,7 @@ class RowDiff:
 
 
 def net_of(operations: Numbers, rows: pa.Table, key: Sequence[str]) -> RowDiff:
-    """What the rows of an interval (in order of offset, data columns) did to each key, all in all.
+    """The net change of each key by the rows of an interval (in order of offset, data columns).
 
     Raises:
         ChainError: a key begins with a `+C` that nothing goes before.
@@ -338,7 +338,7 @@ def same_rows(one: pa.Table, other: pa.Table, columns: Sequence[str]) -> Numbers
 
 
 def aligned(one: RowDiff, other: RowDiff) -> tuple[pa.Table, Numbers, Numbers]:
-    """All keys of two diffs, and where each stands in them; -1 is nowhere."""
+    """All keys of two diffs, and the place of each in them; -1 is nowhere."""
     count, more = len(one), len(other)
     nowhere = pa.nulls(more, pa.int64()), pa.nulls(count, pa.int64())
     places = {

@@ -48,7 +48,7 @@ from odfchain.workspace.points import opened_at
 from odfchain.workspace.read_slices import KeptFooters, unreadable
 
 BLOCK, OFFSET, SYSTEM_TIME = "block", "offset", "system_time"
-"""What a table of all changes has after the columns that one of a diff has (`odfchain.branches.diff`)."""
+"""Columns of a table of all changes after those of a diff (`odfchain.branches.diff`)."""
 
 _BACK, _FROM = OperationType.RETRACT.code, OperationType.CORRECT_FROM.code
 _LONGEST_PATH = 32
@@ -62,7 +62,7 @@ class ChangeOrigin:
     """Where a merge has a change from: `BLOCK#OFFSET` on a branch."""
 
     branch: str
-    """What the reference was called; nothing where a block was reverted."""
+    """The reference's name; empty where a block was reverted."""
     block: Multihash
     """The block that made the change; or the one that was merged, where that cannot be read here."""
     offset: int | None = None
@@ -70,7 +70,7 @@ class ChangeOrigin:
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """What one block did to one row."""
+    """A change of one row by one block."""
 
     block: Multihash
     sequence_number: int
@@ -138,10 +138,10 @@ def history_schema(state: DatasetState, key: Sequence[str]) -> pa.Schema:
 
 
 def primary_key_of(dataset: DatasetFiles, state: DatasetState) -> tuple[str, ...]:
-    """What tells the rows apart.
+    """The primary key.
 
     Raises:
-        UsageError: nothing does.
+        UsageError: the dataset has none.
     """
     if key := state.primary_key:
         return key
@@ -362,7 +362,7 @@ def block_named(text: str) -> Multihash | None:
 
 
 def are_changes(dataset: DatasetFiles, texts: Iterable[str]) -> Numbers:
-    """Whether each text names a change: its block is stored, and one ends at the offset.
+    """True for each text that names a change: its block is stored, and a change ends at the offset.
 
     The old half of a correction ends none.
     """

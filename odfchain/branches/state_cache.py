@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 CACHE_BYTES = 1 << 30
-"""What the states of one dataset may take [bytes] where no setting says otherwise."""
+"""Default limit for the states of one dataset [bytes]."""
 WORTH_KEEPING = 50_000
 """Rows that had to be read [count]; a state that needed no more is read again."""
 
@@ -73,7 +73,7 @@ class StateCache:
         return {block: path for block, digest, path in self._files() if digest == own}
 
     def verified(self, path: Path) -> bool:
-        """Whether a state's bytes are those that were written; one that is damaged is removed."""
+        """True if a state's digest is right; a damaged file is removed."""
         try:
             known = _VERIFIED.get(path) == _stamp(path)
             if not known and str(hash_file(path)[0]) != path.name.rpartition(".")[2]:
@@ -182,13 +182,13 @@ def read_cached_state(
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """A state that stands for the slices up to an offset."""
+    """A state that replaces the slices up to an offset."""
 
     path: Path
     last_offset: int
     rows: int
     kept: bool
-    """Whether it was kept here; else it is the chain's checkpoint."""
+    """True if it was kept here; else it is the chain's checkpoint."""
 
 
 def _start(

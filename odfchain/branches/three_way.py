@@ -27,7 +27,7 @@ from odfchain.odf.row_hash import Numbers
 
 
 class ConflictKind(Enum):
-    """What the two sides did to a row: ours, then theirs."""
+    """Changes of a row by both sides: ours, then theirs."""
 
     INSERT_INSERT = "insert-insert"
     UPDATE_UPDATE = "update-update"
@@ -49,7 +49,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conflicts:
-    """The keys that nobody but a person can decide, in tables of one order."""
+    """The keys in conflict, in tables of one order."""
 
     key: tuple[str, ...]
     kinds: tuple[ConflictKind, ...]
@@ -80,7 +80,7 @@ class Conflicts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThreeWay:
-    """What a merge does to our side, without the keys in conflict, and those."""
+    """Changes of our side by a merge, and the keys in conflict."""
 
     changes: RowDiff
     """From our rows to the merged ones."""

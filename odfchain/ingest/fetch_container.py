@@ -1,6 +1,6 @@
 """Sources that are programs in an OCI container: standard output is the data, files are the state.
 
-The container is told the remembered state in `ODF_ETAG` and `ODF_LAST_MODIFIED` (empty where there is none)
+The container gets the remembered state in `ODF_ETAG` and `ODF_LAST_MODIFIED` (empty where there is none)
 and how much to bring in `ODF_BATCH_SIZE`. It writes the new state to the files that `ODF_NEW_ETAG_PATH` and
 `ODF_NEW_LAST_MODIFIED_PATH` name, and makes the file of `ODF_NEW_HAS_MORE_DATA_PATH` when there is more.
 `command` is the entrypoint as a list, not a text for a shell.
@@ -211,7 +211,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 def fetch_container(
     step: FetchStepContainer, context: FetchContext, *, runtime: Path | None = None
 ) -> FetchResult:
-    """What the container prints, with the state it leaves, or `UP_TO_DATE`; no container survives.
+    """Run a container: its output and the state it leaves, or `UP_TO_DATE`; the container is removed.
 
     `runtime` is the program that runs containers (default: podman or docker, whichever is installed).
 

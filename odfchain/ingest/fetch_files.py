@@ -13,7 +13,7 @@ from the step, so that the state is short, readable and the same on every machin
 Ordered by the event time in their names, files need no other state: the name tells the time.
 
 Files that come late (before the place) or change are not read again, as in the reference: reading them
-would append rows twice. But they are told, when the caller knows when the state was recorded. Whoever wants
+would append rows twice. But they are reported, when the caller knows when the state was recorded. Who wants
 them read orders the source `ByEventTime` with `FromMetadata`: a new or changed file is then the latest. With
 `cache: Forever` a changed file is not read again in any order; new files always are.
 
@@ -332,7 +332,7 @@ _SHOWN = 5
 _HOW = "FilesGlob takes a path like /data/*.csv: write it into the manifest, and run `odfchain add --update`"
 _MILLISECOND = 1_000_000
 _RUN_OF_FOLDERS = re.compile(r"(/\*\*)+(?=/|\Z)")
-"""One `**` stands for any folders; the library visits each folder once more for every further one."""
+"""One `**` matches any folders; the library visits each folder once more for every further one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +345,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Position:
-    """Where a file stands in the order of the source."""
+    """Place of a file in the order of the source."""
 
     time: int
     """Nanoseconds since the epoch; 0 in a source that is ordered by name."""
@@ -358,7 +358,7 @@ def fetch_glob(
     """The first matching file that was not read yet (the user's own, not a copy), or `UP_TO_DATE`.
 
     Only regular files count. With `recorded`, the system time at which the previous state was recorded, files
-    that came late or changed since are told to the user.
+    that came late or changed since are reported.
 
     Raises:
         SourceNotFoundError: nothing matches, and nothing ever did.

@@ -1,6 +1,6 @@
 """A file behind an ftp URL: brought only if it changed, and continued where a connection broke.
 
-What is remembered is the time of the last modification, if the server tells it (`MDTM`); it is asked for
+What is remembered is the time of the last modification, if the server gives it (`MDTM`); it is asked for
 before and after the transfer, so that it is the time of the very bytes that were brought. Transfers are
 binary and passive, and the data come from the host that was connected to, whatever address a server names.
 Failures that may pass are retried as over HTTP. Sources: RFC 959, 1738 (3.2), 2428 and 3659 of the IETF.
@@ -63,7 +63,7 @@ class FtpAddress:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What a server tells of a file."""
+    """A server's facts about a file."""
 
     size: int | None
     modified: Timestamp | None
@@ -101,7 +101,7 @@ class FtpSession(ftplib.FTP):
             self.voidcmd(f"CWD {folder}")
 
     def facts(self, file: str) -> FileFacts:
-        """What the server tells of a file; a server that does not know these commands tells nothing."""
+        """The server's facts about a file; empty for a server without these commands."""
         size = _SIZE.fullmatch(self._told(f"SIZE {file}"))
         return FileFacts(int(size[1]) if size else None, self.modified(file))
 
@@ -110,7 +110,7 @@ class FtpSession(ftplib.FTP):
         return parse_mdtm(self._told(f"MDTM {file}"))
 
     def _told(self, command: str) -> str:
-        # Only a lasting refusal means that nothing is told: a state that comes and goes would repeat rows.
+        # Only a lasting refusal means that there are no facts: a state that comes and goes would repeat rows.
         try:
             return self.sendcmd(command)
         except ftplib.error_perm:
@@ -127,7 +127,7 @@ class FtpSession(ftplib.FTP):
         return connect([host], port, self._limits, self._deadline)[0]
 
     def restart(self, offset: int) -> bool:
-        """Whether the server will begin the next file at this byte."""
+        """True if the server will begin the next file at this byte."""
         try:
             reply = self.sendcmd(f"REST {offset}")
         except ftplib.error_perm:
@@ -185,7 +185,7 @@ def parse_mdtm(reply: str) -> Timestamp | None:
 
 
 def words(error: OSError | None) -> str:
-    """What the system says of a failed connection."""
+    """The system's message for a failed connection."""
     return one_line((error.strerror if error else "") or str(error)).lower()
 
 
@@ -278,7 +278,7 @@ class _Fetch:
         self._begun: FileFacts | None = None
         """The file that the bytes so far are from."""
         self._restarts = True
-        """Whether the server can be believed to continue where it is asked to."""
+        """True if the server can be relied on to resume at the requested byte."""
 
     def attempt(self) -> FetchResult:
         with (

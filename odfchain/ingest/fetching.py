@@ -1,4 +1,4 @@
-"""What every fetcher takes and gives.
+"""Input and output of fetchers.
 
 A fetcher is a function of a fetch step and a `FetchContext`. It compares the source with the state that the
 chain remembers and answers `UP_TO_DATE`, or brings new bytes together with the state that is to be remembered
@@ -62,15 +62,15 @@ class Fetched:
     path: Path
     """A file with the bytes: below the context's folder, or the user's own file (never to be changed)."""
     name: str
-    """What messages call the input: a URL without secrets, or a path."""
+    """The input's name in messages: a URL without secrets, or a path."""
     state: SourceState | None
-    """What is to be remembered with the data; None when the source tells nothing of its state."""
+    """The state to be recorded with the data; None when the source gives none."""
     event_time: Timestamp | None = None
     """Event time of rows that carry none; None means the system time of the run."""
     has_more: bool = False
-    """Whether fetching again with `state` will bring more."""
+    """True if fetching again with `state` will bring more."""
     advances: bool = False
-    """Whether the watermark follows the event time, whether or not a row that is new has it."""
+    """True if the watermark follows the event time, whether or not a row that is new has it."""
 
 
 FetchResult: TypeAlias = Fetched | Literal[_UpToDate.UP_TO_DATE]
@@ -78,7 +78,7 @@ FetchResult: TypeAlias = Fetched | Literal[_UpToDate.UP_TO_DATE]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchContext:
-    """What a fetcher works with."""
+    """Context of a fetcher."""
 
     folder: Path
     """A private folder for the bytes; removed at the end of the run."""
@@ -139,7 +139,7 @@ def tell_if_new(state: SourceState | None, context: FetchContext) -> None:
 
 
 def is_known(state: SourceState | None, context: FetchContext) -> bool:
-    """Whether the state is the remembered one; times are compared as times, however they are spelled."""
+    """True if the state is the remembered one; times are compared as times, however they are spelled."""
     previous = context.previous
     if state is None or previous is None or state.kind != previous.kind:
         return False
@@ -160,7 +160,7 @@ Bindings = Mapping[str, tuple[str, ...]]
 
 
 def is_admitted(hosts: Iterable[str], host: str, port: int | None = None) -> bool:
-    """Whether a host is among those named; an entry with a port admits only that port of its host."""
+    """True if a host is among those named; an entry with a port admits only that port of its host."""
     names = {_normal(host), f"{_normal(host)}:{port}"}
     return any(_normal(entry) in names for entry in hosts)
 
@@ -242,7 +242,7 @@ _AUTHORITY = re.compile(r"(?P<scheme>[^:/?#]+)://(?P<authority>[^/?#\\]*)")
 
 
 class EffectKind(Enum):
-    """What has to be allowed."""
+    """Kinds of effects that need permission."""
 
     COMMAND = "command"
     VARIABLE = "variable"
@@ -254,7 +254,7 @@ class Effect:
 
     kind: EffectKind
     text: str
-    """What happens, as it stands in the manifest: not safe to be printed as it is."""
+    """The effect in the manifest's words: not safe to be printed as it is."""
     host: str = ""
     """Where variables go; as it is written where templates are part of it."""
     variables: tuple[str, ...] = ()
@@ -388,7 +388,7 @@ class Download:
 
     @property
     def resumable(self) -> str | None:
-        """What `If-Range` is to carry; None if the body must be asked for from its beginning."""
+        """The value of `If-Range`; None if the body must be requested from its beginning."""
         if self.headers is None or self.received == 0:
             return None
         return range_validator(self.headers)

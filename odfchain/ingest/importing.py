@@ -62,11 +62,11 @@ _TIME = re.compile(
     r"(?:(:[0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])?)?"
 )
 _BEGINNINGS = frozenset("0123456789+-.tTfF")
-"""What a text begins with that may be anything but text."""
+"""First characters of texts that may be anything but text."""
 
 
 class ValueKind(Enum):
-    """What one value looks like; its value is how messages call several of them."""
+    """Kind of a value; the enum's value is the plural for messages."""
 
     TEXT = "text"
     BOOLEAN = "true or false"
@@ -102,7 +102,7 @@ _TYPES: tuple[tuple[frozenset[ValueKind], ds.DataType], ...] = (
 
 
 def kind_of(text: str) -> ValueKind:
-    """What a text of a CSV file looks like."""
+    """The kind of a text of a CSV file."""
     if text[:1] not in _BEGINNINGS:
         return ValueKind.TEXT
     if text[0] in "tTfF":
@@ -111,7 +111,7 @@ def kind_of(text: str) -> ValueKind:
 
 
 def kind_of_json(value: Value) -> ValueKind:
-    """What a JSON value that is not null looks like; a text is never a number or a boolean."""
+    """The kind of a JSON value that is not null; a text is never a number or a boolean."""
     if isinstance(value, bool):
         return ValueKind.BOOLEAN
     if isinstance(value, Number):
@@ -171,14 +171,14 @@ def _kind_of_time(text: str) -> ValueKind:
 
 
 class ColumnValues:
-    """What was seen in one column: how many values of each kind, and the first of them."""
+    """Values of one column: how many of each kind, and the first of them."""
 
     def __init__(self) -> None:
         self.seen: dict[ValueKind, int] = {}
         self._first: dict[ValueKind, tuple[str, int]] = {}
         self._items: ColumnValues | None = None
         self._moved = False
-        """Whether a time has another zone than UTC."""
+        """True if a time has another zone than UTC."""
 
     @property
     def count(self) -> int:
@@ -532,7 +532,7 @@ class ImportPlan:
     event_time: str | None
     """The column of the event time; None where that is the time of ingestion."""
     notes: tuple[str, ...]
-    """What the user should know besides what stands with the columns."""
+    """Notes for the user other than those of the columns."""
 
     @property
     def name(self) -> DatasetAlias:

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 # staged slice.
 
 INPUT_TABLE = "input"
-"""What the queries of a preprocess step call the rows that were read."""
+"""Name of the input rows in the queries of a preprocess step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class FileInput:
 
     path: Path
     name: str
-    """What messages call the input."""
+    """The input's name in messages."""
     read: ReadStep
     preprocess: Transform | None = None
 
@@ -110,7 +110,7 @@ def stage_input(
             fault = failed_query(cause, transform=source.preprocess) if isinstance(cause, Exception) else None
             if fault is not None:
                 raise fault from error
-        # where the bytes lie is nobody's business: messages name where they are from
+        # messages name the source of the bytes, not the place of the file
         error.message = error.message.replace(str(source.path), source.name)
         if isinstance(error, BadInputError) and error.file == str(source.path):
             error.file = source.name
@@ -191,7 +191,7 @@ def _is_large(source: FileInput, slice_bytes: int) -> bool:
             groups = range(footer.num_row_groups)
             return bool(sum(footer.row_group(group).total_byte_size for group in groups) > slice_bytes)
     except (OSError, BadInputError):
-        return False  # whoever reads it says what is wrong
+        return False  # the reader reports the fault
 
 
 def _are_few(source: FileInput, state: WriterState) -> bool:
@@ -208,7 +208,7 @@ def _are_few(source: FileInput, state: WriterState) -> bool:
         with open_parquet(source.path) as file:
             return bool(file.metadata.num_rows <= FEW_ROWS)
     except (OSError, BadInputError):
-        return False  # whoever reads it says what is wrong
+        return False  # the reader reports the fault
 
 
 def _session_for_queries(
@@ -241,11 +241,11 @@ def _preprocessed(
 # In-memory rows or a DataFrame as one Parquet file, in order.
 
 FRAME = "the frame"
-"""What messages call it."""
+"""Its name in messages."""
 
 
 def is_of_spark(frame: Any) -> bool:
-    """Whether it is a DataFrame of PySpark's, of whatever kind."""
+    """True if it is a DataFrame of PySpark, classic or Connect."""
     return type(frame).__module__.partition(".")[0] == "pyspark"
 
 
@@ -288,7 +288,7 @@ def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
     from odfchain.spark.plans import jvm_of
     from odfchain.spark.query_refusals import failed_query
 
-    # a clone, so that a setting of the user's session changes for nobody else
+    # a clone, so that the settings of the user's session stay as they are
     clone = frame._jdf.sparkSession().cloneSession()  # noqa: SLF001 - PySpark has no public way into the JVM
     clone.conf().set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     session = SparkSession(frame.sparkSession.sparkContext, clone)
@@ -333,10 +333,10 @@ _STREAMS = 16
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch of a stream, as whoever runs it numbers them."""
+    """A batch of a stream, numbered by the stream's runner."""
 
     query: str
-    """What tells the stream from others, and stays the same when it is started again."""
+    """Identity of the stream, which stays the same when it is started again."""
     number: int
 
     def __post_init__(self) -> None:
@@ -344,11 +344,11 @@ class Batch:
             raise UsageError("a batch is the name of its stream and a number, as in batch=('orders', 17)")
 
     def is_recorded(self, state: DatasetState, source: str) -> bool:
-        """Whether it, or a later one of its stream, was ingested."""
+        """True if it, or a later one of its stream, was ingested."""
         return _recorded(state, source).get(self.query, -1) >= self.number
 
     def after(self, state: DatasetState, source: str) -> SourceState:
-        """What is recorded with it."""
+        """The source state that is recorded with it."""
         others = {query: n for query, n in _recorded(state, source).items() if query != self.query}
         kept = dict([*others.items(), (self.query, self.number)][-_STREAMS:])
         value = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
@@ -369,12 +369,12 @@ def _recorded(state: DatasetState, source: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOptions:
-    """What a user may say about a run."""
+    """Options of a run."""
 
     source_name: str | None = None
     input_format: str | None = None
     input_name: str | None = None
-    """What messages call the input, where its path says nothing."""
+    """The input's name in messages, where its path says nothing."""
     batch: Batch | None = None
     """The batch of a stream that the input is."""
     event_time: Timestamp | None = None
@@ -385,9 +385,9 @@ class IngestOptions:
     max_retract_ratio: float | None = None
     """Largest share of the recorded keys that a snapshot may retract; default is the workspace's setting."""
     late_edits: LateEdits | None = None
-    """What to do with known keys of a ledger that have other values; default is the workspace's setting."""
+    """Policy for known keys of a ledger with other values; default is the workspace's setting."""
     duplicate_keys: DuplicateKeys | None = None
-    """What to do with rows of one input that have one key and other values; default is the workspace's."""
+    """Policy for rows of one input with one key and other values; default is the workspace's."""
     retries: int | None = None
     """Runs repeated when another writer was faster; default is the workspace's setting."""
     allow_future: bool = False
@@ -403,7 +403,7 @@ class IngestOptions:
 
 @dataclass(frozen=True, slots=True)
 class InputOutcome:
-    """What one file brought."""
+    """Result of one file."""
 
     file: str
     input_rows: int
@@ -426,7 +426,7 @@ class InputOutcome:
 
 @dataclass(frozen=True, slots=True)
 class IngestOutcome:
-    """What a run committed; `head` is the old one when there was nothing new."""
+    """Result of a run; `head` is the old one when there was nothing new."""
 
     inputs: tuple[InputOutcome, ...]
     old_head: Multihash
@@ -436,7 +436,7 @@ class IngestOutcome:
 
     @property
     def up_to_date(self) -> bool:
-        """Whether nothing was committed."""
+        """True if nothing was committed."""
         return self.blocks == 0
 
     def __repr__(self) -> str:
@@ -617,7 +617,7 @@ def write_options(
 
 
 def outcome_of(file: str, written: Written) -> InputOutcome:
-    """What a transaction brought, for people."""
+    """The result of a transaction, for messages."""
     if not written.facts:
         return InputOutcome(file, written.input_rows, {}, None)
     last = written.state.prev_offset

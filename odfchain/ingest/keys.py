@@ -81,7 +81,7 @@ class KeyFiles:
         return self.folder / f"{piece.name}.{self.kind}"
 
     def holds_any(self, piece: RecordedSlice, wanted: Numbers) -> bool | None:
-        """Whether the slice has one of these hashes; None where there is no whole file of all of its own."""
+        """True if the slice has one of these hashes; None where its file is missing or damaged."""
         found, sum_, rows = False, self._sum_before(piece), 0
         try:
             with self._path(piece).open("rb") as stream:
@@ -229,7 +229,7 @@ def check_repeated(new: MergeInput, key: tuple[str, ...], duplicates: DuplicateK
     """(rows left out that are copies of the one that is kept, rows left out that differ from it).
 
     Raises:
-        BadInputError: there are rows that differ, and nobody said which counts.
+        BadInputError: rows of one key differ, and no option says which counts.
     """
     from pyspark.sql import functions as F
 
@@ -320,7 +320,7 @@ def _listed(texts: dict[str, str], names: Sequence[str]) -> str:
 
 
 def notes_on_duplicates(copies: int, others: int, duplicates: DuplicateKeys) -> tuple[str, ...]:
-    """What the user should know about rows of an input that were left out."""
+    """Notes on rows of an input that were left out."""
     notes = []
     if copies:
         notes.append(f"rows that are copies of others in every column: {copies:,}; each is recorded once")
@@ -336,13 +336,13 @@ def notes_on_duplicates(copies: int, others: int, duplicates: DuplicateKeys) -> 
 
 @dataclass(frozen=True, slots=True)
 class LookBack:
-    """What the next merge looks back at."""
+    """The recorded rows that the next merge compares with."""
 
     recorded: Callable[[], RecordedRows]
     checkpoint: Checkpoint | None
-    """What the block is to name as its new checkpoint; of several, the last one."""
+    """The new checkpoint of the block; of several blocks, the last one's."""
     carried: Checkpoint | None = None
-    """What those before the last one name."""
+    """The checkpoint of the blocks before the last one."""
     staged: StagedFile | None = None
     """The file of a checkpoint that was just made."""
 
@@ -365,7 +365,7 @@ def read_recorded(
 def recorded_rows(
     dataset: DatasetFiles, state: DatasetState, session: Callable[[], SparkSession]
 ) -> RecordedRows:
-    """What a merge looks back at; a checkpoint in a store stays there where executors read it from there."""
+    """The recorded rows that a merge compares with; a checkpoint stays in the store if executors read it there."""
     if state.checkpoint is None or not dataset.checkpoints.on_demand:
         return RecordedRows.of(dataset, state)
     files = files_of(session())
@@ -395,7 +395,7 @@ def look_back(
     place: str = "",
     since: float = 0.0,
 ) -> LookBack:
-    """What to look back at once `new` is recorded; a state checkpoint that is due is written in `staging`.
+    """The rows to compare with once `new` is recorded; a state checkpoint that is due is written in `staging`.
 
     A state checkpoint stays in force for blocks that make none: it says itself up to where it counts.
     Checkpoints of others do not, because rows are added that their makers have not seen. `place` is what the

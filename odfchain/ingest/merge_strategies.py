@@ -10,7 +10,7 @@ where this deliberately differs from the reference implementation):
   included; `+A` and `+C` carry the new ones.
 - A missing event time in the input is never a reason to see a change.
 - Keys compare null-safe; rows of one input that are equal are one (`odfchain.ingest.keys`).
-- Output is ordered by primary key and operation, so that `-C` stands right before its `+C`.
+- Output is ordered by primary key and operation, so that `-C` comes right before its `+C`.
 
 No row reaches the driver, and every comparison is an expression of Spark's.
 """
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 OLD = "__odfchain_old"
-"""Beside an input row: the operation of the recorded row of its key, null where there is none."""
+"""The operation of the recorded row of an input row's key, null where there is none."""
 
 _NEW, _RANK, _ROW, _OP = "__odfchain_new", "__odfchain_rank", "__odfchain_record", "__odfchain_op"
 
@@ -69,12 +69,12 @@ class Merged:
 
 
 def takes_operations(strategy: MergeStrategy) -> bool:
-    """Whether the input says itself what each row does."""
+    """True if the input gives the operation of each row."""
     return isinstance(strategy, MergeStrategyChangelogStream | MergeStrategyUpsertStream)
 
 
 def looks_back(strategy: MergeStrategy) -> bool:
-    """Whether the strategy compares its input with recorded rows."""
+    """True if the strategy compares its input with recorded rows."""
     return not isinstance(strategy, MergeStrategyAppend | MergeStrategyChangelogStream)
 
 
@@ -168,7 +168,7 @@ def _ledger(
 
 
 def same_key(key: tuple[str, ...], new: MergeInput) -> Column:
-    """Whether an input row and a recorded one have the same key; null-safe where the input may have nulls."""
+    """The condition that an input row and a recorded one have the same key; null-safe where needed."""
     parts = []
     for name in key:
         field, recorded = new.schema.field(name), col(old_name(name))
@@ -227,7 +227,7 @@ def current_state(
 def join_state(
     rows: DataFrame, state: DataFrame, key: tuple[str, ...], new: MergeInput, how: str
 ) -> DataFrame:
-    """Input rows beside the recorded ones of the same key, with every column of the input on both sides."""
+    """Input rows joined with recorded ones of the same key, with every column of the input on both sides."""
     from pyspark.sql import functions as F
 
     joined = rows.join(state, same_key(key, new), how)
@@ -238,7 +238,7 @@ def join_state(
 
 
 def is_changed(name: str, new: MergeInput) -> Column:
-    """Whether a column has another value than was recorded; a missing event time is never a change."""
+    """The condition that a column differs from the recorded value; a missing event time is never a change."""
     field = new.schema.field(name)
     assert field is not None  # noqa: S101 - check_strategy
     new_value, old_value = col(name), col(old_name(name))
@@ -317,7 +317,7 @@ def first_bad_operation(new: MergeInput) -> BadInputError | None:
 
 
 def first_torn_correction(new: MergeInput, key: tuple[str, ...]) -> BadInputError | None:
-    """The first -C or +C that has not the other one beside it among the rows of its key, as an error."""
+    """The first -C or +C without the other half next to it among the rows of its key, as an error."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -371,7 +371,7 @@ def _upsert(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) ->
 
 
 def old_name(name: str) -> str:
-    """What the recorded value of a column is called beside the new one."""
+    """The name of a column's recorded value after the join."""
     return f"__odfchain_old_{name}"
 
 

@@ -150,12 +150,12 @@ CONTENT_HASH = "odfchain/content-hash"
 
 
 _STOP_SECONDS = 1
-"""How long a fetch that nobody needs may take to notice."""
+"""How long an unneeded fetch may take to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullOptions:
-    """What a user may say about a pull."""
+    """Options of a pull."""
 
     ingest: IngestOptions = field(default_factory=IngestOptions)
     fetch_uncacheable: bool = False
@@ -194,7 +194,7 @@ def cached_forever(source: SetPollingSource, state: DatasetState, progress: Prog
     """`SourceCaching::Forever`: the one object of this fetch step is recorded, so it is not asked for again.
 
     A step that names a set of objects is never done: new ones may come at any time, and what was read of the
-    set is told by its state. Source: specification "SourceCaching::Forever"; RFC-014.
+    set is in its state. Source: specification "SourceCaching::Forever"; RFC-014.
     """
     step = source.fetch
     if not isinstance(step, FetchStepUrl) or step.cache is None or _previous(source, state) is None:
@@ -208,7 +208,7 @@ def cached_forever(source: SetPollingSource, state: DatasetState, progress: Prog
 
 
 def uncacheable(source: SetPollingSource, state: DatasetState) -> bool:
-    """Whether there are rows, nobody knows of which state of the source, and merging would repeat them."""
+    """True if rows of an unknown source state are recorded, which merging would repeat."""
     repeats = isinstance(source.merge, MergeStrategyAppend | MergeStrategyChangelogStream)
     return repeats and state.last_offset is not None and _previous(source, state) is None
 
@@ -260,7 +260,7 @@ class News:
 def fetching(
     dataset: DatasetFiles, options: PullOptions, progress: Progress, expect_rows: Callable[[], None]
 ) -> Iterator[News | None]:
-    """What the source has now, None where that is nothing new."""
+    """The source's new object, or None."""
     state = DatasetState.read(dataset.chain)
     source = polling_source(dataset, state)
     previous, previous_time = _previous(source, state) or (None, None)
@@ -340,7 +340,7 @@ class FetchAhead:
         wait((self._done,))
 
     def news(self, head: Multihash) -> AbstractContextManager[News | None] | None:
-        """What was fetched for this head; None where that is to be done now."""
+        """The object that was fetched ahead for this head; None where it is to be fetched now."""
         found = self._done.result()
         if found is None or found[0] != head:
             self._open.close()
@@ -357,7 +357,7 @@ class FetchAhead:
         self._progress.stop()
 
     def close(self) -> None:
-        """Nothing is left of what nobody took; a fetch that waits for its server ends with the process."""
+        """Remove what was fetched in vain; a fetch that waits for its server ends with the process."""
         self.stop()
         wait((self._done,), timeout=_STOP_SECONDS)
         if self._done.done():
@@ -374,7 +374,7 @@ class PullStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PullOutcome:
-    """What a pull committed; `head` is the old one when there was nothing new."""
+    """Result of a pull; `head` is the old one when there was nothing new."""
 
     status: PullStatus
     inputs: tuple[InputOutcome, ...]

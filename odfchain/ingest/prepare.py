@@ -455,7 +455,7 @@ def _pick(entries: list[zipfile.ZipInfo], sub_path: str | None, name: str) -> zi
     files = [entry for entry in entries if not entry.is_dir()]
     found = [entry for entry in files if entry.filename == sub_path]
     if not found:
-        # what macOS adds beside every file is never the data
+        # the files that macOS adds are never the data
         files = [entry for entry in files if not entry.filename.startswith(_RESOURCE_FORKS)]
         found = files if sub_path is None else [e for e in files if glob_matches(sub_path, e.filename)]
     if len(found) == 1:
@@ -479,7 +479,7 @@ def _listed(entries: list[zipfile.ZipInfo]) -> str:
 
 
 def glob_matches(pattern: str, path: str) -> bool:
-    """Whether a glob names the path of an entry.
+    """True if a glob names the path of an entry.
 
     `*`, `?` and `[…]` stay within one folder, the part `**` stands for any folders. A pattern
     without `/` names files in any folder, since archives often wrap their content in one.

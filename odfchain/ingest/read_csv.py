@@ -3,7 +3,7 @@
 Fields are separated by the separator, records by LF, CR LF or CR; empty lines hold no record. A field that
 begins with the quote is quoted and ends at the next quote that is neither doubled nor escaped; after that
 only a separator or the end of the record may come. Before a quote, two escape characters are one and a single
-one makes the quote part of the field; everywhere else the escape character stands for itself, and so does a
+one makes the quote part of the field; everywhere else the escape character is literal, and so does a
 quote in a field that does not begin with one. Sources: RFC 4180, the specification's "ReadStep::Csv",
 RFC-010.
 """
@@ -42,7 +42,7 @@ class CsvDialect:
 
 
 class CsvRecords:
-    """The records of a CSV file in order; a field is None where nothing stands between the separators."""
+    """The records of a CSV file in order; an empty unquoted field is None."""
 
     def __init__(self, path: Path, dialect: CsvDialect, file: str) -> None:
         self._path = path
@@ -209,7 +209,7 @@ _RETURN = 13
 
 @dataclass(frozen=True, slots=True)
 class TextTraits:
-    """What a text file turned out to be like."""
+    """Traits of a text file."""
 
     size: int
     """Bytes."""
@@ -227,7 +227,7 @@ class TextTraits:
 
     @property
     def plain(self) -> bool:
-        """Whether no value can hold a control character, line breaks and separators included."""
+        """True if no value can hold a control character, line breaks and separators included."""
         return not (self.controls or self.multiline)
 
 
@@ -339,7 +339,7 @@ def _blank_line(chunk: bytes, low: _LowBytes) -> bool:
 
 
 class _CsvShape:
-    """Whether Spark reads a CSV file as it is meant: what it cannot be sure of counts as irregular."""
+    """Shape of a CSV file: anything that Spark may read differently counts as irregular."""
 
     def __init__(self, dialect: CsvDialect) -> None:
         own = (dialect.separator, dialect.quote)
@@ -435,7 +435,7 @@ def _invalid(path: Path, encoding: str, error: UnicodeDecodeError, line: int) ->
 
 
 def _spans_lines(low: _LowBytes, quote: int, *, odd: bool) -> tuple[bool, bool]:
-    """(a line break stands inside quotes, the chunk ends inside quotes)."""
+    """(a line break is inside quotes, the chunk ends inside quotes)."""
     quotes = np.flatnonzero(low.data == quote)
     before = np.searchsorted(quotes, low.breaks) + odd
     return bool(np.any(before & 1)), bool((len(quotes) + odd) & 1)

@@ -159,7 +159,7 @@ class OpenedInput:
 
     frame: InputFrame | None
     notes: tuple[str, ...] = ()
-    """What the reader decided and the user should know."""
+    """Notes on the reader's decisions."""
     malformed: Callable[[], BadInputError | None] | None = None
     """Finds a record with the wrong number of fields, after a failure."""
     rows: int | None = None
@@ -193,7 +193,7 @@ def read_step_for(path: Path, input_format: str | None, declared: ReadStep | Non
     """The read step to use: the declared one, or another format with the declared schema.
 
     Raises:
-        UsageError: the format is unknown, or cannot be told from the file's name.
+        UsageError: the format is unknown, or does not follow from the file's name.
     """
     if input_format is None and declared is not None:
         return declared

@@ -181,7 +181,7 @@ class Fit:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know."""
+        """Notes for the user."""
         notes = []
         if self.filled:
             notes.append(f"the input lacks {_names(self.filled)}: filled with null")
@@ -201,7 +201,7 @@ def fit(
     """How the input fits: same types by name; optional columns may be missing or new, but not both (RFC-015).
 
     A column that goes while another comes is a renamed one more often than not, so that is refused. So are
-    new columns where nobody declared a source (`may_grow`). Nullability is coerced later.
+    new columns without a declared source (`may_grow`). Nullability is coerced later.
 
     Raises:
         IncompatibleSchemaError: what differs is shown as a diff of both schemas.

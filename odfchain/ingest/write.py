@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WriterState:
-    """What a write needs to know of the dataset, pending transactions included."""
+    """State of the dataset for a write, pending transactions included."""
 
     vocabulary: DatasetVocabulary
     merge: MergeStrategy
@@ -101,13 +101,13 @@ class WriterState:
     watermark: Timestamp | None
     source_state: SourceState | None
     recorded: Callable[[], RecordedRows]
-    """What there is to look back at, found when asked for."""
+    """The recorded rows to compare with, found on first use."""
     has_source: bool = False
-    """Whether the chain defines where rows come from; without that a new column is taken for an accident."""
+    """True if the chain defines where rows come from; without that a new column is taken for an accident."""
     odf_schema: bool = False
-    """Whether the schema in force is declared in the ODF form, so that a new one is as well."""
+    """True if the schema in force is declared in the ODF form, so that a new one is as well."""
     has_several_keys: Callable[[], bool] = lambda: False
-    """Whether sources tell records apart by different keys; found when asked for."""
+    """True if sources tell records apart by different keys; found when asked for."""
     dataset: DatasetFiles | None = field(default=None, repr=False, compare=False)
     """Where slices are that executors put into its store; None where they see the staging folder."""
     since: float = field(default_factory=time.monotonic, repr=False, compare=False)
@@ -119,7 +119,7 @@ class WriterState:
         return 0 if self.prev_offset is None else self.prev_offset + 1
 
     def keys(self, kind: str) -> str:
-        """What the keys of slices (`data`) or checkpoints (`checkpoints`) begin with, for executors."""
+        """The prefix of keys of slices (`data`) or checkpoints (`checkpoints`), for executors."""
         return "" if self.dataset is None else self.dataset.keys(kind)
 
     def path_of(self, facts: SliceFacts) -> Path:
@@ -173,9 +173,9 @@ class WriteOptions:
     allow_empty: bool = False
     max_retract_ratio: float = 1.0
     late_edits: LateEdits = LateEdits.IGNORE
-    """What to do with known keys that have other values (Ledger)."""
+    """Policy for known keys with other values (Ledger)."""
     duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
-    """What to do with rows of the input that have one key and other values (Ledger, Snapshot)."""
+    """Policy for rows of the input with one key and other values (Ledger, Snapshot)."""
     system_columns: SystemColumns = SystemColumns.SPECIFICATION
     """Types of offsets and operations, where the dataset has no schema yet."""
     watermark: WatermarkRule = DEFAULT_RULE
@@ -204,7 +204,7 @@ class Written:
     """Of each slice."""
     input_rows: int
     notes: tuple[str, ...] = ()
-    """What the user should know about how the input was made to fit."""
+    """Notes on how the input was made to fit."""
 
 
 def staged_file(facts: SliceFacts, since: float) -> StagedFile:
@@ -228,8 +228,8 @@ def recorded_write(
 ) -> Written:
     """The events that record a write, by the writer rules.
 
-    Of several slices the last one says what comes of the input: whoever stops at one before it is told no
-    watermark that later rows lie behind, and not that the source was read.
+    Of several slices the last one has the watermark and the source state: a reader that stops earlier gets no
+    watermark that later rows lie behind, and no state of a source that was not read to its end.
     """
     events: list[MetadataEvent] = []
     if target is not None and target != state.schema:
@@ -308,12 +308,12 @@ _BEFORE = "__odfchain_before"
 
 
 def takes_back(new: MergeInput) -> Column:
-    """Whether a row of the input takes another one back."""
+    """True if a row of the input takes another one back."""
     return col(new.vocabulary.operation_type_column).try_cast("int").isin(*TAKES_BACK)
 
 
 def has_back_without_time(new: MergeInput) -> bool:
-    """Whether a row takes another back and does not say of which event time that one is."""
+    """True if a row takes another back and does not say of which event time that one is."""
     name = new.vocabulary.event_time_column
     return bool(new.frame.where(takes_back(new) & col(name).isNull()).limit(1).collect())
 

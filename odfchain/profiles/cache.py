@@ -1,4 +1,4 @@
-"""What profiles found of slices, kept: private, disposable, and never believed without its checksum.
+"""Cached totals of slices: private, disposable, and never used without a valid checksum.
 
 A file of `info/profile-parts` has the name of its slice, and is a digest followed by the bytes that it is of.
 A slice never changes, so what was found of it is never wrong, only of another version, or damaged: then it
@@ -31,7 +31,7 @@ def parts_folder(dataset: DatasetFiles) -> Path:
 
 
 def kept_part(dataset: DatasetFiles, name: Multihash) -> bytes | None:
-    """What was kept of a slice, as it was written; None where there is nothing."""
+    """The cached totals of a slice, as written; None where there are none."""
     data = None
     with contextlib.suppress(StoreError):
         data = fsio.read_start(_path(dataset, name), _MOST_BYTES)
@@ -112,7 +112,7 @@ def _folder(dataset: DatasetFiles) -> Path:
 
 
 def known_profile(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any] | None:
-    """What was computed here, or published by the owner, of a state's rows; None where neither is here.
+    """The profile of a state that is cached or published by the owner; None where neither is here.
 
     It may be of the last block that has rows: blocks after it have the same.
     """
@@ -124,7 +124,7 @@ def known_profile(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any] 
 
 
 def owners_profile(dataset: DatasetFiles, block: Multihash) -> dict[str, Any] | None:
-    """What the owner has signed of a block, where it is here and whole; None where it is not."""
+    """The profile that the owner signed for a block; None where it is missing or damaged."""
     from odfchain.chain.signed_lines import SnapshotKind
     from odfchain.profiles.published import object_of, published
 

@@ -31,12 +31,12 @@ _KINDS = {"FetchStepUrl": "http", "FetchStepFilesGlob": "file", "FetchStepContai
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileOptions:
-    """What a publisher may say of a profile."""
+    """Options of a profile."""
 
     stage: str | None = None
     """`raw`, `cleaned`, `featurized`, …; roots are `raw` unless it is said."""
     description: str | None = None
-    """What changed since the parent."""
+    """Changes since the parent."""
     tags: Mapping[str, str] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     """Columns of which only counts are published."""
@@ -75,7 +75,7 @@ def profile_of(
 
 
 def facts_of(dataset: DatasetFiles, state: DatasetState, options: ProfileOptions) -> ProfileFacts:
-    """What a profile says beside its statistics."""
+    """Facts of a profile other than its statistics."""
     block = state.head_block
     return ProfileFacts(
         dataset_id=str(dataset.id),
@@ -100,7 +100,7 @@ def _nullable(state: DatasetState) -> dict[str, bool]:
 
 
 def nullable_columns(schema: DataSchema) -> dict[str, bool]:
-    """Whether each column may be null."""
+    """Columns by name; true if they may be null."""
     return {column.name: isinstance(column.type, DataTypeOption) for column in schema.fields}
 
 

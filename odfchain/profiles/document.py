@@ -95,7 +95,7 @@ _MOSTLY_NULL = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFacts:
-    """What a profile says beside its statistics."""
+    """Facts of a profile other than its statistics."""
 
     dataset_id: str
     snapshot: Multihash

@@ -41,7 +41,7 @@ class DriftLine:
     """None is none: the line is a note."""
     breach: bool
     text: str
-    """What a person should look at."""
+    """Hints for a reader."""
 
     @property
     def verdict(self) -> str:
@@ -132,7 +132,7 @@ KIND = "DriftPolicy"
 
 
 class Reaction(Enum):
-    """What a change of the schema means."""
+    """Reaction to a change of the schema."""
 
     FAIL = "fail"
     NOTE = "note"
@@ -178,7 +178,7 @@ class DriftPolicy:
         return dataclasses.replace(self, rows=(None, None), limits={}, columns=columns)
 
     def skips(self, column: str) -> bool:
-        """Whether a column is left out."""
+        """True if a column is left out."""
         return column in self.columns and self.columns[column] is None
 
 
@@ -282,7 +282,7 @@ Found = DriftLine | NotCompared
 def compare_profiles(
     before: Mapping[str, Any], after: Mapping[str, Any], policy: DriftPolicy | None = None
 ) -> Drift:
-    """What changed from one profile to another."""
+    """The drift between two profiles."""
     policy = policy or DriftPolicy()
     one, other = compared_profile(before), compared_profile(after)
     found: list[Found] = [*_schema(one, other, policy)]

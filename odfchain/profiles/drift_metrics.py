@@ -200,7 +200,7 @@ class ComparedProfile:
 
 
 def compared_profile(document: Mapping[str, Any]) -> ComparedProfile:
-    """What is compared of a profile that was computed here, or that `read_profile` has found to be one."""
+    """The compared fields of a profile that was computed here or checked by `read_profile`."""
     odf, statistics = document["odf"], document["column_stats"]
     hidden = {*odf["hidden"]}
     return ComparedProfile(

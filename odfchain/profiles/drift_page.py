@@ -162,7 +162,7 @@ _FIGURES: Mapping[str, Callable[[ComparedColumn], float | str | None]] = {
     "words, on average": _length("avg_token_count"),
     "languages": _languages,
 }
-"""What is shown of a column where its kind has it."""
+"""Parts of a column's view, where its kind has them."""
 
 
 def _shown(value: float | str | None) -> str:

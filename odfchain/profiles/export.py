@@ -1,6 +1,6 @@
 """A dataset as of a block, in another place and form; what was exported before is continued.
 
-Files come first and are durable before a version names them, so whoever reads the place sees whole versions
+Files come first and are durable before a version names them, so a reader of the place sees whole versions
 only, and an export that was interrupted goes on where it was. Source: RFC-045.
 """
 
@@ -96,7 +96,7 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export did."""
+    """Result of an export."""
 
     folder: Path
     block: Multihash

@@ -1,7 +1,7 @@
 """The manifest of a snapshot: the files and facts that a dataset consists of at a block, as one JSON text.
 
 A snapshot is the state of a dataset at a block: its id is the block's hash, its parent the block before. The
-document has the form of Lode's manifest; what only ODF knows stands under `odf`, which Lode's readers pass
+document has the form of Lode's manifest; what only ODF knows is under `odf`, which Lode's readers pass
 over. It is made from the chain and from footers alone, so anybody makes the same bytes, for every block, at
 any time. Source: RFC-039.
 """
@@ -65,7 +65,7 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFacts:
-    """What a chain says of a block and of those before it."""
+    """Facts of a chain up to a block."""
 
     dataset_id: DatasetId
     head: Multihash

@@ -1,4 +1,4 @@
-"""What the owner of a dataset says of slices that are not here: by his signature, and nobody else's."""
+"""Statistics of slices that are not here, signed by the dataset's owner alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Bring = Callable[[SnapshotLine], bytes]
 
 
 def trusted_stats(dataset: DatasetFiles, state: DatasetState, bring: Bring) -> dict[Multihash, FileStats]:
-    """What may be believed of a dataset's slices before they are here.
+    """Statistics of slices that can be trusted before the slices are here.
 
     That is what was found in verified bytes of them earlier; else what the newest manifest says that the
     owner signed and that can be had. Nothing is said of other slices.

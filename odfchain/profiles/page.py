@@ -103,7 +103,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ColumnView:
-    """What the page says of one column."""
+    """One column of the page."""
 
     name: str
     dtype: str

@@ -184,7 +184,7 @@ def overlaid(one: Sequence[float], other: Sequence[float], label: str) -> Markup
 
 
 def bar(share: float) -> Markup:
-    """A share between 0 and 1 as the length of a bar; the number stands beside it."""
+    """A share between 0 and 1 as the length of a bar; the page shows the number next to it."""
     return _bars([Markup('<rect class="bars" width="{}" height="{}"/>').format(_length(share), _BAR_HEIGHT)])
 
 
@@ -260,7 +260,7 @@ class DocumentNode:
     value: object
     path: str = ""
     hint: str = ""
-    """What to do about a document that is not what it should be."""
+    """A hint for an invalid document."""
 
     def __getitem__(self, name: str) -> DocumentNode:
         """The field of an object.
@@ -328,5 +328,5 @@ class DocumentNode:
 
     @property
     def known(self) -> bool:
-        """Whether there is a value: null means that something is not known."""
+        """True if there is a value: null means unknown."""
         return self.value is not None

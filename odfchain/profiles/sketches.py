@@ -215,7 +215,7 @@ def band_keys(columns: Sequence[EncodedColumn], seeds: Sequence[int]) -> tuple[H
             block = splitmix64(block ^ minima[minimum::BANDS])
         keys[start : start + _BLOCK] = block.T
 
-    # arrays are computed beside each other: while one is, Python is free
+    # arrays are computed in parallel: numpy releases the interpreter meanwhile
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         list(threads.map(find, range(0, rows, _BLOCK)))
     return keys, present
@@ -246,7 +246,7 @@ def _tokens_of(column: EncodedColumn, seed: int) -> _Tokens:
     valid = np.ones(column.rows, dtype=bool) if column.valid is None else column.valid
     if not (t.is_string(column.type) or t.is_large_string(column.type)):
         return _Tokens(valid, None, column.hashes)
-    assert column.distinct is not None  # noqa: S101 - texts are told apart
+    assert column.distinct is not None  # noqa: S101 - texts are counted by value
     assert column.codes is not None  # noqa: S101
     words = [_words(text, seed) for text in column.distinct.to_pylist()]
     sizes = np.array([len(each) for each in words], dtype=np.int64)
@@ -286,7 +286,7 @@ class BandKeys:
 
     @property
     def is_small(self) -> bool:
-        """Whether none are in files."""
+        """True if none are in files."""
         return self._folder is None
 
     def add(self, keys: Hashes, present: Numbers) -> None:

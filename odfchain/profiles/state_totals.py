@@ -69,7 +69,7 @@ _RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("offset", "<u8"), ("back",
 _MASK = "in-force"
 
 Run = Callable[[Callable[[int], T], int], list[T]]
-"""What a function returns of each number below a count."""
+"""Results of a function for each number below a count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What steps are told."""
+    """Arguments of steps."""
 
     tasks: tuple[tuple[_Piece, ...], ...]
     places: int

@@ -196,7 +196,7 @@ _FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
 
 
 def reported(stats: FileStats, name: str) -> ColumnStats | None:
-    """What a footer reports of a column of a table."""
+    """Statistics of a table's column in a footer."""
     return stats.column(quoted(name))
 
 
@@ -274,12 +274,12 @@ def _moment(milliseconds: int, kind: pa.DataType) -> str | None:
 
 _LIBRARIES = ("deltalake", "_internal", "pyiceberg", "sqlalchemy", "sqlite3")
 _PLAIN = (Exception, ValueError, RuntimeError)
-"""What the libraries raise besides errors of their own; other kinds are faults of ours."""
+"""Errors of the libraries besides their own classes; other kinds are bugs of ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """What a block makes of a table: its columns, and the data file that is added or replaces all others."""
+    """A version of a table: its columns, and the data file that is added or replaces all others."""
 
     hash: Multihash
     block: MetadataBlock
@@ -292,7 +292,7 @@ class TableVersion:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """What the version says of itself."""
+        """The version's own metadata."""
         return {
             "odf.blockHash": str(self.hash),
             "odf.sequenceNumber": str(self.block.sequence_number),
@@ -302,7 +302,7 @@ class TableVersion:
 
 @contextmanager
 def library_errors(place: Path) -> Iterator[None]:
-    """What a format's library raises inside becomes the project's error on a folder.
+    """Translate errors of a format's library into the project's.
 
     Raises:
         StoreError: the library failed.

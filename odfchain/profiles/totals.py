@@ -1,4 +1,4 @@
-"""What is added up of the rows of a state, part by part: parts merge, so the next profile reads new slices.
+"""Totals of the rows of a state, part by part: parts merge, so the next profile reads new slices only.
 
 A profile is a function of the multiset of rows. What is held is bounded whatever the rows are: totals and
 at most 16,384 counted values of each column, sketches of whole rows, and a sample of 16,384 rows, of which

@@ -1,7 +1,7 @@
 """How often each value of a column occurs, for as long as there are few enough of them.
 
 What is counted are keys: numbers as they are, times in their unit, dates as days, texts as a profile shows
-them (long ones are cut, and told apart by a hash), everything else by its hash. So no value of megabytes is
+them (long ones are cut, and distinguished by a hash), everything else by its hash. So no value of megabytes is
 held.
 """
 
@@ -49,12 +49,12 @@ class ValueCounts:
 
     @property
     def may_be_too_many(self) -> bool:
-        """Whether it is time to add up what was gathered."""
+        """True if the gathered values should be added up now."""
         return self._gathered > _GATHERED
 
     @property
     def too_many(self) -> bool:
-        """Whether there are more distinct keys than are counted."""
+        """True if there are more distinct keys than are counted."""
         return len(self.keys) > MOST_VALUES
 
     @property
@@ -150,7 +150,7 @@ def splitmix64(numbers: Hashes) -> Hashes:
 
 
 def has_words(kind: pa.DataType) -> bool:
-    """Whether values of a type are hashed as 8 bytes."""
+    """True if values of a type are hashed as 8 bytes."""
     return bool(t.is_boolean(kind) or t.is_integer(kind) or t.is_floating(kind) or t.is_temporal(kind))
 
 

@@ -107,7 +107,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Manifest:
-        """The manifest in these bytes; `where` stands in front of every error.
+        """The manifest in these bytes; every error begins with `where`.
 
         Raises:
             CodecError: not JSON, or a field is missing, unknown or not of its type; says which.

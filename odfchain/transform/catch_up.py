@@ -230,7 +230,7 @@ def _refusal(offset: int, count: int, *, ours: bool) -> OdfchainError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformOptions:
-    """What a user may say about a run."""
+    """Options of a run."""
 
     system_time: Timestamp | None = None
     reset_on_diverged_input: bool = False
@@ -247,7 +247,7 @@ class TransformOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What a step brought, or several that were committed together."""
+    """Result of a step, or of several that were committed together."""
 
     input_rows: int
     operations: dict[str, int] = field(default_factory=dict)
@@ -258,7 +258,7 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformOutcome:
-    """What a run committed; `head` is the old one when there was nothing new."""
+    """Result of a run; `head` is the old one when there was nothing new."""
 
     steps: tuple[StepOutcome, ...]
     old_head: Multihash
@@ -422,7 +422,7 @@ def _events(state: DatasetState, done: Done) -> list[MetadataEvent]:
             or executed.checkpoint_path
             or executed.watermark is not None
         ):
-            if unnamed:  # whoever replays the step asks for what made it
+            if unnamed:  # a replay asks for the engine that made the step
                 events.append(dataclasses.replace(step.transform, transform=transform))
             events.append(executed.event(step))
     return events

@@ -1,4 +1,4 @@
-"""What becomes of what a query remembers when another query takes its place.
+"""The memory of a query that is replaced by another.
 
     --rebuild    the new query is computed over everything; what changes by that is recorded
     --from-now   the old query finishes what it can, the new one begins with the rows that come next
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class StateChange(Enum):
-    """What a user may decide."""
+    """Choices for the memory of a replaced query."""
 
     REBUILD = "rebuild"
     """Compute the new query over everything."""
@@ -54,8 +54,8 @@ def settle_state(
     """The transform to record, after the old one has finished what was asked of it.
 
     Raises:
-        TransformError: something is remembered, and nobody said what becomes of it; or the engine of the
-            transform cannot do what was said.
+        TransformError: state is remembered, and `change` does not say what becomes of it; or the engine
+            cannot do that.
     """
     if change is StateChange.REBUILD:
         _check_own(dataset, new.transform)
@@ -88,7 +88,7 @@ def settle_state(
 
 
 def counts_from(transform: SetTransform, number: int) -> str:
-    """What a user is told of a query that takes the place of another in block `number`."""
+    """A note on a query that replaces another in block `number`."""
     if is_rebuilt(transform.transform):
         return f"block {number} asks for a rebuild: the next pull computes the query over everything"
     return f"the new query counts from block {number} on; what was recorded before stays"
@@ -96,7 +96,7 @@ def counts_from(transform: SetTransform, number: int) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _RememberedRows:
-    """What the last step left for the next one."""
+    """Memory of the last step for the next one."""
 
     rows: int | None
     """None where only another engine can tell."""
@@ -203,7 +203,7 @@ class _SliceRows:
 
     hashes: Numbers
     kept: Numbers
-    """Whether each is in force."""
+    """True for rows in force."""
 
     @classmethod
     def of(cls, slices: Sequence[SliceFile]) -> _SliceRows:

@@ -64,14 +64,14 @@ class InputRows:
     frame: DataFrame
     columns: TableColumns
     has_changes: bool
-    """Whether some rows retract or correct others."""
+    """True if some rows retract or correct others."""
     short: bool
     oldest_ms: int | None
     """The oldest event time; None when there is none."""
     empty: bool
 
     def may_have_before(self, ms: int) -> bool:
-        """Whether some row may be older than this."""
+        """True if some row may be older than this."""
         return not self.empty and (self.oldest_ms is None or self.oldest_ms < ms)
 
 
@@ -101,7 +101,7 @@ class StepInput:
 
     @property
     def identity(self) -> tuple[str, str, DatasetVocabulary, ds.DataSchema]:
-        """What a plan and its digest depend on."""
+        """The parts that a plan and its digest depend on."""
         return str(self.given.dataset_id), self.given.query_alias, self.given.vocab, self.schema
 
     @property
@@ -198,7 +198,7 @@ class Query:
     kind: QueryKind
     result: StructType
     has_subqueries: bool
-    """Whether an expression holds a query, so that the plan cannot be taken apart."""
+    """True if an expression holds a query, so that the plan cannot be taken apart."""
     used: frozenset[int]
     """The numbers of the attributes that are computed with or returned."""
     generators: int
@@ -227,7 +227,7 @@ class Query:
         return frozenset(places)
 
     def notes(self, vocabulary: DatasetVocabulary) -> tuple[str, ...]:
-        """What the user should know before the query is recorded."""
+        """Notes for the user before the query is recorded."""
         notes = []
         reasons = dict.fromkeys(op.why for op in self.root.walk() if isinstance(op, Retracting))
         if reasons:
@@ -392,7 +392,7 @@ class StepContext:
         )
 
     def output_watermark(self, promise: int | None) -> int | None:
-        """What is promised of the output [ms], never less than before."""
+        """The output's watermark [ms], never less than before."""
         last = self.previous.output_watermark_ms if self.previous else None
         # nothing is promised beyond what the inputs promise, even where that would hold
         bounded = promise if promise is None or self.now is None else min(promise, self.now)

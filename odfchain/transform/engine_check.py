@@ -1,6 +1,6 @@
-"""What a coordinator makes sure of before it commits what an engine wrote.
+"""The checks of a coordinator before it commits an engine's output.
 
-An engine may be somebody else's program. Its slice must be a plain Parquet file with the system columns that
+An engine may be an untrusted program. Its slice must be a plain Parquet file with the system columns that
 were asked for; only those are read, batch by batch. Source: specification "Common Data Schema",
 "Representation of Retractions and Corrections", "Engine Contract"; RFC-019.
 """
@@ -136,7 +136,7 @@ def measure(path: Path, vocabulary: DatasetVocabulary) -> SliceFacts:
 
 
 def type_fits(declared: ds.DataType, found: ds.DataType, *, older: bool = False) -> bool:
-    """Whether values of the type `found` in a Parquet file are of the type `declared`.
+    """True if values of the type `found` in a Parquet file are of the type `declared`.
 
     What Parquet does not keep makes no difference: seconds, lengths of lists, sorted keys of maps. Nested
     values may be required that are declared optional. In an `older` file structs may lack members that are
@@ -370,10 +370,10 @@ def cut(
 
 @dataclass(frozen=True, slots=True)
 class RowFacts:
-    """What is known of the records of a file before a query sees them."""
+    """Facts about the records of a file before a query reads them."""
 
     has_changes: bool
-    """Whether some retract or correct others."""
+    """True if some retract or correct others."""
     oldest_ms: int | None
     """The oldest event time [ms since 1970], rounded down; None when there is none."""
 

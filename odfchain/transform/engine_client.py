@@ -1,6 +1,6 @@
 """An engine in another process, reached by gRPC: the coordinator's side of the protocol.
 
-A call is sent once and never repeated here: an engine is a pure function, so whoever asked may ask again.
+A call is sent once and never repeated here: an engine is a pure function, so the caller may ask again.
 Whatever happens on the way ends in one line that names the address. Source: specification "Engine Protocol";
 RFC-019.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # `odfchain.transform.engine_service` (specification "Engine Protocol"; protobuf "Encoding").
 
 DEFAULT_PORT = 2884
-"""What engines listen on; the specification's text says 5544, no implementation does."""
+"""The engines' port; the specification's text says 5544, but no implementation uses it."""
 
 MESSAGE_BYTES = 64 << 20
 """Largest message either side takes [bytes]; a request grows with the number of files that it names."""

@@ -1,4 +1,4 @@
-"""What every engine is to a coordinator: a pure function from a request to files.
+"""The interface of engines: a pure function from a request to files.
 
 An engine reads the files that a request names and writes the two that it asks for, a slice and a checkpoint.
 It keeps nothing between requests, so a request can be repeated, by anybody, with the same result. Source:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executed:
-    """What a step of a transformation brought.
+    """Result of a step of a transformation.
 
     The file at `new_data_path` is there when there are rows; without rows it only shows the schema. The file
     at `new_checkpoint_path` is there when the next step needs another one than the step before left.
@@ -38,11 +38,11 @@ class Executed:
     facts: SliceFacts | None = None
     """Hashes and counts of the slice, where the engine computed them while it wrote."""
     keeps_checkpoint: bool = True
-    """Whether the checkpoint before stays in force where no new one was written."""
+    """True if the checkpoint before stays in force where no new one was written."""
     takes_back_own: bool = False
-    """Whether every row that takes another back is known to take back one that the engine emitted."""
+    """True if every row that takes another back is known to take back one that the engine emitted."""
     version: str | None = None
-    """What an engine elsewhere says that it is; None where it says nothing."""
+    """The version that a remote engine reports; None where it reports none."""
     put_since: float = 0.0
     """The slice was put into the workspace's store after this [s, `time.monotonic`]; 0: it was not."""
 
@@ -73,7 +73,7 @@ class TransformEngine(Protocol):
 
 @runtime_checkable
 class VersionedEngine(TransformEngine, Protocol):
-    """An engine that says which one it is, to whoever asks it over the protocol."""
+    """An engine that reports its version over the protocol."""
 
     @property
     def version(self) -> str:
@@ -120,7 +120,7 @@ _FORM = re.compile(r"odfchain_(\d{1,9})-spark_(\d{1,9})\.(\d{1,9})(?:\.[^\s+]+)?
 
 @dataclass(frozen=True, slots=True)
 class EngineRules:
-    """What differs between the ways in which this engine executes a query."""
+    """The differences between versions of this engine's rules."""
 
     number: int = RULES
     allowed_lateness_ms: int = 0
@@ -128,27 +128,27 @@ class EngineRules:
 
     @property
     def counts_at_once(self) -> bool:
-        """Whether results that can be taken back count every recorded row, and not only final ones."""
+        """True if results that can be taken back count every recorded row, and not only final ones."""
         return self.number >= 2
 
     @property
     def takes_corrections(self) -> bool:
-        """Whether windowed results take retractions and corrections of their inputs."""
+        """True if windowed results take retractions and corrections of their inputs."""
         return self.number >= 2
 
     @property
     def tells_zeros_apart(self) -> bool:
-        """Whether a result -0.0 is another one than 0.0, as it is in a slice."""
+        """True if a result -0.0 is another one than 0.0, as it is in a slice."""
         return self.number >= 2
 
     @property
     def takes_back_equals(self) -> bool:
-        """Whether a row of an input takes back one that is equal, as in states: -0.0 is 0.0, NaN is NaN."""
+        """True if a row of an input takes back one that is equal, as in states: -0.0 is 0.0, NaN is NaN."""
         return self.number >= 3
 
     @property
     def reads_grouping_sets(self) -> bool:
-        """Whether what ROLLUP, CUBE and UNPIVOT are made of is read; by the first rules it is null."""
+        """True if the values of ROLLUP, CUBE and UNPIVOT are read; by the first rules they are null."""
         return self.number >= 2
 
     @property
@@ -186,7 +186,7 @@ def engine_version() -> str:
 def rules_of(recorded: str | None) -> EngineRules:
     """The rules by which a transform with this version is executed.
 
-    One that names none, or a version that only somebody else's declaration makes compatible, is executed by
+    One that names none, or a version that only a declaration makes compatible, is executed by
     the newest.
     """
     found = _Version.parse(recorded) if recorded is not None else None
@@ -194,7 +194,7 @@ def rules_of(recorded: str | None) -> EngineRules:
 
 
 def same_results(recorded: str | None, running: str, compatible: Collection[str] = ()) -> bool:
-    """Whether the running version, by the rules that `rules_of` names, may stand in for the recorded one.
+    """True if the running version, by the rules that `rules_of` names, may stand in for the recorded one.
 
     A transform without a version asks for none. `compatible` are versions that were declared to give the same
     results.

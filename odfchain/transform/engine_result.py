@@ -54,7 +54,7 @@ KeyOf = Callable[[Path], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What `odfchain.transform.engine_check.cut` is given."""
+    """Arguments of `odfchain.transform.engine_check.cut`."""
 
     paths: tuple[Path, ...]
     interval: OffsetInterval | None
@@ -144,11 +144,11 @@ class StepFiles:
 
     @property
     def keeps_slices(self) -> bool:
-        """Whether slices that workers write are put where they stay."""
+        """True if slices that workers write are put where they stay."""
         return self._files is not None and self._slices is not None
 
     def place(self, *, of_slice: bool = False) -> Callable[[], StoreFolder] | None:
-        """What says where workers put what they write; None where they write into the folder."""
+        """The place where executors write files; None where they write into the folder."""
         files = self._files
         if files is None:
             return None
@@ -306,7 +306,7 @@ def in_order(frame: DataFrame, names: Sequence[str], event_time: str, kind: Quer
     """The rows in the order in which they are recorded (RFC-019).
 
     Stateless: as they come. Windowed: by event time, then by every column from left to right; a correction
-    stands where the row stood that it corrects. Retracting: what is taken back first, then by every column
+    takes the place of the row that it corrects. Retracting: what is taken back first, then by every column
     from left to right. Nulls come first, NaN last.
     """
     from pyspark.sql import functions as F

@@ -5,7 +5,7 @@ A call streams `Progress` while the engine runs and ends with one of `Success`, 
 went well and is still wanted: a coordinator that went away or gave up finds nothing there later, and can
 send the same request again, here or to another engine.
 
-There is no authentication, as the protocol has none: whoever can connect can make the engine read and write
+There is no authentication, as the protocol has none: a client that can connect can make the engine read and write
 files. Hence a loopback address or a socket that only its owner may use. Source: specification "Engine
 Protocol", "Engine Contract"; RFC-019.
 """
@@ -60,13 +60,13 @@ class RunningRequest:
     call: Call
     staged: StagedRequest
     answers: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
-    """The terminal message, or None when nobody waits for it any more."""
+    """The terminal message, or None when the client has gone."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _given_up: bool = False
     _settled: bool = False
 
     def give_up(self) -> bool:
-        """Nobody waits any more; returns whether there was something left to cancel."""
+        """The client has gone; returns true if there was something left to cancel."""
         with self._lock:
             if not self._settled:
                 self._given_up = True
@@ -96,7 +96,7 @@ class RunningRequest:
             self._too_late()
             refused = REFUSED if isinstance(error, RefusedQueryError) else ""
             return self.call.pack_response("InvalidQuery", message=_text(refused + _with_hint(error)))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the caller is told
+        except BaseException as error:  # noqa: BLE001 - every error is sent to the caller
             self._too_late()
             return internal_error(self.call, error)
         finally:
@@ -132,7 +132,7 @@ class RunningRequest:
 
 @dataclass(frozen=True, slots=True)
 class StagedRequest:
-    """A request whose outputs have names of their own, beside those that they are to get."""
+    """A request whose outputs have temporary names, in the folders of the final ones."""
 
     request: TransformRequest | RawQueryRequest
     outputs: tuple[tuple[Path, Path], ...]
@@ -233,7 +233,7 @@ def serve(
     """The engine, listening: on a Unix socket if one is named, else on a TCP port (0 is any free one).
 
     `workers` requests are executed at a time, others wait. `progress_interval` is in seconds. An engine with
-    a method `cancel(request)` is told so when nobody waits for a request any more (which can be before it has
+    a method `cancel(request)` is called when the client of a request has gone (which can be before it has
     seen the request); any other notices at the next thing that it reports, where an `EngineError` is raised.
     """
     grpc = load_grpc()
@@ -269,7 +269,7 @@ class EngineServer:
 
     def __init__(self, address: str, server: Any, pool: ThreadPoolExecutor, service: _Service) -> None:
         self.address = address
-        """What a client is told: `host:port` or `unix:path`."""
+        """The address for clients: `host:port` or `unix:path`."""
         self._server = server
         self._pool = pool
         self._service = service
@@ -383,7 +383,7 @@ class _Service:
                     if answer is not None:
                         yield answer
                     return
-            finally:  # also when gRPC drops this generator because nobody listens
+            finally:  # also when gRPC drops this generator because the client has gone
                 self._cancel(run)
 
         return respond

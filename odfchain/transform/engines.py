@@ -48,7 +48,7 @@ def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine
 def address_of(transform: Transform, config: TransformConfig) -> str | None:
     """The address that the settings give for a transform's engine; None where there is none.
 
-    What this engine recorded under its former name stays its own, whoever is called that now.
+    A transform recorded under this engine's former name stays its own, even if another engine has that name now.
     """
     if named_version(transform) and is_own(transform):
         return config.engines.get(OWN_ENGINE)
@@ -63,7 +63,7 @@ def check_version(
     Source: specification "Engine Deprecation".
 
     Raises:
-        TransformError: the transform names another version, and nobody declared that it gives the same.
+        TransformError: the transform names another version that is not declared compatible.
     """
     running = running or engine_version()
     if not same_results(transform.version, running, config.compatible_versions):
@@ -75,7 +75,7 @@ def check_version(
 
 
 def is_isolated(config: TransformConfig, *, own: bool) -> bool:
-    """Whether queries of a dataset run in a sandbox; `own` datasets were created here."""
+    """True if queries of a dataset run in a sandbox; `own` datasets were created here."""
     return config.isolation is IsolationPolicy.ALWAYS or (
         config.isolation is IsolationPolicy.STRANGERS and not own
     )

@@ -135,7 +135,7 @@ class ExecutedStep:
     """A step whose files are staged and checked."""
 
     schema: DataSchema | None
-    """What the output is declared as from now on; None while no engine has said."""
+    """The output's schema from now on; None while no engine has given one."""
     slice: DataSlice | None
     facts: SliceFacts | None
     checkpoint: Checkpoint | None
@@ -147,14 +147,14 @@ class ExecutedStep:
     takes_back_own: bool
     """As in `Executed`."""
     made_here: bool
-    """Whether the engine of this process made it."""
+    """True if the engine of this process made it."""
     put_since: float = 0.0
     """As in `Executed`."""
     version: str | None = None
     """As in `Executed`."""
 
     def event(self, step: PlannedStep) -> ExecuteTransform:
-        """What the block of the step records."""
+        """The event that the step's block records."""
         return ExecuteTransform(
             query_inputs=tuple(item.event for item in step.inputs),
             prev_checkpoint=step.prev_checkpoint.physical_hash if step.prev_checkpoint else None,
@@ -307,7 +307,7 @@ _MOST_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class StepRun:
-    """What steps are executed with; nothing is committed."""
+    """Context for executing steps; nothing is committed."""
 
     dataset: DatasetFiles
     engine: TransformEngine

@@ -1,4 +1,4 @@
-"""What a query does with time: its plan as operators, each with what it must remember.
+"""A query's plan as operators with their times, each with the memory that it needs.
 
     stateless   every row by itself: projections, filters, UNION ALL, joins with constants
     windowed    groups by a time, sessions, joins that bound the difference of two times: complete when the
@@ -42,12 +42,12 @@ class Attribute:
 
     @property
     def is_window(self) -> bool:
-        """Whether it is what `window(…)` computes: a struct of start and end."""
+        """True if `window(…)` computes it: a struct of start and end."""
         return "spark.timeWindow" in self.reference.metadata().json()
 
     @property
     def is_session(self) -> bool:
-        """Whether it is what `session_window(…)` computes."""
+        """True if `session_window(…)` computes it."""
         return "spark.sessionWindow" in self.reference.metadata().json()
 
 
@@ -60,7 +60,7 @@ class PlanNode:
     children: tuple[PlanNode, ...]
     output: tuple[Attribute, ...]
     table: str | None = None
-    """The input that a leaf stands for."""
+    """The input of a leaf."""
 
     def walk(self) -> Iterator[PlanNode]:
         """The node and all beneath it, parents first."""
@@ -71,7 +71,7 @@ class PlanNode:
 
 @dataclass(frozen=True, slots=True)
 class _AttributeParts:
-    """What an attribute is put together of in the JVM: its number, its metadata, a null of its type."""
+    """Parts of an attribute in the JVM: its number, its metadata, a null of its type."""
 
     number: Any
     metadata: Any
@@ -79,7 +79,7 @@ class _AttributeParts:
 
 
 def scala_items(sequence: Any) -> list[Any]:
-    """What a Scala sequence holds."""
+    """The items of a Scala sequence."""
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
@@ -112,7 +112,7 @@ class Catalyst:
     def read(self, plan: Any, tables: Iterable[str]) -> PlanNode:
         """The nodes of an analyzed plan; views named in `tables` are leaves, others are looked through.
 
-        What WITH defines stands in every place where it is used.
+        Common table expressions (WITH) are inlined.
         """
         return self._read(self._inline.apply(plan), frozenset(tables))
 
@@ -161,7 +161,7 @@ class Catalyst:
 
     @staticmethod
     def has_subquery(node: PlanNode) -> bool:
-        """Whether an expression of the node holds a query of its own."""
+        """True if an expression of the node holds a query of its own."""
         return not node.plan.subqueries().isEmpty() or not node.plan.innerChildren().isEmpty()
 
     # --- making ------------------------------------------------------------------------------------
@@ -298,9 +298,9 @@ class TimeMark:
     now: TimePoint | None
     promise: TimePoint | None
     kept_before: TimePoint | None
-    """What is older could not be changed any more when the step began."""
+    """Older rows could not change any more when the step began."""
     kept_now: TimePoint | None
-    """What is older cannot be changed any more, and is forgotten."""
+    """Older rows cannot change any more, and are forgotten."""
 
     def points(self) -> tuple[TimePoint | None, ...]:
         """All of them as a row."""
@@ -314,7 +314,7 @@ class TimeExpression:
     source: int
     expression: Any = None
     floor: bool = True
-    """Whether its value is never later than the source's."""
+    """True if its value is never later than the source's."""
 
 
 class EventTimes:
@@ -494,7 +494,7 @@ def read_moments(frame: DataFrame, count: int) -> list[list[TimePoint | None]]:
 
 
 class QueryKind(enum.Enum):
-    """What a query must remember from one step to the next; the values stand in recorded checkpoints."""
+    """The memory that a query needs between steps; the values are part of recorded checkpoints."""
 
     STATELESS = "stateless"
     WINDOWED = "bounded"
@@ -590,7 +590,7 @@ def kind_of(root: Operator) -> QueryKind:
 
 
 def is_windowed(op: Operator) -> bool:
-    """Whether an operator keeps rows until the watermark has passed what they belong to."""
+    """True if an operator keeps rows until the watermark has passed what they belong to."""
     return isinstance(op, TimeGroup | SessionWindow | IntervalJoin)
 
 

@@ -62,7 +62,7 @@ class Backlog:
         return tuple(mark for found in self.blocks if (mark := _watermark(found)) is not None)
 
     def cut(self, chain: MetadataChain) -> tuple[Backlog, Backlog]:
-        """What one step may take, and the rest: the records of the first all have one schema and vocabulary.
+        """The blocks for one step, and the rest: the records of the first all have one schema and vocabulary.
 
         A change cuts only after records. One that comes before them is in force for all of them, and a piece
         without records would be a step that brings nothing.
@@ -144,13 +144,13 @@ _RECORDED = (*DATA_EVENTS, "SetTransform", "SetVocab", "SetDataSchema")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedInput:
-    """What a step reads of one input."""
+    """One input of a step."""
 
     dataset: DatasetFiles
     alias: str
     """The name by which the query knows the input."""
     event: ev.ExecuteTransformInput
-    """What the block of this step records of the input."""
+    """The input's part of the step's event."""
     slices: tuple[ev.DataSlice, ...]
     """The new data, oldest first."""
     interval: ev.OffsetInterval | None
@@ -166,7 +166,7 @@ class PlannedInput:
 
     @property
     def brings_news(self) -> bool:
-        """Whether there are new records, or a watermark beyond the one known."""
+        """True if there are new records, or a watermark beyond the one known."""
         return bool(self.slices) or _is_later(self.watermarks, self.known_watermark)
 
 
@@ -177,13 +177,13 @@ class PlannedStep:
     transform: ev.SetTransform
     vocabulary: ev.DatasetVocabulary
     schema: DataSchema | None
-    """What the output is declared as; None before the first run."""
+    """The output's schema; None before the first run."""
     inputs: tuple[PlannedInput, ...]
     prev_offset: int | None
     prev_checkpoint: ev.Checkpoint | None
     prev_watermark: Timestamp | None
     more: bool = False
-    """Whether another step follows at once, because the backlog was cut."""
+    """True if another step follows at once, because the backlog was cut."""
     executed_before: ev.SetTransform | None = None
     """The transform by which the step before was executed."""
     output: tuple[ev.DataSlice, ...] | None = None

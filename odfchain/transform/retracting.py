@@ -56,7 +56,7 @@ class TableColumns:
 
 
 class Tables:
-    """What a step counts of the inputs; memory is kept under one name for each input."""
+    """The input rows that a step counts; memory is kept under one name for each input."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Tables:
         return frame.select(*shown, order.alias("o"), back.alias("back"))
 
     def may_count_more(self) -> bool:
-        """Whether rows may count now that were remembered and did not count before."""
+        """True if rows may count now that were remembered and did not count before."""
         before, now = self._flow.watermark.before, self._flow.watermark.now
         # what a windowed part emits now is not known without computing it
         return before != now and any(not self._is_table(name) for name in self._memory.before)
@@ -143,7 +143,7 @@ class FinalTables(Tables):
         return name.startswith(("rows-", "changes-"))
 
     def may_count_more(self) -> bool:
-        """Whether a remembered row becomes final with this step."""
+        """True if a remembered row becomes final with this step."""
         from pyspark.sql import functions as F
 
         if super().may_count_more():
@@ -367,7 +367,7 @@ def used_of_tables(
 # "Representation of Retractions and Corrections"; RFC-019).
 
 _PLACE = "place"
-"""Column that says where a row stands: the row itself, or the one that it takes the place of."""
+"""Column that says where a row is ordered: the row itself, or the one that it replaces."""
 
 
 def corrected(new: DataFrame, back: DataFrame, identity: Sequence[int] | None) -> DataFrame:
@@ -401,7 +401,7 @@ def corrected(new: DataFrame, back: DataFrame, identity: Sequence[int] | None) -
 
 
 def in_place(frame: DataFrame, event_time: int) -> list[Column]:
-    """The order of corrected rows: as without corrections, a correction where the old row stands."""
+    """The order of corrected rows: as without corrections, a correction in the old row's place."""
     from pyspark.sql import functions as F
 
     count = sum(name.startswith("c") for name in frame.columns)

@@ -73,7 +73,7 @@ _ALLOW, _KILL, _ERROR = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 
 
 def has_filter() -> bool:
-    """Whether the numbers of this machine's system calls are known."""
+    """True if the numbers of this machine's system calls are known."""
     return platform.machine() in _MACHINES
 
 
@@ -271,7 +271,7 @@ def _shown(read: Sequence[Path], write: Sequence[Path]) -> list[str]:
 
 
 def environment_kept() -> dict[str, str]:
-    """What the command may know of the caller's environment, which can hold keys."""
+    """The variables of the caller's environment that the command gets: others can hold keys."""
     kept = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith("LC_")}
     return kept | {"HOME": "/tmp", "TMPDIR": "/tmp", "PYTHONPATH": str(_PACKAGE.parent)}  # noqa: S108
 

@@ -86,17 +86,17 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class QueryCheck:
-    """What is known of a query before any row is read."""
+    """Facts about a query before any row is read."""
 
     kind: QueryKind
     schema: DataSchema
     """That of the slices, system columns included."""
     notes: tuple[str, ...]
-    """What the user should know before the query is recorded."""
+    """Notes for the user before the query is recorded."""
 
 
 class SparkTransformEngine:
-    """Executes transformations on a session of its own beside the given one."""
+    """Executes transformations on a session cloned from the given one."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class SparkTransformEngine:
         vocabulary: DatasetVocabulary,
         progress: Progress,
     ) -> QueryCheck:
-        """What is known of a query without rows: it can be executed, and its result can be recorded.
+        """Check a query without rows: it can be executed, and its result can be recorded.
 
         Of the inputs, only names and schemas are looked at.
         """

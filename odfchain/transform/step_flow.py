@@ -39,7 +39,7 @@ class _JoinSide:
     old: DataFrame | None
     new: DataFrame
     changes: bool
-    """Whether rows are taken back."""
+    """True if rows are taken back."""
     everything: DataFrame
     mark: TimeMark
     partner: TimeMark
@@ -238,7 +238,7 @@ def _moved(point: TimePoint | None, by: int) -> TimePoint | None:
 
 
 def session_rows(flow: Flow, op: SessionWindow) -> RowChanges:
-    """What the step changes of the sessions that are complete."""
+    """The changes of complete sessions by the step."""
     from pyspark.sql import functions as F
 
     (child,) = op.children

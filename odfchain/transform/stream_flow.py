@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def takes_back(operation: Column) -> Column:
-    """Whether rows with this operation take others back."""
+    """True if rows with this operation take others back."""
     return operation.isin(*TAKES_BACK)
 
 
@@ -99,7 +99,7 @@ _ALL_USED = frozenset({"Distinct", "Except", "Intersect", "LateralJoin", "Union"
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """What a step changes of an operator's rows, as plans with its attributes; the marks of its times."""
+    """Changes of an operator's rows by a step, as plans with its attributes, and the marks of its times."""
 
     plan: Any
     """The rows that are new."""
@@ -110,7 +110,7 @@ class RowChanges:
 
 @dataclass(slots=True)
 class StepMemory:
-    """What is remembered before a step, and after it."""
+    """The memory before a step and after it."""
 
     before: Mapping[str, DataFrame]
     after: dict[str, DataFrame] = field(default_factory=dict)
@@ -298,7 +298,7 @@ class Flow(ABC):
     def difference(
         self, op: Operator, now: DataFrame, was: DataFrame | None, marks: Mapping[int, TimeMark]
     ) -> RowChanges:
-        """What the complete rows `now` change in the result over those that `was` complete before."""
+        """The change of the result from the rows that `was` complete before to those that are `now`."""
         child = op.children[0]
 
         def result(frame: DataFrame) -> Any:
@@ -312,7 +312,7 @@ class Flow(ABC):
     def changes(
         self, op: Operator, now: DataFrame, was: DataFrame, marks: Mapping[int, TimeMark]
     ) -> RowChanges:
-        """What the rows of an operator `now` have more and less than they had."""
+        """The rows of an operator that are added and removed between `was` and `now`."""
         from pyspark.sql import functions as F
 
         both = now.withColumn("back", F.lit(False)).union(was.withColumn("back", F.lit(True)))
@@ -330,7 +330,7 @@ class Flow(ABC):
         time: Column,
         mark: TimeMark,
     ) -> DataFrame:
-        """What is remembered of an operator's rows under a name, with the new ones, less those taken `back`.
+        """The remembered rows of an operator under a name, with the new ones, less those taken `back`.
 
         A row to take back that is not there is too late if the others of its `time` were forgotten.
         """
@@ -483,7 +483,7 @@ def _needed(catalyst: Catalyst, op: Operator, wanted: set[int], rules: EngineRul
 
 
 def earlier(time: Column, point: TimePoint | None, frame: DataFrame) -> Column:
-    """Whether a time is before a moment; never when that is not known."""
+    """True if a time is before a moment; never when that is not known."""
     from pyspark.sql import functions as F
 
     if point is None:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputDescription:
-    """What is known of an input now."""
+    """Facts about an input now."""
 
     id: DatasetId
     name: DatasetAlias
@@ -60,7 +60,7 @@ class InputDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentDataset:
-    """What a dataset is when events are added to it; the defaults are those of a new one."""
+    """State of a dataset when events are added to it; the defaults are those of a new one."""
 
     vocabulary: ev.DatasetVocabulary = field(default_factory=ev.DatasetVocabulary)
     schema: DataSchema | None = None
@@ -79,7 +79,7 @@ class Checker:
     spark: Callable[[], SparkTransformEngine]
     """The engine of this process; asking for it starts nothing."""
     is_ours: Callable[[Transform], bool]
-    """Whether it executes a transform; raises a TransformError where no engine does."""
+    """True if it executes a transform; raises a TransformError where no engine does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class InputLookup:
         return self.pending[alias].id
 
     def find(self, dataset_id: DatasetId) -> InputDescription | None:
-        """What is known of a dataset; None where it is not at hand."""
+        """Facts about a dataset; None where it is not at hand."""
         for form in self.pending.values():
             if form.id == dataset_id:
                 return form
@@ -113,7 +113,7 @@ class InputLookup:
 
 
 def known_inputs(workspace: WorkspaceFiles, pending: Sequence[DatasetSnapshot] = ()) -> InputLookup:
-    """What queries may be made of: the datasets of a workspace, and those that `pending` define."""
+    """The possible inputs of queries: the datasets of a workspace, and those that `pending` define."""
     forms = {}
     for snapshot in pending:
         now = _after(snapshot.metadata, CurrentDataset())
@@ -125,14 +125,14 @@ def known_inputs(workspace: WorkspaceFiles, pending: Sequence[DatasetSnapshot] =
 
 
 def present_of(state: DatasetState) -> CurrentDataset:
-    """What a dataset is now."""
+    """The present state of a dataset."""
     last = state.last_execution
     inputs = tuple(item.dataset_id for item in last.query_inputs) if last is not None else None
     return CurrentDataset(vocabulary=state.vocabulary, schema=state.schema, executed_inputs=inputs)
 
 
 def has_queries(events: Sequence[ev.MetadataEvent]) -> bool:
-    """Whether there is anything in these events that `check_events` looks at."""
+    """True if there is anything in these events that `check_events` looks at."""
     return any(isinstance(event, ev.SetTransform) or _preprocess(event) is not None for event in events)
 
 
