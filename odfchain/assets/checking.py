@@ -34,7 +34,7 @@ class Status(Enum):
     MISSING = "missing"
     UNREACHABLE = "unreachable"
     UNKNOWN = "unknown"
-    """Nothing that both sides have."""
+    """No fact that both sides have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def compared(row: AssetRow, probe: Probe) -> CheckedAsset:
 
 
 def counts(checked: Mapping[Status, int]) -> str:
-    """How many there are of each: `1,202 same, 1 changed, 1 missing`."""
+    """The counts as a text: `1,202 same, 1 changed, 1 missing`."""
     shown = [f"{checked[status]:,} {status.value}" for status in Status if checked.get(status)]
     return ", ".join(shown) or "no assets"
 
@@ -237,7 +237,7 @@ class CheckSummary:
 
     @property
     def counts(self) -> Counter[Status]:
-        """How many there are of each status."""
+        """Count by status."""
         return sum((found.counts for found in self.stores), Counter[Status]())
 
     @property
@@ -248,7 +248,7 @@ class CheckSummary:
 
     @property
     def line(self) -> str:
-        """How many there are of each: `1,202 same, 1 changed, 1 missing`."""
+        """The counts as a text: `1,202 same, 1 changed, 1 missing`."""
         return counts(self.counts)
 
     @property

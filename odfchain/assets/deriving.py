@@ -61,7 +61,7 @@ from odfchain.text import counted, one_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeriveOptions:
-    """How a lock is made."""
+    """Options of making a lock."""
 
     selection: Selection = field(default_factory=Selection)
     probe: bool = True
@@ -90,7 +90,7 @@ class Derived:
         return f"{counted(len(self.rows), 'asset')} of {counted(self.items, 'item')}{where}"
 
     def check(self) -> None:
-        """Pass if nothing was left out.
+        """Check that nothing was left out.
 
         Raises:
             AssetError: an asset cannot be recorded; the message lists all.
@@ -236,7 +236,7 @@ Rows = Mapping[tuple[str, str], AssetRow]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectOptions:
-    """How locations are written into Items."""
+    """Options of writing locations into Items."""
 
     name: str = "locked"
     """Of the alternate."""
@@ -245,7 +245,7 @@ class ProjectOptions:
     keep_version: bool = False
     """True if documents of STAC 1.0 stay at 1.0, and their extensions as they are."""
     access: Access
-    """Where relative keys begin."""
+    """The base of relative keys."""
 
 
 @dataclass(frozen=True, slots=True)

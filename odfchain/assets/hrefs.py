@@ -23,7 +23,7 @@ SCHEMES = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "ht
 STORES = frozenset({"file", "s3", "gs", "az", "http", "https"})
 """Values of `store_type`: obstore's names, no aliases."""
 _OF_SERVERS = frozenset({"s3+http", "s3+https"})
-"""How users name objects of a server that speaks like S3; what an Item says is no place for it."""
+"""Notation for objects of an S3-compatible server; not accepted in Items."""
 
 _SIGNATURES = frozenset(
     {
@@ -79,7 +79,7 @@ def parse_place(text: str) -> Location:
 
 
 def place_of(location: Location) -> str:
-    """Where a document is, as a text that loses nothing: with an endpoint `s3+http://host/bucket/key`."""
+    """The location of a document as a lossless text: with an endpoint `s3+http://host/bucket/key`."""
     href = href_of(location)
     if location.store != "s3" or location.endpoint is None:
         return location.key if location.store == "file" else href

@@ -68,7 +68,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class AssetRow:
-    """Where an asset is, and what it was."""
+    """Location and facts of an asset."""
 
     item_id: str
     asset_key: str
@@ -82,7 +82,7 @@ class AssetRow:
 
     @property
     def label(self) -> str:
-        """How messages name it."""
+        """Its name in messages."""
         return f"{self.item_id} {self.asset_key}"
 
 
@@ -127,7 +127,7 @@ def write_lock(table: pa.Table, path: Path) -> None:
 
 
 def schema_like(schema: pa.Schema) -> pa.Schema:
-    """Which of the two schemas of a lock some columns are to be: with checksums or without."""
+    """The schema of a lock for these columns: with checksums or without."""
     return SCHEMA_WITH_CHECKSUM if "file_checksum" in schema.names else SCHEMA
 
 
@@ -333,7 +333,7 @@ class LockFile:
         return self._order.is_sorted
 
     def faults(self) -> Iterator[RowFault]:
-        """The faults of its rows; errors as `batches`."""
+        """The faults of its rows."""
         for _, faults in self.batches():
             yield from faults
         yield from self.repeated()

@@ -53,7 +53,7 @@ class Access:
     """Permissions given by the user."""
 
     folder: Path
-    """Where relative keys begin: the folder of the lock."""
+    """The base of relative keys: the folder of the lock."""
     trusted: frozenset[str] = frozenset()
     """Endpoints (and origins) that the user named: signed for, private or not."""
     allow_private: bool = False

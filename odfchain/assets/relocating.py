@@ -58,17 +58,17 @@ _KEPT = re.compile(rb"[A-Za-z0-9._=-]")
 
 
 class Layout(Enum):
-    """How copies are called."""
+    """Naming of copies."""
 
     ITEM_ASSET = "item-asset"
     """`<item_id>/<asset_key>`, with the source's suffix."""
     SOURCE_KEY = "source-key"
-    """As the source is called."""
+    """The source's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelocateOptions:
-    """How objects are copied."""
+    """Options of copying objects."""
 
     layout: Layout = Layout.ITEM_ASSET
     prefix: Location | None = None
@@ -106,7 +106,7 @@ def _is_own_slice(row: AssetRow) -> bool:
 
 
 def plan(rows: Iterable[AssetRow], to: Location, options: RelocateOptions) -> list[Planned]:
-    """Where each copy goes.
+    """The target of each copy.
 
     Raises:
         NameCollisionError: two rows would have the same target, or a copy would replace another's source.

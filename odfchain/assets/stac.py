@@ -1,7 +1,7 @@
 """Assets of STAC documents: Items, ItemCollections, catalogs, ndjson and STAC GeoParquet.
 
 Items are read as plain JSON, because only their ids and hrefs are wanted. Catalogs are walked along their
-links `item` and `child`; no document is read twice. All of it came from somebody else, so documents, their
+links `item` and `child`; no document is read twice. All of it is untrusted, so documents, their
 sizes and their number are bounded, and an asset that cannot be recorded is a fault with its item and key.
 Source: STAC 1.0 and 1.1, the storage extension 2.0; RFC-047.
 """
@@ -152,7 +152,7 @@ METADATA = "metadata"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which assets are wanted, and by which of their hrefs."""
+    """The wanted assets, and the choice of their hrefs."""
 
     items: frozenset[str] = frozenset()
     """Only these; empty: all."""
@@ -509,7 +509,7 @@ _MD5_TAG = re.compile(r'"([0-9A-Fa-f]{32})"')
 
 
 class Method(Enum):
-    """Where a checksum comes from."""
+    """Source of a checksum."""
 
     METADATA = "metadata"
     """From what the store says of an object: nothing yet, obstore does not hand it out."""

@@ -76,7 +76,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """How conflicts are to be decided: all for one side, or one by one."""
+    """A resolution of conflicts: all for one side, or one by one."""
 
     side: Take | None = None
     decisions: Mapping[Cell, Decision] = field(default_factory=dict)
@@ -268,7 +268,7 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """How the conflicts of a whole merge were decided."""
+    """The decisions on all conflicts of a merge."""
 
     recorded: tuple[merge_record.Resolution, int]
     """As the merge record has it."""
@@ -278,7 +278,7 @@ class Decided:
 
 
 def check_decided(lines: pa.Table, resolution: Resolution, key: Sequence[str]) -> Decided:
-    """How all conflicts were decided; decisions about what conflicts no more are noted.
+    """The decisions on all conflicts; those about lines that conflict no more are noted.
 
     Raises:
         MergeConflictError: some were not (`open_lines`); it has all lines, and names the first open ones.

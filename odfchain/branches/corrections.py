@@ -102,10 +102,10 @@ class Wanted:
     """The column of the event time: to leave it empty is to leave it as it is."""
 
     def check(self, names: Sequence[str], file: str, row: int | None = None) -> None:
-        """Each is a column of the data, none comes twice, and the key is there.
+        """Check the names: columns of the data, each once, the key included.
 
         Raises:
-            BadInputError: they are not.
+            BadInputError: a name is wrong, or missing.
         """
         for name in names:
             if names.count(name) > 1:
@@ -343,7 +343,7 @@ def _check_nulls(found: GivenRows, wanted: Wanted) -> None:
 
 
 def check_distinct(files: Sequence[GivenRows], wanted: Wanted) -> None:
-    """No key comes twice in all files together.
+    """Check that no key comes twice in all files together.
 
     Raises:
         BadInputError: one does; names both rows.
@@ -548,7 +548,7 @@ def _check_whole(after: pa.Table, files: Sequence[GivenRows], new: Numbers, want
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevertRequest:
-    """Which block is taken back, and how."""
+    """The block to be reverted, and options."""
 
     block: Multihash
     resolve: Resolution | Path = UNDECIDED

@@ -102,7 +102,7 @@ def diff_since_base(
     """Changes of another point since its merge base with the head: those that a merge would bring.
 
     Where several bases are the best (two branches have merged each other), since what these merge into; and
-    without a primary key, since the newest of them. Errors as `diff`.
+    without a primary key, since the newest of them.
     """
     ends = _Ends.of(graph, head, other)
     asked = MergeInput.of(graph, *ends.heads)
@@ -167,7 +167,7 @@ def read_changes(
     graph: BlockGraph,
     trusted: Trust,
 ) -> pa.Table:
-    """The changes between two states of a dataset, computed in this process; errors as `diff`."""
+    """The changes between two states of a dataset, computed in this process."""
     states = [state for _, state in (one, other)]
     fork = graph.fork(*(state.head for state in states))
     key, view = common_key(states), MergedColumns.of(*states)

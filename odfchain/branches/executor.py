@@ -89,7 +89,7 @@ class Computed:
         return pa.Table.from_batches(self.batches(), self.schema)
 
     def write(self, spec: SliceSpec) -> SliceFacts | None:
-        """The rows as a new slice, without ever having all of them in memory; errors as `write_slice`.
+        """The rows as a new slice, without ever having all of them in memory.
 
         Its bytes do not depend on the number of parts.
         """
@@ -177,7 +177,7 @@ class _Group:
     side: int
     """The place of its interval; the slices before that are -1 - place."""
     path: Path
-    """Where the driver has it."""
+    """Its path in the driver."""
     key: str
     """Its key for executors that see no folder of the driver."""
     own: DatasetVocabulary
@@ -200,7 +200,7 @@ class _Work:
     function: Function
     folder: str
     place: StoreFolder | None
-    """Where workers put what they make, if they do not see the folder."""
+    """The place for executors' files, if they do not see the folder."""
 
     def batches(self, number: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         schema, at = self.schema, self.groups[number]

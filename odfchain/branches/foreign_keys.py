@@ -91,7 +91,7 @@ class Broken:
 
     @property
     def message(self) -> str:
-        """How many rows, and what is wrong with them."""
+        """The number of rows, and their fault."""
         columns = ", ".join(map(one_line, self.columns))
         verb = "refers" if self.count == 1 else "refer"
         return f"{counted(self.count, 'row')} of {self.alias} {verb} by {columns} to what {self.missing_in}"
@@ -199,7 +199,7 @@ def write_violations(found: Iterable[Broken], path: Path) -> None:
 
 
 def check_ending(path: Path) -> None:
-    """Nothing, where violations can be written to a file of this name.
+    """Check that violations can be written to a file of this name.
 
     Raises:
         UsageError: they cannot.
@@ -244,10 +244,7 @@ class Rows:
 
     @classmethod
     def after(cls, dataset: DatasetFiles, before: DatasetState | None, head: DatasetState) -> Rows:
-        """The rows up to `head`; those that `before` lacks (None: all) are new.
-
-        Errors as `up_to`, `files`.
-        """
+        """The rows up to `head`; those that `before` lacks (None: all) are new."""
         rows = cls.up_to(dataset, head)
         known = -1 if before is None else before.head_block.sequence_number
         later = (ref for ref in head.slices() if ref.sequence_number > known)
@@ -267,7 +264,7 @@ class Rows:
         events: Sequence[ev.MetadataEvent],
         staged: Sequence[StagedFile],
     ) -> Rows:
-        """The rows as they are when events are committed on top of a state. Errors as `up_to`, `files`."""
+        """The rows as they are when events are committed on top of a state."""
         names, schema, declared = state.vocabulary, state.schema, None
         paths = {item.physical_hash: functools.partial(slice_path, dataset, item) for item in staged}
         new = []
@@ -313,7 +310,7 @@ class Search:
     columns: tuple[str, ...]
     wanted: WantedKeys
     bad: Numbers
-    """Which of the wanted keys count."""
+    """A mask of the wanted keys that count."""
     missing_in: str
     origin: Callable[[SliceFile], str] = lambda _: ""
     changed_only: bool = False
@@ -400,11 +397,11 @@ class ForeignKeys:
         events: Sequence[ev.MetadataEvent],
         staged: Sequence[StagedFile],
     ) -> None:
-        """Nothing, where the events may be committed on top of a state; what is only reported is noted."""
+        """Check that events may be committed on top of a state; what is only reported is noted."""
         self.settle(Rows.committed(dataset, state, events, staged))
 
     def settle(self, rows: Rows) -> None:
-        """As when it is called, for rows that are there; errors as there."""
+        """As `__call__`, for given rows."""
         found = self.judge(rows)
         self.found += found
         if any(item.refused for item in found):
@@ -413,14 +410,14 @@ class ForeignKeys:
             self.note(text)
 
     def settle_together(self) -> None:
-        """Nothing, where all that is pending may be committed; errors as when it is called."""
+        """Check that all pending rows may be committed."""
         found = [broken for rows in self.pending.values() for broken in self.judge(rows)]
         if any(item.refused for item in found):
             self.found += found
             raise refusal(found)
 
     def judge(self, rows: Rows) -> list[Broken]:
-        """The foreign keys that the new rows would break; errors as when it is called."""
+        """The foreign keys that the new rows would break."""
         if not rows.new:
             return []
         with _readable(rows):

@@ -112,7 +112,7 @@ class Interval:
     def of(cls, dataset: DatasetFiles, after: Multihash, upto: Multihash, *, trusted: bool) -> Interval:
         """An interval, believed if its blocks are `trusted` and no source of it brings operations of its own.
 
-        Blocks that were made here are trusted, and so are those that were verified. Errors as `blocks`.
+        Blocks that were made here are trusted, and so are those that were verified.
         """
         interval = cls(dataset, after, upto)
         return dataclasses.replace(interval, believed=trusted and interval._is_consistent())
@@ -129,7 +129,7 @@ class Interval:
         return list(self.dataset.chain.walk(self.upto, tail=self.after))[::-1]
 
     def slices(self) -> list[PlacedSlice]:
-        """Their slices, oldest first; errors as `blocks`."""
+        """Their slices, oldest first."""
         names = DatasetState.read(self.dataset.chain, self.after).vocabulary
         found = []
         for name, block in self.blocks():

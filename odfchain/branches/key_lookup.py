@@ -362,7 +362,7 @@ class _Search:
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
     def newest(self, operation: str) -> tuple[Numbers, Numbers]:
-        """(where the last row of each key stands in the file, -1 is nowhere; whether it takes one back)."""
+        """(place of the last row of each key in the file, -1 if absent; whether it takes one back)."""
         tables, places, backs = [self._keys.slice(0, 0)], [np.zeros(0, np.int64)], [np.zeros(0, dtype=bool)]
         for group in self._groups():
             start = self._starts[group]

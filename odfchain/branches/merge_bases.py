@@ -70,7 +70,7 @@ class MergeInput:
     def between(
         cls, graph: Ancestors, bases: Sequence[Multihash], target: Multihash, source: Multihash
     ) -> MergeInput:
-        """The input of a merge of two blocks with these bases (in order); errors as `of`."""
+        """The input of a merge of two blocks with these bases (in order)."""
         base = _merged(graph, bases, 1)
         places: dict[tuple[Multihash, Multihash], int] = {}
 
@@ -126,7 +126,7 @@ def merge_tables(
 def changes_of_source(
     tables: Sequence[pa.Table], asked: MergeInput, key: Sequence[str], event_time: str
 ) -> RowDiff:
-    """What the source changed since the base, by the same rows; errors as `merge_tables`."""
+    """The changes of the source since the base, by the same rules."""
     return _Merging(tables, asked, tuple(key), event_time).of_source()
 
 

@@ -269,10 +269,10 @@ def other_events(
 def refuse_changed(
     events: Sequence[MetadataEvent], target: DatasetState, bases: Sequence[DatasetState]
 ) -> None:
-    """Nothing where the target has not changed what these events are about.
+    """Refuse events about subjects that the target has changed.
 
     Raises:
-        IngestError: it has; names all of it.
+        IngestError: the target has changed some; names all of them.
     """
     changed = [
         event
@@ -351,7 +351,7 @@ def appended_batches(
 
 
 def appended_rows(asked: MergeInput, intervals: Sequence[Interval], columns: MergedColumns) -> pa.Table:
-    """The same as a table; errors as `appended_batches`."""
+    """The same as a table."""
     operation = pa.field(columns.names.operation_type_column, pa.int32())
     return pa.Table.from_batches(
         appended_batches(asked, intervals, columns), pa.schema([operation, *columns.data])
@@ -387,7 +387,7 @@ def _sources(interval: Interval) -> set[str]:
 
 
 def taken_rows(asked: MergeInput, rows: Sequence[tuple[Numbers, Numbers]]) -> Numbers:
-    """Which rows of the source's interval are not in the base.
+    """A mask of the rows of the source's interval that are not in the base.
 
     `rows` are the hashes of each interval's rows, and whether a row is added (1) or taken back (-1).
     """
@@ -615,7 +615,7 @@ class _Scene:
 
 
 def plan_merge(request: MergeRequest, means: MergeMeans) -> MergePlan:
-    """Dry run of a merge; errors as `merge_all`, but conflicts are part of the result."""
+    """Dry run of a merge; conflicts are part of the result, not an error."""
     scene = _Scene.of(request)
     sides = scene.sides()
     bases = scene.bases(sides)

@@ -190,7 +190,7 @@ class Recorded:
         system_time: Timestamp,
         check: CommitCheck | None = None,
     ) -> tuple[Multihash, ...]:
-        """Durably append it on top of `state` by one move of the head; errors as `odfchain.workspace.commit`.
+        """Durably append it on top of `state` by one move of the head.
 
         Whatever `check` raises stops it before anything has a final name.
         """

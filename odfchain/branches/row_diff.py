@@ -33,7 +33,7 @@ from odfchain.text import one_line
 
 
 def same_cells(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Numbers:
-    """Which values of two columns of one type and length are equal."""
+    """A mask of equal values of two columns of one type and length."""
     one, other = _plain(one), _plain(other)
     null, other_null = (column.is_null().to_numpy(zero_copy_only=False) for column in (one, other))
     both: Numbers = ~null & ~other_null
@@ -142,7 +142,7 @@ def array_of(trees: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def canonical_text(tree: Any, kind: pa.DataType) -> str:
-    """The canonical JSON text of a value that was written by hand; errors as `array_of`."""
+    """The canonical JSON text of a value that was written by hand."""
     return json_text(tree_of(array_of([tree], kind)[0]))
 
 
@@ -324,13 +324,13 @@ def between(one: RowDiff, other: RowDiff) -> RowDiff:
 
 
 def changed(diff: RowDiff) -> Numbers:
-    """Which keys really have another row after than before."""
+    """A mask of the keys whose rows differ."""
     found: Numbers = diff.had != diff.has
     return found | (diff.had & ~same_rows(diff.before, diff.after, diff.schema.names))
 
 
 def same_rows(one: pa.Table, other: pa.Table, columns: Sequence[str]) -> Numbers:
-    """Which rows of two tables are equal in these columns."""
+    """A mask of the rows of two tables that are equal in these columns."""
     found = np.ones(one.num_rows, dtype=bool)
     for name in columns:
         found &= same_cells(one.column(name), other.column(name))
@@ -351,10 +351,10 @@ def aligned(one: RowDiff, other: RowDiff) -> tuple[pa.Table, Numbers, Numbers]:
 
 
 def check_same_base(one: RowDiff, other: RowDiff, at_one: Numbers, at_other: Numbers) -> None:
-    """Nothing where both sides say the same of the state that they began at.
+    """Check that both sides began at the same state.
 
     Raises:
-        ChainError: they do not, so one of the changelogs is not true.
+        ChainError: they did not, so one of the changelogs is wrong.
     """
     both = (at_one >= 0) & (at_other >= 0)
     if not both.any():

@@ -59,7 +59,7 @@ Locate = Callable[[SliceRef], Path]
 
 @dataclass(frozen=True, slots=True)
 class ChangeOrigin:
-    """Where a merge has a change from: `BLOCK#OFFSET` on a branch."""
+    """The origin of a merged change: `BLOCK#OFFSET` on a branch."""
 
     branch: str
     """The reference's name; empty where a block was reverted."""
@@ -84,7 +84,7 @@ class RowChange:
     columns: tuple[str, ...]
     """Those that changed."""
     via: ChangeOrigin | None = None
-    """Where a merge brought it from, or what a block reverted."""
+    """The origin of a merged change, or the block that was reverted."""
 
 
 def history_of(

@@ -64,7 +64,7 @@ class StateCache:
 
     @classmethod
     def of(cls, dataset: DatasetFiles, most_bytes: int = CACHE_BYTES) -> StateCache:
-        """Where the states of a dataset are kept."""
+        """The folder of a dataset's states."""
         return cls(states_folder(dataset), most_bytes)
 
     def found(self, key: Sequence[str]) -> dict[Multihash, Path]:
@@ -132,7 +132,7 @@ class StateCache:
 
 
 def states_folder(dataset: DatasetFiles) -> Path:
-    """Where states are kept; whatever is in it may be removed."""
+    """The folder of states; its content may be removed at any time."""
     return dataset.folder / "info" / "states"
 
 
@@ -148,7 +148,7 @@ def read_cached_state(
     """The rows in force at a head by a key, as `read_state`, reading as few rows as can be.
 
     Without a key all slices are read: there a state cannot stand for them (`odfchain.slices.state`).
-    `locate` gives the file of a slice, verified. Errors as `read_state`.
+    `locate` gives the file of a slice, verified.
     """
     cache = cache or StateCache.of(dataset)
     locate = locate or (lambda ref: verified_slice(dataset, ref))

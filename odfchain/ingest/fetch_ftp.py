@@ -51,7 +51,7 @@ _TIME = re.compile(r"213 ([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9
 
 @dataclass(frozen=True, slots=True)
 class FtpAddress:
-    """Where a file is: the folders to enter one after the other, and its name in the last one."""
+    """Path of a file: the folders to enter one after the other, and its name in the last one."""
 
     host: str
     port: int

@@ -192,7 +192,7 @@ def check_host(
 def check_redirect(
     values: Mapping[str, str], bindings: Bindings, host: str, port: int, target: str, *, where: str
 ) -> None:
-    """A redirect carries no value of the variables to a host that they may not be sent to.
+    """Check that a redirect carries no value of the variables to a host that is not permitted.
 
     `values` are the variables that the first request was made of; `target` is the text of the redirect.
 
@@ -213,7 +213,7 @@ def check_redirect(
 
 
 def check_container(names: Iterable[str], bindings: Bindings, *, where: str) -> None:
-    """No bound variable is given to a container.
+    """Check that no bound variable is given to a container.
 
     Raises:
         FetchError: one would be.
@@ -256,7 +256,7 @@ class Effect:
     text: str
     """The effect in the manifest's words: not safe to be printed as it is."""
     host: str = ""
-    """Where variables go; as it is written where templates are part of it."""
+    """The host of variables; as written where it contains templates."""
     variables: tuple[str, ...] = ()
     port: int | None = None
 
@@ -354,12 +354,7 @@ def _host(url: str, match: re.Match[str]) -> tuple[str, int | None]:
 
 
 class Download:
-    """One body and its file; leaving the block without `finish` removes the file.
-
-    Raises:
-        StorageFullError: no space for the body.
-        StoreError: the file cannot be written.
-    """
+    """One body and its file; leaving the block without `finish` removes the file."""
 
     def __init__(self, context: FetchContext, deadline: Deadline, *, name: str) -> None:
         self.received = 0

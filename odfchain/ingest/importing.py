@@ -321,7 +321,7 @@ def _no_rows(path: Path) -> BadInputError:
 
 
 def check_names(names: Sequence[str], reserved: Collection[str], file: str) -> None:
-    """Every name can be the one of a column.
+    """Check that every name can be the name of a column.
 
     Raises:
         BadInputError: some cannot; with the names to give instead.
@@ -511,7 +511,7 @@ def _parquet(path: Path, reserved: Collection[str]) -> InferredFile:
 
 _KEYED = {"snapshot": MergeStrategySnapshot, "ledger": MergeStrategyLedger}
 MERGES = (*_KEYED, "append")
-"""How the rows of a later file meet what is recorded."""
+"""Descriptions of merge strategies."""
 
 _VOCABULARY = DatasetVocabulary()
 SYSTEM_COLUMNS = frozenset(_VOCABULARY.columns) - {_VOCABULARY.event_time_column}

@@ -393,7 +393,7 @@ class IngestOptions:
     allow_future: bool = False
     """Take rows however far in the future their event time lies."""
     max_future: Duration | None = None
-    """How far after the system time an event time may lie; default is the workspace's setting. What the
+    """Limit for event times after the system time; default is the workspace's setting. What the
     source's manifest says wins."""
     system_columns: SystemColumns = SystemColumns.SPECIFICATION
     """Types of offsets and operations, where the dataset has no schema yet."""
@@ -598,7 +598,7 @@ def write_options(
     event_time: Timestamp,
     staging: Path,
 ) -> WriteOptions:
-    """How an input is written when nothing but the user's options and the source's rule is known."""
+    """Options of a write, from the user's options and the source's rule alone."""
     ratio = 1.0 if options.allow_retract else options.max_retract_ratio
     return WriteOptions(
         system_time=system_time,

@@ -365,7 +365,7 @@ def read_recorded(
 def recorded_rows(
     dataset: DatasetFiles, state: DatasetState, session: Callable[[], SparkSession]
 ) -> RecordedRows:
-    """The recorded rows that a merge compares with; a checkpoint stays in the store if executors read it there."""
+    """The recorded rows that a merge compares with; a checkpoint stays in the store if it can."""
     if state.checkpoint is None or not dataset.checkpoints.on_demand:
         return RecordedRows.of(dataset, state)
     files = files_of(session())
@@ -395,7 +395,7 @@ def look_back(
     place: str = "",
     since: float = 0.0,
 ) -> LookBack:
-    """The rows to compare with once `new` is recorded; a state checkpoint that is due is written in `staging`.
+    """The rows to compare with once `new` is recorded; a due state checkpoint is written in `staging`.
 
     A state checkpoint stays in force for blocks that make none: it says itself up to where it counts.
     Checkpoints of others do not, because rows are added that their makers have not seen. `place` is what the

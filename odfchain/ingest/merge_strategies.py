@@ -88,7 +88,7 @@ def history_columns(strategy: MergeStrategy, schema: ds.DataSchema) -> list[str]
 def check_strategy(
     strategy: MergeStrategy, schema: ds.DataSchema | None, file: str, *, operation: str = "op"
 ) -> None:
-    """Every column that the strategy names is in the input, and `operation` where it needs that.
+    """Check that the input has every column that the strategy names, and `operation` where needed.
 
     Without a schema only what is wrong with any is found.
 

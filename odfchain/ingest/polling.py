@@ -150,7 +150,7 @@ CONTENT_HASH = "odfchain/content-hash"
 
 
 _STOP_SECONDS = 1
-"""How long an unneeded fetch may take to stop."""
+"""Time for an unneeded fetch to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,7 +353,7 @@ class FetchAhead:
             yield news
 
     def stop(self) -> None:
-        """It ends as soon as it notices."""
+        """Stop it at its next check."""
         self._progress.stop()
 
     def close(self) -> None:
@@ -365,7 +365,7 @@ class FetchAhead:
 
 
 class PullStatus(Enum):
-    """How a pull ended."""
+    """Status of a pull."""
 
     UPDATED = "updated"
     UP_TO_DATE = "up to date"

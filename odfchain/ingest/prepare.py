@@ -481,7 +481,7 @@ def _listed(entries: list[zipfile.ZipInfo]) -> str:
 def glob_matches(pattern: str, path: str) -> bool:
     """True if a glob names the path of an entry.
 
-    `*`, `?` and `[…]` stay within one folder, the part `**` stands for any folders. A pattern
+    `*`, `?` and `[…]` stay within one folder, the part `**` matches any folders. A pattern
     without `/` names files in any folder, since archives often wrap their content in one.
     """
     if "/" not in pattern:
@@ -511,7 +511,7 @@ def _parts_match(patterns: list[str], parts: list[str]) -> bool:
 # few environment variables (specification "PrepStep::Pipe").
 
 TAIL_BYTES = 4 << 10
-"""How much of a program's last words is kept [bytes]."""
+"""Length of the kept end of a program's standard error [bytes]."""
 
 _TAIL_LINES = 5
 _LAST_READS = 64  # a child that it left behind may write for ever

@@ -223,7 +223,7 @@ class TextTraits:
     long_lines: bool
     """A line has more than `LONGEST_SHORT_LINE` bytes."""
     lines: int | None = None
-    """How many there are, where a byte is enough to know their ends."""
+    """Number of records, where a byte is enough to find their ends."""
 
     @property
     def plain(self) -> bool:
@@ -304,7 +304,7 @@ def scan_text(
 
 @dataclass(frozen=True, slots=True)
 class _LowBytes:
-    """Where a chunk has bytes below 32, mostly its line breaks: found once for all checks."""
+    """Positions of bytes below 32 in a chunk, mostly line breaks: found once for all checks."""
 
     data: NDArray[np.uint8]
     at: NDArray[np.intp]
@@ -402,7 +402,7 @@ class _LineLengths:
         self._most = most
         self.long = False
         self.start = 0
-        """Where the long line begins in the chunk that was added last; negative in one before."""
+        """Start of the long line in the last chunk; negative in one before."""
         self._begun = 0
         """Bytes of the line that the last chunk ended in."""
 

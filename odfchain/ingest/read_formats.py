@@ -505,7 +505,7 @@ def record_source(
     schema: ds.DataSchema | None,
     scratch: Path,
 ) -> tuple[RecordSource, tuple[str, ...]]:
-    """How a worker finds the records in the file, and notes."""
+    """An executor's reader of the file's records, and notes."""
     real = str(path.resolve())
     match read:
         case ReadStepJson():

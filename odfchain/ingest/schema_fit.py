@@ -84,7 +84,7 @@ _INTEGERS: tuple[type, ...] = (
 
 
 def check_declared(schema: ds.DataSchema, vocabulary: DatasetVocabulary) -> None:
-    """Rows can be recorded by a declared schema: the system columns come first, and no name comes twice.
+    """Check a declared schema: the system columns come first, and no name comes twice.
 
     Raises:
         SchemaError: it cannot.
@@ -112,7 +112,7 @@ def check_declared(schema: ds.DataSchema, vocabulary: DatasetVocabulary) -> None
 def check_reserved(
     schema: ds.DataSchema, vocabulary: DatasetVocabulary, file: str, *, operations: bool
 ) -> None:
-    """No input column has the name of a system column; event time has a type of time.
+    """Check that no input column has the name of a system column, and that event time has a type of time.
 
     Raises:
         BadInputError: a column does.
@@ -172,7 +172,7 @@ def dataset_schema(
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How an input that is not quite like the dataset is made to fit; columns are matched by name."""
+    """Conversion of an input to the dataset's schema; columns are matched by name."""
 
     filled: tuple[ds.DataField, ...] = ()
     """Optional columns that the input lacks: null in all its rows."""
@@ -198,7 +198,7 @@ def fit(
     *,
     may_grow: bool = True,
 ) -> Fit:
-    """How the input fits: same types by name; optional columns may be missing or new, but not both (RFC-015).
+    """The fit of an input: same types by name; optional columns are missing or new, not both (RFC-015).
 
     A column that goes while another comes is a renamed one more often than not, so that is refused. So are
     new columns without a declared source (`may_grow`). Nullability is coerced later.
@@ -244,11 +244,7 @@ def settled(
     operations: bool,
     may_grow: bool = True,
 ) -> tuple[ds.DataSchema, ds.DataSchema, tuple[str, ...]]:
-    """(schema of an input's data columns, filled ones included; schema of the dataset after; notes).
-
-    Raises:
-        BadInputError, IncompatibleSchemaError, SchemaError: as the rules above; or rows would have no hash.
-    """
+    """(schema of an input's data columns, filled ones included; schema of the dataset after; notes)."""
     data = normalized(given, vocabulary, dataset)
     check_reserved(data, vocabulary, file, operations=operations)
     data = with_event_time(data, dataset, vocabulary)
@@ -363,7 +359,7 @@ def _event_time(source: InputFrame, vocabulary: DatasetVocabulary) -> InputFrame
 # RFC-005).
 
 _INSIDE = re.compile(r"\b(?:read|merge)\.([a-zA-Z]+)\b")
-"""How the rules of runs call a part of a source."""
+"""Names of a source's parts in the rules of runs."""
 _COLUMNS = "the declared columns"
 _NO_OPERATION = (
     ds.DataTypeDate, ds.DataTypeTime, ds.DataTypeTimestamp, ds.DataTypeBinary,

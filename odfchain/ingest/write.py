@@ -109,7 +109,7 @@ class WriterState:
     has_several_keys: Callable[[], bool] = lambda: False
     """True if sources tell records apart by different keys; found when asked for."""
     dataset: DatasetFiles | None = field(default=None, repr=False, compare=False)
-    """Where slices are that executors put into its store; None where they see the staging folder."""
+    """The place of executors' slices in the store; None where they see the staging folder."""
     since: float = field(default_factory=time.monotonic, repr=False, compare=False)
     """When the run began, before which nothing of it was put into the store [s, `time.monotonic`]."""
 
@@ -159,7 +159,7 @@ class WriterState:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How one input is written."""
+    """Options of a write."""
 
     system_time: Timestamp
     event_time: Timestamp
@@ -180,7 +180,7 @@ class WriteOptions:
     """Types of offsets and operations, where the dataset has no schema yet."""
     watermark: WatermarkRule = DEFAULT_RULE
     max_future: Duration | None = None
-    """How far after the system time an event time may lie; None is no bound."""
+    """Limit for event times after the system time; None is no limit."""
     allow_future: bool = False
     """Take rows beyond that bound; the watermark stays within it."""
     slice_bytes: int = 0
@@ -308,7 +308,7 @@ _BEFORE = "__odfchain_before"
 
 
 def takes_back(new: MergeInput) -> Column:
-    """True if a row of the input takes another one back."""
+    """The condition that a row of the input takes another one back."""
     return col(new.vocabulary.operation_type_column).try_cast("int").isin(*TAKES_BACK)
 
 
@@ -348,7 +348,7 @@ def refuse_in_vain(
     new: MergeInput,
     order: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """Nothing is taken back that is not in force; returns what the user should know.
+    """Check that only rows in force are taken back; returns notes for the user.
 
     Raises:
         BadInputError: a row takes back what is not; the message has the first.

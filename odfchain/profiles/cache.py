@@ -26,7 +26,7 @@ _DIGEST_BYTES = 32
 
 
 def parts_folder(dataset: DatasetFiles) -> Path:
-    """Where parts are kept."""
+    """The folder of cached totals."""
     return dataset.folder / "info" / "profile-parts"
 
 
@@ -51,7 +51,7 @@ def keep_part(dataset: DatasetFiles, name: Multihash, data: bytes) -> None:
 
 
 def drop_part(dataset: DatasetFiles, name: Multihash) -> None:
-    """Nothing is kept of a slice, which was not committed."""
+    """Remove the cached totals of a slice that was not committed."""
     with contextlib.suppress(OSError):
         _path(dataset, name).unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
 """Two profiles side by side: what changed, by how much, and which limits are exceeded.
 
 No data are read. Numbers are rounded to six digits and then held against the limits. What cannot be computed
-in doubles is a breach where it has a limit: nobody passes by numbers of 300 digits. Source: RFC-041.
+in doubles is a breach where it has a limit: numbers of 300 digits do not evade the limit. Source: RFC-041.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DriftLine:
 
 @dataclass(frozen=True, slots=True)
 class NotCompared:
-    """Something that was not compared, and why."""
+    """A column that was not compared, and the reason."""
 
     column: str | None
     """None is the whole dataset."""

@@ -84,7 +84,7 @@ FORMATS = (LODE, *TableFormat)
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """How a dataset is exported."""
+    """Options of an export."""
 
     rows: str = RECORDS
     """All records, or those in force."""
@@ -102,13 +102,13 @@ class Exported:
     block: Multihash
     sequence_number: int
     versions: int = 0
-    """How many versions or snapshots were added; 0 where the block was there already."""
+    """Number of versions or snapshots added; 0 where the block was exported before."""
     files: int = 0
-    """How many data files these name for the first time, or of a Lode snapshot all."""
+    """Number of data files that are new in these, or of all in a Lode snapshot."""
     size: int = 0
     """Of these files [bytes]."""
     copies: int = 0
-    """How many of them could not be linked, and take up space of their own."""
+    """Number of files that were copied because they could not be linked."""
     notes: tuple[str, ...] = ()
     names: frozenset[str] = field(default=frozenset(), repr=False)
     """Of all data files of the newest version."""

@@ -167,7 +167,7 @@ def check_beside(folder: Path, dataset: DatasetFiles) -> None:
 def continued(
     state: DatasetState, names: list[str], there: Collection[str], newest: Callable[[], str | None]
 ) -> int:
-    """How many of the files `names`, oldest first, a table has, if it has no others.
+    """The number of the files `names`, oldest first, that a table has, if it has no others.
 
     Raises:
         DestinationAheadError: it has all of them, and more.

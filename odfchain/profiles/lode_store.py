@@ -26,7 +26,7 @@ _SNAPSHOTS, _MANIFEST, _POINTER = "snapshots", "manifest.json", "latest"
 CODEC = "odf-parquet"
 _BEFORE_CODEC = b'{"checksum_algorithm":"sha3-256","codec":'
 _EARLIER, _NOW = (_BEFORE_CODEC + b'"%s"' % name for name in (b"parquet", CODEC.encode()))
-"""How manifests begin: earlier ones named the codec of Lode's library."""
+"""Prefixes of manifests: earlier ones named the codec of Lode's library."""
 
 
 def exported_snapshots(folder: Path) -> list[str]:
@@ -91,7 +91,7 @@ def rename_codecs(folder: Path, names: list[str]) -> None:
 
 
 def forget_snapshots(folder: Path) -> None:
-    """No snapshot is there any more, all at once; then none is the latest."""
+    """Remove all snapshots at once; then none is the latest."""
     if (folder / _SNAPSHOTS).exists():
         gone = fsio.temp_path(folder)
         fsio.move_folder(folder / _SNAPSHOTS, gone)

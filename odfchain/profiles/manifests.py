@@ -217,7 +217,7 @@ def files_of(document: Mapping[str, Any]) -> dict[Multihash, Mapping[str, Any]]:
 
 
 def manifest_of(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any]:
-    """The manifest at a state's block; errors as `described`."""
+    """The manifest at a state's block."""
     return described(dataset, state)[0]
 
 

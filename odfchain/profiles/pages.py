@@ -165,8 +165,8 @@ def blocks_in_words(numbers: Iterable[int], limit: int = 8) -> str:
     return f"block{'s' if len(known) > 1 else ''} {listed(runs)}"
 
 
-# Inline SVG of distributions, told apart by shape and outline, not by colour alone; without script, style or
-# text but an accessible label. The classes are defined in `base.css`.
+# Inline SVG of distributions, distinguished by shape and outline, not by colour alone; without script, style
+# or text but an accessible label. The classes are defined in `base.css`.
 
 _WIDTH, _HEIGHT = 500, 90
 _BAR_WIDTH, _BAR_HEIGHT = 100, 12

@@ -59,7 +59,7 @@ def published(dataset: DatasetFiles, kind: SnapshotKind | None = None) -> list[S
 
 
 def store_of_kind(dataset: DatasetFiles, kind: SnapshotKind) -> LocalObjectStore:
-    """Where a dataset keeps its manifests, or its profiles."""
+    """The folder of a dataset's manifests, or profiles."""
     return dataset.manifests if kind is SnapshotKind.MANIFEST else dataset.profiles
 
 

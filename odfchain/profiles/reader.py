@@ -32,7 +32,7 @@ PERCENTILES = ("p5", "p25", "p50", "p75", "p95", "p99")
 
 
 def check_profile(tree: object) -> None:
-    """Nothing, where a document is a profile."""
+    """Check that a document is a profile."""
     top = DocumentNode(tree)
     _fields(top, _TOP, optional=("parent_snapshot_id",))
     hidden = {node.value for node in top["odf"]["hidden"].items()}

@@ -65,7 +65,7 @@ class Kmv:
 
     @property
     def distinct(self) -> float:
-        """How many distinct rows there are, estimated beyond 4,096."""
+        """Number of distinct rows, estimated beyond 4,096."""
         if len(self.hashes) < KMV_SIZE:
             return float(len(self.hashes))
         return (KMV_SIZE - 1) * 2.0**64 / (int(self.hashes[-1]) + 1)
@@ -129,7 +129,7 @@ class Hll:
 
     @property
     def estimate(self) -> float:
-        """How many distinct hashes there are."""
+        """Number of distinct hashes."""
         return float(self._union().get_estimate())
 
     def to_bytes(self) -> bytes:

@@ -78,7 +78,7 @@ class _Piece:
 
     item: SliceFile
     key: str
-    """Where the slice is in a store."""
+    """The slice's key in the store."""
     groups: tuple[int, ...]
 
 
@@ -94,7 +94,7 @@ class _Work:
     folder: str
     hash_key: bytes
     place: StoreFolder | None = None
-    """Where files are that others than this machine read."""
+    """The place of files for executors on other machines."""
     ends: tuple[Ends, ...] = ()
     """Of each task, which records of its file are of which place."""
     near_duplicates: bool = False
@@ -296,7 +296,7 @@ class ProfiledSlice:
 
 
 def state_slices(dataset: DatasetFiles, state: DatasetState) -> list[ProfiledSlice]:
-    """All slices up to a block, oldest first; errors as `state_totals`."""
+    """All slices up to a block, oldest first."""
     return [ProfiledSlice(verified_slice(dataset, ref), ref.slice) for ref in state.slices()]
 
 
@@ -311,7 +311,7 @@ def totals_of_slices(
     near_duplicates: bool = False,
     engine: Engine | None = None,
 ) -> Totals:
-    """The totals of the rows that slices, oldest first, leave in force; errors as `state_totals`."""
+    """The totals of the rows that slices, oldest first, leave in force."""
     progress.phase(f"Profiling {dataset.alias}", sum(item.named.size for item in slices))
     files = [SliceFile(item.path, names, item.named.offset_interval) for item in slices]
     if not any(map(takes_any_back, files)):

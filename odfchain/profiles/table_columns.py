@@ -1,4 +1,4 @@
-"""Which columns a table of another format has for those of a dataset, and whether a slice fits them.
+"""Columns of a table of another format for those of a dataset, and whether a slice fits them.
 
 Neither Delta nor Iceberg has unsigned numbers: they become the next larger signed ones. Slices are taken as
 they are, so a type that the format's readers do not read from our files is refused with its column; rows
@@ -287,7 +287,7 @@ class TableVersion:
     name: str
     """Of the file in the table's folder `data`."""
     source: Path
-    """Where its content is."""
+    """The path of its content."""
     stats: FileStats
 
     @property

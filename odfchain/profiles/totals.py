@@ -56,7 +56,7 @@ _ALL_DIGITS = Context(prec=100)
 
 @dataclass(frozen=True, slots=True)
 class ExactSums:
-    """How many numbers, their sum and the sum of their squares, without an error."""
+    """Number of values, their sum and the sum of their squares, exactly."""
 
     count: int = 0
     total: Fraction = Fraction(0)
@@ -229,7 +229,7 @@ class Distribution:
 
 
 class ColumnKind(Enum):
-    """Which shape the statistics of a column have (ADR-0001)."""
+    """Shape of a column's statistics (ADR-0001)."""
 
     NUMERIC = "numeric"
     STRING = "string"
@@ -252,7 +252,7 @@ class ColumnKind(Enum):
 
 
 def key_type(kind: pa.DataType) -> pa.DataType:
-    """As what values of a type are counted (`odfchain.profiles.value_counts`)."""
+    """The type as which values are counted (`odfchain.profiles.value_counts`)."""
     match ColumnKind.of(kind):
         case ColumnKind.STRING:
             return pa.string()
@@ -305,14 +305,14 @@ class ColumnTotals:
 
     @property
     def counts(self) -> ValueCounts | None:
-        """How often each value occurs; None where they are too many."""
+        """Count by value; None where they are too many."""
         if self._counts is not None and self._counts.too_many:
             self._estimate(self._counts)
         return self._counts
 
     @property
     def distinct(self) -> int:
-        """How many different values there are, null left aside; estimated where they are not counted."""
+        """Number of distinct values without null; estimated where they are not counted."""
         counts = self.counts
         return round(self.hll.estimate) if counts is None else len(counts.keys)
 

@@ -1,7 +1,7 @@
-"""How often each value of a column occurs, for as long as there are few enough of them.
+"""Counts of a column's values, as long as there are few enough of them.
 
 What is counted are keys: numbers as they are, times in their unit, dates as days, texts as a profile shows
-them (long ones are cut, and distinguished by a hash), everything else by its hash. So no value of megabytes is
+them (long ones cut and distinguished by a hash), everything else by its hash. So no value of megabytes is
 held.
 """
 
@@ -65,7 +65,7 @@ class ValueCounts:
 
     @property
     def numbers(self) -> Numbers:
-        """How often each key occurs."""
+        """Count by key."""
         self._settle()
         return self._numbers[0]
 
@@ -232,7 +232,7 @@ class EncodedColumn:
     type: pa.DataType
     rows: int
     valid: Numbers | None
-    """Which rows are not null; None where all are."""
+    """A mask of the rows that are not null; None where all are not."""
     numbers: Numbers | None
     """Values as numbers of 64 bits: floats as doubles with one zero and one NaN, times in their unit."""
     distinct: pa.Array | None
@@ -246,7 +246,7 @@ class EncodedColumn:
 
     @cached_property
     def values(self) -> int:
-        """How many are not null."""
+        """Number of values that are not null."""
         return self.rows if self.valid is None else int(self.valid.sum())
 
     @cached_property
@@ -261,7 +261,7 @@ class EncodedColumn:
 
     @cached_property
     def counts(self) -> Numbers:
-        """How often each of the distinct values occurs."""
+        """Count of each distinct value."""
         assert self.codes is not None  # noqa: S101 - asked by the caller
         return np.bincount(self.codes, minlength=len(self.words))
 

@@ -46,7 +46,7 @@ _ENTRY_NAME = re.compile(r"rows/([a-z0-9_-]{1,64})\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class InputMark:
-    """How far an input has come."""
+    """Position of an input."""
 
     dataset_id: str
     """The DID as text."""
@@ -68,7 +68,7 @@ class Manifest:
 
     engine_version: str
     kind: str
-    """How the query is executed; a state means something to its own kind only."""
+    """The kind of the query; a state has meaning for its own kind only."""
     query_hash: str
     """Multihash of the query, as text."""
     step: int
@@ -166,7 +166,7 @@ LIMITS = ArchiveLimits()
 class _Entry:
     name: str
     start: int
-    """Where its content begins in the file."""
+    """The offset of its content in the file."""
     size: int
 
 

@@ -173,7 +173,7 @@ class NewSlice:
 def check_taken_back(
     dataset: DatasetFiles, state: DatasetState, new: Sequence[NewSlice], *, ours: bool, progress: Progress
 ) -> None:
-    """Every row of the new slices that takes another back finds it in `dataset`, or before it in them.
+    """Check that rows of new slices take back only rows in force, of `dataset` or earlier ones of their own.
 
     `ours` says that the engine of this process made them.
 

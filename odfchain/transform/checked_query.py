@@ -106,7 +106,7 @@ class StepInput:
 
     @property
     def columns(self) -> TableColumns:
-        """Where the system columns stand."""
+        """Positions of the system columns."""
         names, vocabulary = list(self.schema.names), self.given.vocab
         return TableColumns(
             tuple(names),
@@ -202,13 +202,13 @@ class Query:
     used: frozenset[int]
     """The numbers of the attributes that are computed with or returned."""
     generators: int
-    """How many generators (explode and the like) may follow each other."""
+    """Number of generators (explode and the like) in a chain."""
     digest: str
     """Multihash of the text and the tables: another query has another one."""
 
     @property
     def is_row_by_row(self) -> bool:
-        """Whether each row of the result comes of one row of the only input, and they are in its order."""
+        """True if each row of the result comes of one row of the only input, in its order."""
         return self.kind is QueryKind.STATELESS and all(
             isinstance(op, InputScan) or (isinstance(op, RowWise) and len(op.children) == 1)
             for op in self.root.walk()

@@ -49,7 +49,7 @@ VERSION_KEY = "odf-engine-version"
 and engines of others leave it out."""
 
 REFUSED = "refused: "
-"""How the message of an InvalidQuery begins that asks for what this engine does not allow."""
+"""Prefix of an InvalidQuery's message that asks for something that this engine forbids."""
 
 
 def load_grpc() -> Any:

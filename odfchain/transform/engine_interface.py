@@ -85,13 +85,13 @@ class CountingEngine(TransformEngine, Protocol):
     """An engine that can say what a step would bring, so that several are executed at the same time."""
 
     def rows_of(self, request: TransformRequest, *, progress: Progress) -> int | None:
-        """How many records the step brings, where each comes of one row of one input; None for other queries.
+        """Number of records of a step, for row-by-row queries over one input; None for others.
 
         The records of such a step are in the order of the rows that they come of. Raises as `execute`.
         """
 
     def tasks(self) -> int:
-        """How many steps are worth executing at the same time."""
+        """Number of steps that are worth executing at the same time."""
 
 
 @runtime_checkable
@@ -124,7 +124,7 @@ class EngineRules:
 
     number: int = RULES
     allowed_lateness_ms: int = 0
-    """How long after it is complete a windowed result still takes late rows and corrections [ms]."""
+    """Time for which a complete windowed result still takes late rows and corrections [ms]."""
 
     @property
     def counts_at_once(self) -> bool:

@@ -5,9 +5,9 @@ A call streams `Progress` while the engine runs and ends with one of `Success`, 
 went well and is still wanted: a coordinator that went away or gave up finds nothing there later, and can
 send the same request again, here or to another engine.
 
-There is no authentication, as the protocol has none: a client that can connect can make the engine read and write
-files. Hence a loopback address or a socket that only its owner may use. Source: specification "Engine
-Protocol", "Engine Contract"; RFC-019.
+The protocol has no authentication: a client that can connect can make the engine read and write files. Hence
+a loopback address or a socket that only its owner may use. Source: specification "Engine Protocol", "Engine
+Contract"; RFC-019.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _text(text: str) -> str:
 
 PROGRESS_SECONDS = 3.0
 STOP_SECONDS = 5.0
-"""How long a run may take to end when the server stops; coordinators wait as long for a container."""
+"""Time for a run to end when the server stops; coordinators wait as long for a container."""
 
 _WAITING_CALLS = 32
 """Calls that may wait for a worker; more are refused."""

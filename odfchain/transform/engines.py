@@ -1,4 +1,4 @@
-"""Which engine executes a transform, and whether its results are those that the transform asks for."""
+"""The engine of a transform, and the check of its version."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine
 def address_of(transform: Transform, config: TransformConfig) -> str | None:
     """The address that the settings give for a transform's engine; None where there is none.
 
-    A transform recorded under this engine's former name stays its own, even if another engine has that name now.
+    A transform recorded under this engine's former name stays its own, even if that name is now another's.
     """
     if named_version(transform) and is_own(transform):
         return config.engines.get(OWN_ENGINE)

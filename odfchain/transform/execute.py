@@ -440,7 +440,7 @@ class JobThreads(ThreadPoolExecutor):
     """Threads that are waited for; but not after Ctrl-C, which closes the engine under them."""
 
     def __init__(self, jobs: int) -> None:
-        """As many threads as `jobs`, one at least."""
+        """`jobs` threads, at least one."""
         super().__init__(max(1, jobs), thread_name_prefix="odfchain-steps")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

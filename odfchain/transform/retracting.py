@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """Where the system columns of an input stand in its schema."""
+    """Positions of the system columns in an input's schema."""
 
     names: tuple[str, ...]
     offset: int

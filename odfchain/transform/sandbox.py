@@ -124,7 +124,7 @@ _SETTINGS = (
     ("kernel.unprivileged_userns_clone", "0", "1"),
     ("user.max_user_namespaces", "0", "15000"),
 )
-"""Where Ubuntu, Debian and Linux switch user namespaces off, the value that does, and one that does not."""
+"""Settings of Ubuntu, Debian and Linux for user namespaces: the value for off, and one for on."""
 _WITHOUT = "; `transform.isolation: never` runs such queries without a sandbox"
 
 

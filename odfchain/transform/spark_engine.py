@@ -326,7 +326,7 @@ class SparkTransformEngine:
     def rows_of(
         self, request: TransformRequest, *, progress: Progress, deadline: float | None = None
     ) -> int | None:
-        """How many records a step brings, each from one row of one input; else None."""
+        """Number of records of a step, for row-by-row queries over one input; else None."""
         settled = _with_version(request)
         return self._run(settled, lambda files: self._count(settled, files, progress), deadline)
 
@@ -342,7 +342,7 @@ class SparkTransformEngine:
         return frame.count()
 
     def tasks(self) -> int:
-        """How many steps are worth executing at the same time."""
+        """Number of steps that are worth executing at the same time."""
         return int(self.session().sparkContext.defaultParallelism)
 
     # --- raw queries -------------------------------------------------------------------------------

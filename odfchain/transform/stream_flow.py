@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def takes_back(operation: Column) -> Column:
-    """True if rows with this operation take others back."""
+    """The condition that rows with this operation take others back."""
     return operation.isin(*TAKES_BACK)
 
 
@@ -483,7 +483,7 @@ def _needed(catalyst: Catalyst, op: Operator, wanted: set[int], rules: EngineRul
 
 
 def earlier(time: Column, point: TimePoint | None, frame: DataFrame) -> Column:
-    """True if a time is before a moment; never when that is not known."""
+    """The condition that a time is before a moment; false when the moment is unknown."""
     from pyspark.sql import functions as F
 
     if point is None:

@@ -74,7 +74,7 @@ Find = Callable[[DatasetId], InputDescription | None]
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """Who can look at queries."""
+    """Checks of queries."""
 
     spark: Callable[[], SparkTransformEngine]
     """The engine of this process; asking for it starts nothing."""
