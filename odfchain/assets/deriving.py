@@ -154,10 +154,8 @@ def probed_rows(
     jobs: int = JOBS,
     progress: Progress = SILENT,
 ) -> Derived:
-    """These rows with what their stores say; one that is not there is a fault.
-
-    One of another size is a fault, too, or a warning where the sizes are only what documents claim.
-    """
+    """These rows with what their stores say; one that is not there is a fault."""
+    # another size is a fault, or a warning where sizes are only claims of documents
     found, faults, warnings = list[AssetRow](), list[AssetFault](), list[str]()
     probes = probe_all([row.location for row in rows], stores, jobs=jobs, progress=progress)
     for row, probe in zip(rows, probes, strict=True):

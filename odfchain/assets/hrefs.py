@@ -269,10 +269,8 @@ _VALUE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def placed(location: Location, schemes: object, refs: object) -> Location:
-    """A location with the endpoint that the first of its schemes names.
-
-    One that has an endpoint, or whose store has none, stays; so does one that no scheme is for, and Amazon's.
-    """
+    """A location with the endpoint that the first of its schemes names."""
+    # locations stay that have an endpoint, or no scheme, and Amazon's
     if location.store not in ("s3", "az") or location.endpoint is not None:
         return location
     for scheme in _referred(schemes, refs):
@@ -321,7 +319,6 @@ def _referred(schemes: object, refs: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _endpoint(scheme: Mapping[str, Any]) -> str:
-    # one spelling for each endpoint, so that equal ones compare equal
     def value(found: re.Match[str]) -> str:
         given = scheme.get(found[1])
         if found[1] == "bucket" or not isinstance(given, str) or not _VALUE.fullmatch(given):
@@ -331,6 +328,7 @@ def _endpoint(scheme: Mapping[str, Any]) -> str:
             )
         return given
 
+    # one spelling for each endpoint, so that equal ones compare equal
     scheme_name, _, rest = _VARIABLE.sub(value, str(scheme["platform"])).partition("://")
     authority, slash, path = rest.partition("/")
     port = {"http": ":80", "https": ":443"}.get(scheme_name.lower(), "/")

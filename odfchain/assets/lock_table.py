@@ -345,11 +345,9 @@ class LockFile:
                 yield batch, self._order.faults_in(batch)
 
     def repeated(self) -> Iterator[RowFault]:
-        """A fault for each row whose item and asset are in an earlier one that is not its neighbour.
-
-        Sorted rows have none. Of others a hash is kept, and of those that may be repeated one that cannot
-        be forged (some 100 bytes each).
-        """
+        """A fault for each row whose item and asset are in an earlier one that is not its neighbour."""
+        # sorted rows have no distant duplicates; of others a hash is kept, and of candidates one that cannot
+        # be forged (some 100 bytes each)
         if self.is_sorted:
             return
         hashes = np.concatenate([found["high"] for found, _ in self._hashed()])

@@ -72,10 +72,8 @@ class Stores:
         self._opening = threading.Lock()
 
     def store_of(self, location: Location, *, whole: bool = False) -> ObjectStore:
-        """The store of an object that is no file; for `whole` objects a request may take as long as it takes.
-
-        Where a lock alone names the host, every connection is to a public address: that of a redirect, too.
-        """
+        """The store of an object that is no file; for `whole` objects a request has no time limit."""
+        # where only the lock names the host, every connection must be to a public address, redirects included
         name = (location.store, location.container, location.endpoint, whole)
         with self._opening:
             if name not in self._open:

@@ -427,11 +427,10 @@ _ABSENT = ("bbox", "collection")
 def brought_up(document: Mapping[str, Any], *, keep_version: bool) -> dict[str, Any]:
     """A document in the newest version of STAC and of its extensions; a copy of it where versions are kept.
 
-    Kept are 1.0 and 1.1; older ones are brought up to date all the same.
-
     Raises:
         AssetError: it is not STAC.
     """
+    # 1.0 and 1.1 may be kept; older versions are always migrated
     extensions = document.get("stac_extensions") or []
     if not isinstance(extensions, list) or not all(isinstance(each, str) for each in extensions):
         raise AssetError(f"{one_line(str(document.get('id')))}: its stac_extensions are no list of URLs")
@@ -476,10 +475,8 @@ def _migrated(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def declare(item: dict[str, Any], name: str) -> None:
-    """Say that an Item uses an extension, unless it does or has what the newest version refuses.
-
-    Older versions of `file` know size and checksum, too, and those of `alternate-assets` their map.
-    """
+    """Say that an Item uses an extension, unless it does or has what the newest version refuses."""
+    # older versions of `file` have size and checksum, too, and those of `alternate-assets` their map
     declared = item.get("stac_extensions") or []
     newest = _EXTENSION.format(f"{name}/{_VERSIONS[name]}")
     older = any(f"/{name}/v" in str(each) for each in declared) and name != STORAGE

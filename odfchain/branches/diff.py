@@ -86,11 +86,8 @@ class Diff:
 def diff(
     one: DatasetFiles, other: DatasetFiles, *, graph: BlockGraph, trusted: Trust, engine: Engine
 ) -> Diff:
-    """From the state at the head of a dataset to that of the same one opened at another point.
-
-    No slice at or before their fork is opened, unless a touched key has to be looked up there
-    (`odfchain.branches.intervals`).
-    """
+    """From the state at the head of a dataset to that of the same one opened at another point."""
+    # no slice at or before the fork is opened, unless a touched key has to be looked up there
     ends = _Ends.of(graph, one, other)
     fork = graph.fork(*ends.heads)
     return ends.diff([(fork, head) for head in ends.heads], _between, trusted, engine, since=fork)

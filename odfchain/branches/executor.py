@@ -89,10 +89,8 @@ class Computed:
         return pa.Table.from_batches(self.batches(), self.schema)
 
     def write(self, spec: SliceSpec) -> SliceFacts | None:
-        """The rows as a new slice, without ever having all of them in memory.
-
-        Its bytes do not depend on the number of parts.
-        """
+        """The rows as a new slice, without ever having all of them in memory."""
+        # the bytes must not depend on the number of parts
         return write_slice(_even(self.batches()), spec)
 
 

@@ -110,10 +110,8 @@ class Interval:
 
     @classmethod
     def of(cls, dataset: DatasetFiles, after: Multihash, upto: Multihash, *, trusted: bool) -> Interval:
-        """An interval, believed if its blocks are `trusted` and no source of it brings operations of its own.
-
-        Blocks that were made here are trusted, and so are those that were verified.
-        """
+        """An interval, believed if its blocks are `trusted` and no source of it has operations of its own."""
+        # blocks that were made or verified here are trusted
         interval = cls(dataset, after, upto)
         return dataclasses.replace(interval, believed=trusted and interval._is_consistent())
 
@@ -217,10 +215,8 @@ def _optional(kind: ds.DataType) -> ds.DataType:
 
 
 def read_rows(interval: Interval, view: MergedColumns, key: Sequence[str] = ()) -> pa.Table:
-    """All rows of an interval in order of offset, as `MergedColumns.rows` has them.
-
-    Where first rows are not believed, each key that occurs has a row in front that says what it was before.
-    """
+    """All rows of an interval in order of offset, as `MergedColumns.rows` has them."""
+    # where first rows are not trusted, each key gets a row in front that says what it was before
     rows = pa.Table.from_batches(interval_batches(interval, view), view.rows)
     if interval.believed or not key or not rows.num_rows:
         return rows

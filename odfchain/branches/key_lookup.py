@@ -207,11 +207,10 @@ def key_rows(
 ) -> Iterator[KeyRows]:
     """The keys of a slice's rows, and `others` of their columns, batch by batch in order of offset.
 
-    A column that the slice does not have yet is null.
-
     Raises:
         BadInputError: it cannot be read.
     """
+    # a column that an older slice lacks is null
     operation = item.vocabulary.operation_type_column
     with open_parquet(item.path) as file:
         present = file.schema_arrow.names
@@ -224,10 +223,8 @@ def key_rows(
 
 
 def in_force_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
-    """A mask of the wanted keys that are in force after `slices` (oldest first).
-
-    The newest row of a key decides, so that older slices are read only while a key was not seen.
-    """
+    """A mask of the wanted keys that are in force after `slices` (oldest first)."""
+    # the newest row of a key decides, so older slices are read only while a key was not seen
     state = np.zeros(wanted.count, np.uint8)
     for item in reversed(slices):
         if not (state == _UNKNOWN).any():
@@ -253,10 +250,10 @@ def newest_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence
 
 
 def _ahead(rows: Iterator[KeyRows]) -> Iterator[list[KeyRows]]:
-    # the next pieces are decoded by another thread while these are processed
     def some() -> list[KeyRows]:
         return list(itertools.islice(rows, _TOGETHER))
 
+    # the next pieces are decoded by another thread while these are processed
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(some)
         while found := waiting.result():

@@ -249,10 +249,8 @@ _Subject = tuple[str, str]
 def other_events(
     target: DatasetState, source: DatasetState, after: Multihash, bases: Sequence[DatasetState]
 ) -> list[MetadataEvent]:
-    """Metadata events of the source after a block that neither a base nor the target has, oldest first.
-
-    Of several events about one thing that is the last one.
-    """
+    """Metadata events of the source after a block that neither a base nor the target has, oldest first."""
+    # of several events about one subject the last one counts
     found: dict[_Subject, MetadataEvent] = {}
     oldest = source.chain.get(after).sequence_number
     for block in source.chain.nearest_all(*_KINDS, head=source.head):
@@ -438,10 +436,8 @@ def _hashed(interval: Interval, columns: MergedColumns) -> tuple[Numbers, Number
 def merge_all(
     requests: Sequence[MergeRequest], means: MergeMeans, *, dry_run: bool = False, progress: Progress = SILENT
 ) -> list[MergeOutcome]:
-    """Merge into several datasets, those first that others refer to.
-
-    All are computed and decided before one is committed, each by itself.
-    """
+    """Merge into several datasets, those first that others refer to."""
+    # all are computed and decided before the first is committed, so a conflict in one stops all
     with ExitStack() as stack:
 
         def prepared(request: MergeRequest) -> _Prepared:

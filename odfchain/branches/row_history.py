@@ -362,10 +362,8 @@ def block_named(text: str) -> Multihash | None:
 
 
 def are_changes(dataset: DatasetFiles, texts: Iterable[str]) -> Numbers:
-    """True for each text that names a change: its block is stored, and a change ends at the offset.
-
-    The old half of a correction ends none.
-    """
+    """True for each text that names a change: its block is stored, and a change ends at the offset."""
+    # the old half of a correction ends no change
     texts = list(texts)
     found = np.zeros(len(texts), bool)
     blocks: dict[str, list[tuple[int, int]]] = {}

@@ -407,7 +407,6 @@ def _split(pattern: str) -> tuple[str, bool]:
 
 
 def _files(pattern: str, fixed: str, what: str) -> list[_File]:
-    # links to regular files count, broken links do not
     def found() -> Iterator[_File]:
         for path in sorted(set(glob.iglob(pattern, recursive=True))):  # noqa: PTH207 - it takes absolute patterns
             try:
@@ -417,6 +416,7 @@ def _files(pattern: str, fixed: str, what: str) -> list[_File]:
             if stat.S_ISREG(info.st_mode):
                 yield _File(path, os.path.relpath(path, fixed), info)
 
+    # links to regular files count, broken links do not
     try:
         if Path(fixed).is_dir():
             with os.scandir(fixed):

@@ -90,13 +90,12 @@ def stage_input(
 ) -> Written:
     """Read, preprocess and merge an input and write what is new as a slice in `options.staging`.
 
-    The session is started only after the checks that need none.
-
     Raises:
         NothingToCommitError: nothing is new.
         BadInputError, SchemaError, IncompatibleSchemaError, QueryError, GuardError: naming the input.
         StorageFullError, EngineError: from Spark.
     """
+    # starting a session is slow, so the checks that need none come first
     try:
         with contextlib.ExitStack() as resources:
             if source.preprocess is not None:

@@ -210,11 +210,9 @@ def refuse_null_keys(frame: DataFrame, key: tuple[str, ...]) -> DataFrame:
 def one_row_per_key(
     new: MergeInput, key: tuple[str, ...], duplicates: DuplicateKeys
 ) -> tuple[DataFrame, Observation]:
-    """One row of the input for each key, or a failed task where a key is null.
-
-    The observation counts `repeated`, the rows that are left out. Where there are any `check_repeated` tells
-    what they are: comparing all values of rows whose keys differ anyway would take a third of a merge.
-    """
+    """One row of the input for each key, or a failed task where a key is null."""
+    # only repeated rows are counted here: comparing all values of rows whose keys differ would take a third
+    # of a merge; `check_repeated` compares them if there are any
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -264,10 +262,7 @@ def _numbered(new: MergeInput, key: tuple[str, ...], *, last: bool) -> DataFrame
 
 
 def first_bad_key(new: MergeInput, key: tuple[str, ...], *, unique: bool = True) -> BadInputError | None:
-    """The first null key, or (`unique`) key of two rows that differ, as an error.
-
-    Called only after a job has failed.
-    """
+    """The first null key, or (`unique`) key of two rows that differ, as an error, for a failed job."""
 
     def row_number(row_id: int) -> int:
         return new.frame.where(col(ROW_ID) < row_id).count() + 1
@@ -473,10 +468,8 @@ def only_relevant(
     offset_column: str,
     staging: Path,
 ) -> RecordedRows:
-    """The recorded rows without slices that have no key of the input, by their footers or by its hashes.
-
-    Workers leave hashes in `staging`; this process holds one input's and a piece of a slice's.
-    """
+    """The recorded rows without slices that have no key of the input, by their footers or by its hashes."""
+    # executors leave hashes in `staging`; in memory are those of one input and a piece of a slice
     fields = tuple(f for name in key if (f := schema.field(name)) is not None)
     if (
         recorded.folder is None

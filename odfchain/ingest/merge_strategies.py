@@ -90,11 +90,10 @@ def check_strategy(
 ) -> None:
     """Check that the input has every column that the strategy names, and `operation` where needed.
 
-    Without a schema only what is wrong with any is found.
-
     Raises:
         IncompatibleSchemaError: one is not, or the key is empty.
     """
+    # without a schema only faults are found that any schema would have
     if isinstance(strategy, MergeStrategyAppend):
         return
     named = [("primaryKey", strategy.primary_key)]
@@ -300,10 +299,8 @@ def _code(op: Column) -> Column:
 
 
 def first_bad_operation(new: MergeInput) -> BadInputError | None:
-    """The first row that says of itself what no row can do, as an error; None when there is none.
-
-    Called only after a job has failed.
-    """
+    """The first row that says of itself what no row can do, as an error; None when there is none."""
+    # only after a job has failed
     op = new.vocabulary.operation_type_column
     wrong = new.frame.where(col(op).isNotNull() & _code(col(op)).isNull())
     rows = wrong.orderBy(ROW_ID).limit(1).collect()
@@ -388,10 +385,8 @@ def merge_with_edits(
     edits: LateEdits,
     duplicates: DuplicateKeys = DuplicateKeys.REFUSE,
 ) -> tuple[Merged, DataFrame]:
-    """(rows to append, the edited rows of the input); `history` has all columns.
-
-    Corrections stand where their new values stand in time, `-C` right before its `+C`.
-    """
+    """(rows to append, the edited rows of the input); `history` has all columns."""
+    # corrections are placed by the event time of their new values, `-C` right before its `+C`
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 

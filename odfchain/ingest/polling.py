@@ -191,11 +191,9 @@ def polling_source(dataset: DatasetFiles, state: DatasetState) -> SetPollingSour
 
 
 def cached_forever(source: SetPollingSource, state: DatasetState, progress: Progress) -> bool:
-    """`SourceCaching::Forever`: the one object of this fetch step is recorded, so it is not asked for again.
-
-    A step that names a set of objects is never done: new ones may come at any time, and what was read of the
-    set is in its state. Source: specification "SourceCaching::Forever"; RFC-014.
-    """
+    """`SourceCaching::Forever`: the one object of this fetch step is recorded and not requested again."""
+    # a step for a set of objects is never done: new ones may come at any time, and the state says which were
+    # read (specification "SourceCaching::Forever"; RFC-014)
     step = source.fetch
     if not isinstance(step, FetchStepUrl) or step.cache is None or _previous(source, state) is None:
         return False

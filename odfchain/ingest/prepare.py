@@ -149,11 +149,10 @@ def decoded(
 ) -> Iterator[bytes]:
     """The decoded bytes of all members, in pieces.
 
-    `head_at` gives the input's bytes at an offset: it tells what follows a member from a broken member.
-
     Raises:
         PrepareError: the input is corrupt, cut short or followed by something else.
     """
+    # the bytes at an offset tell what follows a member from a broken member
     errors = _errors(codec)
     decoder: _Decoder | None = None
     read = start = 0  # offsets in the input: what was taken from `pieces`, and where the member begins

@@ -171,10 +171,8 @@ def rewrite_csv(source: Path, target: Path, dialect: CsvDialect, file: str) -> b
 def first_misfit(
     path: Path, dialect: CsvDialect, columns: list[str], *, header: bool, file: str
 ) -> BadInputError | None:
-    """The first record that breaks the rule or has another number of fields, as an error.
-
-    Called only after a job has failed.
-    """
+    """The first record that breaks the rule or has another number of fields, as an error."""
+    # only after a job has failed
     records = CsvRecords(path, dialect, file)
     row = -1 if header else 0
     try:

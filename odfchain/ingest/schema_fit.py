@@ -53,10 +53,8 @@ US_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")
 def normalized(
     schema: ds.DataSchema, vocabulary: DatasetVocabulary, dataset: ds.DataSchema | None = None
 ) -> ds.DataSchema:
-    """The input's schema as it is stored: timestamps UTC, event time to the millisecond.
-
-    Where the dataset declares what is stored alike, that decides; other data columns keep microseconds.
-    """
+    """The input's schema as it is stored: timestamps UTC, event time to the millisecond."""
+    # the dataset's declared types decide where they are stored alike; other columns keep microseconds
     return ds.DataSchema(fields=tuple(_normalized(f, vocabulary, dataset) for f in schema.fields))
 
 
@@ -200,12 +198,11 @@ def fit(
 ) -> Fit:
     """The fit of an input: same types by name; optional columns are missing or new, not both (RFC-015).
 
-    A column that goes while another comes is a renamed one more often than not, so that is refused. So are
-    new columns without a declared source (`may_grow`). Nullability is coerced later.
-
     Raises:
         IncompatibleSchemaError: what differs is shown as a diff of both schemas.
     """
+    # a column that goes while another comes is probably renamed, so that is refused; nullability is coerced
+    # later
     event_time = vocabulary.event_time_column
     expected = [f for f in dataset.fields if f.name not in vocabulary.columns]
     actual = [f for f in data.fields if f.name not in vocabulary.columns]

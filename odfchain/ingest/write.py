@@ -226,11 +226,9 @@ def recorded_write(
     input_rows: int,
     notes: tuple[str, ...] = (),
 ) -> Written:
-    """The events that record a write, by the writer rules.
-
-    Of several slices the last one has the watermark and the source state: a reader that stops earlier gets no
-    watermark that later rows lie behind, and no state of a source that was not read to its end.
-    """
+    """The events that record a write, by the writer rules."""
+    # the last slice has the watermark and the source state: a reader that stops earlier must get no watermark
+    # beyond later rows, and no state of a source that was not read to its end
     events: list[MetadataEvent] = []
     if target is not None and target != state.schema:
         events.append(schema_event(target, odf_form=state.odf_schema))
@@ -390,13 +388,9 @@ def write_input(
     *,
     malformed: Callable[[], OdfchainError | None] | None = None,
 ) -> Written:
-    """Merge an input into a dataset's history and write what is new as slices in `options.staging`.
-
-    It is one slice, unless the input is larger than those may be.
-
-    `source` is None for an empty input of unknown columns: only watermark and source state can change then,
-    unless it is a snapshot, which says that nothing is left.
-    """
+    """Merge an input into a dataset's history and write what is new as slices in `options.staging`."""
+    # no source: the input is empty and has unknown columns, so only watermark and source state can change,
+    # unless it is a snapshot, which says that no row is left
     if source is None and isinstance(state.merge, MergeStrategySnapshot) and state.schema is not None:
         fields = tuple(f for f in state.schema.fields if f.name not in state.vocabulary.columns)
         source = empty_input(session(), ds.DataSchema(fields=fields), "the empty input")

@@ -112,10 +112,8 @@ def _folder(dataset: DatasetFiles) -> Path:
 
 
 def known_profile(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any] | None:
-    """The profile of a state that is cached or published by the owner; None where neither is here.
-
-    It may be of the last block that has rows: blocks after it have the same.
-    """
+    """The profile of a state that is cached or published by the owner; None where neither is here."""
+    # blocks without rows have the profile of the last block with rows
     last = next(state.slices_newest_first(), None)
     for block in [state.head] if last is None else [state.head, last.block_hash]:
         if (found := kept_profile(dataset, block) or owners_profile(dataset, block)) is not None:

@@ -58,11 +58,10 @@ def profile_of(
 ) -> dict[str, Any]:
     """The profile at a state's block; `totals` are those of its rows, where they are known.
 
-    The engine is for states that are too large for this process.
-
     Raises:
         UsageError: a hidden column is none.
     """
+    # the engine is used only for states that are too large for this process
     options = options or ProfileOptions()
     schema = profiled_columns(state)
     for name in options.hidden:

@@ -70,10 +70,8 @@ def export_lode(place: ExportFolder, dataset: DatasetFiles, state: DatasetState,
 
 
 def point_to(folder: Path, block: Multihash) -> None:
-    """Lode's library takes a block for the latest; without the pointer that is the largest hash.
-
-    The library moves the pointer under a lock, and compares it byte for byte: it ends without a line end.
-    """
+    """Lode's library takes a block for the latest; without the pointer that is the largest hash."""
+    # Lode's library compares the pointer byte for byte under a lock: it ends without a line end
     path, data = folder / _POINTER, str(block).encode()
     with fsio.locked(folder / f"{_POINTER}.lock"):
         if fsio.read_start(path, len(data) + 1) != data:

@@ -222,10 +222,8 @@ def manifest_of(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any]:
 
 
 def described(dataset: DatasetFiles, state: DatasetState) -> tuple[dict[str, Any], list[FileStats]]:
-    """(the manifest at a state's block, the statistics of its files as they are compared).
-
-    A slice is hashed once before its footer is believed.
-    """
+    """(the manifest at a state's block, the statistics of its files as they are compared)."""
+    # a slice is hashed once before its footer is trusted
     kept, found = KeptFooters(dataset), list[FileStats]()
 
     def stats_of(ref: SliceRef) -> FileStats:

@@ -225,10 +225,8 @@ def delta_columns(columns: pa.Schema) -> Sequence[str]:
 
 
 def delta_stats(stats: FileStats, columns: pa.Schema, names: Sequence[str]) -> str:
-    """The statistics of a file as a Delta log has them, of the columns that it says anything of.
-
-    A column that came later is null in all rows.
-    """
+    """The statistics of a file as a Delta log has them, of the columns that it says anything of."""
+    # a column that was added later is null in all rows
     nulls: dict[str, int] = {}
     lows: dict[str, Any] = {}
     highs: dict[str, Any] = {}

@@ -207,10 +207,8 @@ class Distribution:
         return found
 
     def histogram(self, low: Fraction, high: Fraction) -> tuple[list[float], list[int]]:
-        """(edges, counts) of 50 bins between two bounds; one bin where they are equal.
-
-        A value is in the last bin whose edge, as it is published, is not above it.
-        """
+        """(edges, counts) of 50 bins between two bounds; one bin where they are equal."""
+        # by the published (rounded) edges, so that readers count alike
         if low == high:
             return [rounded(low), rounded(high)], [int(self.counts.sum())]
         edges = [rounded(low + (high - low) * i / BINS) for i in range(BINS + 1)]

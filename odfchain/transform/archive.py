@@ -216,12 +216,11 @@ def open_checkpoint(
 ) -> tuple[Manifest, dict[str, Path]]:
     """The manifest and, unpacked into the empty `folder`, the parts by name; nothing is left on failure.
 
-    The content of the parts is not looked at.
-
     Raises:
         CodecError: the file is not a checkpoint in exactly the form that is written.
         EngineError: a checkpoint of another format, or the folder is not empty.
     """
+    # the content of the parts is not read here
     with fsio.storage_errors(folder):
         if any(folder.iterdir()):
             raise EngineError(f"{folder}: is not empty, a checkpoint cannot be unpacked there")

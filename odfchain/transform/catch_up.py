@@ -67,10 +67,8 @@ _NO_ADDRESSES = TransformConfig()
 
 
 def with_own_engine(snapshot: DatasetSnapshot, config: TransformConfig = _NO_ADDRESSES) -> DatasetSnapshot:
-    """The same definition, with this engine's name in transforms that are for it, whatever they call it.
-
-    A name that the settings have an address for is that engine's.
-    """
+    """The same definition, with this engine's name in transforms that are for it, whatever they call it."""
+    # a name with an address in the settings is that engine's
     return _each(snapshot, lambda event: _named(event, config))
 
 

@@ -223,11 +223,9 @@ def _system_types(vocabulary: DatasetVocabulary) -> dict[str, tuple[ds.DataType,
 def schema_difference(
     declared: ds.DataSchema, found: ds.DataSchema, vocabulary: DatasetVocabulary
 ) -> str | None:
-    """Why a file with the schema `found` cannot be committed to a dataset with the declared one, or None.
-
-    Offsets may be int64 for uint64 and operations int32 for uint8, or the other way round, and columns may
-    be required that are declared optional; `rewrite` gives such a file the declared types.
-    """
+    """Why a file with the schema `found` cannot be committed to a dataset with the declared one, or None."""
+    # offsets may be int64 for uint64 and operations int32 for uint8, or the reverse, and optional columns may
+    # be required: `rewrite` gives such a file the declared types
     for name in declared.names:
         if name not in found.names:
             return f"column `{name}` is missing"

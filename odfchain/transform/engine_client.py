@@ -82,11 +82,10 @@ def wrap(flatbuffer: bytes) -> bytes:
 def unwrap(message: bytes) -> bytes:
     """The buffer in a protobuf message, empty when it has none.
 
-    Other fields are skipped and of several values the last one counts, as proto3 asks of readers.
-
     Raises:
         DecodeError: these bytes are no such message.
     """
+    # unknown fields are skipped, and the last of several values counts, as proto3 demands of readers
     from google.protobuf.message import DecodeError as MalformedError
     from google.protobuf.wrappers_pb2 import BytesValue
 

@@ -281,10 +281,8 @@ def settled_schema(found: ds.DataSchema, declared: ds.DataSchema | None) -> ds.D
 
 
 def whole_pairs(frame: DataFrame, operation: str) -> DataFrame:
-    """The rows with corrections in pairs: where a query kept one half, that is an append or a retraction.
-
-    Both halves stand next to each other; whether two halves that meet are of one pair is not known here.
-    """
+    """The rows with corrections in pairs: where a query kept one half, that is an append or a retraction."""
+    # both halves are next to each other; whether two halves are of one pair is not known here
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

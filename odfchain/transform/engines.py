@@ -46,10 +46,8 @@ def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine
 
 
 def address_of(transform: Transform, config: TransformConfig) -> str | None:
-    """The address that the settings give for a transform's engine; None where there is none.
-
-    A transform recorded under this engine's former name stays its own, even if that name is now another's.
-    """
+    """The address that the settings give for a transform's engine; None where there is none."""
+    # a transform recorded under this engine's former name stays its own, even if that name is now another's
     if named_version(transform) and is_own(transform):
         return config.engines.get(OWN_ENGINE)
     return config.engines.get(transform.engine.lower())
@@ -89,11 +87,8 @@ def sandboxed_engines(
     config: TransformConfig,
     progress: Progress,
 ) -> Iterator[Callable[[Transform], TransformEngine]]:
-    """Engines for one dataset: those that `engine` finds, else Spark in a sandboxed process.
-
-    That process sees the data of the inputs and the checkpoints of the dataset, and can write in the
-    dataset's staging folder; it is started when it is first asked for.
-    """
+    """Engines for one dataset: those that `engine` finds, else Spark in a sandboxed process."""
+    # started on first use; it reads the inputs and checkpoints, and writes to the staging folder
     from odfchain.transform.sandbox import sandboxed_engine
 
     with contextlib.ExitStack() as resources:

@@ -49,11 +49,9 @@ def build_request(
     new_data_path: Path,
     new_checkpoint_path: Path,
 ) -> TransformRequest:
-    """The request for a step; every file that it names was hashed, or is new and lies in `folder`.
-
-    An input's watermarks begin with the one known before the step, so that an engine that keeps nothing
-    between steps is held back by idle inputs, too.
-    """
+    """The request for a step; every file that it names was hashed, or is new and lies in `folder`."""
+    # the watermark known before the step comes first, so that an engine without memory is held back by idle
+    # inputs, too
     checkpoint = step.read_checkpoint
     return TransformRequest(
         dataset_id=dataset.id,
@@ -176,10 +174,8 @@ def execute_step(
     *,
     to_commit: bool = False,
 ) -> ExecutedStep:
-    """Execute a step in `folder` and check what the engine made; nothing is committed.
-
-    What is `to_commit` may be in the workspace's store already.
-    """
+    """Execute a step in `folder` and check what the engine made; nothing is committed."""
+    # what is to be committed may already be in the workspace's store
     data, checkpoint = folder / "data", folder / "checkpoint"
     request = build_request(
         step, dataset, folder, system_time=system_time, new_data_path=data, new_checkpoint_path=checkpoint

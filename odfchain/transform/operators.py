@@ -110,10 +110,8 @@ class Catalyst:
     # --- reading -----------------------------------------------------------------------------------
 
     def read(self, plan: Any, tables: Iterable[str]) -> PlanNode:
-        """The nodes of an analyzed plan; views named in `tables` are leaves, others are looked through.
-
-        Common table expressions (WITH) are inlined.
-        """
+        """The nodes of an analyzed plan; views named in `tables` are leaves, others are looked through."""
+        # common table expressions (WITH) are inlined
         return self._read(self._inline.apply(plan), frozenset(tables))
 
     def _read(self, plan: Any, tables: frozenset[str]) -> PlanNode:

@@ -62,11 +62,9 @@ class Backlog:
         return tuple(mark for found in self.blocks if (mark := _watermark(found)) is not None)
 
     def cut(self, chain: MetadataChain) -> tuple[Backlog, Backlog]:
-        """The blocks for one step, and the rest: the records of the first all have one schema and vocabulary.
-
-        A change cuts only after records. One that comes before them is in force for all of them, and a piece
-        without records would be a step that brings nothing.
-        """
+        """The blocks for one step, and the rest; records of a step have one schema and vocabulary."""
+        # only after records: a change before them is in force for all of them, and a piece without records
+        # would be an empty step
         filled = False
         for index, (_, block) in enumerate(self.blocks):
             event = block.event
@@ -293,11 +291,9 @@ def plan_next(
 
 
 def cut_after(dataset: DatasetFiles, step: PlannedStep, ends: Sequence[Multihash]) -> list[PlannedStep]:
-    """The step as several: one up to each of these blocks of its only input, and one for the rest of it.
-
-    What they bring is not known, so the offset before each is that before the first. None has a checkpoint,
-    and watermarks of the output are those before the first, too.
-    """
+    """The step as several: one up to each of these blocks of its only input, and one for the rest of it."""
+    # the results of earlier steps are not known yet, so all have the offset, checkpoint and watermark before
+    # the first
     (item,) = step.inputs
     last = item.event.last_block_hash
     found: list[PlannedStep] = []
@@ -433,13 +429,12 @@ def plan_recorded(
 ) -> Iterator[RecordedStep]:
     """Every executed step in the blocks `(tail, head]`, oldest first, as it was when it was executed.
 
-    The dataset's own chain is walked block by block, so no derived index can hide a step. The records that a
-    step says it read must be exactly those that the blocks which it names bring.
-
     Raises:
         ChainError: `tail` is no ancestor of `head`.
         TransformError: a block records what its inputs do not have, or an input is not at hand.
     """
+    # the chain is walked block by block, so that no derived index can hide a step; the records that a step
+    # names must be exactly those of its blocks
     known = {item.id: item for item in inputs}
     blocks = []
     after: int | None = None if tail is not None else -1

@@ -172,21 +172,21 @@ def _result(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> 
 
 
 def _pairs(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
-    # at least one row of a pair is new
     def join(one: DataFrame, other: DataFrame) -> DataFrame:
         plan = flow.catalyst.join(op.node, left.plan(flow, one), right.plan(flow, other), "Inner")
         return flow.catalyst.frame(plan)
 
+    # at least one row of a pair is new
     pairs = join(left.new, right.everything)
     return pairs if left.old is None else pairs.union(join(left.old, right.new)).coalesce(1)
 
 
 def _total(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
-    # pairs, and rows that are known to be alone
     def alone(side: _JoinSide, other: _JoinSide, kind: str) -> DataFrame:
         clear = side.everything.where(side.resolved(side.partner.now, side.everything))
         return _matched(flow, op, side, clear, other, kind)
 
+    # pairs, and rows that are known to be alone
     if op.kind in ("LeftSemi", "LeftAnti"):
         return alone(left, right, op.kind)
     plan = flow.catalyst.join(

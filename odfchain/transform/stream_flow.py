@@ -81,10 +81,8 @@ def in_force(
 
 
 def recorded(frame: DataFrame, name: str) -> Column:
-    """A column as something that is equal only where it is recorded alike.
-
-    Maps cannot be compared, and Spark takes -0.0 and 0.0 for the same.
-    """
+    """A column as something that is equal only where it is recorded alike."""
+    # Spark cannot compare maps, and takes -0.0 and 0.0 for the same
     from pyspark.sql import functions as F
 
     column, kind = F.col(name), frame.schema[name].dataType.simpleString()
@@ -330,10 +328,8 @@ class Flow(ABC):
         time: Column,
         mark: TimeMark,
     ) -> DataFrame:
-        """The remembered rows of an operator under a name, with the new ones, less those taken `back`.
-
-        A row to take back that is not there is too late if the others of its `time` were forgotten.
-        """
+        """The remembered rows of an operator under a name, with new ones, less those taken `back`."""
+        # a row to take back that is absent is late if the others of its time were forgotten
         from pyspark.sql import functions as F
 
         everything = self.together(name, new, columns)
@@ -352,10 +348,8 @@ class Flow(ABC):
         return left
 
     def waits(self, op: Operator, rows: DataFrame, remembered: str | None = None) -> None:
-        """Rows wait in an operator; without lateness they are what is `remembered` under a name.
-
-        Only rows of the inputs are counted, not what waits of the results of other windows.
-        """
+        """Rows wait in an operator; without lateness they are what is `remembered` under a name."""
+        # only rows of the inputs count, not waiting results of other windows
         if self.rules.takes_corrections and not any(
             is_windowed(below) for child in op.children for below in child.walk()
         ):
@@ -398,10 +392,8 @@ NOTHING_KNOWN = TimeMark(None, None, None, None, None)
 
 
 def made_columns(op: Operator) -> frozenset[int]:
-    """The columns of an operator that are passed on from those that are made when a row is recorded.
-
-    What comes out of a windowed operator is put together of rows in force, with the columns of those.
-    """
+    """The columns of an operator that are passed on from those that are made when a row is recorded."""
+    # a windowed operator's output is made of rows in force, with their columns
     if isinstance(op, InputScan):
         return op.made
     if not isinstance(op, RowWise | UnionAll):
@@ -420,10 +412,8 @@ def made_columns(op: Operator) -> frozenset[int]:
 
 
 def blind_to(catalyst: Catalyst, root: Operator) -> tuple[str, ...]:
-    """The made columns with which a query computes below windows, so that corrections do not find their rows.
-
-    Below anything else rows are remembered as they came in, and are found.
-    """
+    """The made columns that a query uses below windows, so that corrections do not find their rows."""
+    # below any other operator rows are remembered as they came, so they are found again
     found: dict[str, None] = {}
     waiting = [child for op in root.walk() if is_windowed(op) for child in op.children]
     while waiting:
