@@ -96,13 +96,10 @@ def diff(
 def diff_since_base(
     head: DatasetFiles, other: DatasetFiles, *, graph: BlockGraph, trusted: Trust, engine: Engine
 ) -> Diff:
-    """Changes of another point since its merge base with the head: those that a merge would bring.
-
-    Where several bases are the best (two branches have merged each other), since what these merge into; and
-    without a primary key, since the newest of them.
-    """
+    """Changes of another point since its merge base with the head: those that a merge would bring."""
     ends = _Ends.of(graph, head, other)
     asked = MergeInput.of(graph, *ends.heads)
+    # criss-cross merges have several bases: then the state that these merge into; without a key, the newest
     base, end = asked.bases[-1], ends.heads[1]
     if asked.base.more and ends.key:
         way = functools.partial(changes_of_source, asked=asked, event_time=ends.view.names.event_time_column)

@@ -147,11 +147,11 @@ def read_cached_state(
 ) -> pa.Table:
     """The rows in force at a head by a key, as `read_state`, reading as few rows as can be.
 
-    Without a key all slices are read: there a state cannot stand for them (`odfchain.slices.state`).
     `locate` gives the file of a slice, verified.
     """
     cache = cache or StateCache.of(dataset)
     locate = locate or (lambda ref: verified_slice(dataset, ref))
+    # without a key a state cannot replace the slices (`odfchain.slices.state`)
     if not key:
         return read_state(dataset, state, key, columns, slices=_located(state.slices(), locate))
     start, later = _start(dataset, state, key, cache)

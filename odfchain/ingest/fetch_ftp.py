@@ -241,6 +241,7 @@ def parse_place(url: str, *, name: str) -> FtpAddress:
             raise FetchError(f"{name}: files are transferred as they are: only ;type=i is supported")
         path = typed["path"]
     *folders, file = path.removeprefix("/").split("/")
+    # `//` or `/%2F`: from the root; else relative to the folder in which the session begins
     if folders and not folders[0]:
         folders[0] = "/"
     if not file:

@@ -392,9 +392,7 @@ def look_back(
 ) -> LookBack:
     """The rows to compare with once `new` is recorded; a due state checkpoint is written in `staging`.
 
-    A state checkpoint stays in force for blocks that make none: it says itself up to where it counts.
-    Checkpoints of others do not, because rows are added that their makers have not seen. `place` is what the
-    keys of checkpoints begin with, for executors that see no `staging`; none was put there before `since`.
+    `place` is the prefix of checkpoints' keys, for executors that see no `staging`; none is before `since`.
     """
 
     def extended() -> RecordedRows:
@@ -404,6 +402,8 @@ def look_back(
     if checkpoint is None and not keeps_state(strategy):
         return LookBack(extended, None)
     after = extended()
+    # our own checkpoint stays in force for blocks that make none, because it says up to where it counts; one
+    # of another tool does not, because its maker has not seen the new rows
     kept = checkpoint if after.checkpoint is not None else None
     key = primary_key(strategy)
     if not keeps_state(strategy) or not checkpoint_is_due(after.for_state(key)):

@@ -583,8 +583,7 @@ def run_pipeline(
 ) -> None:
     """Write what `source` becomes after all commands to the new file `target`, or nothing at all.
 
-    Every command must end well; only one that is cut off by a broken pipe is forgiven, because the next
-    had read enough. The commands run in the folder of `target`. No process survives.
+    The commands run in the folder of `target`. No process survives.
 
     Raises:
         PrepareError: a command cannot be started or fails, or the output is too large.
@@ -596,6 +595,7 @@ def run_pipeline(
             _running(commands, stream, target.parent, name) as stages,
         ):
             _pump(stages, stream, output, progress)
+            # a broken pipe is no failure of a program whose successor had read enough
             failed = [
                 stage for i, stage in enumerate(stages) if _has_failed(stage, last=i == len(stages) - 1)
             ]

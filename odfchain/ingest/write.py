@@ -329,6 +329,7 @@ def with_times_taken_back(new: MergeInput, history: DataFrame | None, event_time
     values = tuple(name for name in new.schema.names if name not in (time, op))
     alike = Window.partitionBy(*[col(name) for name in values]).orderBy(col(ROW_ID))
     frame = new.frame.withColumn(_BEFORE, F.lag(F.coalesce(col(time), event_time)).over(alike))
+    # an earlier row of the input is newer than any recorded one
     before = col(_BEFORE)
     if history is not None:
         state = current_state(history, values, new)

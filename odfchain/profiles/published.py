@@ -128,10 +128,12 @@ def publish(
     earlier = next(
         (line for line in known if line.kind is kind and line.signer.public_key == signer.public_key), None
     )
+    # the same object is not signed twice
     if earlier is not None and (earlier.object, earlier.size) == (name, len(content)):
         return WrittenSnapshot(kind, name, len(content), earlier)
     now = Timestamp.now()
     if earlier is not None:
+        # of two statements the later one counts, even if the clock went back
         now = max(now, Timestamp(earlier.time.epoch_ns + _TICK))
     line = SnapshotLine(
         signer=signer,

@@ -121,8 +121,7 @@ _COMPUTED = (*DATA_EVENTS, "SetDataSchema")
 def reset_to_metadata(dataset: DatasetFiles, *, system_time: Timestamp | None = None) -> Multihash:
     """The head of the rebuilt chain: all events but executions and schemas, in their order; or all as it was.
 
-    Blocks, data and checkpoints of the old chain stay in the stores. A dataset without anything computed is
-    left as it is. System times are not before the old head's.
+    Blocks, data and checkpoints of the old chain stay in the stores.
 
     Raises:
         TransformError: the dataset is not derivative: its data could not be computed again.
@@ -141,6 +140,7 @@ def reset_to_metadata(dataset: DatasetFiles, *, system_time: Timestamp | None = 
             computed = True
         else:
             kept.append(block.event)
+    # nothing was computed yet: there is nothing to reset
     if not computed:
         return state.head
     if not kept:

@@ -182,6 +182,7 @@ def write_difference(
         _, keys = np.unique(np.concatenate([old.hashes, new.hashes]), return_inverse=True)
         count = int(keys.max()) + 1 if len(keys) else 0
         of_old, of_new = keys[: len(old.hashes)], keys[len(old.hashes) :]
+        # rows in force are counted by kind: those in both stay as they are
         excess = np.bincount(of_old[old.kept], minlength=count)
         excess -= np.bincount(of_new[new.kept], minlength=count)
         gone = old.last(of_old, np.maximum(excess, 0))

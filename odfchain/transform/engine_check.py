@@ -138,7 +138,7 @@ def measure(path: Path, vocabulary: DatasetVocabulary) -> SliceFacts:
 def type_fits(declared: ds.DataType, found: ds.DataType, *, older: bool = False) -> bool:
     """True if values of the type `found` in a Parquet file are of the type `declared`.
 
-    What Parquet does not keep makes no difference: seconds, lengths of lists, sorted keys of maps. Nested
+    Nested
     values may be required that are declared optional. In an `older` file structs may lack members that are
     optional by now, and null flags are left to the values.
     """
@@ -154,6 +154,7 @@ def type_fits(declared: ds.DataType, found: ds.DataType, *, older: bool = False)
         case ds.DataTypeMap(), ds.DataTypeMap():
             keys = type_fits(a.key_type, b.key_type, older=older)
             return keys and type_fits(a.value_type, b.value_type, older=older)
+    # Parquet does not keep seconds, lengths of lists and sorted keys of maps, so these make no difference
     return a == b or stored(canonical(a)) == _as_stored(b)
 
 
@@ -355,6 +356,7 @@ def cut(
     """
     if interval is None:
         return None
+    # no copy where the file is exactly this already
     if len(paths) == 1 and _is_exactly(paths[0], interval, schema, vocabulary):
         return paths[0]
     target = folder / f"{name}.parquet"

@@ -228,8 +228,7 @@ def plan_next(
     """The step that follows on `state`: what is new in the inputs up to their heads, or up to a cut.
 
     New are records, and watermarks that say more than before; other blocks go along with the next such
-    step. A dataset that was never executed is executed even on nothing, to learn its schema. The cost is
-    that of the new blocks, whatever the length of the chains.
+    step. The cost is that of the new blocks, whatever the length of the chains.
 
     Raises:
         TransformError: the dataset has no transform, its list of inputs changed after it was executed, or the
@@ -272,6 +271,7 @@ def plan_next(
     schema = state.schema
     known_form = schema is not None or last is not None
     rebuild = state.awaits_rebuild
+    # a dataset that was never executed is executed even without new records, to learn its schema
     if known_form and not rebuild and not any(item.brings_news for item in planned):
         return UpToDate()
     if rebuild:

@@ -71,9 +71,11 @@ def in_force(
     numbered = rows.coalesce(1).withColumn("i", F.monotonically_increasing_id())
     step = F.when(F.col("back"), -1).otherwise(1)
     numbered = numbered.withColumn("level", F.sum(step).over(until))
+    # a row that takes back what is absent has no effect, now or later: each new low of the level is one
     lowest = F.least(F.lit(0), F.coalesce(F.min("level").over(earlier), F.lit(0)))
     numbered = numbered.withColumn("unmatched", F.col("back") & (F.col("level") < lowest))
     gone = F.sum((F.col("back") & ~F.col("unmatched")).cast("int")).over(whole)
+    # the oldest equal rows go first
     place = F.sum((~F.col("back")).cast("int")).over(until)
     numbered = numbered.withColumn("kept", ~F.col("back") & (place > gone)).sortWithinPartitions("i")
     made = ("i", "level", "unmatched", "kept", "back")
