@@ -138,9 +138,8 @@ def measure(path: Path, vocabulary: DatasetVocabulary) -> SliceFacts:
 def type_fits(declared: ds.DataType, found: ds.DataType, *, older: bool = False) -> bool:
     """True if values of the type `found` in a Parquet file are of the type `declared`.
 
-    Nested
-    values may be required that are declared optional. In an `older` file structs may lack members that are
-    optional by now, and null flags are left to the values.
+    Nested values may be required that are declared optional. In an `older` file structs may lack members that
+    are optional by now, and null flags are left to the values.
     """
     if isinstance(found, ds.DataTypeOption) and not isinstance(declared, ds.DataTypeOption) and not older:
         return False
