@@ -291,7 +291,7 @@ class Section:
     title: str
     about: str
     told: str
-    """A message for each asset; empty: none."""
+    """Heading of the column with the reason for each asset; empty: no column."""
     stores: Sequence[StoreLines]
     rest: int
     """Stores that are not shown."""

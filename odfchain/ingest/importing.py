@@ -511,7 +511,7 @@ def _parquet(path: Path, reserved: Collection[str]) -> InferredFile:
 
 _KEYED = {"snapshot": MergeStrategySnapshot, "ledger": MergeStrategyLedger}
 MERGES = (*_KEYED, "append")
-"""Descriptions of merge strategies."""
+"""Names of merge strategies for the rows of later files."""
 
 _VOCABULARY = DatasetVocabulary()
 SYSTEM_COLUMNS = frozenset(_VOCABULARY.columns) - {_VOCABULARY.event_time_column}

@@ -221,7 +221,7 @@ class TextTraits:
     long_lines: bool
     """A line has more than `LONGEST_SHORT_LINE` bytes."""
     lines: int | None = None
-    """Number of records, where a byte is enough to find their ends."""
+    """Number of lines, where a byte is enough to find their ends."""
 
     @property
     def plain(self) -> bool:

@@ -99,7 +99,7 @@ def _nullable(state: DatasetState) -> dict[str, bool]:
 
 
 def nullable_columns(schema: DataSchema) -> dict[str, bool]:
-    """Columns by name; true if they may be null."""
+    """Columns by name, with true if they may be null."""
     return {column.name: isinstance(column.type, DataTypeOption) for column in schema.fields}
 
 

@@ -41,7 +41,7 @@ class DriftLine:
     """None is none: the line is a note."""
     breach: bool
     text: str
-    """Hints for a reader."""
+    """The line in words."""
 
     @property
     def verdict(self) -> str:

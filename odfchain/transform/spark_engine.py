@@ -96,7 +96,7 @@ class QueryCheck:
 
 
 class SparkTransformEngine:
-    """Executes transformations on a session cloned from the given one."""
+    """Executes transformations on a session of its own next to the given one."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ Find = Callable[[DatasetId], InputDescription | None]
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """Checks of queries."""
+    """Checks queries."""
 
     spark: Callable[[], SparkTransformEngine]
     """The engine of this process; asking for it starts nothing."""
