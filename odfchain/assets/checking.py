@@ -27,14 +27,14 @@ from odfchain.text import counted, cut
 
 
 class Status(Enum):
-    """What came of comparing an asset with its facts."""
+    """Result of comparing an asset with its facts."""
 
     SAME = "same"
     CHANGED = "changed"
     MISSING = "missing"
     UNREACHABLE = "unreachable"
     UNKNOWN = "unknown"
-    """Nothing that both sides have."""
+    """No fact that both sides have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class CheckedAsset:
     row: AssetRow
     status: Status
     errors: tuple[str, ...] = ()
-    """What differs, or why nothing is known."""
+    """The difference, or why nothing is known."""
     note: str = ""
 
     @property
@@ -59,7 +59,7 @@ class CheckedAsset:
 
     @property
     def is_valid(self) -> bool:
-        """Whether nothing speaks against it."""
+        """True if no difference was found."""
         return self.status in (Status.SAME, Status.UNKNOWN)
 
     def to_document(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def check_rows(
 
 
 def _with_checksum(stores: Stores, row: AssetRow, probe: Probe) -> Probe:
-    """A probe and the checksum of the bytes, by the algorithm of the lock; where that can tell anything."""
+    # the checksum is by the lock's own algorithm, and only where it can decide anything
     locked = row.facts.file_checksum
     if locked is None or probe.facts is None or _sizes_differ(row.facts, probe.facts):
         return probe
@@ -121,7 +121,7 @@ def _with_checksum(stores: Stores, row: AssetRow, probe: Probe) -> Probe:
 
 
 def compared(row: AssetRow, probe: Probe) -> CheckedAsset:
-    """What a probe means for the facts of a row."""
+    """The result of comparing a probe with the facts of a row."""
     if probe.missing:
         return CheckedAsset(row, Status.MISSING, (probe.problem,))
     if probe.facts is None:
@@ -136,7 +136,7 @@ def compared(row: AssetRow, probe: Probe) -> CheckedAsset:
 
 
 def counts(checked: Mapping[Status, int]) -> str:
-    """How many there are of each: `1,202 same, 1 changed, 1 missing`."""
+    """The counts as a text: `1,202 same, 1 changed, 1 missing`."""
     shown = [f"{checked[status]:,} {status.value}" for status in Status if checked.get(status)]
     return ", ".join(shown) or "no assets"
 
@@ -158,7 +158,7 @@ def _sizes_differ(locked: Facts, now: Facts) -> bool:
 
 
 def _identified(locked: Facts, now: Facts) -> bool:
-    """Whether size and tag can both be compared: then the time alone says nothing."""
+    # size and tag can both be compared: the time alone then proves nothing
     return None not in (locked.size_bytes, now.size_bytes, locked.etag, now.etag)
 
 
@@ -187,12 +187,8 @@ def strong(etag: str) -> str:
     return etag.removeprefix("W/")
 
 
-# What came of checking a lock: counted per store while it is checked, and as one HTML page.
-#
-# The page is one file that asks for nothing and runs nothing (`odfchain.pages`). What is missing or changed
-# comes first, store by store; what is the same is a number. Ids, keys and answers come from strangers: they
-# are
-# escaped, cut, and counted where there is no room for them. Source: RFC-047.
+# Findings per store, and as one HTML page without scripts or requests. Ids, keys and answers are untrusted:
+# they are escaped, cut and counted (RFC-047).
 
 StoreName = tuple[str, str | None, str | None]
 """A store: its type, its container, its endpoint."""
@@ -200,7 +196,7 @@ StoreName = tuple[str, str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class StoreFindings:
-    """What was found in one store; of each status but `same` the first assets are kept."""
+    """Findings in one store; of each status but `same` the first assets are kept."""
 
     place: StoreName | None
     """None: all the stores for which there was no room."""
@@ -219,7 +215,7 @@ class CheckSummary:
         """Assets that are the same, but for a time."""
 
     def watched(self, checked: Iterable[CheckedAsset]) -> Iterator[CheckedAsset]:
-        """What is found, as it is found."""
+        """Pass checked assets on, and count them."""
         for each in checked:
             self.add(each)
             yield each
@@ -241,7 +237,7 @@ class CheckSummary:
 
     @property
     def counts(self) -> Counter[Status]:
-        """How many there are of each status."""
+        """Count by status."""
         return sum((found.counts for found in self.stores), Counter[Status]())
 
     @property
@@ -252,7 +248,7 @@ class CheckSummary:
 
     @property
     def line(self) -> str:
-        """How many there are of each: `1,202 same, 1 changed, 1 missing`."""
+        """The counts as a text: `1,202 same, 1 changed, 1 missing`."""
         return counts(self.counts)
 
     @property
@@ -295,7 +291,7 @@ class Section:
     title: str
     about: str
     told: str
-    """What is told of each asset; empty: nothing."""
+    """Heading of the column with the reason for each asset; empty: no column."""
     stores: Sequence[StoreLines]
     rest: int
     """Stores that are not shown."""
@@ -358,7 +354,7 @@ _ORDER = (Status.MISSING, Status.CHANGED, Status.UNREACHABLE, Status.UNKNOWN, St
 
 
 def _verdict(found: Counter[Status]) -> tuple[str, str, str]:
-    """How the check is marked, its headline, and a sentence that does not say more than was compared."""
+    # the headline must not claim more than was compared
     total = counted(found.total(), "asset")
     if _bad(found):
         kinds = [s for s in (Status.MISSING, Status.CHANGED) if found[s]]
@@ -402,7 +398,7 @@ def _line(found: CheckedAsset, limits: CheckPageLimits) -> AssetLine:
 
 
 def _label(found: StoreFindings, limits: CheckPageLimits) -> str:
-    """A store in words: its type, its container, its endpoint; an origin has its type."""
+    # an origin has its type only
     if found.place is None:
         return "all other stores"
     store, container, endpoint = found.place

@@ -61,7 +61,7 @@ from odfchain.text import counted, one_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeriveOptions:
-    """How a lock is made."""
+    """Options of making a lock."""
 
     selection: Selection = field(default_factory=Selection)
     probe: bool = True
@@ -90,7 +90,7 @@ class Derived:
         return f"{counted(len(self.rows), 'asset')} of {counted(self.items, 'item')}{where}"
 
     def check(self) -> None:
-        """Pass if nothing was left out.
+        """Check that nothing was left out.
 
         Raises:
             AssetError: an asset cannot be recorded; the message lists all.
@@ -154,10 +154,8 @@ def probed_rows(
     jobs: int = JOBS,
     progress: Progress = SILENT,
 ) -> Derived:
-    """These rows with what their stores say; one that is not there is a fault.
-
-    One of another size is a fault, too, or a warning where the sizes are only what documents claim.
-    """
+    """These rows with what their stores say; one that is not there is a fault."""
+    # another size is a fault, or a warning where sizes are only claims of documents
     found, faults, warnings = list[AssetRow](), list[AssetFault](), list[str]()
     probes = probe_all([row.location for row in rows], stores, jobs=jobs, progress=progress)
     for row, probe in zip(rows, probes, strict=True):
@@ -186,7 +184,7 @@ def probed_rows(
 
 
 def _check_asked_for(named: Iterable[NamedAsset], selection: Selection) -> None:
-    """Pass if each id that was asked for is there: a slip of the pen makes no empty lock."""
+    # a misspelt id must not make an empty lock
     items, assets = {asset.item_id for asset in named}, {asset.asset_key for asset in named}
     missing = sorted(selection.items - items) + sorted(selection.assets - assets)
     if missing:
@@ -194,7 +192,7 @@ def _check_asked_for(named: Iterable[NamedAsset], selection: Selection) -> None:
 
 
 def _distinct(named: Iterable[NamedAsset]) -> list[NamedAsset]:
-    """Each asset once: documents that say the same twice are no fault."""
+    # documents that say the same twice are no fault
     found, faults, hint = dict[tuple[str, str], NamedAsset](), list[str](), None
     for asset in named:
         first = found.setdefault((asset.item_id, asset.asset_key), asset)
@@ -224,13 +222,10 @@ def beside(location: Location, folder: Path | None) -> Location:
     )
 
 
-# STAC with the locations and facts of a lock: an alternate of each asset, or its href itself.
-#
-# Items and assets are matched by both ids. Documents keep their folders below the new one; what has no row
-# stays as it is. A `file:checksum` that the lock does not know is removed, because it is a claim about
-# bytes
-# that may be others. Nothing is written unless every document is in order. Source: RFC-047; the extensions
-# alternate-assets 1.2, file 2.1 and storage 2.0.
+# STAC documents with the locations and facts of a lock, as an alternate of each asset or as its href.
+# Items and assets are matched by both ids; what has no row stays as it is. A `file:checksum` that the lock
+# does not know is removed: it is a claim about bytes that may be others. Documents are written only if all
+# are valid (RFC-047; alternate-assets 1.2, file 2.1, storage 2.0).
 
 ORIGINAL = "original"
 """The alternate that an asset's own href becomes."""
@@ -239,21 +234,21 @@ Rows = Mapping[tuple[str, str], AssetRow]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectOptions:
-    """How locations are written into Items."""
+    """Options of writing locations into Items."""
 
     name: str = "locked"
     """Of the alternate."""
     primary: bool = False
-    """Whether they become the assets' own hrefs."""
+    """True if they become the assets' own hrefs."""
     keep_version: bool = False
-    """Whether documents of STAC 1.0 stay at 1.0, and their extensions as they are."""
+    """True if documents of STAC 1.0 stay at 1.0, and their extensions as they are."""
     access: Access
-    """Where relative keys begin."""
+    """The base of relative keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """What was written."""
+    """Documents that were written."""
 
     documents: int
     assets: int
@@ -306,10 +301,7 @@ def projected_item(
 
 
 def _move(item: dict[str, Any]) -> None:
-    """Make an Item lie where it is written: what was relative to its `self` link is absolute then.
-
-    Readers resolve hrefs against that link, and the file that a lock names beside itself is not there.
-    """
+    # readers resolve hrefs against the `self` link, and the lock's own file is not at that place
     links = item["links"] if isinstance(item.get("links"), list) else []
     own = [each for each in links if isinstance(each, dict) and each.get("rel") == "self"]
     hrefs = [each.get("href") for each in own]
@@ -331,7 +323,7 @@ def _move(item: dict[str, Any]) -> None:
 
 
 def _checked(targets: Mapping[Path, Path], rows: Rows, options: ProjectOptions) -> list[Path]:
-    """The files that are documents; the others have to be those of assets."""
+    # files that are no documents have to be those of assets
     faults, files = dict[Path, AssetError](), set[str]()
     for path, target in targets.items():
         try:
@@ -410,7 +402,6 @@ def _alone(data: bytes, name: str) -> Iterator[Any]:
 
 
 def _check_item(item: Mapping[str, Any]) -> None:
-    """Pass if an Item is one in all that is written to."""
     assets, properties = item.get("assets"), item.get("properties")
     if (
         not isinstance(item.get("id"), str)
@@ -432,7 +423,6 @@ def _check_item(item: Mapping[str, Any]) -> None:
 def _write(
     item: dict[str, Any], asset: dict[str, Any], row: AssetRow, folder: Path, options: ProjectOptions
 ) -> set[str]:
-    """Write what a row says of an asset; the extensions that it takes."""
     href = _href(row, folder, options.access)
     if not options.primary:
         place = asset.setdefault("alternate", {}).setdefault(options.name, {})
@@ -458,7 +448,7 @@ def _write(
 
 
 def _is_there(item: Mapping[str, Any], place: Mapping[str, Any], row: AssetRow, href: str) -> bool:
-    """Whether a document says already that an asset is where its row says: the href, and its endpoint."""
+    # the href must be equal, and its endpoint
     if place.get("href") != href:
         return False
     if row.location.store not in ("s3", "az"):
@@ -472,7 +462,6 @@ def _is_there(item: Mapping[str, Any], place: Mapping[str, Any], row: AssetRow, 
 
 
 def _without_place(place: dict[str, Any]) -> dict[str, Any]:
-    """What an asset says of the place of its href, taken out of it."""
     names = [n for n in place if n.startswith("storage:") or n in ("auth:refs", "alternate:name")]
     return {name: place.pop(name) for name in names}
 
@@ -484,7 +473,7 @@ def _put(item: dict[str, Any], place: dict[str, Any], row: AssetRow, href: str) 
 
 
 def _href(row: AssetRow, folder: Path, access: Access) -> str:
-    """The href as it is right in a document in `folder`."""
+    # relative to the folder of the document that it is written into
     if not relative_to_lock(row.location):
         return href_of(row.location)
     relative = os.path.relpath(access.folder / row.location.key, folder.resolve())

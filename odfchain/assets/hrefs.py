@@ -21,9 +21,9 @@ from odfchain.text import one_line
 
 SCHEMES = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "file"})
 STORES = frozenset({"file", "s3", "gs", "az", "http", "https"})
-"""What `store_type` may be: obstore's names, no aliases."""
+"""Values of `store_type`: obstore's names, no aliases."""
 _OF_SERVERS = frozenset({"s3+http", "s3+https"})
-"""How users name objects of a server that speaks like S3; what an Item says is no place for it."""
+"""Notation for objects of an S3-compatible server; not accepted in Items."""
 
 _SIGNATURES = frozenset(
     {
@@ -79,7 +79,7 @@ def parse_place(text: str) -> Location:
 
 
 def place_of(location: Location) -> str:
-    """Where a document is, as a text that loses nothing: with an endpoint `s3+http://host/bucket/key`."""
+    """The location of a document as a lossless text: with an endpoint `s3+http://host/bucket/key`."""
     href = href_of(location)
     if location.store != "s3" or location.endpoint is None:
         return location.key if location.store == "file" else href
@@ -104,7 +104,7 @@ def checked_location(store: str, container: str | None, endpoint: str | None, ke
 
 
 def public_href(href: str) -> str:
-    """What messages may show of an href."""
+    """An href without secrets, for messages."""
     return ACCESS_KEY.sub("AKIA…", public_name(href)) or "an empty href"
 
 
@@ -145,7 +145,7 @@ def _parsed(href: str, base: str | None, *, strip_query: bool, schemes: frozense
 
 
 def _check_spelling(location: Location, text: str) -> None:
-    """Pass if an object is asked for as its URL spells it: our requests escape neither `;` nor `+`."""
+    # our requests escape neither `;` nor `+`, so such an object would be another one
     if "%3b" in text.lower():
         raise InvalidIdError("an escaped semicolon: many servers cut a path at a plain one")
     if "+" in location.key and (urlsplit(location.container or "").hostname or "").endswith(_AMAZON):
@@ -172,7 +172,6 @@ def _check_rest(sign: str, rest: str, *, strip_query: bool) -> None:
 
 
 def _resolved(href: str, base: str) -> str:
-    """An href without scheme, seen from the file or URL that it was read in."""
     found = _SCHEME.match(base)
     root, path = "", quote(base)  # a path of files is no URL: nothing in it is escaped yet
     if found is not None:
@@ -252,20 +251,16 @@ def _check_endpoint(store: str, endpoint: str) -> None:
 
 
 def relative_to_lock(location: Location) -> bool:
-    """Whether a location lies in the folder of its lock."""
+    """True if a location lies in the folder of its lock."""
     return location.store == "file" and not location.key.startswith("/")
 
 
-# Where `s3://bucket/key` is: the schemes of the storage extension as endpoints, and endpoints as schemes.
-#
-# A scheme is what somebody's document says. It is taken for a place and never for a permission: what is
-# asked
-# there is signed only where the user has named the endpoint himself. Source: RFC-047; storage extension
-# 2.0.
+# Storage schemes as endpoints and back. A scheme comes from an untrusted document: it is a location, never a
+# permission. Requests are signed only for endpoints that the user has named (RFC-047; storage extension 2.0).
 
 STORAGE_SCHEMES, REFS = "storage:schemes", "storage:refs"
 _STORES = {"aws-s3": "s3", "custom-s3": "s3", "ms-azure": "az", "custom-azure": "az"}
-"""What the types of schemes are for; `custom-azure` is ours, for servers that are no account of Azure's."""
+"""Store types by type of scheme; `custom-azure` is ours, for servers that are no account of Azure's."""
 _AWS = "https://{bucket}.s3.{region}.amazonaws.com"
 _AZURE = "https://{account}.blob.core.windows.net"
 _ACCOUNT = re.compile(re.escape(_AZURE).replace(re.escape("{account}"), "([a-z0-9]+)"))
@@ -274,10 +269,8 @@ _VALUE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def placed(location: Location, schemes: object, refs: object) -> Location:
-    """A location with the endpoint that the first of its schemes names.
-
-    One that has an endpoint, or whose store has none, stays; so does one that no scheme is for, and Amazon's.
-    """
+    """A location with the endpoint that the first of its schemes names."""
+    # locations stay that have an endpoint, or no scheme, and Amazon's
     if location.store not in ("s3", "az") or location.endpoint is not None:
         return location
     for scheme in _referred(schemes, refs):
@@ -291,7 +284,7 @@ def placed(location: Location, schemes: object, refs: object) -> Location:
 
 
 def scheme_of(location: Location) -> dict[str, str]:
-    """What the storage extension says of a location's endpoint."""
+    """The storage extension's scheme of a location's endpoint."""
     endpoint = location.endpoint or ""
     if location.store == "s3":
         return {"type": "custom-s3", "platform": endpoint}
@@ -326,8 +319,6 @@ def _referred(schemes: object, refs: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _endpoint(scheme: Mapping[str, Any]) -> str:
-    """The URL of a scheme, in the one way in which endpoints are written."""
-
     def value(found: re.Match[str]) -> str:
         given = scheme.get(found[1])
         if found[1] == "bucket" or not isinstance(given, str) or not _VALUE.fullmatch(given):
@@ -337,6 +328,7 @@ def _endpoint(scheme: Mapping[str, Any]) -> str:
             )
         return given
 
+    # one spelling for each endpoint, so that equal ones compare equal
     scheme_name, _, rest = _VARIABLE.sub(value, str(scheme["platform"])).partition("://")
     authority, slash, path = rest.partition("/")
     port = {"http": ":80", "https": ":443"}.get(scheme_name.lower(), "/")

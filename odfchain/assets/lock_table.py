@@ -30,7 +30,7 @@ from odfchain.text import counted, one_line
 
 KEY = ("item_id", "asset_key")
 KIND, VERSION = b"stacpkg:schema-kind", b"stacpkg:schema-version"
-"""What the schema's metadata call it, as the tool of the ADR writes and looks for it."""
+"""Its key in the schema's metadata, as the tool of the ADR writes and reads it."""
 _GROUP = 65_536
 _COLUMNS = [
     pa.field("item_id", pa.string(), nullable=False),
@@ -50,7 +50,7 @@ TEXTS = tuple(field.name for field in SCHEMA_WITH_CHECKSUM if field.type == pa.s
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a store says of an object; None is what it does not say."""
+    """Facts of a store about an object; None is unknown."""
 
     size_bytes: int | None = None
     etag: str | None = None
@@ -68,7 +68,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class AssetRow:
-    """Where an asset is, and what it was."""
+    """Location and facts of an asset."""
 
     item_id: str
     asset_key: str
@@ -77,12 +77,12 @@ class AssetRow:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What identifies it in its lock."""
+        """The key of the row in its lock."""
         return self.item_id, self.asset_key
 
     @property
     def label(self) -> str:
-        """How messages name it."""
+        """Its name in messages."""
         return f"{self.item_id} {self.asset_key}"
 
 
@@ -90,7 +90,7 @@ def table_of(rows: Iterable[AssetRow], *, checksums: bool = False) -> pa.Table:
     """The lock of these rows, sorted.
 
     Raises:
-        AssetError: two rows have the same item and asset, or an access key stands in one.
+        AssetError: two rows have the same item and asset, or one contains an access key.
     """
     chosen = sorted(rows, key=lambda row: row.key)  # texts are in the order of their UTF-8
     for before, after in itertools.pairwise(chosen):
@@ -120,20 +120,19 @@ def table_of(rows: Iterable[AssetRow], *, checksums: bool = False) -> pa.Table:
 
 
 def write_lock(table: pa.Table, path: Path) -> None:
-    """Durably write a lock beside its name and rename it; what was there stays until then."""
+    """Durably write a lock to a temporary file and rename it; an older one stays until then."""
     fsio.make_folder(path.parent)
     with fsio.replaced(path) as file:
         pq.write_table(table, file, version="2.6", compression="snappy", row_group_size=_GROUP)
 
 
 def schema_like(schema: pa.Schema) -> pa.Schema:
-    """Which of the two schemas of a lock some columns are to be: with checksums or without."""
+    """The schema of a lock for these columns: with checksums or without."""
     return SCHEMA_WITH_CHECKSUM if "file_checksum" in schema.names else SCHEMA
 
 
-# What a row of an asset lock may be: one rule for a row, and expressions that judge most rows at once.
-#
-# The expressions let rows through that are surely in order; the rule judges the rest. Source: RFC-047.
+# Validity of rows: one rule for a row, and vectorised expressions that pass rows which are surely valid; the
+# rule decides on the rest (RFC-047).
 
 PIECE = 4_096
 """Rows that become values at a time."""
@@ -141,7 +140,7 @@ PIECE = 4_096
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """What is wrong with a row of a lock."""
+    """A fault of a row of a lock."""
 
     number: int
     """Of the row, from 0."""
@@ -166,7 +165,7 @@ class RowFault:
 
 
 def schema_fault(schema: pa.Schema) -> str | None:
-    """What is wrong with the columns of a table that is to be a lock; None: nothing."""
+    """The fault in the columns of a table that is to be a lock, or None."""
     wanted = schema_like(schema)
     for name in wanted.names:
         if name not in schema.names:
@@ -183,7 +182,7 @@ def schema_fault(schema: pa.Schema) -> str | None:
 
 
 def row_fault(row: Mapping[str, object]) -> str | None:
-    """What is wrong with a row; None: nothing."""
+    """The fault of a row, or None."""
     for name in KEY:
         if not row[name]:
             return f"`{name}` is empty"
@@ -207,7 +206,7 @@ def row_fault(row: Mapping[str, object]) -> str | None:
 
 
 def text_fault(name: str, text: str) -> str | None:
-    """What is wrong with a text of a row; None: nothing."""
+    """The fault of a text of a row, or None."""
     if len(text.encode(errors="surrogatepass")) > ASSETS.text_bytes:
         return f"`{name}` is longer than {ASSETS.text_bytes:,} bytes"
     if not text.isprintable():
@@ -227,7 +226,7 @@ def instant(text: str) -> dt.datetime | None:
 
 
 def row_faults(batch: pa.RecordBatch, first: int) -> Iterator[RowFault]:
-    """What the rule says of those rows that the quick judgement lets not through."""
+    """The faults of those rows that the vectorised check does not pass."""
     doubtful = np.flatnonzero(~surely_in_order(batch))
     for start in range(0, len(doubtful), PIECE):
         numbers = doubtful[start : start + PIECE]
@@ -277,13 +276,13 @@ def surely_in_order(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]
 
 
 def _matches(column: pa.StringArray, pattern: str) -> pa.Array:
-    """Whether texts of which there are few match a pattern."""
+    # few distinct texts, so each of them is matched once
     encoded = column.dictionary_encode()
     return pc.match_substring_regex(encoded.dictionary, pattern).take(encoded.indices)
 
 
 def _plain_keys(column: pa.StringArray) -> pa.Array:
-    """Whether keys have no segment that is empty or begins with a dot; where some have, by the pattern."""
+    # the slow pattern only where some key has a segment that is empty or begins with a dot
     together = _bytes_of(column)
     if b"//" in together or b"/." in together:
         return pc.match_substring_regex(column, _PLAIN_KEY)
@@ -292,7 +291,6 @@ def _plain_keys(column: pa.StringArray) -> pa.Array:
 
 
 def _bytes_of(column: pa.StringArray) -> bytes:
-    """The texts of a column, one after the other."""
     _, offsets, texts = column.buffers()
     if texts is None:
         return b""
@@ -306,15 +304,13 @@ def _location(row: Mapping[str, object]) -> Location:
     return checked_location(store or "", container, endpoint, key or "")
 
 
-# Locks as they are read: once, a batch in memory at a time, every row judged.
-#
-# That no pair stands twice is seen from neighbours where rows are sorted, so nothing of them is kept; of
-# others, which no command of ours writes, 8 bytes a row. Source: RFC-047.
+# Locks are read once, one batch in memory at a time. In sorted rows duplicates are neighbours, so nothing is
+# kept; of others, 8 bytes a row (RFC-047).
 
 _READ = 16_384
 """Rows that are read at a time [count]: more are judged no faster."""
 _BUFFER = 1 << 16
-"""Bytes of a column that are read at a time: a row group of somebody else's may be as large as its file."""
+"""Bytes of a column that are read at a time: a row group may be as large as its file."""
 
 
 class LockFile:
@@ -333,11 +329,11 @@ class LockFile:
 
     @property
     def is_sorted(self) -> bool:
-        """Whether the rows that have been read come in the order of a lock."""
+        """True if the rows that have been read come in the order of a lock."""
         return self._order.is_sorted
 
     def faults(self) -> Iterator[RowFault]:
-        """What is wrong with its rows; nothing: it is in order. Errors as `batches`."""
+        """The faults of its rows."""
         for _, faults in self.batches():
             yield from faults
         yield from self.repeated()
@@ -349,11 +345,9 @@ class LockFile:
                 yield batch, self._order.faults_in(batch)
 
     def repeated(self) -> Iterator[RowFault]:
-        """A fault for each row whose item and asset stand in an earlier one that is not its neighbour.
-
-        Sorted rows have none. Of others a hash is kept, and of those that may be repeated one that nobody
-        can forge (some 100 bytes each).
-        """
+        """A fault for each row whose item and asset are in an earlier one that is not its neighbour."""
+        # sorted rows have no distant duplicates; of others a hash is kept, and of candidates one that cannot
+        # be forged (some 100 bytes each)
         if self.is_sorted:
             return
         hashes = np.concatenate([found["high"] for found, _ in self._hashed()])
@@ -401,7 +395,7 @@ class SortedLock:
         self.rows = table.num_rows
 
     def faults(self) -> Iterator[RowFault]:
-        """What is wrong with its rows; nothing: it is in order."""
+        """The faults of its rows."""
         order = _Order()
         for batch in self._table.to_batches(max_chunksize=_READ):
             yield from order.faults_in(batch)
@@ -416,13 +410,12 @@ class _Order:
         self._last: dict[str, pa.Array] = {}
 
     def faults_in(self, batch: pa.RecordBatch) -> list[RowFault]:
-        """What is wrong with the rows of the next batch, which is not empty."""
         faults = [*row_faults(batch, self.rows), *self._neighbours(batch)]
         self.rows += batch.num_rows
         return sorted(faults, key=lambda fault: fault.number)
 
     def _neighbours(self, batch: pa.RecordBatch) -> Iterator[RowFault]:
-        """A fault for each row that names what the one before it names; sees whether rows are sorted."""
+        # a row is compared with the one before it only, so nothing has to be kept
         rises, same = list[Numbers](), list[Numbers]()
         for name in KEY:
             column = batch.column(name)

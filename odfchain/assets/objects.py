@@ -1,4 +1,4 @@
-"""What may be asked of the stores that a lock names: a lock of somebody else's is a list of his requests.
+"""Permitted requests to the stores of a lock: an untrusted lock is a list of requests that its author wants.
 
 Credentials of the environment go to the provider's own endpoints and to those that the user named, and to no
 other: with an endpoint out of a row a request would carry the user's key id and session token to a host that
@@ -50,15 +50,15 @@ HINT = "if that is intended, allow it with --allow-private or name it with --end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What the user allows."""
+    """Permissions given by the user."""
 
     folder: Path
-    """Where relative keys begin: the folder of the lock."""
+    """The base of relative keys: the folder of the lock."""
     trusted: frozenset[str] = frozenset()
     """Endpoints (and origins) that the user named: signed for, private or not."""
     allow_private: bool = False
     foreign: bool = False
-    """Whether somebody else made the lock: files must be relative then."""
+    """True if the lock is untrusted: files must be relative then."""
     limits: FetchLimits = field(default_factory=lambda: FetchLimits(retries=_RETRIES))
 
 
@@ -72,10 +72,8 @@ class Stores:
         self._opening = threading.Lock()
 
     def store_of(self, location: Location, *, whole: bool = False) -> ObjectStore:
-        """The store of an object that is no file; for `whole` objects a request may take as long as it takes.
-
-        Where a lock alone names the host, every connection is to a public address: that of a redirect, too.
-        """
+        """The store of an object that is no file; for `whole` objects a request has no time limit."""
+        # where only the lock names the host, every connection must be to a public address, redirects included
         name = (location.store, location.container, location.endpoint, whole)
         with self._opening:
             if name not in self._open:
@@ -92,7 +90,7 @@ class Stores:
         )  # fmt: skip
 
     def message_of(self, location: Location, message: str) -> str:
-        """What to say of a failure: where its store leads to a private address, that."""
+        """The message of a failure: that its store resolves to a private address, if so."""
         for whole in (False, True):
             found = self._passes.get((location.store, location.container, location.endpoint, whole))
             if found is not None and found.refused:
@@ -100,7 +98,7 @@ class Stores:
         return message
 
     def is_signed(self, location: Location) -> bool:
-        """Whether requests to a location's store carry credentials of the environment."""
+        """True if requests to a location's store carry credentials of the environment."""
         if location.endpoint is None or location.endpoint.rstrip("/") in self.access.trusted:
             return True
         account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
@@ -111,7 +109,7 @@ class Stores:
         """The file of a `file` location.
 
         Raises:
-            AssetError: absolute in a lock that somebody else made, or a link leads out of the lock's folder.
+            AssetError: absolute in an untrusted lock, or a link leads out of the lock's folder.
         """
         path = Path(location.key)
         if path.is_absolute():
@@ -128,10 +126,6 @@ class Stores:
         return found
 
     def _is_guarded(self, location: Location) -> bool:
-        """Whether connections are held to public addresses.
-
-        Raises: as `store_of`.
-        """
         named = location.endpoint or (location.container if location.store in ("http", "https") else None)
         if named is None or self.access.allow_private or named.rstrip("/") in self.access.trusted:
             return False
@@ -150,7 +144,7 @@ class Stores:
         return True
 
 
-# Objects of stores, read and written: small ones whole, large ones in pieces that are counted and hashed.
+# Small objects are read whole, large ones in pieces that are counted and hashed.
 
 PIECE = 8 << 20
 """Bytes that are in memory at a time."""
@@ -260,10 +254,7 @@ def write(target: Location, targets: Stores, content: Iterator[memoryview]) -> N
 
 @contextlib.contextmanager
 def _read_ahead(content: Iterator[memoryview]) -> Iterator[Iterator[memoryview]]:
-    """The same pieces, read by a thread of their own.
-
-    The library panics where an object is read while it asks for the pieces of another.
-    """
+    # a thread of its own: the library panics if an object is read while it asks for pieces of another
     ready, stopped = queue.Queue[memoryview | BaseException | None](1), threading.Event()
 
     def hand_over(item: memoryview | BaseException | None) -> None:
@@ -309,15 +300,10 @@ def remove(target: Location, targets: Stores) -> None:
         obstore.delete(targets.store_of(target), target.key)
 
 
-# What the stores say of objects now: size, entity tag, time of the last modification.
-#
-# Of a file only its size is said: what a file system calls an entity tag is kept by no copy. A store that
-# answers HEAD with a refusal is asked again for the first byte; what it does not say stays unknown, and the
-# library's 1970 is what it says where there is no time.
-#
-# Each request is a thread's: threads of the library that call back into Python, as its coroutines need, now
-# and
-# then end a process that is about to end by an abort; and threads ask twice as fast. Source: RFC-047.
+# HEAD requests: size, entity tag, time of the last modification (RFC-047).
+# Of a file only the size, because no copy keeps a file system's tag. A store that refuses HEAD is asked for
+# the first byte. The library gives 1970 where there is no time. Requests run on threads: the library's
+# coroutines can abort the process at exit, and threads are twice as fast.
 
 JOBS = 16
 WINDOW = 4_096
@@ -329,7 +315,7 @@ _NO_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What came of asking for one object."""
+    """Result of a request for one object's facts."""
 
     facts: Facts | None = None
     missing: bool = False
@@ -341,7 +327,7 @@ class Probe:
 def probe_all(
     locations: Sequence[Location], stores: Stores, *, jobs: int = JOBS, progress: Progress = SILENT
 ) -> Iterator[Probe]:
-    """What is known of each location, in order; `jobs` requests run at a time, and nothing is raised."""
+    """Facts of each location, in order; `jobs` requests run at a time, and nothing is raised."""
     progress.phase("Asking for facts", len(locations))
     for start in range(0, len(locations), WINDOW):
         window = locations[start : start + WINDOW]
@@ -351,7 +337,7 @@ def probe_all(
 
 
 def probes_of(locations: Sequence[Location], stores: Stores, jobs: int) -> list[Probe]:
-    """What is known of each location; all of them are in memory."""
+    """Facts of each location; all of them are in memory."""
     found = [Probe()] * len(locations)
     waiting, stopped = iter(range(len(locations))), threading.Event()
 
@@ -371,7 +357,7 @@ def probes_of(locations: Sequence[Location], stores: Stores, jobs: int) -> list[
 
 
 def probe(location: Location, stores: Stores) -> Probe:
-    """What is known of an object."""
+    """Facts of an object."""
     try:
         if location.store == "file":
             return _file(location, stores)
@@ -383,7 +369,7 @@ def probe(location: Location, stores: Stores) -> Probe:
 
 
 def facts_of(meta: ObjectMeta) -> Facts:
-    """What a store's description of an object says."""
+    """Facts in a store's description of an object."""
     time = meta["last_modified"]
     shown = None if time == _NO_TIME else time.astimezone(dt.UTC).isoformat()
     return Facts(meta["size"], meta["e_tag"], shown)

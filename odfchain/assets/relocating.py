@@ -3,7 +3,7 @@
 A copy is made only of what the lock describes: facts are compared first, and where there is a strong entity
 tag the request carries it. What passes is counted and, where a checksum is known or wanted, hashed; then the
 target is asked for its own facts, and nothing of the source's survives in the new row. What arrived is noted
-beside the new lock, so that a second run copies the rest; the old lock stays valid whatever happens.
+next to the new lock, so that a second run copies the rest; the old lock always stays valid.
 Source: RFC-047.
 """
 
@@ -50,36 +50,32 @@ from odfchain.storage import fsio
 from odfchain.storage.locations import Location
 from odfchain.text import one_line
 
-# Where the copies of a relocation go, and what they are called; nothing is asked of any store.
-#
-# A copy has one name for one pair of ids: bytes that stores or people read differently are escaped, so that
-# two
-# pairs never become one object. What would lose an object is refused before anything is copied.
-# Source: RFC-047.
+# Targets of a relocation, computed without requests. Names are escaped so that two pairs of ids never give
+# one object; a loss of an object is refused before anything is copied (RFC-047).
 
 JOBS = 4
 _KEPT = re.compile(rb"[A-Za-z0-9._=-]")
 
 
 class Layout(Enum):
-    """How copies are called."""
+    """Naming of copies."""
 
     ITEM_ASSET = "item-asset"
     """`<item_id>/<asset_key>`, with the source's suffix."""
     SOURCE_KEY = "source-key"
-    """As the source is called."""
+    """The source's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelocateOptions:
-    """How objects are copied."""
+    """Options of copying objects."""
 
     layout: Layout = Layout.ITEM_ASSET
     prefix: Location | None = None
     """With `SOURCE_KEY`: what is left out of the beginnings of sources' keys."""
     overwrite: bool = False
     checksum: bool = False
-    """Whether the new rows have SHA-256 of the bytes that were copied."""
+    """True if the new rows have SHA-256 of the bytes that were copied."""
     jobs: int = JOBS
     relative_to: Path | None = None
     """The folder of the new lock: copies in it are named relative to it."""
@@ -96,7 +92,7 @@ class Planned:
 
 
 def usual_layout(rows: Iterable[AssetRow]) -> Layout:
-    """How copies are called where nobody says: those of a dataset's own slices as their sources."""
+    """The default names of copies: those of a dataset's own slices as their sources."""
     return Layout.SOURCE_KEY if all(map(_is_own_slice, rows)) else Layout.ITEM_ASSET
 
 
@@ -110,7 +106,7 @@ def _is_own_slice(row: AssetRow) -> bool:
 
 
 def plan(rows: Iterable[AssetRow], to: Location, options: RelocateOptions) -> list[Planned]:
-    """Where each copy goes.
+    """The target of each copy.
 
     Raises:
         NameCollisionError: two rows would have the same target, or a copy would replace another's source.
@@ -207,18 +203,15 @@ def shown(target: Location, options: RelocateOptions) -> Location:
     return replace(target, key=Path(target.key).relative_to(folder).as_posix())
 
 
-# What has arrived of a relocation, in a file beside the lock that is to come.
-#
-# A later run of the same relocation copies the rest. A line is believed if it is whole, and if it speaks of
-# the
-# same row and the same target; and its copy is looked at again. Source: RFC-047.
+# Journal of a relocation, in a file next to the new lock, so that a second run copies the rest. A line counts
+# if it is complete and names the same row and target; its copy is checked again (RFC-047).
 
 _LONGEST = 1 << 30
 """Bytes that are read of such a file."""
 
 
 class Arrivals:
-    """What has arrived; without a path nothing is remembered."""
+    """Journal of finished copies; without a path it is not kept."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -325,7 +318,7 @@ def _check_letters(planned: Sequence[Planned]) -> None:
 
 
 def _ignores_case(folder: Path) -> bool:
-    """Whether a file is found by its name in other letters, in the nearest folder that is there."""
+    # a temporary file in the nearest existing folder is looked up in other letters
     there = next(each for each in (folder, *folder.parents) if each.is_dir())
     with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=there, prefix=".case-") as file:
         return Path(file.name.replace(".case-", ".CASE-")).exists()
@@ -375,12 +368,7 @@ def _copied(item: Planned, sources: Stores, targets: Stores, options: RelocateOp
 
 
 def _unchanged(row: AssetRow, sources: Stores) -> Facts:
-    """What the source's store says now.
-
-    Raises:
-        ChangedError, SourceNotFoundError: it is not what the lock says, or not there.
-        FetchError: it cannot be asked.
-    """
+    # the source must still be as the lock says
     now = probe(row.location, sources)
     found = compared(row, now)
     if found.status is Status.MISSING:
@@ -393,12 +381,7 @@ def _unchanged(row: AssetRow, sources: Stores) -> Facts:
 
 
 def _check_target(item: Planned, targets: Stores, options: RelocateOptions) -> None:
-    """Nothing else is at the target, or it may be replaced.
-
-    Raises:
-        NameCollisionError: something else is there.
-        FetchError: nobody says whether.
-    """
+    # nothing else may be at the target, unless replacing is allowed
     target, locked = item.target, item.row.facts
     there = probe(target, targets)
     if there.missing:
@@ -445,7 +428,7 @@ class _Passing:
 
     @property
     def checksum(self) -> str | None:
-        """Of what passed: SHA-256 if that is wanted, else what the lock has and the bytes have, too."""
+        # SHA-256 if wanted, else the lock's own checksum if the bytes match it
         if self._is_own:
             return SHA2_256 + self.hashes["sha256"].hexdigest()
         return self._row.facts.file_checksum if self._algorithm is not None else None

@@ -1,7 +1,7 @@
-"""What STAC documents name: the assets of Items, ItemCollections, catalogs, ndjson and STAC GeoParquet.
+"""Assets of STAC documents: Items, ItemCollections, catalogs, ndjson and STAC GeoParquet.
 
 Items are read as plain JSON, because only their ids and hrefs are wanted. Catalogs are walked along their
-links `item` and `child`; no document is read twice. All of it came from somebody else, so documents, their
+links `item` and `child`; no document is read twice. All of it is untrusted, so documents, their
 sizes and their number are bounded, and an asset that cannot be recorded is a fault with its item and key.
 Source: STAC 1.0 and 1.1, the storage extension 2.0; RFC-047.
 """
@@ -39,12 +39,8 @@ from odfchain.storage import fsio
 from odfchain.storage.locations import Location
 from odfchain.text import one_line
 
-# Documents of STAC as JSON: read within bounds, and told apart.
-#
-# In a folder of documents lie files of assets, too, and some of those are JSON or Parquet. What is no
-# document
-# is told by an error of its own, so that who reads a folder can see whether an Item names it.
-# Source: STAC 1.0 and 1.1; RFC-047.
+# STAC documents as JSON, read within bounds. A folder holds asset files as well, some of them JSON or
+# Parquet: a file that is no document raises an error of its own (STAC 1.0 and 1.1; RFC-047).
 
 LINES = (".ndjson", ".jsonl", ".ndgeojson", ".geojsonl")
 """Files with a document on each line."""
@@ -91,7 +87,7 @@ def documents_of(data: bytes, name: str) -> Iterator[Any]:
 
 
 def parsed(data: bytes, name: str) -> Any:
-    """What a JSON text says; NaN and its kin are none.
+    """The value of a JSON text; NaN and infinities are refused.
 
     Raises:
         NoDocumentError: it is not JSON.
@@ -156,7 +152,7 @@ METADATA = "metadata"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which assets are wanted, and by which of their hrefs."""
+    """The wanted assets, and the choice of their hrefs."""
 
     items: frozenset[str] = frozenset()
     """Only these; empty: all."""
@@ -168,11 +164,11 @@ class Selection:
 
     @property
     def is_partial(self) -> bool:
-        """Whether what is left out may be there all the same."""
+        """True if assets that are left out may exist all the same."""
         return bool(self.items or self.assets)
 
     def wants(self, item: str, asset: str) -> bool:
-        """Whether an asset is wanted."""
+        """True if an asset is wanted."""
         if (self.items and item not in self.items) or (self.assets and asset not in self.assets):
             return False
         return asset != METADATA or self.include_metadata or asset in self.assets
@@ -234,7 +230,7 @@ class StacReader:
             raise UsageError(f"{source}: there is no such file")
 
     def _folder(self, folder: Path) -> Iterator[NamedAsset]:
-        """The assets of a folder's documents; what is no document has to be the file of an asset."""
+        # a file that is no document has to be that of an asset
         strays = dict[str, NoDocumentError]()
         for path in sorted(folder.rglob("*")):
             if path.suffix.lower() in (*JSON, *TABLES) and path.is_file() and not _is_lock(path):
@@ -346,7 +342,6 @@ class StacReader:
 
 
 def _is_lock(path: Path) -> bool:
-    """Whether a file in a folder of documents is the lock of a package."""
     if path.suffix.lower() not in TABLES:
         return False
     with open_parquet(path) as file:
@@ -362,12 +357,12 @@ def _check_name(what: str, text: str) -> None:
 
 
 def _members(assets: Any) -> list[tuple[str, Any]]:
-    """Assets of a row, written as a struct or as a map."""
+    # a struct or a map, by the writer of the Parquet file
     return list(assets.items()) if isinstance(assets, dict) else list(assets or ())
 
 
 def _is_said(asset: Any) -> bool:
-    """Whether a row has an asset: in a column of structs, that is of all assets of all rows, many are not."""
+    # a column of structs has a place for each asset of any row, so many are absent
     return any(value is not None for value in asset.values()) if isinstance(asset, dict) else bool(asset)
 
 
@@ -399,24 +394,15 @@ def _self_link(document: Mapping[str, Any]) -> str | None:
 
 
 def _allowed(location: Location, place: str | None) -> Location:
-    """A location that a document at this place may name: files of this machine are not a server's to name.
-
-    Raises:
-        AssetError: it is one.
-    """
+    # a document of a server must not name files of this machine
     if location.store == "file" and place is not None and "://" in place and not place.startswith("file:"):
         raise AssetError(f"{public_href(place)}: names a file of this machine, and came from a server")
     return location
 
 
-# Versions of STAC and of its extensions: documents are brought up to date, and name the extensions they
-# use.
-#
-# pystac brings them up to date, all but the fields of extensions that it cannot; those stay, and so does
-# the
-# version that knows them, because the newest one refuses them. Source: RFC-047; alternate-assets 1.2, file
-# 2.1,
-# storage 2.0.
+# Migration of STAC and its extensions by pystac. Fields of extensions that it cannot migrate stay, and so
+# does the version that knows them, because the newest one refuses them (RFC-047; alternate-assets 1.2, file
+# 2.1, storage 2.0).
 
 _EXTENSION = "https://stac-extensions.github.io/{}/schema.json"
 ALTERNATE, FILE, STORAGE = "alternate-assets", "file", "storage"
@@ -435,17 +421,16 @@ _KNOWN = {
 """All that the newest versions know; their schemas refuse what else begins like that."""
 _KEPT = re.compile(r"1\.[01]\.[0-9]+")
 _ABSENT = ("bbox", "collection")
-"""What is left out where it is not known; null stands there in documents that were columns once."""
+"""Fields that are left out where unknown; documents that were columns once have null."""
 
 
 def brought_up(document: Mapping[str, Any], *, keep_version: bool) -> dict[str, Any]:
     """A document in the newest version of STAC and of its extensions; a copy of it where versions are kept.
 
-    Kept are 1.0 and 1.1; older ones are brought up to date all the same.
-
     Raises:
         AssetError: it is not STAC.
     """
+    # 1.0 and 1.1 may be kept; older versions are always migrated
     extensions = document.get("stac_extensions") or []
     if not isinstance(extensions, list) or not all(isinstance(each, str) for each in extensions):
         raise AssetError(f"{one_line(str(document.get('id')))}: its stac_extensions are no list of URLs")
@@ -490,10 +475,8 @@ def _migrated(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def declare(item: dict[str, Any], name: str) -> None:
-    """Say that an Item uses an extension, unless it does or has what the newest version refuses.
-
-    Older versions of `file` know size and checksum, too, and those of `alternate-assets` their map.
-    """
+    """Say that an Item uses an extension, unless it does or has what the newest version refuses."""
+    # older versions of `file` have size and checksum, too, and those of `alternate-assets` their map
     declared = item.get("stac_extensions") or []
     newest = _EXTENSION.format(f"{name}/{_VERSIONS[name]}")
     older = any(f"/{name}/v" in str(each) for each in declared) and name != STORAGE
@@ -502,7 +485,7 @@ def declare(item: dict[str, Any], name: str) -> None:
 
 
 def _is_older(document: Mapping[str, Any], name: str) -> bool:
-    """Whether a document has fields of an extension that its newest version does not know."""
+    # it has fields that the newest version of an extension does not know
     known = _KNOWN.get(name)
     if known is None:
         return False
@@ -513,19 +496,17 @@ def _is_older(document: Mapping[str, Any], name: str) -> bool:
     return not used <= known
 
 
-# Checksums of objects, by the draft of ADR-004: an optional column, off unless it is asked for.
-#
-# A checksum is a multihash in lower-case hex. What a store reports is an observation; STAC's own
-# `file:checksum` is a claim and is never taken over. Source: RFC-047.
+# Checksums by the draft of ADR-004: an optional column with multihashes in lower-case hex. A store's checksum
+# is an observation; STAC's `file:checksum` is a claim and never copied (RFC-047).
 
 MD5, SHA2_256, SHA3_256 = "d50110", "1220", "1620"
-"""What multihashes of these kinds begin with, in hex."""
+"""Prefixes of multihashes of these kinds, in hex."""
 _ALGORITHMS = {MD5: "md5", SHA2_256: "sha256", SHA3_256: "sha3_256"}
 _MD5_TAG = re.compile(r'"([0-9A-Fa-f]{32})"')
 
 
 class Method(Enum):
-    """Where a checksum comes from."""
+    """Source of a checksum."""
 
     METADATA = "metadata"
     """From what the store says of an object: nothing yet, obstore does not hand it out."""

@@ -46,14 +46,9 @@ from odfchain.workspace.points import (
     remove_branch,
 )
 
-# Which blocks a block was made from: ancestors along predecessors, and along merges.
-#
-# A merge edge leads from a block with a merge record to the source of that record. The base of a merge is
-# the
-# best common ancestor of two blocks: common to both, and no ancestor of another common one. There may be
-# several (two branches merged into each other), and then their own merge is the base. Source: RFC-036.
-#
-# Nothing walks a chain that an index knows: a fork is found by bisection, merges by the index's own column.
+# The graph of blocks: edges to predecessors, and from a merge block to the source of its merge record.
+# The merge base is the best common ancestor; if there are several (criss-cross merges), their own merge is
+# the base (RFC-036). Forks are found by bisection over the index; no indexed chain is walked.
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,7 @@ class BlockGraph:
         return self._chain.get(block).sequence_number
 
     def is_stored(self, block: Multihash) -> bool:
-        """Whether a block is here."""
+        """True if a block is here."""
         return self._chain.contains(block)
 
     # --- along predecessors --------------------------------------------------------------------------
@@ -145,7 +140,7 @@ class BlockGraph:
         return _Line(None, None, -1, after)
 
     def _references(self) -> Iterator[tuple[DatasetFiles, Multihash, int]]:
-        """References and their newest blocks; opened when the ones before did not do."""
+        # opened only when the references before did not hold the block
         yield from list(self._known)
         while self._waiting:
             files = self._dataset.on(self._waiting.pop(0))
@@ -162,7 +157,7 @@ class BlockGraph:
     # --- along merges --------------------------------------------------------------------------------
 
     def is_ancestor(self, one: Multihash, other: Multihash) -> bool:
-        """Whether a block is another, or was made use of by it."""
+        """True if `one` is `other` or one of its ancestors, merges included."""
         fork = self.fork(one, other)
         if fork == one:
             return True
@@ -206,7 +201,8 @@ class BlockGraph:
     def _tips(
         self, blocks: Sequence[Multihash], known: Sequence[Multihash]
     ) -> tuple[list[Multihash], set[Multihash]]:
-        """Blocks whose chains hold all ancestors but those of `known`; and sources that are not here."""
+        # blocks whose chains hold all ancestors but those of `known`, and merge sources that are not stored
+        # here
         tips: list[Multihash] = []
         lacking: set[Multihash] = set()
         waiting = list(blocks)
@@ -222,7 +218,7 @@ class BlockGraph:
         return tips, lacking
 
     def _sources(self, block: Multihash, after: int) -> Iterator[Multihash]:
-        """What the chain up to a block merged after a number, newest first."""
+        # newest first
         line, number = self._line(block), self.number(block)
         while number > max(after, line.number):
             yield from _source_of(self._chain.get(line.after[number]))
@@ -237,7 +233,7 @@ class BlockGraph:
 
 
 def _source_of(block: MetadataBlock) -> list[Multihash]:
-    """The source of the merge that a block records; what is not understood is no merge."""
+    # a record that is not understood is no merge
     record = understood_record(block.event)
     return [record.source] if record is not None and record.mode is MergeMode.MERGE else []
 
@@ -319,7 +315,7 @@ def _check_free(dataset: DatasetFiles, name: str) -> None:
 
 
 def _check_whole(dataset: DatasetFiles, block: Multihash) -> None:
-    """Garbage collection has not begun to remove the chain."""
+    # garbage collection must not have begun to remove the chain
     try:
         for _ in dataset.chain.walk(block):
             pass
@@ -368,12 +364,12 @@ def delete_branch(
     force: bool = False,
     check: Callable[[DatasetFiles], None] = lambda _: None,
 ) -> str | None:
-    """The branch is gone; what no other branch has merged stays under the reference returned, or nothing.
+    """Delete a branch; returns the reference under which unmerged blocks are kept, or None.
 
     `check` is given the dataset on the branch before that, and raises where it must stay.
 
     Raises:
-        UnsavedBlocksError: nobody has merged it (unless `force`); it stays.
+        UnsavedBlocksError: it is not merged (unless `force`); it stays.
     """
     there = on_branch(dataset, check_branch_name(name))
     block = DatasetState.read(there.chain).head
@@ -393,7 +389,6 @@ def delete_branch(
 
 
 def _is_merged(branch: DatasetFiles, block: Multihash) -> bool:
-    """Whether another branch, or the head, has a block, or has merged it."""
     others = [name for name in (HEAD, *branch_names(branch)) if name != branch.ref]
     heads = [branch.chain.head(name) for name in others]
     graph = BlockGraph(branch, [HEAD])

@@ -35,13 +35,10 @@ from odfchain.storage import fsio
 from odfchain.text import counted, one_line
 from odfchain.workspace import merge_record
 
-# Conflicts, line by line, and what a person decides of them; pure, so that it can run anywhere.
-#
-# A conflict is a line: a cell that both sides changed, or a whole row where one side has none. `ours` and
-# `theirs` decide lines only: what merges without a conflict stays merged. A decision of a file is bound to
-# the
-# values that its line shows, not to heads: it holds as long as both sides still have them, wherever the
-# branches have moved. Source: RFC-036.
+# Conflict lines and their resolution; pure functions, so that they can run on executors.
+# A line is a cell that both sides changed, or a whole row where one side has none. `ours` and `theirs` decide
+# conflicts only. A decision in a file is bound to the values of its line, not to heads: it holds as long as
+# both sides have them (RFC-036).
 
 LINE_COLUMNS = ("conflict", "column", "base", "ours", "theirs")
 DECISION_COLUMNS = ("take", "value")
@@ -54,7 +51,7 @@ Cell = tuple[tuple[str, ...], str]
 
 
 class Take(Enum):
-    """What becomes of a conflict."""
+    """A resolution of a conflict."""
 
     OURS = "ours"
     THEIRS = "theirs"
@@ -62,7 +59,7 @@ class Take(Enum):
     DELETE = "delete"
     """The row is not there afterwards."""
     VALUE = "value"
-    """What the person wrote."""
+    """The value as it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """How conflicts are to be decided: all for one side, or one by one."""
+    """A resolution of conflicts: all for one side, or one by one."""
 
     side: Take | None = None
     decisions: Mapping[Cell, Decision] = field(default_factory=dict)
@@ -106,7 +103,7 @@ class Resolved:
 
 
 def key_names(key: Sequence[str]) -> list[str]:
-    """What the columns of a key are called beside those of a line."""
+    """Names of key columns that do not collide with those of a line."""
     taken = (*LINE_COLUMNS, *DECISION_COLUMNS, "problem")
     return [f"key.{name}" if name in taken else name for name in key]
 
@@ -153,7 +150,7 @@ class _Line:
 
 
 def _lines(conflicts: Conflicts) -> list[_Line]:
-    """In order of the key, as far as Arrow sorts its types; then of the columns."""
+    # in order of the key, as far as Arrow sorts its types; then of the columns
     keys = conflicts.rows_of_keys()
     by = [(n, "ascending") for n in keys.column_names if not pa.types.is_nested(keys.schema.field(n).type)]
     order = pc.sort_indices(keys, by).to_pylist() if by else range(len(conflicts))
@@ -179,7 +176,6 @@ def _text(side: Side, row: int, column: str, key: Sequence[str]) -> str | None:
 
 
 def _decided(line: _Line, choice: _Choice, resolution: Resolution) -> _Line:
-    """The line with what was taken, or with what keeps it open."""
     if resolution.side is not None:
         line.take = resolution.side
         choice.take(line, line.take)
@@ -219,7 +215,6 @@ class _Choice:
         self._written: dict[str, list[Any]] = {name: [] for name in self._taken}
 
     def take(self, line: _Line, take: Take, value: Any = None) -> None:
-        """Take one side's cell or row, or what was written."""
         row, count = line.row, len(self._conflicts)
         if take is Take.DELETE:
             self.deleted[row], self._there[row] = True, False
@@ -244,7 +239,7 @@ class _Choice:
                 self._there[row] = tables[which].there[row]
 
     def rows(self) -> RowDiff:
-        """From ours to what was decided."""
+        # rows without a decision stay as ours
         conflicts, keys = self._conflicts, self._conflicts.rows_of_keys()
         columns = []
         for name, taken in self._taken.items():
@@ -273,7 +268,7 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """How the conflicts of a whole merge were decided."""
+    """The decisions on all conflicts of a merge."""
 
     recorded: tuple[merge_record.Resolution, int]
     """As the merge record has it."""
@@ -283,7 +278,7 @@ class Decided:
 
 
 def check_decided(lines: pa.Table, resolution: Resolution, key: Sequence[str]) -> Decided:
-    """How all conflicts were decided; decisions about what conflicts no more are noted.
+    """The decisions on all conflicts; those about lines that conflict no more are noted.
 
     Raises:
         MergeConflictError: some were not (`open_lines`); it has all lines, and names the first open ones.
@@ -335,12 +330,12 @@ def _conflict_error(
 
 
 def open_lines(lines: pa.Table) -> pa.Table:
-    """Those that nobody has decided."""
+    """The lines without a decision."""
     return lines.filter(lines.column("problem").is_valid())
 
 
 def _named(cell: Cell, key: Sequence[str]) -> str:
-    """`iata=ZRH, elevation`."""
+    # `iata=ZRH, elevation`
     parts = [f"{name}={one_line(text.strip(chr(34)), 60)}" for name, text in zip(key, cell[0], strict=True)]
     return ", ".join([*parts, one_line(cell[1], 60)] if cell[1] else parts)
 
@@ -400,7 +395,7 @@ def values_of(line: dict[str, str | None]) -> dict[str, Any]:
 
 
 def _shown(line: dict[str, str | None]) -> dict[str, Any]:
-    """A line as it is written; what is not decided is empty."""
+    # an undecided line is written with empty fields
     found = values_of(line)
     value = found["value"] if found["take"] == Take.VALUE.value else ""
     if value is None or (isinstance(value, str) and value.casefold() == "null"):
@@ -418,7 +413,7 @@ def plain_text(value: Any) -> str:
 
 
 def _unmistakable(text: str) -> str:
-    """The text; as JSON where it would be read as something else, or a spreadsheet would compute it."""
+    # as JSON where the text would be read as another value, or a spreadsheet would compute it
     number = text[1:].replace(".", "", 1).isdigit()
     formula = text[:1] in ("=", "@") or (text[:1] in ("+", "-") and not number)
     return json_text(text) if not text or text[0] == '"' or text != text.strip() or formula else text
@@ -428,14 +423,14 @@ def _unmistakable(text: str) -> str:
 
 
 def resolution_of(who: str | Path | None) -> Resolution | Path:
-    """Who decides conflicts: nobody, `ours`, `theirs`, or a file that is read when its columns are known."""
+    """The resolution: none, `ours`, `theirs`, or a file that is read when its columns are known."""
     if who is None:
         return UNDECIDED
     return Resolution.of_side(str(who)) if who in _SIDES else Path(who)
 
 
 def read_resolution(given: Resolution | Path, data: pa.Schema, key: Sequence[str]) -> Resolution:
-    """What a filled-in file decides; lines without `take` decide nothing. What is decided already stays.
+    """The decisions of a filled-in file; lines without `take` decide nothing, earlier decisions stay.
 
     `data` are the columns of the data, the key among them.
 
@@ -476,10 +471,9 @@ class _File:
         self._row = pa.struct(others)
         self._needed = [*key_names(key), "column", "ours", "theirs", *DECISION_COLUMNS]
         self._texts = True
-        """Whether values are texts that have to be understood, as in CSV."""
+        """True if values are texts that have to be understood, as in CSV."""
 
     def wrong(self, number: int, message: str, hint: str | None = None) -> BadInputError:
-        """What is wrong with a line."""
         return BadInputError(f"line {number:,}: {message}", file=str(self._path), hint=hint)
 
     def _check_columns(self, number: int, names: Sequence[str]) -> None:
@@ -492,7 +486,6 @@ class _File:
             )
 
     def csv(self, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The lines of a table, as texts."""
         text = self._text(content)
         if text[:4].lower() == "sep=":
             text = text.partition("\n")[2]
@@ -514,7 +507,6 @@ class _File:
             raise self.wrong(reader.line_num, f"it is not CSV: {one_line(str(error))}") from None
 
     def ndjson(self, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The lines of a file of objects."""
         self._texts = False
         for number, text in enumerate(self._text(content).split("\n"), 1):
             if not text.strip():
@@ -538,7 +530,7 @@ class _File:
             ) from None
 
     def decision(self, number: int, line: dict[str, Any]) -> tuple[Cell, Decision | None]:
-        """What a line decides; None for one that is not filled in."""
+        # None for a line that is not filled in
         word, written = line["take"] or "", line["value"]
         filled = written is not None and written != ""
         if not isinstance(word, str) or not word.strip():
@@ -571,7 +563,7 @@ class _File:
         return self._row.field(names.index(column)).type
 
     def _side(self, number: int, given: Any, column: str, kind: pa.DataType) -> str | None:
-        """What the line says that one side has, as a JSON text; None is no row."""
+        # None: this side has no row
         if column == WHOLE_ROW:
             if given in (None, ""):
                 return None
@@ -590,7 +582,6 @@ class _File:
             raise self.wrong(number, one_line(str(error)), _ADVICE) from None
 
     def _written(self, number: int, given: Any, column: str, kind: pa.DataType) -> Any:
-        """The tree of a value that a person wrote."""
         if isinstance(given, str) and given.strip().casefold() == "null":
             given = None
         elif isinstance(given, str):
@@ -609,7 +600,7 @@ class _File:
         return self._understood(number, given, kind) if self._texts else given
 
     def _understood(self, number: int, text: str, kind: pa.DataType) -> Any:
-        """The tree of a text: JSON where the type has parts, and where a text is quoted."""
+        # JSON where the type has parts, and where a text is quoted
         quoted = len(text) > 1 and text[0] == text[-1] == '"' and pa.types.is_string(kind)
         if not quoted and not pa.types.is_nested(kind):
             return text

@@ -65,13 +65,9 @@ from odfchain.workspace.watermark import ALLOW_FUTURE
 
 # Files of corrections: the key and some columns of some rows, read strictly and without Spark.
 #
-# CSV, NDJSON and Parquet, by the name of the file. Values are those of the declared types or the file is
-# refused; what is wrong is named by file, row and column.
-#
-# - CSV: UTF-8 with or without a BOM, a header; commas, semicolons or tabs. A field that is empty is null,
-# `""`
-#   is the empty text.
-# - NDJSON: one object a line. What an object does not name is not changed, null is null.
+# - CSV: UTF-8 with or without a BOM, a header; commas, semicolons or tabs. An empty field is null, `""` the
+#   empty text.
+# - NDJSON: an absent field is not changed, null is null.
 # - Parquet: columns are cast where nothing is lost.
 
 MOST_BYTES = 256 << 20
@@ -84,7 +80,7 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenRows:
-    """What a file says of some rows."""
+    """Rows of a file, with the columns that it gives."""
 
     file: str
     rows: pa.Table
@@ -107,10 +103,10 @@ class Wanted:
     """The column of the event time: to leave it empty is to leave it as it is."""
 
     def check(self, names: Sequence[str], file: str, row: int | None = None) -> None:
-        """Each is a column of the data, none comes twice, and the key is there.
+        """Check the names: columns of the data, each once, the key included.
 
         Raises:
-            BadInputError: they are not.
+            BadInputError: a name is wrong, or missing.
         """
         for name in names:
             if names.count(name) > 1:
@@ -290,7 +286,6 @@ def _parquet(path: Path, wanted: Wanted) -> GivenRows:
 
 
 def _understood(trees: list[Any], field: pa.Field, file: str, *, json_types: bool = False) -> pa.Array:
-    """The values of a column from texts, or from JSON."""
     if json_types and t.is_string(field.type):
         for number, tree in enumerate(trees, 1):
             if tree is not None and not isinstance(tree, str):
@@ -308,7 +303,7 @@ def _nested(text: str | None, field: pa.Field, file: str, number: int) -> Any:
 
 
 def _or_name_the_row(make: Callable[[Any], pa.Array], values: Any, field: pa.Field, file: str) -> pa.Array:
-    """What `make` makes of all values; where it cannot, the first value that is to blame."""
+    # all values at once; only where that fails one by one, to name the first bad one
     try:
         return make(values)
     except (ValueError, pa.ArrowException):
@@ -332,7 +327,7 @@ def _wrong(field: pa.Field, file: str, row: int, problem: str) -> BadInputError:
 
 
 def _check_nulls(found: GivenRows, wanted: Wanted) -> None:
-    """A key is not of nulls alone, and a required column is not set to null."""
+    # a key must not be all nulls, and a required column must not be set to null
     nameless = np.all([found.rows.column(name).is_null().to_numpy() for name in wanted.key], axis=0)
     if nameless.any():
         raise BadInputError(
@@ -349,7 +344,7 @@ def _check_nulls(found: GivenRows, wanted: Wanted) -> None:
 
 
 def check_distinct(files: Sequence[GivenRows], wanted: Wanted) -> None:
-    """No key comes twice in all files together.
+    """Check that no key comes twice in all files together.
 
     Raises:
         BadInputError: one does; names both rows.
@@ -389,14 +384,14 @@ _SHOWN_CORRECTIONS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrections:
-    """What is asked for."""
+    """Requested corrections."""
 
     files: tuple[Path, ...] = ()
     """Keys, and the columns to change."""
     remove: tuple[Path, ...] = ()
     """Keys whose rows are taken back; other columns are not looked at."""
     allow_new: bool = False
-    """Whether keys that are not recorded are added."""
+    """True if keys that are not recorded are added."""
     form: str | None = None
     """One of `correction_files.FORMS`; by default the names of the files say it."""
     system_time: Timestamp | None = None
@@ -470,7 +465,6 @@ def _diff(
     *,
     allow_new: bool,
 ) -> RowDiff:
-    """From the recorded rows to the corrected ones."""
     every = [*files, *gone]
     columns = nullable(wanted.data)
     values = pa.concat_tables([fitted(each.rows, columns) for each in every])
@@ -496,7 +490,6 @@ def _diff(
 
 
 def _check_future(files: Sequence[GivenRows], name: str, bound: Timestamp | None) -> None:
-    """No event time that a file gives lies later than is believed."""
     if bound is None:
         return
     for each in files:
@@ -523,7 +516,7 @@ def _check_known(
     *,
     allow_new: bool,
 ) -> None:
-    """What is removed is recorded, and so is what is corrected, unless new rows are allowed."""
+    # removed rows must be recorded; corrected ones too, unless new rows are allowed
     for unknown, removing in ((~had & ~stays, True), (~had & stays, False)):
         if not unknown.any() or (not removing and allow_new):
             continue
@@ -540,7 +533,7 @@ def _check_known(
 
 
 def _check_whole(after: pa.Table, files: Sequence[GivenRows], new: Numbers, wanted: Wanted) -> None:
-    """New rows have a value in each required column."""
+    # a new row needs a value in each required column
     for column in wanted.data:
         missing = new & after.column(column.name).is_null().to_numpy()
         if not column.nullable and column.name not in wanted.key and missing.any():
@@ -550,17 +543,13 @@ def _check_whole(after: pa.Table, files: Sequence[GivenRows], new: Numbers, want
             )
 
 
-# Taking one block of data back, whatever came after it.
-#
-# It is a merge, by the same rules: the base is the state after the block, theirs is the state before it,
-# and
-# ours is the present one. So what nobody changed since becomes what it was, and what somebody changed is in
-# conflict. The merge record has the mode `revert`, and is no edge of the graph of blocks (RFC-036).
+# Reverting a block is a merge: the base is the state after the block, theirs the state before it, ours the
+# present one. The merge record has the mode `revert` and is no edge of the graph of blocks (RFC-036).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevertRequest:
-    """Which block is taken back, and how."""
+    """The block to be reverted, and options."""
 
     block: Multihash
     resolve: Resolution | Path = UNDECIDED
@@ -570,7 +559,7 @@ class RevertRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevertMeans:
-    """What a revert needs of those who call it."""
+    """Dependencies of a revert, given by the caller."""
 
     engine: Engine
     trusted: Trust
@@ -578,7 +567,7 @@ class RevertMeans:
     """The latest event time that is believed at a system time."""
     check: ForeignKeys
     guard: CommitCheck
-    """What else is checked of the rows."""
+    """An additional check of the rows."""
 
 
 def revert(dataset: DatasetFiles, request: RevertRequest, means: RevertMeans) -> ChangeOutcome:
@@ -622,7 +611,7 @@ def revert(dataset: DatasetFiles, request: RevertRequest, means: RevertMeans) ->
 
 
 def _before(dataset: DatasetFiles, state: DatasetState, block: Multihash) -> Multihash:
-    """The block before one that can be taken back."""
+    # the block before one that can be taken back
     if state.seed.dataset_kind is not DatasetKind.ROOT:
         raise UsageError(
             f"{dataset.alias} is a derivative dataset: its data are computed",

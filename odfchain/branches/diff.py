@@ -1,4 +1,4 @@
-"""What lies between two points of a dataset, row by row, read from the slices after their fork alone.
+"""Differences between two points of a dataset, row by row, read from the slices after their fork alone.
 
 From state A to state B: a key that only one side touched since the fork is at the other as the fork had it,
 and the side that touched it says itself what that was. Without a primary key a diff is the rows that each
@@ -29,14 +29,14 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
 CHANGE, FROM, TO, COLUMNS = "change", "from", "to", "columns"
-"""What a table of changes has after the columns of the key."""
+"""Columns of a table of changes after those of the key."""
 
 Trust = Callable[[DatasetFiles, Multihash, Multihash], bool]
-"""Whether the blocks after one, up to another, were made or verified here."""
+"""True if the blocks after one, up to another, were made or verified here."""
 
 
 class Change(Enum):
-    """What happens to a row on the way from one state to another."""
+    """Kind of change of a row between two states."""
 
     INSERTED = "inserted"
     CHANGED = "changed"
@@ -55,7 +55,7 @@ class Diff:
     fork: Multihash
     """The last block that the chains of both have in common."""
     key: tuple[str, ...]
-    """What tells rows apart; nothing where the dataset has no primary key."""
+    """The primary key; empty where the dataset has none."""
     changes: pa.Table
     """In order of key: the columns of the key, then `change`, `from` and `to` (structs of the other columns,
     null where there is no row), and `columns`: the names of those that changed."""
@@ -66,7 +66,7 @@ class Diff:
     behind: int
     """Blocks of the other chain that B neither has nor has merged."""
     on_trust: bool = False
-    """Whether blocks of others say themselves what was before them: slices of that are not in this copy."""
+    """True if blocks of others say themselves what was before them: slices of that are not in this copy."""
 
     @property
     def counts(self) -> dict[Change, int]:
@@ -86,11 +86,8 @@ class Diff:
 def diff(
     one: DatasetFiles, other: DatasetFiles, *, graph: BlockGraph, trusted: Trust, engine: Engine
 ) -> Diff:
-    """From the state at the head of a dataset to that of the same one opened at another point.
-
-    No slice at or before their fork is opened, unless a touched key has to be looked up there
-    (`odfchain.branches.intervals`).
-    """
+    """From the state at the head of a dataset to that of the same one opened at another point."""
+    # no slice at or before the fork is opened, unless a touched key has to be looked up there
     ends = _Ends.of(graph, one, other)
     fork = graph.fork(*ends.heads)
     return ends.diff([(fork, head) for head in ends.heads], _between, trusted, engine, since=fork)
@@ -99,13 +96,10 @@ def diff(
 def diff_since_base(
     head: DatasetFiles, other: DatasetFiles, *, graph: BlockGraph, trusted: Trust, engine: Engine
 ) -> Diff:
-    """What another point has changed since its merge base with the head: what a merge would bring.
-
-    Where several bases are the best (two branches have merged each other), since what these merge into; and
-    without a primary key, since the newest of them. Errors as `diff`.
-    """
+    """Changes of another point since its merge base with the head: those that a merge would bring."""
     ends = _Ends.of(graph, head, other)
     asked = MergeInput.of(graph, *ends.heads)
+    # criss-cross merges have several bases: then the state that these merge into; without a key, the newest
     base, end = asked.bases[-1], ends.heads[1]
     if asked.base.more and ends.key:
         way = functools.partial(changes_of_source, asked=asked, event_time=ends.view.names.event_time_column)
@@ -141,7 +135,6 @@ class _Ends:
         since: Multihash,
         a: Multihash | None = None,
     ) -> Diff:
-        """What `way` makes of the rows of these intervals."""
         (one, other), graph = self.heads, self.graph
         sides = []
         for after, upto in parts:
@@ -168,7 +161,7 @@ def read_changes(
     graph: BlockGraph,
     trusted: Trust,
 ) -> pa.Table:
-    """As `Diff.changes`, between two states of a dataset, computed in this process; errors as `diff`."""
+    """The changes between two states of a dataset, computed in this process."""
     states = [state for _, state in (one, other)]
     fork = graph.fork(*(state.head for state in states))
     key, view = common_key(states), MergedColumns.of(*states)
@@ -207,7 +200,7 @@ def common_key(states: Sequence[DatasetState]) -> tuple[str, ...]:
 
 
 def _between(tables: Sequence[pa.Table], key: tuple[str, ...]) -> RowDiff:
-    """From what the first interval leads to, to what the second one does."""
+    # from the end of the first interval to the end of the second one
     one, other = (
         net_of(rows.column(1).to_numpy(), rows.select(range(2, rows.num_columns)), key) for rows in tables
     )
@@ -215,7 +208,6 @@ def _between(tables: Sequence[pa.Table], key: tuple[str, ...]) -> RowDiff:
 
 
 def _of_keys(tables: Sequence[pa.Table], key: tuple[str, ...], way: Callable[..., RowDiff]) -> KeyResult:
-    """The changes of all rows of some keys."""
     return KeyResult(changes_of(way(tables, key=key)))
 
 
@@ -245,7 +237,7 @@ def table_of_changes(found: RowDiff) -> pa.Table:
 
 
 def _of_rows(sides: Sequence[pa.Table]) -> pa.Table:
-    """Without a key: the rows that A has and B lacks, then those of B, in their order."""
+    # without a key: the rows that A has and B lacks, then those of B, in their order
     rows = pa.concat_tables(sides)
     of_b = np.repeat([False, True], [side.num_rows for side in sides])
     # what one side took back the other one still has
@@ -269,7 +261,7 @@ def _table(keys: pa.Table, *columns: pa.Array) -> pa.Table:
 
 
 def _structs(rows: pa.Table, there: Numbers) -> pa.Array:
-    """Rows as one column, null where they are not there."""
+    # one column, null where a row is absent
     kind = pa.struct(list(rows.schema))
     if not rows.num_columns:
         return pa.array([{} if present else None for present in there], kind)

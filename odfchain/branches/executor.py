@@ -46,19 +46,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# What is computed from the rows of some keys, and all of it together, in order of key.
+# Results per key, and of all keys in order.
 
 _ROWS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class KeyResult:
-    """What a function makes of all rows of some keys."""
+    """Result of a function over all rows of some keys."""
 
     rows: pa.Table
     """In order of key."""
     notes: Any = None
-    """What is needed whole, whatever it is; it can be pickled, and is small."""
+    """The part that is held in memory; it can be pickled, and is small."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Numbers that add up."""
 
@@ -89,15 +89,13 @@ class Computed:
         return pa.Table.from_batches(self.batches(), self.schema)
 
     def write(self, spec: SliceSpec) -> SliceFacts | None:
-        """The rows as a new slice, without ever having all of them in memory; errors as `write_slice`.
-
-        Its bytes do not depend on the number of parts.
-        """
+        """The rows as a new slice, without ever having all of them in memory."""
+        # the bytes must not depend on the number of parts
         return write_slice(_even(self.batches()), spec)
 
 
 def _even(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, as many at a time whatever number they came in."""
+    # batches of one size, whatever sizes they came in
     held: list[pa.RecordBatch] = []
     for batch in batches:
         rest = batch
@@ -120,7 +118,7 @@ IN_PROCESS_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What computes: this process, or Spark where there is more to read than `above` [bytes of Parquet]."""
+    """The executor: this process, or Spark for inputs larger than `above` [bytes of Parquet]."""
 
     session: Callable[[], SparkSession]
     above: int = IN_PROCESS_BYTES
@@ -135,26 +133,21 @@ def compute(
     engine: Engine,
     folder: Path,
 ) -> Computed:
-    """What a function makes of the rows of intervals; parts of it may lie in a private `folder`."""
+    """Apply a function to the rows of intervals; parts of the result may be files in a private `folder`."""
     if key and parquet_bytes(intervals) > engine.above:
         return compute_on_spark(intervals, view, key, function, session=engine.session(), folder=folder)
     return Computed.of(function([read_rows(interval, view, key) for interval in intervals]))
 
 
-# A function of the rows of intervals by Spark: the keys are cut into ranges, and each is a call of it.
+# Spark runs the same function as this process, on ranges of keys:
 #
-#     1. a sample of the keys says where the ranges end
-#     2. tasks read row groups, as this process would, and send the rows of each range to where it is
-#     computed
-#     3. there the function is called with all rows of a range, and writes what it makes of them into a file
+#     1. a sample of the keys gives the bounds of the ranges
+#     2. tasks read row groups and send the rows of each range to one task
+#     3. that task calls the function with all rows of the range and writes a file
 #
-# Rows travel as Arrow has them, so that no type of a dataset is turned into one of Spark's and back. The
-# files
-# follow each other in order of key, so that their rows need not be sorted, nor be in memory at once.
-# Workers
-# that see no folder of the driver bring slices from the store, and leave the files there. The function is
-# the
-# one that this process calls for what is small (`odfchain.branches.executor`).
+# Rows travel as Arrow, so no type is converted to Spark's and back. The files are ordered by key, so they are
+# concatenated without a sort. Executors without access to the driver's folder read and write through the
+# store.
 
 _RANGE_BYTES = 32 << 20
 """About so much Parquet is one range of keys."""
@@ -164,7 +157,7 @@ _SAMPLE_ROWS = 500
 _HELD_BYTES = 64 << 20
 """Rows that a task holds before it sends them on."""
 _NOTES_BYTES = 256 << 20
-"""What may be needed whole (conflicts); beyond that nobody can read it."""
+"""Limit of the part that is held in memory (conflicts); more cannot be read by people."""
 
 _ERROR = -1
 """The range of what went wrong."""
@@ -180,7 +173,7 @@ class _Group:
     side: int
     """The place of its interval; the slices before that are -1 - place."""
     path: Path
-    """Where the driver has it."""
+    """Its path in the driver."""
     key: str
     """Its key for executors that see no folder of the driver."""
     own: DatasetVocabulary
@@ -192,7 +185,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What tasks are told."""
+    """Arguments of tasks."""
 
     groups: tuple[_Group, ...]
     names: DatasetVocabulary
@@ -203,10 +196,9 @@ class _Work:
     function: Function
     folder: str
     place: StoreFolder | None
-    """Where workers put what they make, if they do not see the folder."""
+    """The place for executors' files, if they do not see the folder."""
 
     def batches(self, number: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of a row group, or some columns of them behind offset and operation."""
         schema, at = self.schema, self.groups[number]
         if columns is not None:
             schema = pa.schema([*list(schema)[:2], *(schema.field(name) for name in columns)])
@@ -267,7 +259,6 @@ def _groups_of(interval: Interval, placed: PlacedSlice, side: int) -> Iterator[_
 
 
 def _run(session: SparkSession, work: _Work, count: int) -> list[_Made]:
-    """What was made of each range that has rows, in order."""
     groups = len(work.groups)
     tasks = session.range(0, groups, 1, groups)
     sampled = tasks.mapInArrow(functools.partial(_sample, work=work), _SAID).collect()
@@ -284,7 +275,7 @@ def _run(session: SparkSession, work: _Work, count: int) -> list[_Made]:
 
 
 def _taken(row: Any) -> Any:
-    """What a task says; raised, if that went wrong."""
+    # errors of a task are raised again here
     value = pickle.loads(row["said"])  # noqa: S301 - by our own tasks
     if isinstance(value, BaseException):
         raise value
@@ -307,7 +298,7 @@ def _computed(made: list[_Made], folder: Path) -> Computed:
 
 
 def _bounds(samples: Sequence[pa.Table], key: Sequence[str], count: int) -> pa.Table:
-    """The keys with which ranges begin, but for the first."""
+    # the keys with which ranges begin, but for the first
     keys = pa.concat_tables(samples)
     at = order_of(keys, key)
     places = np.unique(np.arange(1, count) * len(at) // count)
@@ -315,7 +306,7 @@ def _bounds(samples: Sequence[pa.Table], key: Sequence[str], count: int) -> pa.T
 
 
 def _ranges(keys: pa.Table, bounds: pa.Table) -> Numbers:
-    """In which range each key is; equal ones are in the same."""
+    # equal keys are in the same range
     first, count = bounds.num_rows, keys.num_rows
     is_key = pa.array(np.repeat([False, True], [first, count]))
     both = pa.concat_tables([bounds, keys])
@@ -333,7 +324,7 @@ def _ranges(keys: pa.Table, bounds: pa.Table) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What the function made of a range."""
+    """Result of the function for a range."""
 
     range: int
     file: str | None
@@ -354,7 +345,6 @@ def _saying(value: Any) -> pa.RecordBatch:
 
 
 def _sample(batches: Iterable[pa.RecordBatch], work: _Work) -> Iterator[pa.RecordBatch]:
-    """Some keys of each row group."""
     try:
         for number in _numbers(batches):
             keys = pa.Table.from_batches(work.batches(number, work.key)).select(list(work.key))
@@ -365,7 +355,6 @@ def _sample(batches: Iterable[pa.RecordBatch], work: _Work) -> Iterator[pa.Recor
 
 
 def _send(batches: Iterable[pa.RecordBatch], work: _Work, bounds: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The rows of row groups, to the ranges of their keys."""
     try:
         for number in _numbers(batches):
             held: list[pa.RecordBatch] = []
@@ -407,7 +396,6 @@ def _to_bytes(rows: pa.Table) -> bytes:
 
 
 def _make(batches: Iterable[pa.RecordBatch], work: _Work) -> Iterator[pa.RecordBatch]:
-    """What the function makes of each range, whose rows come one after the other."""
     pieces = (
         piece for batch in batches for piece in zip(*(c.to_pylist() for c in batch.columns), strict=True)
     )
@@ -427,7 +415,6 @@ def _make(batches: Iterable[pa.RecordBatch], work: _Work) -> Iterator[pa.RecordB
 
 
 def _rows_of(place: int, sides: Mapping[int, Sequence[pa.Table]], work: _Work) -> pa.Table:
-    """As `read_rows` has them."""
     rows = pa.concat_tables([work.schema.empty_table(), *sides.get(place, ())])
     if work.believed[place] or not rows.num_rows:
         return rows

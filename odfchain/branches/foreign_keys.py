@@ -1,4 +1,4 @@
-"""Foreign keys at a commit: what the new rows refer to is there, and nobody refers to what they take back.
+"""Foreign keys at a commit: new references have a target, and no row that is taken back is referred to.
 
     rows that come       their values against the keys of the dataset that they refer to
     rows that go         their keys against the datasets of this workspace that refer here
@@ -63,9 +63,7 @@ from odfchain.workspace.declared_constraints import Constraints, ForeignKey, OnV
 from odfchain.workspace.points import branch_names
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# Rows whose foreign keys nothing answers: as messages, and as a table for a file.
-#
-# Values are texts as people write them; several of them, and keys, are JSON.
+# Violating rows as messages, and as a table; composite values are JSON.
 
 SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("dataset", "key", "columns", "value", "missing in", "origin")]
@@ -84,7 +82,7 @@ class Broken:
     alias: str
     columns: tuple[str, ...]
     missing_in: str
-    """What does not have what they refer to, in words."""
+    """The dataset that lacks the keys, for messages."""
     count: int
     rows: pa.Table
     """The first of them, by `SCHEMA`."""
@@ -93,7 +91,7 @@ class Broken:
 
     @property
     def message(self) -> str:
-        """How many rows, and what is wrong with them."""
+        """The number of rows, and their fault."""
         columns = ", ".join(map(one_line, self.columns))
         verb = "refers" if self.count == 1 else "refer"
         return f"{counted(self.count, 'row')} of {self.alias} {verb} by {columns} to what {self.missing_in}"
@@ -129,7 +127,7 @@ def refusal(found: Sequence[Broken]) -> ForeignKeyError:
 
 
 def notes_on(found: Sequence[Broken]) -> list[str]:
-    """What is said of rows that are committed all the same."""
+    """Notes on violating rows that are committed all the same."""
     notes = []
     for item in found:
         left = item.count - min(item.count, SHOWN)
@@ -201,7 +199,7 @@ def write_violations(found: Iterable[Broken], path: Path) -> None:
 
 
 def check_ending(path: Path) -> None:
-    """Nothing, where violations can be written to a file of this name.
+    """Check that violations can be written to a file of this name.
 
     Raises:
         UsageError: they cannot.
@@ -210,7 +208,7 @@ def check_ending(path: Path) -> None:
         raise UsageError(f"{path}: violations are written as .csv or .ndjson")
 
 
-# The rows of a dataset whose foreign keys are judged: what is recorded, and what is about to be.
+# The rows that are checked: recorded ones and pending ones.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -246,10 +244,7 @@ class Rows:
 
     @classmethod
     def after(cls, dataset: DatasetFiles, before: DatasetState | None, head: DatasetState) -> Rows:
-        """The rows up to `head`; those that `before` lacks (None: all) are new.
-
-        Errors as `up_to`, `files`.
-        """
+        """The rows up to `head`; those that `before` lacks (None: all) are new."""
         rows = cls.up_to(dataset, head)
         known = -1 if before is None else before.head_block.sequence_number
         later = (ref for ref in head.slices() if ref.sequence_number > known)
@@ -269,7 +264,7 @@ class Rows:
         events: Sequence[ev.MetadataEvent],
         staged: Sequence[StagedFile],
     ) -> Rows:
-        """The rows as they are when events are committed on top of a state. Errors as `up_to`, `files`."""
+        """The rows as they are when events are committed on top of a state."""
         names, schema, declared = state.vocabulary, state.schema, None
         paths = {item.physical_hash: functools.partial(slice_path, dataset, item) for item in staged}
         new = []
@@ -282,7 +277,7 @@ class Rows:
                 case ev.SetAttachments():
                     declared = recorded_constraints(event)
                 case ev.AddData(new_data=data) | ev.ExecuteTransform(new_data=data) if data is not None:
-                    # nobody may want to look at rows that executors have put into the store
+                    # rows that executors have put into the store may never be read
                     known = paths.get(data.physical_hash)
                     if known is None:
                         new.append(_file(dataset, data, names))
@@ -301,7 +296,7 @@ def _file(dataset: DatasetFiles, item: ev.DataSlice, names: ev.DatasetVocabulary
     return SliceFile(path, names, item.offset_interval)
 
 
-# The rows in force whose key is one of some wanted ones: found last, and only where there are any.
+# Rows are looked up last, and only where a key is missing.
 
 _OLD, _NEW = OperationType.CORRECT_FROM.code, OperationType.CORRECT_TO.code
 
@@ -315,7 +310,7 @@ class Search:
     columns: tuple[str, ...]
     wanted: WantedKeys
     bad: Numbers
-    """Which of the wanted keys count."""
+    """A mask of the wanted keys that count."""
     missing_in: str
     origin: Callable[[SliceFile], str] = lambda _: ""
     changed_only: bool = False
@@ -343,7 +338,7 @@ class Search:
             numbers = self.wanted.numbers(rows.keys)
             chosen = (numbers >= 0) & self.bad[numbers] & ~rows.back
             if self.changed_only:
-                # the old half of a correction stands right before the new one
+                # the old half of a correction is right before the new one
                 old = np.concatenate(([before], numbers[:-1]))
                 operations = np.concatenate(([said], rows.operations[:-1].astype(np.int64)))
                 chosen &= ~((rows.operations == _NEW) & (operations == _OLD) & (old == numbers))
@@ -378,7 +373,7 @@ class ForeignKeys:
     references: Mapping[DatasetId, Multihash] = field(default_factory=dict)
     """Blocks that are checked against; the others are the newest."""
     merging: bool = False
-    """Whether new rows are somebody else's, so that it matters whose rows break a key."""
+    """True if new rows are from others, so that it matters whose rows break a key."""
     found: list[Broken] = field(default_factory=list)
     pending: Mapping[DatasetId, Rows] = field(default_factory=dict)
     """Datasets that are about to have other rows: they are judged as they will be."""
@@ -402,11 +397,11 @@ class ForeignKeys:
         events: Sequence[ev.MetadataEvent],
         staged: Sequence[StagedFile],
     ) -> None:
-        """Nothing, where the events may be committed on top of a state; what is only reported is noted."""
+        """Check that events may be committed on top of a state; what is only reported is noted."""
         self.settle(Rows.committed(dataset, state, events, staged))
 
     def settle(self, rows: Rows) -> None:
-        """As when it is called, for rows that are there; errors as there."""
+        """As `__call__`, for given rows."""
         found = self.judge(rows)
         self.found += found
         if any(item.refused for item in found):
@@ -415,14 +410,14 @@ class ForeignKeys:
             self.note(text)
 
     def settle_together(self) -> None:
-        """Nothing, where all that is pending may be committed; errors as when it is called."""
+        """Check that all pending rows may be committed."""
         found = [broken for rows in self.pending.values() for broken in self.judge(rows)]
         if any(item.refused for item in found):
             self.found += found
             raise refusal(found)
 
     def judge(self, rows: Rows) -> list[Broken]:
-        """What the new rows would break; errors as when it is called."""
+        """The foreign keys that the new rows would break."""
         if not rows.new:
             return []
         with _readable(rows):
@@ -512,7 +507,7 @@ class ForeignKeys:
     def _referred_to(self, rows: Rows) -> Iterator[Broken]:
         if not rows.columns.key:
             return
-        # slices that executors put into the store are brought only where somebody refers to the dataset
+        # slices that executors put into the store are brought only if another dataset refers to this one
         if all(item.is_here for item in rows.new) and not any(map(takes_any_back, rows.new)):
             return
         referring = list(self._children(rows))
@@ -544,7 +539,7 @@ class ForeignKeys:
                 yield Broken(child.name, key.columns, missing_in, count, listed, strict, hint)
 
     def _children(self, rows: Rows) -> Iterator[tuple[Rows, ForeignKey]]:
-        """The datasets of this version that refer to one, itself included, each with its key that does."""
+        # datasets of this version that refer to this one, itself included, each with the key that does
         own, ref = rows.dataset.id, rows.dataset.ref
         for key in rows.constraints.foreign_keys:
             if key.dataset == own and not key.changes:
@@ -645,7 +640,7 @@ def said_by(rows: Rows, columns: Sequence[str]) -> WantedKeys:
 
 
 def _where_it_is(wanted: WantedKeys, missing: Numbers, target: Rows) -> str:
-    """What to do, with the branch that has most of what is missing."""
+    # the hint names the branch that has most of the missing keys
     alias, checked, most, best = target.dataset.alias, target.dataset.ref, 0, ""
     for branch in [HEAD, *branch_names(target.dataset)]:
         if branch == checked:

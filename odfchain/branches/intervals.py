@@ -1,4 +1,4 @@
-"""What a chain did after one of its blocks: the slices of an interval, and their rows in columns of one kind.
+"""An interval of a chain: the slices after a block, and their rows in common columns.
 
 A changelog carries its own base: the first row of a key after a block says what the key was there. So what is
 compared and merged is read from the intervals alone, and nothing before them is opened (RFC-036). Only where
@@ -35,15 +35,9 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from odfchain.workspace.read_slices import unreadable, verified_slice
 
-# What keys were at a block, looked up in the slices up to it: where a changelog is not believed.
-#
-# The rows of an interval say themselves what each key was before, unless they came with operations of their
-# own
-# or from somebody whose rows nobody here has verified. Then a row is put in front of each touched key: a
-# `-C`
-# with the values of the state at the block, or a `+A` where that has no such key. Whoever goes by the first
-# row
-# of a key is right then. Source: RFC-036.
+# The state of keys at a block, for changelogs that cannot be trusted (operations from the input, or blocks
+# that were not verified here). A row is put in front of each touched key: `-C` with the state's values, or
+# `+A` where the state has no such key, so that the first row of a key is always right (RFC-036).
 
 _ABSENT, _PRESENT = OperationType.APPEND.code, OperationType.CORRECT_FROM.code
 _FIRST, _LAST = "first", "last"
@@ -75,7 +69,7 @@ def rows_in_front(rows: pa.Table, earlier: Iterable[pa.RecordBatch], key: Sequen
 
 
 def _places(touched: pa.Table, known: pa.Table) -> tuple[Numbers, Numbers]:
-    """For each touched key, where it comes first, and where it was known last; -1 is nowhere."""
+    # first place of each touched key, and last place where it was known; -1: none
     first, last = (pa.array(np.arange(table.num_rows)) for table in (touched, known))
     tables = [
         touched.append_column(_FIRST, first).append_column(_LAST, pa.nulls(len(first), pa.int64())),
@@ -89,7 +83,6 @@ def _places(touched: pa.Table, known: pa.Table) -> tuple[Numbers, Numbers]:
 
 
 def _only(rows: pa.Table, asked: Numbers, key: Sequence[str]) -> pa.Table:
-    """The rows whose keys have one of these hashes."""
     return rows.filter(pa.array(np.isin(key_hashes(key_columns(rows, key)), asked)))
 
 
@@ -113,19 +106,17 @@ class Interval:
     after: Multihash
     upto: Multihash
     believed: bool = True
-    """Whether the first row of a key says what the key was before; else that is looked up."""
+    """True if the first row of a key says what the key was before; else that is looked up."""
 
     @classmethod
     def of(cls, dataset: DatasetFiles, after: Multihash, upto: Multihash, *, trusted: bool) -> Interval:
-        """An interval, believed if its blocks are `trusted` and no source of it brings operations of its own.
-
-        Blocks that were made here are trusted, and so are those that were verified. Errors as `blocks`.
-        """
+        """An interval, believed if its blocks are `trusted` and no source of it has operations of its own."""
+        # blocks that were made or verified here are trusted
         interval = cls(dataset, after, upto)
         return dataclasses.replace(interval, believed=trusted and interval._is_consistent())
 
     def _is_consistent(self) -> bool:
-        """Whether every source in force is one that looks up what it records."""
+        # every source in force must be one that looks up the rows it records
         state = DatasetState.read(self.dataset.chain, self.after)
         events = [state.polling_source, *state.push_sources.values(), *(b.block.event for b in self.blocks())]
         sources = [event for event in events if isinstance(event, SetPollingSource | AddPushSource)]
@@ -136,7 +127,7 @@ class Interval:
         return list(self.dataset.chain.walk(self.upto, tail=self.after))[::-1]
 
     def slices(self) -> list[PlacedSlice]:
-        """Their slices, oldest first; errors as `blocks`."""
+        """Their slices, oldest first."""
         names = DatasetState.read(self.dataset.chain, self.after).vocabulary
         found = []
         for name, block in self.blocks():
@@ -224,10 +215,8 @@ def _optional(kind: ds.DataType) -> ds.DataType:
 
 
 def read_rows(interval: Interval, view: MergedColumns, key: Sequence[str] = ()) -> pa.Table:
-    """All rows of an interval in order of offset, as `MergedColumns.rows` has them.
-
-    Where first rows are not believed, each key that occurs has a row in front that says what it was before.
-    """
+    """All rows of an interval in order of offset, as `MergedColumns.rows` has them."""
+    # where first rows are not trusted, each key gets a row in front that says what it was before
     rows = pa.Table.from_batches(interval_batches(interval, view), view.rows)
     if interval.believed or not key or not rows.num_rows:
         return rows

@@ -1,4 +1,4 @@
-"""Keys that somebody asks about, and what the rows of slices say of them; nothing else is kept.
+"""Lookup of wanted keys in the rows of slices; nothing else is kept.
 
 A key is compared as state is (`odfchain.slices.state.comparable`). A key with a null part is none.
 """
@@ -153,7 +153,7 @@ def _parts(batch: pa.RecordBatch) -> list[pa.Array]:
 
 
 def _whole(batch: pa.RecordBatch) -> pa.Array:
-    """Whether no part of a row's key is null."""
+    # true if no part of a row's key is null
     found = pa.array(np.ones(batch.num_rows, bool))
     for column in batch.columns:
         found = pc.and_(found, column.is_valid())
@@ -183,7 +183,7 @@ class KeyRows:
 
     @property
     def operations(self) -> Numbers:
-        """What each row does."""
+        """The operation of each row."""
         return _whole_numbers(self.batch.column(self.item.vocabulary.operation_type_column))
 
     @property
@@ -193,7 +193,7 @@ class KeyRows:
 
     @property
     def back(self) -> Numbers:
-        """Whether each takes another row back."""
+        """A mask of the rows that take another row back."""
         return takes_back(self.operations)
 
     @property
@@ -207,11 +207,10 @@ def key_rows(
 ) -> Iterator[KeyRows]:
     """The keys of a slice's rows, and `others` of their columns, batch by batch in order of offset.
 
-    A column that the slice does not have yet is null.
-
     Raises:
         BadInputError: it cannot be read.
     """
+    # a column that an older slice lacks is null
     operation = item.vocabulary.operation_type_column
     with open_parquet(item.path) as file:
         present = file.schema_arrow.names
@@ -224,10 +223,8 @@ def key_rows(
 
 
 def in_force_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
-    """Whether each wanted key is that of a row in force after `slices` (oldest first).
-
-    The newest row of a key decides, so that older slices are read only while a key was not seen.
-    """
+    """A mask of the wanted keys that are in force after `slices` (oldest first)."""
+    # the newest row of a key decides, so older slices are read only while a key was not seen
     state = np.zeros(wanted.count, np.uint8)
     for item in reversed(slices):
         if not (state == _UNKNOWN).any():
@@ -239,7 +236,7 @@ def in_force_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequen
 
 
 def newest_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
-    """What the newest row of each wanted key says: 0 there is none, 1 it is in force, 2 it is taken back."""
+    """The state of each wanted key: 0 absent, 1 in force, 2 taken back."""
     state = np.zeros(wanted.count, np.uint8)
     for item in slices:
         operation = item.vocabulary.operation_type_column
@@ -253,11 +250,10 @@ def newest_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence
 
 
 def _ahead(rows: Iterator[KeyRows]) -> Iterator[list[KeyRows]]:
-    """The same, some together; the next ones are decoded by another thread while these are looked at."""
-
     def some() -> list[KeyRows]:
         return list(itertools.islice(rows, _TOGETHER))
 
+    # the next pieces are decoded by another thread while these are processed
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(some)
         while found := waiting.result():
@@ -271,7 +267,7 @@ def _whole_numbers(column: pa.Array | pa.ChunkedArray) -> Numbers:
 
 
 def takes_any_back(item: SliceFile) -> bool:
-    """Whether a slice has rows that take others back, by its statistics where it has them."""
+    """True if a slice has rows that take others back, by its statistics where it has them."""
     operation = item.vocabulary.operation_type_column
     with open_parquet(item.path) as file:
         footer = file.metadata
@@ -289,13 +285,9 @@ def takes_any_back(item: SliceFile) -> bool:
         )
 
 
-# The rows in force of some keys, looked up in a dataset: what nobody asks about is not kept.
-#
-# The rule is that of `odfchain.slices.state`, from the newest slice to the oldest, or to a state
-# checkpoint of this key; what is decided is not looked for again. Only the key is read of a slice, and the
-# rest
-# of the row groups that have a newest row. Row groups whose statistics say that no key is in them are not
-# read.
+# Lookup of wanted keys, from the newest slice to the oldest or to a state checkpoint of this key.
+# Only the key columns are read, then the other columns of row groups with a newest row; row groups are
+# skipped by their statistics.
 
 _ASKED, _PLACE = "asked", "place"
 
@@ -341,7 +333,7 @@ def rows_of_keys(
 def _newest_first(
     dataset: DatasetFiles, state: DatasetState, key: tuple[str, ...], condition: Condition
 ) -> Iterator[Path]:
-    """The files that may decide about keys of which a condition is true, verified when they are asked for."""
+    # files are verified only when they are asked for
     recorded = RecordedRows.since_checkpoint(dataset, state, key).rows
     for piece in reversed(recorded.slices):
         if not piece.may_hold(condition):
@@ -367,7 +359,7 @@ class _Search:
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
     def newest(self, operation: str) -> tuple[Numbers, Numbers]:
-        """(where the last row of each key stands in the file, -1 is nowhere; whether it takes one back)."""
+        """(place of the last row of each key in the file, -1 if absent; whether it takes one back)."""
         tables, places, backs = [self._keys.slice(0, 0)], [np.zeros(0, np.int64)], [np.zeros(0, dtype=bool)]
         for group in self._groups():
             start = self._starts[group]
@@ -388,7 +380,6 @@ class _Search:
         return found, back
 
     def rows(self, places: Numbers, schema: pa.Schema) -> pa.Table:
-        """The rows that stand there, in the order given, by a schema."""
         order = np.argsort(places, kind="stable")
         wanted = places[order]
         present = [name for name in self._file.schema_arrow.names if name in schema.names]
@@ -405,7 +396,7 @@ class _Search:
         return pa.concat_tables(parts).take(pa.array(back))
 
     def _may_be(self, keys: pa.Table) -> Numbers:
-        """Positions of rows whose key may be one that is looked for: few others."""
+        # positions of rows whose key may be wanted, with few false ones
         mask = np.ones(keys.num_rows, dtype=bool)
         for column, values in zip(keys.columns, self._values, strict=True):
             mask &= pc.is_in(column, value_set=values).to_numpy()
@@ -416,7 +407,7 @@ class _Search:
         return found
 
     def _match(self, found: pa.Table, places: Numbers) -> Numbers:
-        """For each key that is looked for the last place where it was found; -1 is none."""
+        # the last place of each wanted key; -1: not found
         count = self._keys.num_rows
         asked = self._keys.append_column(_ASKED, pa.array(np.arange(count)))
         asked = asked.append_column(_PLACE, pa.nulls(count, pa.int64()))
@@ -432,7 +423,7 @@ class _Search:
         return last
 
     def _groups(self) -> list[int]:
-        """The row groups in which a key may be, by the statistics of its first column."""
+        # row groups that may have a key, by the statistics of its first column
         footer, name = self._file.metadata, self._key[0]
         every = list(range(footer.num_row_groups))
         column = self._asked.column(name)

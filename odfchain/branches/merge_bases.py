@@ -1,4 +1,4 @@
-"""What a merge starts from: the state of one block, or what several blocks merge into by the same rules.
+"""Base of a merge: the state of one block, or of several blocks merged by the same rules.
 
 Two branches that were merged into each other have several best common ancestors. Their base is then the merge
 of these, in order of sequence number and hash, each time with a base of its own. A key in conflict there has
@@ -27,7 +27,7 @@ _DEEPEST = 8
 
 
 class Ancestors(Protocol):
-    """What is asked of a graph of blocks (`odfchain.branches.branches`)."""
+    """The part of a graph of blocks that merge bases need (`odfchain.branches.branches`)."""
 
     def fork(self, one: Multihash, other: Multihash) -> Multihash:
         """The last common block of two chains."""
@@ -63,14 +63,14 @@ class MergeInput:
 
     @classmethod
     def of(cls, graph: Ancestors, target: Multihash, source: Multihash) -> MergeInput:
-        """What a merge of two blocks needs."""
+        """The input of a merge of two blocks."""
         return cls.between(graph, graph.best_common([target], [source]), target, source)
 
     @classmethod
     def between(
         cls, graph: Ancestors, bases: Sequence[Multihash], target: Multihash, source: Multihash
     ) -> MergeInput:
-        """What a merge of two blocks with these bases (in order) needs; errors as `of`."""
+        """The input of a merge of two blocks with these bases (in order)."""
         base = _merged(graph, bases, 1)
         places: dict[tuple[Multihash, Multihash], int] = {}
 
@@ -104,7 +104,7 @@ def _merged(graph: Ancestors, blocks: Sequence[Multihash], depth: int) -> Merged
 
 
 def _asked(base: MergedState, *blocks: Multihash) -> list[tuple[Multihash, Multihash]]:
-    """Between which blocks the way is needed, when these are compared to a base."""
+    # pairs of blocks between which the way is needed when these are compared to a base
     found = [(base.block, block) for block in blocks]
     for block, inner in base.more:
         found += _asked(inner, base.block, block)
@@ -126,7 +126,7 @@ def merge_tables(
 def changes_of_source(
     tables: Sequence[pa.Table], asked: MergeInput, key: Sequence[str], event_time: str
 ) -> RowDiff:
-    """What the source changed since the base, by the same rows; errors as `merge_tables`."""
+    """The changes of the source since the base, by the same rules."""
     return _Merging(tables, asked, tuple(key), event_time).of_source()
 
 
@@ -192,14 +192,12 @@ def _net(rows: pa.Table, key: tuple[str, ...]) -> RowDiff:
 
 
 def _then(one: RowDiff, other: RowDiff) -> RowDiff:
-    """One diff, then the other from where it leads to."""
     if not len(one) or not len(other):
         return one if len(one) else other
     return between(one.reversed(), other)
 
 
 def _is_in(diff: RowDiff, other: RowDiff) -> Numbers:
-    """Which keys of a diff another one has, too."""
     _, at, at_other = aligned(diff, other)
     found = np.zeros(len(diff), dtype=bool)
     found[at[(at >= 0) & (at_other >= 0)]] = True
@@ -207,5 +205,4 @@ def _is_in(diff: RowDiff, other: RowDiff) -> Numbers:
 
 
 def _without(diff: RowDiff, other: RowDiff) -> RowDiff:
-    """The keys of a diff that another one has not."""
     return diff.only(~_is_in(diff, other)) if len(other) and len(diff) else diff

@@ -1,4 +1,4 @@
-"""What is to be merged, what a merge would do, and what it brought: values."""
+"""Requests, plans and results of merges, as values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 
 
 class MergeStatus(Enum):
-    """What became of a merge."""
+    """Status of a merge."""
 
     MERGED = "merged"
     FAST_FORWARDED = "fast-forwarded"
@@ -32,7 +32,7 @@ class MergeStatus(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRequest:
-    """What is to be merged into what, and how."""
+    """A requested merge: source, target and options."""
 
     target: DatasetFiles
     """The dataset on the reference that is merged into."""
@@ -49,7 +49,7 @@ class MergeRequest:
 
 @dataclass(frozen=True, slots=True)
 class MergeMeans:
-    """What merges need of those who call them."""
+    """Dependencies of merges, given by the caller."""
 
     engine: Engine
     trusted: Trust
@@ -58,7 +58,7 @@ class MergeMeans:
     check: ForeignKeys
     """Of the workspace; each merge is checked against its own references."""
     guard: CommitCheck
-    """What else is checked of the rows."""
+    """An additional check of the rows."""
     bound: Callable[[Timestamp], Timestamp | None]
     """The latest event time that is believed at a system time."""
     retries: int | None = None
@@ -66,7 +66,7 @@ class MergeMeans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOutcome:
-    """What a merge brought; `head` is the old one where it recorded nothing."""
+    """Result of a merge; `head` is the old one where nothing was recorded."""
 
     status: MergeStatus
     dataset: str
@@ -84,7 +84,7 @@ class MergeOutcome:
     notes: tuple[str, ...] = ()
 
     def described(self, *, dry_run: bool = False, named: bool = False) -> str:
-        """What was done, or would be, for people; `named` says in which dataset."""
+        """The result in a sentence; `named` includes the dataset's name."""
         from_where, into = f"{self.source_ref} ({str(self.source)[:7]}…)", self.into
         about = f"{self.dataset}: " if named else ""
         if self.status is MergeStatus.ALREADY_MERGED:
@@ -109,7 +109,7 @@ class MergeOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MergePlan:
-    """What a merge would do to the two heads as they were."""
+    """Result of a dry run of a merge, for the two heads as they were."""
 
     dataset: str
     into: str
@@ -123,11 +123,11 @@ class MergePlan:
     key: tuple[str, ...]
     by_row: bool
     changes: pa.Table
-    """What happens to our rows, as `Diff.changes`; without those in conflict."""
+    """Changes of our rows, as `Diff.changes`, without those in conflict."""
     conflicts: pa.Table
     """A line for each conflict (`odfchain.branches.conflict_file.lines_schema`)."""
     events: tuple[MetadataEvent, ...]
-    """What the source says beside data, which is taken over only when asked for."""
+    """Metadata events of the source, which are merged only on request."""
     notes: tuple[str, ...]
     is_merged: bool
-    """Whether there is nothing to do."""
+    """True if there is nothing to do."""

@@ -77,11 +77,8 @@ from odfchain.workspace.merge_record import (
 )
 from odfchain.workspace.points import OnBranch, opened_at
 
-# A merge as it is computed: which rows it writes, and which lines somebody has to decide.
-#
-# It is the same for whoever merges and for whoever checks a recorded merge: a pure function over the rows
-# of
-# the intervals, called by either engine (`odfchain.branches.executor`). Source: RFC-036.
+# The computation of a merge: a pure function over the rows of the intervals, the same for merging and for
+# verifying a recorded merge, run by either executor (RFC-036).
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,7 @@ class Sides:
 
     @classmethod
     def of(cls, graph: BlockGraph, target: Multihash, source: Multihash, asked: MergeInput) -> Sides:
-        """What there is to know of two blocks before rows are read.
+        """Both sides of a merge, before rows are read.
 
         Raises:
             UsageError: the dataset is a derivative, whose data are computed.
@@ -113,7 +110,7 @@ class Sides:
         return cls(graph, ours, theirs, asked, key, columns)
 
     def intervals(self, trusted: Trust) -> list[Interval]:
-        """What is to be read."""
+        """The intervals to be read."""
         found = []
         for after, upto in self.asked.intervals:
             files = self.graph.files_of(upto)
@@ -123,7 +120,7 @@ class Sides:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergeNotes:
-    """What is needed whole of a merge."""
+    """The part of a merge that is held in memory."""
 
     lines: pa.Table
     """The conflicts, line by line (`odfchain.branches.conflict_file`)."""
@@ -179,7 +176,7 @@ def merge_part(
     return KeyResult(rows_of_changes(resolved.changes, names), MergeNotes(resolved.lines))
 
 
-# What whoever merges should know: changes that do not come again, and corrections that will not last.
+# Warnings: changes that were reverted before, and corrections that the next poll will undo.
 
 
 def notes_on(graph: BlockGraph, target: DatasetState, source: Multihash) -> tuple[str, ...]:
@@ -188,7 +185,7 @@ def notes_on(graph: BlockGraph, target: DatasetState, source: Multihash) -> tupl
 
 
 def _reverted(graph: BlockGraph, target: DatasetState, source: Multihash) -> Iterator[str]:
-    """Merges of what the source has that the target took back again, newest first."""
+    # newest first
     # what the source has and the target merged came after their fork
     oldest = graph.number(graph.fork(target.head, source))
     reverted: dict[Multihash, int] = {}
@@ -220,7 +217,7 @@ def _polled(target: DatasetState) -> Iterator[str]:
 
 
 def _polls_itself(target: DatasetState) -> bool:
-    """Whether the state of the source came by a poll here, and not with the merge of a branch that polls."""
+    # true if the state came by a poll on this branch, not with the merge of a branch that polls
     state = target.source_state
     if state is None:
         return False
@@ -237,12 +234,8 @@ def _polls_itself(target: DatasetState) -> bool:
     return before is None or understood_record(target.chain.get(before).event) is None
 
 
-# What a branch says beside its data: descriptions, licences, attachments, sources, names of columns.
-#
-# A merge is about data. Other events are listed, and taken over only when asked for, and only where the
-# target
-# has not changed the same thing since: a stranger's branch could carry a command that runs. Source:
-# RFC-036.
+# Metadata events of the source are listed, and merged only on request and where the target has not changed
+# the same thing: an untrusted branch could carry a command that runs (RFC-036).
 
 _SINGLE = (SetInfo, SetLicense, SetAttachments, SetVocab, SetTransform)
 _POLLING = (SetPollingSource, DisablePollingSource)
@@ -250,16 +243,14 @@ _PUSH = (AddPushSource, DisablePushSource)
 _KINDS = tuple(kind.KIND for kind in (*_SINGLE, *_POLLING, *_PUSH))
 
 _Subject = tuple[str, str]
-"""What an event is about: of two events about one thing, the later one counts."""
+"""Subject of an event: of two events about one subject, the later one counts."""
 
 
 def other_events(
     target: DatasetState, source: DatasetState, after: Multihash, bases: Sequence[DatasetState]
 ) -> list[MetadataEvent]:
-    """What the source said after a block of its chain that neither a base nor the target says, oldest first.
-
-    Of several events about one thing that is the last one.
-    """
+    """Metadata events of the source after a block that neither a base nor the target has, oldest first."""
+    # of several events about one subject the last one counts
     found: dict[_Subject, MetadataEvent] = {}
     oldest = source.chain.get(after).sequence_number
     for block in source.chain.nearest_all(*_KINDS, head=source.head):
@@ -276,10 +267,10 @@ def other_events(
 def refuse_changed(
     events: Sequence[MetadataEvent], target: DatasetState, bases: Sequence[DatasetState]
 ) -> None:
-    """Nothing where the target has not changed what these events are about.
+    """Refuse events about subjects that the target has changed.
 
     Raises:
-        IngestError: it has; names all of it.
+        IngestError: the target has changed some; names all of them.
     """
     changed = [
         event
@@ -323,11 +314,8 @@ def _in_force(state: DatasetState, subject: _Subject) -> MetadataEvent | None:
     return latest.block.event if latest is not None else None
 
 
-# Merging where rows have no primary key: the rows that one side added are appended, in their order.
-#
-# There are no conflicts. What was merged before is not appended again: of equal rows only so many are taken
-# as
-# the source has more than the base. Source: RFC-036.
+# Without a primary key the source's new rows are appended in order; there are no conflicts. Of equal rows
+# only so many are appended as the source has more than the base (RFC-036).
 
 
 def appended_batches(
@@ -361,7 +349,7 @@ def appended_batches(
 
 
 def appended_rows(asked: MergeInput, intervals: Sequence[Interval], columns: MergedColumns) -> pa.Table:
-    """The same as a table; errors as `appended_batches`."""
+    """The same as a table."""
     operation = pa.field(columns.names.operation_type_column, pa.int32())
     return pa.Table.from_batches(
         appended_batches(asked, intervals, columns), pa.schema([operation, *columns.data])
@@ -369,7 +357,7 @@ def appended_rows(asked: MergeInput, intervals: Sequence[Interval], columns: Mer
 
 
 def _follows_base(asked: MergeInput) -> bool:
-    """Whether the source's chain goes on from the base, so that all it added since is new."""
+    # the source's chain goes on from the base, so all it added since is new
     return not asked.base.more and asked.ways[asked.base.block, asked.source][0] is None
 
 
@@ -384,7 +372,6 @@ def _refuse_doubling(asked: MergeInput, intervals: Sequence[Interval]) -> None:
 
 
 def _sources(interval: Interval) -> set[str]:
-    """The sources whose state moved on with rows."""
     before = DatasetState.read(interval.dataset.chain, interval.after).source_state
     found = set()
     for _, block in interval.blocks():
@@ -398,7 +385,7 @@ def _sources(interval: Interval) -> set[str]:
 
 
 def taken_rows(asked: MergeInput, rows: Sequence[tuple[Numbers, Numbers]]) -> Numbers:
-    """Which rows of the source's interval are not in the base.
+    """A mask of the rows of the source's interval that are not in the base.
 
     `rows` are the hashes of each interval's rows, and whether a row is added (1) or taken back (-1).
     """
@@ -420,7 +407,7 @@ def taken_rows(asked: MergeInput, rows: Sequence[tuple[Numbers, Numbers]]) -> Nu
         return found
 
     def state(base: MergedState) -> Numbers:
-        """How many of each row a base has more than its first block."""
+        # how many of each row a base has more than its first block
         more = nothing
         for block, inner in base.more:
             more = more + np.maximum(way(inner.block, block) - state(inner), 0)
@@ -438,7 +425,7 @@ def taken_rows(asked: MergeInput, rows: Sequence[tuple[Numbers, Numbers]]) -> Nu
 
 
 def _hashed(interval: Interval, columns: MergedColumns) -> tuple[Numbers, Numbers]:
-    """The hash of each row, and whether it is added (1) or taken back (-1)."""
+    # the sign is 1 for an added row and -1 for one that is taken back
     found, signs = [np.zeros(0, PAIR)], [np.zeros(0, dtype=np.int64)]
     for batch in interval_batches(interval, columns):
         found.append(hash_rows(batch, set(batch.schema.names[:2])))
@@ -449,10 +436,8 @@ def _hashed(interval: Interval, columns: MergedColumns) -> tuple[Numbers, Number
 def merge_all(
     requests: Sequence[MergeRequest], means: MergeMeans, *, dry_run: bool = False, progress: Progress = SILENT
 ) -> list[MergeOutcome]:
-    """Merge into several datasets, those first that others refer to.
-
-    All are computed and decided before one is committed, each by itself.
-    """
+    """Merge into several datasets, those first that others refer to."""
+    # all are computed and decided before the first is committed, so a conflict in one stops all
     with ExitStack() as stack:
 
         def prepared(request: MergeRequest) -> _Prepared:
@@ -509,7 +494,6 @@ class _Prepared:
 
     @property
     def rows(self) -> Rows:
-        """The rows of the target as they will be."""
         dataset, target = self.request.target, self.target
         if self.outcome.status is MergeStatus.FAST_FORWARDED:
             there = DatasetState.read(opened_at(dataset, self.outcome.source).chain)
@@ -522,7 +506,6 @@ class _Prepared:
         return rows.with_slice(item, self.sides.columns.declared)
 
     def finish(self, means: MergeMeans, *, dry_run: bool) -> MergeOutcome:
-        """Commit it, or see what would stop that."""
         if self.outcome.status is MergeStatus.FAST_FORWARDED:
             return self._fast_forward(means, dry_run=dry_run)
         if self.sides is None or self.decided is None:
@@ -568,7 +551,7 @@ class _Prepared:
 def _published_after(
     dataset: DatasetFiles, state: DatasetState, head: DatasetState
 ) -> tuple[list[MetadataEvent], list[StagedFile]]:
-    """What other blocks have recorded after a state, as if it were to be committed."""
+    # other blocks' events and files, as if they were to be committed now
     events = [block.event for _, block in head.chain.walk(head.head, tail=state.head)][::-1]
     number = state.head_block.sequence_number
     names = [ref.slice.physical_hash for ref in head.slices() if ref.sequence_number > number]
@@ -628,7 +611,7 @@ class _Scene:
 
 
 def plan_merge(request: MergeRequest, means: MergeMeans) -> MergePlan:
-    """What a merge would do; nothing is changed. Errors as `merge_all`, but for conflicts, which are told."""
+    """Dry run of a merge; conflicts are part of the result, not an error."""
     scene = _Scene.of(request)
     sides = scene.sides()
     bases = scene.bases(sides)
@@ -691,7 +674,7 @@ def _prepare(request: MergeRequest, means: MergeMeans, folder: Path) -> _Prepare
 
 
 def _resumed(target: DatasetState, source: DatasetState, bases: Sequence[DatasetState]) -> SourceState | None:
-    """The state of a source that is in force afterwards: the other side's, where ours stood still."""
+    # the other side's source state wins where ours has not changed since the base
     ours, theirs = target.source_state, source.source_state
     stood_still = ours in [base.source_state for base in bases]
     return theirs if stood_still and theirs is not None else ours
@@ -705,7 +688,6 @@ def _computed(
     time: Timestamp,
     folder: Path,
 ) -> tuple[SliceFacts | None, Decided]:
-    """The slice of a merge, and how its conflicts were decided."""
     schema = sides.columns.declared
     if not sides.key:
         batches = appended_batches(sides.asked, sides.intervals(means.trusted), sides.columns)
@@ -729,7 +711,6 @@ def _merged(
 def _changes(
     request: MergeRequest, sides: Sides, means: MergeMeans, folder: Path
 ) -> tuple[pa.Table, pa.Table]:
-    """What a plan shows: changed rows, and lines in conflict."""
     if not sides.key:
         rows = appended_rows(sides.asked, sides.intervals(means.trusted), sides.columns)
         gained = np.ones(rows.num_rows, dtype=bool)

@@ -57,16 +57,14 @@ from odfchain.workspace.read_slices import (
 )
 from odfchain.workspace.watermark import of_data, rule_in_force
 
-# The state checkpoint that a write is due to make, made in this process (RFC-018).
-#
-# It holds what Spark would write (`odfchain.ingest.keys`): the rows in force with their offsets and
-# operations, ordered by key. What is too large for one process is left to the next write that runs Spark: a
-# checkpoint only saves time.
+# A state checkpoint made in this process (RFC-018), with the content that Spark would write
+# (`odfchain.ingest.keys`). A state that is too large is left to the next write that runs Spark: a checkpoint
+# only saves time.
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDue:
-    """What a block is to name as its checkpoint, and the file where it was just made."""
+    """The checkpoint that a block names, and its file if it was just made."""
 
     named: Checkpoint | None
     staged: tuple[StagedFile, ...] = ()
@@ -126,7 +124,7 @@ def _made(
 
 @dataclass(frozen=True, slots=True)
 class ChangeOutcome:
-    """What was committed; nothing where `head` is the old one."""
+    """Result of a commit; nothing was committed where `head` is the old one."""
 
     old_head: Multihash
     head: Multihash
@@ -137,17 +135,17 @@ class ChangeOutcome:
 
     @property
     def up_to_date(self) -> bool:
-        """Whether there was nothing to commit."""
+        """True if nothing was committed."""
         return self.head == self.old_head
 
     @classmethod
     def nothing(cls, state: DatasetState) -> ChangeOutcome:
-        """What is asked for is there already."""
+        """The outcome of a commit without changes."""
         return cls(state.head, state.head, state.head_block.sequence_number, {})
 
     @property
     def summary(self) -> str:
-        """What was done, for people."""
+        """The result in a sentence."""
         return described(self.operations)
 
     def __repr__(self) -> str:
@@ -193,7 +191,7 @@ class Recorded:
         system_time: Timestamp,
         check: CommitCheck | None = None,
     ) -> tuple[Multihash, ...]:
-        """Durably append it on top of `state` by one move of the head; errors as `odfchain.workspace.commit`.
+        """Durably append it on top of `state` by one move of the head.
 
         Whatever `check` raises stops it before anything has a final name.
         """
@@ -275,7 +273,8 @@ def stage_changes(
 def _in_force_again(
     merged: AddData, source_state: SourceState | None, source_watermark: Timestamp | None
 ) -> AddData | None:
-    """What follows a merge block, because other tools resume from the newest one; None where it need not."""
+    # other tools resume from the newest block, so what a merge hides of the source is repeated after it;
+    # None where nothing has to be
     later = max((m for m in (merged.new_watermark, source_watermark) if m is not None), default=None)
     if source_state is None and later == merged.new_watermark:
         return None
@@ -312,5 +311,5 @@ def write_batches(
 
 
 def _batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    """In the sizes in which Spark brings them, so that the same rows become the same file."""
+    # in the sizes in which Spark brings them, so that the same rows become the same file
     yield from rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)

@@ -1,4 +1,4 @@
-"""What lies between two states of a dataset with a primary key, row by row; pure, in Arrow.
+"""Differences between two states of a dataset with a primary key, row by row; pure, in Arrow.
 
 An ODF changelog carries its own base: the first row of a key after a block says what the key was there (`+A`:
 absent; `-C`, `-R`: the old values), and the last one what it is now. So the rows that come after a fork are
@@ -28,14 +28,12 @@ from odfchain.odf.row_hash import Numbers, canonical, hash_rows
 from odfchain.slices.state import comparable, takes_back
 from odfchain.text import one_line
 
-# When two cells are equal: null = null, NaN = NaN, -0.0 = 0.0, and a map has no order.
-#
-# A structure, a list or a map is one cell. Source: RFC-036; what keys compare by is
-# `odfchain.slices.state`.
+# Equality of cells: null = null, NaN = NaN, -0.0 = 0.0, maps without order; a struct, list or map is one cell
+# (RFC-036).
 
 
 def same_cells(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Numbers:
-    """Which values of two columns of one type and length are equal."""
+    """A mask of equal values of two columns of one type and length."""
     one, other = _plain(one), _plain(other)
     null, other_null = (column.is_null().to_numpy(zero_copy_only=False) for column in (one, other))
     both: Numbers = ~null & ~other_null
@@ -60,13 +58,10 @@ def _plain(column: pa.ChunkedArray) -> pa.Array:
     return whole.dictionary_decode() if t.is_dictionary(whole.type) else whole
 
 
-# Cells as people and other programs write them: one JSON text for each value, and back, exactly.
-#
-# Equal values have equal texts. Decimals, times, dates and bytes (hex) are texts, and so are integers that
-# JavaScript cannot hold; numbers that are none are `"NaN"`, `"Infinity"`, `"-Infinity"`; maps are lists of
-# entries in one order. Spreadsheets write numbers in ways of their own: what is equal by the type of its
-# column
-# is taken (`1416.0` for an integer), and everything else is refused, because 1,416 may be two numbers.
+# Cells as canonical JSON texts, exact in both directions: equal values have equal texts.
+# Decimals, times, dates, bytes (hex) and integers beyond 2**53 are strings; so are `"NaN"`, `"Infinity"`,
+# `"-Infinity"`; maps are sorted lists of entries. Numbers as spreadsheets write them are accepted if equal by
+# the column's type (`1416.0` for an integer); `1,416` is refused, because it may be two numbers.
 
 _SAFE = 2**53 - 1
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
@@ -147,12 +142,12 @@ def array_of(trees: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def canonical_text(tree: Any, kind: pa.DataType) -> str:
-    """The JSON text of the value that somebody wrote; errors as `array_of`."""
+    """The canonical JSON text of a value that was written by hand."""
     return json_text(tree_of(array_of([tree], kind)[0]))
 
 
 def _exact(tree: Any, kind: pa.DataType) -> Any:
-    """What Arrow takes for a value of this type, and changes nothing of."""
+    # values that Arrow takes for this type without changing them
     if tree is None:
         return None
     if t.is_struct(kind) and isinstance(tree, dict) and tree.keys() == set(kind.names):
@@ -244,10 +239,10 @@ class RowDiff:
     key: tuple[str, ...]
     before: pa.Table
     had: Numbers
-    """Whether there was a row before."""
+    """True where there was a row before."""
     after: pa.Table
     has: Numbers
-    """Whether there is a row after."""
+    """True where there is a row after."""
     keys: pa.Table
     """The key as columns that are equal where it is."""
 
@@ -290,7 +285,7 @@ class RowDiff:
 
 
 def net_of(operations: Numbers, rows: pa.Table, key: Sequence[str]) -> RowDiff:
-    """What the rows of an interval (in order of offset, data columns) did to each key, all in all.
+    """The net change of each key by the rows of an interval (in order of offset, data columns).
 
     Raises:
         ChainError: a key begins with a `+C` that nothing goes before.
@@ -329,13 +324,13 @@ def between(one: RowDiff, other: RowDiff) -> RowDiff:
 
 
 def changed(diff: RowDiff) -> Numbers:
-    """Which keys really have another row after than before."""
+    """A mask of the keys whose rows differ."""
     found: Numbers = diff.had != diff.has
     return found | (diff.had & ~same_rows(diff.before, diff.after, diff.schema.names))
 
 
 def same_rows(one: pa.Table, other: pa.Table, columns: Sequence[str]) -> Numbers:
-    """Which rows of two tables are equal in these columns."""
+    """A mask of the rows of two tables that are equal in these columns."""
     found = np.ones(one.num_rows, dtype=bool)
     for name in columns:
         found &= same_cells(one.column(name), other.column(name))
@@ -343,7 +338,7 @@ def same_rows(one: pa.Table, other: pa.Table, columns: Sequence[str]) -> Numbers
 
 
 def aligned(one: RowDiff, other: RowDiff) -> tuple[pa.Table, Numbers, Numbers]:
-    """All keys of two diffs, and where each stands in them; -1 is nowhere."""
+    """All keys of two diffs, and the place of each in them; -1 is nowhere."""
     count, more = len(one), len(other)
     nowhere = pa.nulls(more, pa.int64()), pa.nulls(count, pa.int64())
     places = {
@@ -356,10 +351,10 @@ def aligned(one: RowDiff, other: RowDiff) -> tuple[pa.Table, Numbers, Numbers]:
 
 
 def check_same_base(one: RowDiff, other: RowDiff, at_one: Numbers, at_other: Numbers) -> None:
-    """Nothing where both sides say the same of the state that they began at.
+    """Check that both sides began at the same state.
 
     Raises:
-        ChainError: they do not, so one of the changelogs is not true.
+        ChainError: they did not, so one of the changelogs is wrong.
     """
     both = (at_one >= 0) & (at_other >= 0)
     if not both.any():
@@ -423,15 +418,10 @@ def _grouped(
     return table.group_by(keys.column_names, use_threads=False).aggregate(wanted)
 
 
-# Changes as the rows that record them: `-R`, or `-C` and `+C`, or `+A`, in the order of a Snapshot.
-#
-# `-R` and `-C` carry the recorded values, event time included, `+A` and `+C` the new ones. Rows are ordered
-# by
-# key and then by operation, so that `-C` stands right before its `+C`. Keys are ordered as Spark orders
-# them
-# (`odfchain.ingest.merge_strategies`): nulls first, NaN last, texts by their UTF-8 bytes; a property test
-# holds
-# the two to each other.
+# Changes as rows: `-R`, `-C` and `+C`, `+A`, ordered by key and operation, so that `-C` comes right before
+# its `+C`.
+# Keys are ordered as Spark orders them (`odfchain.ingest.merge_strategies`): nulls first, NaN last, texts by
+# UTF-8 bytes; a property test compares the two.
 
 
 def rows_of_changes(diff: RowDiff, names: DatasetVocabulary) -> pa.Table:
@@ -471,7 +461,7 @@ def order_of(rows: pa.Table, columns: Sequence[str]) -> Numbers:
 
 
 def _ordered_parts(column: pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
-    """A column as those whose order, one after the other, is its own."""
+    # columns whose order, one after the other, is the order of the whole
     if t.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if t.is_null(column.type):
@@ -487,7 +477,7 @@ def _ordered_parts(column: pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
 
 
 def _ranks(column: pa.ChunkedArray) -> Numbers:
-    """The place of each value among the others; the values of structures and lists are few."""
+    # structures and lists have few values, so a sort in Python will do
     values = [_sortable(value) for value in column]
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks, rank = np.zeros(len(values), dtype=np.int64), 0
@@ -498,7 +488,7 @@ def _ranks(column: pa.ChunkedArray) -> Numbers:
 
 
 def _sortable(value: pa.Scalar) -> tuple[Any, ...]:
-    """A value whose order among others of its type is Spark's: part by part, what ends earlier first."""
+    # Spark's order: part by part, the shorter one first
     if not value.is_valid:
         return ()
     kind = value.type

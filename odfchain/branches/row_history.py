@@ -48,7 +48,7 @@ from odfchain.workspace.points import opened_at
 from odfchain.workspace.read_slices import KeptFooters, unreadable
 
 BLOCK, OFFSET, SYSTEM_TIME = "block", "offset", "system_time"
-"""What a table of all changes has after the columns that one of a diff has (`odfchain.branches.diff`)."""
+"""Columns of a table of all changes after those of a diff (`odfchain.branches.diff`)."""
 
 _BACK, _FROM = OperationType.RETRACT.code, OperationType.CORRECT_FROM.code
 _LONGEST_PATH = 32
@@ -59,10 +59,10 @@ Locate = Callable[[SliceRef], Path]
 
 @dataclass(frozen=True, slots=True)
 class ChangeOrigin:
-    """Where a merge has a change from: `BLOCK#OFFSET` on a branch."""
+    """The origin of a merged change: `BLOCK#OFFSET` on a branch."""
 
     branch: str
-    """What the reference was called; nothing where a block was reverted."""
+    """The reference's name; empty where a block was reverted."""
     block: Multihash
     """The block that made the change; or the one that was merged, where that cannot be read here."""
     offset: int | None = None
@@ -70,7 +70,7 @@ class ChangeOrigin:
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """What one block did to one row."""
+    """A change of one row by one block."""
 
     block: Multihash
     sequence_number: int
@@ -84,7 +84,7 @@ class RowChange:
     columns: tuple[str, ...]
     """Those that changed."""
     via: ChangeOrigin | None = None
-    """Where a merge brought it from, or what a block reverted."""
+    """The origin of a merged change, or the block that was reverted."""
 
 
 def history_of(
@@ -138,10 +138,10 @@ def history_schema(state: DatasetState, key: Sequence[str]) -> pa.Schema:
 
 
 def primary_key_of(dataset: DatasetFiles, state: DatasetState) -> tuple[str, ...]:
-    """What tells the rows apart.
+    """The primary key.
 
     Raises:
-        UsageError: nothing does.
+        UsageError: the dataset has none.
     """
     if key := state.primary_key:
         return key
@@ -152,7 +152,7 @@ def primary_key_of(dataset: DatasetFiles, state: DatasetState) -> tuple[str, ...
 
 
 def _schema(state: DatasetState) -> pa.Schema:
-    """Offset, operation and system time, then the data."""
+    # offset, operation and system time, then the data
     rows, time = MergedColumns.of(state).rows, state.vocabulary.system_time_column
     system = [*list(rows)[:2], pa.field(time, pa.timestamp("ms", "UTC"))]
     return pa.schema([*system, *list(rows)[2:]])
@@ -166,7 +166,7 @@ def _batches(
 
 
 def _changes(rows: pa.Table, blocks: Numbers, key: Sequence[str]) -> pa.Table:
-    """The changes that rows (of `_schema`, in order of offset) make, in that order."""
+    # `rows` are of `_schema`, in order of offset
     operations, data = rows.column(1).to_numpy(), rows.select(range(3, rows.num_columns))
     codes, _ = codes_of(data, key) if len(operations) else (np.zeros(0, np.int64), 0)
     order = np.lexsort((np.arange(len(codes)), codes))
@@ -224,12 +224,10 @@ class _Sought:
 
     @property
     def condition(self) -> Condition:
-        """What is true of every row of this key."""
         keys = zip(self.values.schema.names, self.values.columns, strict=True)
         return Every(tuple(with_any_of(quoted(name), value, value.type) for name, value in keys))
 
     def rows(self, path: Path, ref: SliceRef) -> pa.Table:
-        """The rows of this key in a slice, in order of offset; errors as `slice_batches`."""
         found: list[pa.RecordBatch] = []
         for group, first in self._groups(path, ref):
             batches = _batches(path, self.state, ref, self.schema, groups=[group], first=first)
@@ -288,7 +286,7 @@ def _told(
     found: Sequence[tuple[SliceRef, pa.Table]],
     locate: Locate,
 ) -> list[RowChange]:
-    """The changes of one key, oldest first."""
+    # oldest first
     if not found:
         return []
     blocks = np.concatenate([np.full(rows.num_rows, place) for place, (_, rows) in enumerate(found)])
@@ -317,7 +315,7 @@ def _told(
 def _origin(
     dataset: DatasetFiles, head: Multihash, record: MergeRecord, sought: _Sought, locate: Locate
 ) -> ChangeOrigin:
-    """Where the newest change of a key comes from that a merge brought."""
+    # the block from which the newest change of a key comes that a merge brought
     if record.mode is MergeMode.REVERT:
         return ChangeOrigin("", record.base[0])
     branch, tip, chain = record.source_ref, record.source, dataset.chain
@@ -341,7 +339,7 @@ def _origin(
 def _newest(
     chain: MetadataChain, head: Multihash, source: DatasetState, sought: _Sought, locate: Locate
 ) -> tuple[Multihash, int] | None:
-    """The block and offset of the newest row of a key on a chain, of what another chain has not."""
+    # only blocks that the other chain lacks
     for ref in source.slices_newest_first():
         if chain.hash_at(ref.sequence_number, head) == ref.block_hash:
             return None
@@ -351,7 +349,7 @@ def _newest(
     return None
 
 
-# Changes named by `BLOCK#OFFSET`: the offset of the last row of a change, in a block of whatever branch.
+# Changes are named `BLOCK#OFFSET`, with the offset of their last row.
 
 _CHANGE = re.compile(r"(f1620[0-9a-f]{64})#(0|[1-9]\d{0,18})", re.ASCII)
 _OLD = OperationType.CORRECT_FROM.code
@@ -364,10 +362,8 @@ def block_named(text: str) -> Multihash | None:
 
 
 def are_changes(dataset: DatasetFiles, texts: Iterable[str]) -> Numbers:
-    """Whether each text names a change: its block is stored, and one ends at the offset.
-
-    The old half of a correction ends none.
-    """
+    """True for each text that names a change: its block is stored, and a change ends at the offset."""
+    # the old half of a correction ends no change
     texts = list(texts)
     found = np.zeros(len(texts), bool)
     blocks: dict[str, list[tuple[int, int]]] = {}

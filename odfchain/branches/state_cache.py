@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 CACHE_BYTES = 1 << 30
-"""What the states of one dataset may take [bytes] where no setting says otherwise."""
+"""Default limit for the states of one dataset [bytes]."""
 WORTH_KEEPING = 50_000
 """Rows that had to be read [count]; a state that needed no more is read again."""
 
@@ -64,7 +64,7 @@ class StateCache:
 
     @classmethod
     def of(cls, dataset: DatasetFiles, most_bytes: int = CACHE_BYTES) -> StateCache:
-        """Where the states of a dataset are kept."""
+        """The folder of a dataset's states."""
         return cls(states_folder(dataset), most_bytes)
 
     def found(self, key: Sequence[str]) -> dict[Multihash, Path]:
@@ -73,7 +73,7 @@ class StateCache:
         return {block: path for block, digest, path in self._files() if digest == own}
 
     def verified(self, path: Path) -> bool:
-        """Whether a state's bytes are those that were written; one that is damaged is removed."""
+        """True if a state's digest is right; a damaged file is removed."""
         try:
             known = _VERIFIED.get(path) == _stamp(path)
             if not known and str(hash_file(path)[0]) != path.name.rpartition(".")[2]:
@@ -132,7 +132,7 @@ class StateCache:
 
 
 def states_folder(dataset: DatasetFiles) -> Path:
-    """Where states are kept; whatever is in it may be removed."""
+    """The folder of states; its content may be removed at any time."""
     return dataset.folder / "info" / "states"
 
 
@@ -147,11 +147,11 @@ def read_cached_state(
 ) -> pa.Table:
     """The rows in force at a head by a key, as `read_state`, reading as few rows as can be.
 
-    Without a key all slices are read: there a state cannot stand for them (`odfchain.slices.state`).
-    `locate` gives the file of a slice, verified. Errors as `read_state`.
+    `locate` gives the file of a slice, verified.
     """
     cache = cache or StateCache.of(dataset)
     locate = locate or (lambda ref: verified_slice(dataset, ref))
+    # without a key a state cannot replace the slices (`odfchain.slices.state`)
     if not key:
         return read_state(dataset, state, key, columns, slices=_located(state.slices(), locate))
     start, later = _start(dataset, state, key, cache)
@@ -182,19 +182,19 @@ def read_cached_state(
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """A state that stands for the slices up to an offset."""
+    """A state that replaces the slices up to an offset."""
 
     path: Path
     last_offset: int
     rows: int
     kept: bool
-    """Whether it was kept here; else it is the chain's checkpoint."""
+    """True if it was kept here; else it is the chain's checkpoint."""
 
 
 def _start(
     dataset: DatasetFiles, state: DatasetState, key: Sequence[str], cache: StateCache
 ) -> tuple[_Start | None, list[SliceRef]]:
-    """The start with the fewest rows after it, and the slices after it, oldest first."""
+    # the start with the fewest rows after it, and the slices after it, oldest first
     known, checkpoint = cache.found(key), _checkpoint(dataset, state, key)
     later: list[SliceRef] = []
     found = None
@@ -212,7 +212,7 @@ def _start(
 
 
 def _checkpoint(dataset: DatasetFiles, state: DatasetState, key: Sequence[str]) -> StateCheckpoint | None:
-    """The state that the newest data block names, if it is one by this key; it only saves time."""
+    # a checkpoint only saves time: one that is missing or by another key is ignored
     named, last = state.checkpoint, state.last_offset
     if named is None or last is None:
         return None
@@ -227,7 +227,7 @@ def _checkpoint(dataset: DatasetFiles, state: DatasetState, key: Sequence[str]) 
 def _with_system_times(
     dataset: DatasetFiles, state: DatasetState, found: pa.Table, start: _Start, locate: Locate
 ) -> pa.Table:
-    """The same rows with the system times of those up to the start, which checkpoints leave out."""
+    # checkpoints leave out system times, so they are read from the slices
     import numpy as np
     import pyarrow as pa
 
@@ -260,5 +260,5 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def _digest(key: Sequence[str]) -> str:
-    """Of a key, whatever the order of its columns: they tell the same rows apart."""
+    # whatever the order of the columns: the same set tells the same rows apart
     return str(hash_bytes(canonical_json(sorted(key))))[5:]

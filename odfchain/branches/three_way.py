@@ -27,7 +27,7 @@ from odfchain.odf.row_hash import Numbers
 
 
 class ConflictKind(Enum):
-    """What the two sides did to a row: ours, then theirs."""
+    """Changes of a row by both sides: ours, then theirs."""
 
     INSERT_INSERT = "insert-insert"
     UPDATE_UPDATE = "update-update"
@@ -49,7 +49,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conflicts:
-    """The keys that nobody but a person can decide, in tables of one order."""
+    """The keys in conflict, in tables of one order."""
 
     key: tuple[str, ...]
     kinds: tuple[ConflictKind, ...]
@@ -80,7 +80,7 @@ class Conflicts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThreeWay:
-    """What a merge does to our side, without the keys in conflict, and those."""
+    """Changes of our side by a merge, and the keys in conflict."""
 
     changes: RowDiff
     """From our rows to the merged ones."""
@@ -113,7 +113,6 @@ def merge_rows(
 def _both(
     ours: RowDiff, theirs: RowDiff, baseless: Numbers, event_time: str, *, by_row: bool
 ) -> tuple[RowDiff, Conflicts]:
-    """Keys that both sides changed."""
     had = theirs.had & ~baseless
     present = ours.has & theirs.has
     columns = [name for name in ours.schema.names if name not in ours.key]
@@ -197,7 +196,7 @@ def _cells(
 
 
 def _later(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> Numbers:
-    """Where theirs is the later time; none is before every time."""
+    # a null is before every time
     found = pc.fill_null(pc.greater(theirs, ours), pc.and_(pc.is_null(ours), pc.is_valid(theirs)))
     later: Numbers = found.to_numpy()
     return later

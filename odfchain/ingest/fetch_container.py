@@ -1,6 +1,6 @@
 """Sources that are programs in an OCI container: standard output is the data, files are the state.
 
-The container is told the remembered state in `ODF_ETAG` and `ODF_LAST_MODIFIED` (empty where there is none)
+The container gets the remembered state in `ODF_ETAG` and `ODF_LAST_MODIFIED` (empty where there is none)
 and how much to bring in `ODF_BATCH_SIZE`. It writes the new state to the files that `ODF_NEW_ETAG_PATH` and
 `ODF_NEW_LAST_MODIFIED_PATH` name, and makes the file of `ODF_NEW_HAS_MORE_DATA_PATH` when there is more.
 `command` is the entrypoint as a list, not a text for a shell.
@@ -43,7 +43,7 @@ from odfchain.storage.fsio import remove_quietly, storage_errors
 from odfchain.storage.template import expand, names_in, redact
 from odfchain.text import one_line
 
-# Running one container: what it prints to a file, its last words for the message, nothing left behind.
+# One container: output to a file, its last lines for error messages, always removed.
 
 _CHUNK_BYTES = 1 << 20
 _TAIL_BYTES = 4 << 10
@@ -87,7 +87,6 @@ def _output(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _running(command: list[str], what: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A started container, which is ended and removed when the block inside fails."""
     try:
         process = subprocess.Popen(
             command,
@@ -113,7 +112,7 @@ def _running(command: list[str], what: str) -> Iterator[subprocess.Popen[bytes]]
 
 
 def _remove(runtime: str, name: str) -> None:
-    """End and remove a container, if there is one; used for clean-up after another error."""
+    # runs after another error, so failures are ignored
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(
             [runtime, "rm", "--force", name],
@@ -135,7 +134,7 @@ class _Tail:
         os.set_blocking(stream.fileno(), False)
 
     def listen(self) -> bool:
-        """Take some of what it wrote; False when there is no more for now or for good."""
+        # False: no more for now, or for good
         try:
             data = os.read(self.stream.fileno(), _CHUNK_BYTES)
         except BlockingIOError:
@@ -144,7 +143,6 @@ class _Tail:
         return bool(data)
 
     def said(self) -> str:
-        """The last lines, as one."""
         lines = [
             line.strip() for line in re.split("[\r\n]", self._data.decode("utf-8", "replace")) if line.strip()
         ]
@@ -213,7 +211,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 def fetch_container(
     step: FetchStepContainer, context: FetchContext, *, runtime: Path | None = None
 ) -> FetchResult:
-    """What the container prints, with the state it leaves, or `UP_TO_DATE`; no container survives.
+    """Run a container: its output and the state it leaves, or `UP_TO_DATE`; the container is removed.
 
     `runtime` is the program that runs containers (default: podman or docker, whichever is installed).
 
@@ -256,7 +254,6 @@ def fetch_container(
 
 
 def _make_private(folder: Path, variables: str) -> None:
-    """The folder that the container writes to, and its variables beside it."""
     with storage_errors(folder):
         # the process in the container may have any user id; what is above `out` is ours alone
         folder.mkdir(mode=0o700)
@@ -278,7 +275,7 @@ def _find_runtime() -> Path:
 
 
 def _variables(step: FetchStepContainer, context: FetchContext, what: str) -> str:
-    """The container's variables, one a line; those of the contract win over those of the manifest."""
+    # variables of the contract win over those of the manifest
     previous = context.previous
     contract = {
         "ODF_ETAG": previous.value if previous and previous.kind == ETAG else "",
@@ -315,14 +312,13 @@ def _variables(step: FetchStepContainer, context: FetchContext, what: str) -> st
 
 
 def _given(step: FetchStepContainer) -> frozenset[str]:
-    """The variables of the workspace that the container gets."""
     variables = step.env or ()
     texts = [step.image, *(step.args or ()), *(v.value for v in variables if v.value is not None)]
     return names_in(texts) | {v.name for v in variables if v.value is None}
 
 
 def _secrets(step: FetchStepContainer, context: FetchContext) -> frozenset[str]:
-    """Values of the workspace that the container was given: it may repeat them in what it says."""
+    # the container may repeat them in its output
     return frozenset({context.variables.get(name, "") for name in _given(step)} - {""})
 
 
@@ -363,7 +359,7 @@ def _new_state(out: Path, what: str) -> SourceState | None:
 
 
 def _state_text(path: Path, what: str) -> str | None:
-    """The text of a state file, without spaces around it; None when the container has not made it."""
+    # None when the container has written no state
     try:
         # the container makes these files: a link could name any file of ours, a FIFO would never end
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

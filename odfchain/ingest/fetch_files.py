@@ -13,7 +13,7 @@ from the step, so that the state is short, readable and the same on every machin
 Ordered by the event time in their names, files need no other state: the name tells the time.
 
 Files that come late (before the place) or change are not read again, as in the reference: reading them
-would append rows twice. But they are told, when the caller knows when the state was recorded. Whoever wants
+would append rows twice. But they are reported, when the caller knows when the state was recorded. Who wants
 them read orders the source `ByEventTime` with `FromMetadata`: a new or changed file is then the latest. With
 `cache: Forever` a changed file is not read again in any order; new files always are.
 
@@ -53,23 +53,17 @@ from odfchain.odf.times import Timestamp
 from odfchain.storage.template import expand
 from odfchain.text import one_line
 
-# Times in the notation of `java.text.SimpleDateFormat`, which the specification names for event times.
+# Times in the notation of `java.text.SimpleDateFormat` (specification "EventTimeSource::FromPath"): letters
+# `y M d H h m s S a E z Z X`, quoted text, `''` for a quote. Stricter than Java, which rolls over (month 13),
+# guesses, or uses the clock:
 #
-# Letters: `y M d H h m s S a E z Z X`; text in quotes, `''` for a quote; every other letter is refused.
-# Where
-# Java would roll over (month 13), guess, or look at the clock, this is strict:
+# - fields must be in range, the whole text must match, and a day of the week must be the date's;
+# - `yy` is 1969 to 2068, as for `%y`. Java's window moves with the clock, so one file could get two event
+#   times;
+# - up to three `S` are milliseconds, as in Java; more are a fraction (Java reads 123456 as 123 seconds);
+# - zones are offsets, `Z`, `UTC`, `GMT` and `UT`; names like `EST` are ambiguous.
 #
-# - fields must be in their range, the whole text must fit, and a day of the week must be the date's;
-# - two-digit years (`yy`) lie in 1969 to 2068, as `%y` has them. Java's window moves with the present day,
-# so
-#   that one file could get two event times;
-# - up to three `S` are milliseconds, as in Java. More are a fraction of so many digits: Java would read
-#   123456 as 123 seconds, which nobody means;
-# - zones are offsets, `Z`, `UTC`, `GMT` and `UT`; names like `EST` mean different zones to different
-# people.
-#
-# Fields that are missing are those of 1970-01-01T00:00:00Z. Source: specification
-# "EventTimeSource::FromPath".
+# Missing fields are those of 1970-01-01T00:00:00Z.
 
 _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July",
@@ -114,7 +108,6 @@ def parse(pattern: str, text: str) -> Timestamp:
 
 
 def _tokens(pattern: str) -> list[_Field | str]:
-    """Fields and literal text."""
     if len(pattern) > _MAX_PATTERN:
         raise FetchError(f"a time format has at most {_MAX_PATTERN:,} characters, not {len(pattern):,}")
     parts: list[_Field | str] = []
@@ -220,7 +213,6 @@ def _index(names: tuple[str, ...], text: str) -> int:
 
 
 def _offset(text: str) -> int:
-    """Seconds east of Greenwich."""
     digits = re.sub(r"[^0-9]", "", text)
     if not digits:
         return 0
@@ -231,13 +223,9 @@ def _offset(text: str) -> int:
     return -seconds if "-" in text else seconds
 
 
-# Event time from the name of a file or the path of a URL.
-#
-# The expression comes from a manifest, perhaps an untrusted publisher's, and runs over names that others
-# choose. So it is matched by RE2 (from Arrow), whose time is linear in the text, whatever the expression:
-# there
-# is nothing to hang. Its syntax is that of the reference implementation's engine; lookaround and
-# back-references, which Java has, are refused. Source: specification "EventTimeSource::FromPath".
+# Event time from a file name or URL path. The expression comes from a manifest that may be untrusted, so it
+# is matched by RE2 (from Arrow) in linear time. Its syntax is that of the reference implementation's engine;
+# Java's lookaround and back-references are refused (specification "EventTimeSource::FromPath").
 
 MAX_PATTERN = 1_000
 MAX_TEXT = 4_096
@@ -307,7 +295,7 @@ def _match(pattern: str, text: str) -> dict[str, str] | None:
 
 
 def _with_names(pattern: str) -> str:
-    """The pattern with every group named: `g0` is the whole match, then `g1`, `g2`, …"""
+    # `g0` is the whole match, then `g1`, `g2`, …
     count = 0
 
     def named(match: re.Match[str]) -> str:
@@ -344,7 +332,7 @@ _SHOWN = 5
 _HOW = "FilesGlob takes a path like /data/*.csv: write it into the manifest, and run `odfchain add --update`"
 _MILLISECOND = 1_000_000
 _RUN_OF_FOLDERS = re.compile(r"(/\*\*)+(?=/|\Z)")
-"""One `**` stands for any folders; the library visits each folder once more for every further one."""
+"""One `**` matches any folders; the library visits each folder once more for every further one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +345,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Position:
-    """Where a file stands in the order of the source."""
+    """Place of a file in the order of the source."""
 
     time: int
     """Nanoseconds since the epoch; 0 in a source that is ordered by name."""
@@ -370,7 +358,7 @@ def fetch_glob(
     """The first matching file that was not read yet (the user's own, not a copy), or `UP_TO_DATE`.
 
     Only regular files count. With `recorded`, the system time at which the previous state was recorded, files
-    that came late or changed since are told to the user.
+    that came late or changed since are reported.
 
     Raises:
         SourceNotFoundError: nothing matches, and nothing ever did.
@@ -419,8 +407,6 @@ def _split(pattern: str) -> tuple[str, bool]:
 
 
 def _files(pattern: str, fixed: str, what: str) -> list[_File]:
-    """Regular files that match; links to them count, broken links do not."""
-
     def found() -> Iterator[_File]:
         for path in sorted(set(glob.iglob(pattern, recursive=True))):  # noqa: PTH207 - it takes absolute patterns
             try:
@@ -430,6 +416,7 @@ def _files(pattern: str, fixed: str, what: str) -> list[_File]:
             if stat.S_ISREG(info.st_mode):
                 yield _File(path, os.path.relpath(path, fixed), info)
 
+    # links to regular files count, broken links do not
     try:
         if Path(fixed).is_dir():
             with os.scandir(fixed):
@@ -463,7 +450,6 @@ class _Order:
         return below if "/" in below else f"./{below}"
 
     def of_file(self, file: _File) -> _Position:
-        """Where the file stands."""
         name = self._name(file.below)
         return _Position(self._time(name, lambda: file.info), os.fsencode(name))
 
@@ -475,7 +461,6 @@ class _Order:
         return info().st_mtime_ns
 
     def state_of(self, file: _File) -> str:
-        """What remembers that everything up to this file is done."""
         name = self._name(file.below)
         try:
             name.encode()
@@ -486,17 +471,14 @@ class _Order:
         return f"{_change_time(file)} {name}" if self._by_change else name
 
     def names_read(self, context: FetchContext) -> frozenset[bytes]:
-        """Names of files that must not be read again although they have changed (`cache: Forever`).
-
-        Only where a change moves a file behind the last one: in every other order what was read stays before.
-        """
+        # only where a change moves a file behind the last one: in every other order what was read stays
+        # before
         if not (self._once and self._by_change):
             return frozenset()
         states = (state for state in context.recorded() if state.kind == ETAG)
         return frozenset(os.fsencode(state.value.partition(" ")[2]) for state in states)
 
     def of_state(self, text: str, files: list[_File]) -> _Position:
-        """The place that a state remembers."""
         time, _, name = text.partition(" ")
         if self._by_change:
             try:

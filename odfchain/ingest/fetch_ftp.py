@@ -1,6 +1,6 @@
 """A file behind an ftp URL: brought only if it changed, and continued where a connection broke.
 
-What is remembered is the time of the last modification, if the server tells it (`MDTM`); it is asked for
+What is remembered is the time of the last modification, if the server gives it (`MDTM`); it is asked for
 before and after the transfer, so that it is the time of the very bytes that were brought. Transfers are
 binary and passive, and the data come from the host that was connected to, whatever address a server names.
 Failures that may pass are retried as over HTTP. Sources: RFC 959, 1738 (3.2), 2428 and 3659 of the IETF.
@@ -36,7 +36,7 @@ from odfchain.storage.template import redact, unreadable_name
 from odfchain.storage.urls import resolve
 from odfchain.text import one_line
 
-# A conversation with an FTP server on which every wait ends at the deadline (RFC 959, 2428 and 3659).
+# An FTP session; every wait ends at the deadline (RFC 959, 2428 and 3659).
 
 WIRE = "latin-1"
 """One character for each byte: paths and replies are bytes of an encoding that only the server knows."""
@@ -51,7 +51,7 @@ _TIME = re.compile(r"213 ([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9
 
 @dataclass(frozen=True, slots=True)
 class FtpAddress:
-    """Where a file is: the folders to enter one after the other, and its name in the last one."""
+    """Path of a file: the folders to enter one after the other, and its name in the last one."""
 
     host: str
     port: int
@@ -63,7 +63,7 @@ class FtpAddress:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What a server tells of a file."""
+    """A server's facts about a file."""
 
     size: int | None
     modified: Timestamp | None
@@ -101,7 +101,7 @@ class FtpSession(ftplib.FTP):
             self.voidcmd(f"CWD {folder}")
 
     def facts(self, file: str) -> FileFacts:
-        """What the server tells of a file; a server that does not know these commands tells nothing."""
+        """The server's facts about a file; empty for a server without these commands."""
         size = _SIZE.fullmatch(self._told(f"SIZE {file}"))
         return FileFacts(int(size[1]) if size else None, self.modified(file))
 
@@ -110,7 +110,7 @@ class FtpSession(ftplib.FTP):
         return parse_mdtm(self._told(f"MDTM {file}"))
 
     def _told(self, command: str) -> str:
-        # Only a lasting refusal means that nothing is told: a state that comes and goes would repeat rows.
+        # Only a lasting refusal means that there are no facts: a state that comes and goes would repeat rows.
         try:
             return self.sendcmd(command)
         except ftplib.error_perm:
@@ -127,7 +127,7 @@ class FtpSession(ftplib.FTP):
         return connect([host], port, self._limits, self._deadline)[0]
 
     def restart(self, offset: int) -> bool:
-        """Whether the server will begin the next file at this byte."""
+        """True if the server will begin the next file at this byte."""
         try:
             reply = self.sendcmd(f"REST {offset}")
         except ftplib.error_perm:
@@ -185,7 +185,7 @@ def parse_mdtm(reply: str) -> Timestamp | None:
 
 
 def words(error: OSError | None) -> str:
-    """What the system says of a failed connection."""
+    """The system's message for a failed connection."""
     return one_line((error.strerror if error else "") or str(error)).lower()
 
 
@@ -241,6 +241,7 @@ def parse_place(url: str, *, name: str) -> FtpAddress:
             raise FetchError(f"{name}: files are transferred as they are: only ;type=i is supported")
         path = typed["path"]
     *folders, file = path.removeprefix("/").split("/")
+    # `//` or `/%2F`: from the root; else relative to the folder in which the session begins
     if folders and not folders[0]:
         folders[0] = "/"
     if not file:
@@ -278,14 +279,9 @@ class _Fetch:
         self._begun: FileFacts | None = None
         """The file that the bytes so far are from."""
         self._restarts = True
-        """Whether the server can be believed to continue where it is asked to."""
+        """True if the server can be relied on to resume at the requested byte."""
 
     def attempt(self) -> FetchResult:
-        """Connect, and bring the file if it is news.
-
-        Raises:
-            TransientError: worth another attempt.
-        """
         with (
             _translated(self._name, self._secrets),
             contextlib.closing(FtpSession(self._context.limits, self._deadline, self._name)) as session,
@@ -327,13 +323,13 @@ class _Fetch:
         session.voidresp()
 
     def _can_continue(self, facts: FileFacts) -> bool:
-        """Whether the bytes so far are the beginning of the file as it is now."""
+        # the bytes so far must be the beginning of the present file
         known = facts.size is not None and facts.modified is not None
         return self._restarts and known and self._download.headers is not None and facts == self._begun
 
 
 def _whole(facts: FileFacts) -> Headers:
-    """What `Download` is to expect, in the words of HTTP that it understands."""
+    # the facts as HTTP headers, which `Download` understands
     return Headers([] if facts.size is None else [(b"content-length", b"%d" % facts.size)])
 
 
@@ -344,7 +340,7 @@ def _rest(offset: int, facts: FileFacts) -> Headers:
 
 @contextlib.contextmanager
 def _translated(name: str, secrets: frozenset[str]) -> Iterator[None]:
-    """Whatever the library raises becomes one line, or another attempt."""
+    # one line for any error of the library, or a TransientError for another attempt
     try:
         yield
     except EOFError as error:

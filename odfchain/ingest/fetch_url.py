@@ -93,7 +93,6 @@ def fetch_url(step: FetchStepUrl, context: FetchContext) -> FetchResult:
 
 
 def _scheme(url: str, name: str) -> str:
-    """What kind of URL it is, of those that are fetched from."""
     if not url.isprintable():
         raise FetchError(f"{name}: the URL has control characters")
     match = _SCHEME.match(url)
@@ -120,7 +119,7 @@ def check_url(url: str) -> None:
 
 
 def _time_from_path(step: FetchStepUrl, url: str, secrets: frozenset[str], name: str) -> Timestamp | None:
-    """Event time in the URL's path; looked for before anything is fetched, as it may be missing."""
+    # before anything is fetched, because the time may be missing
     if not isinstance(step.event_time, EventTimeSourceFromPath):
         return None
     from odfchain.ingest.fetch_files import from_path
@@ -144,7 +143,6 @@ def _event_time(step: FetchStepUrl, result: Fetched, from_path: Timestamp | None
 
 
 def _split(url: str, name: str) -> tuple[str, str, str]:
-    """Host, path and whatever follows the path."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -153,7 +151,7 @@ def _split(url: str, name: str) -> tuple[str, str, str]:
 
 
 def _host(url: str) -> tuple[str, int | None]:
-    """Host (or bucket) and port; no host where the URL cannot be read, which is said by who fetches it."""
+    # empty for an unreadable URL, which the fetcher reports
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -163,7 +161,7 @@ def _host(url: str) -> tuple[str, int | None]:
 
 
 def _fetch_file(url: str, context: FetchContext, *, name: str) -> FetchResult:
-    """The user's own file, without a copy, if its time of modification is not the remembered one."""
+    # the user's own file is read in place, not copied
     path = _file_path(url, name)
     if "${{" not in name:
         name = one_line(os.fsencode(path).decode("utf-8", "replace"), _LONGEST_PATH)
@@ -206,14 +204,9 @@ def _file_path(url: str, name: str) -> Path:
     return Path(os.fsdecode(raw))
 
 
-# A file behind an http or https URL: asked for only if it changed, and continued where a connection broke.
-#
-# What is remembered is the entity tag as the server wrote it, else the time of the last modification.
-# Failures
-# that may pass are retried; see `odfchain.storage.urls` for redirects and `odfchain.storage.http_client`
-# for what a connection
-# may reach.
-# Source: RFC 9110 of the IETF.
+# A file at an http or https URL: requested if it changed, and resumed after a broken connection. The state is
+# the entity tag, else the time of the last modification. Transient failures are retried; redirects are in
+# `odfchain.storage.urls`, permitted addresses in `odfchain.storage.http_client` (RFC 9110 of the IETF).
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -278,7 +271,6 @@ class _Fetch:
         self._condition = _condition(context)
 
     def attempt(self) -> FetchResult:
-        """Ask from the first URL on, over its redirects, to a response."""
         asked = self._condition if self._download.resumable is None else None
         with (
             contextlib.closing(HttpPool(self._context.limits)) as pool,
@@ -298,7 +290,7 @@ class _Fetch:
         check_redirect(self._sent, self._context.bindings, target.host, target.port, text, where=self._name)
 
     def _own(self, condition: tuple[str, str] | None) -> list[tuple[str, str]]:
-        """The headers that go along over all redirects."""
+        # these headers are sent again after each redirect
         validator = self._download.resumable
         if validator is not None:
             own = [("Range", f"bytes={self._download.received}-"), ("If-Range", validator)]
@@ -341,7 +333,7 @@ class _Fetch:
         return FetchError(f"{where}: {response.what}{f': {said}' if said else ''}", hint=hint)
 
     def _excerpt(self, response: Response) -> str:
-        """The first line of what the server says, unless that is markup."""
+        # the first line, unless it is markup
         body = b""
         with contextlib.suppress(TransientError):  # what arrived is enough
             for chunk in response.chunks(_EXCERPT):
@@ -364,7 +356,6 @@ def _checked(key: str, value: str, name: str) -> tuple[str, str]:
 
 
 def _condition(context: FetchContext) -> tuple[str, str] | None:
-    """The header that asks for news only."""
     tag, time = previous_tag(context), previous_modified(context)
     if tag is not None:
         return ("If-None-Match", tag) if _VALUE.fullmatch(tag) else None
@@ -379,11 +370,9 @@ def _state(headers: Headers) -> SourceState | None:
     return None if modified is None else last_modified_state(modified)
 
 
-# One object of an object store: S3, Google Cloud Storage, Azure Blob Storage, and what speaks like them.
-#
-# Addresses and credentials come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), as with other tools:
-# a
-# source's description is public and must not carry them. The key is the URL's path, percent-decoded.
+# One object of S3, Google Cloud Storage, Azure Blob Storage or a compatible store. Endpoints and credentials
+# come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), because a source's description is public. The
+# key is the URL's path, percent-decoded.
 
 _CHUNK = 1 << 20
 
@@ -419,7 +408,6 @@ def fetch_object(
 
 
 def _place(url: str, name: str) -> Location:
-    """Where the object is."""
     try:
         place = Location.parse(url)
     except InvalidIdError as error:
@@ -450,7 +438,7 @@ def _save(result: GetResult, context: FetchContext, deadline: Deadline, *, name:
 
 @contextlib.contextmanager
 def _translated(name: str, secrets: frozenset[str], deadline: Deadline) -> Iterator[None]:
-    """Whatever the library raises becomes one line."""
+    # one line for any error of the library
     from obstore.exceptions import BaseError
 
     try:

@@ -1,4 +1,4 @@
-"""What every fetcher takes and gives.
+"""Input and output of fetchers.
 
 A fetcher is a function of a fetch step and a `FetchContext`. It compares the source with the state that the
 chain remembers and answers `UP_TO_DATE`, or brings new bytes together with the state that is to be remembered
@@ -62,15 +62,15 @@ class Fetched:
     path: Path
     """A file with the bytes: below the context's folder, or the user's own file (never to be changed)."""
     name: str
-    """What messages call the input: a URL without secrets, or a path."""
+    """The input's name in messages: a URL without secrets, or a path."""
     state: SourceState | None
-    """What is to be remembered with the data; None when the source tells nothing of its state."""
+    """The state to be recorded with the data; None when the source gives none."""
     event_time: Timestamp | None = None
     """Event time of rows that carry none; None means the system time of the run."""
     has_more: bool = False
-    """Whether fetching again with `state` will bring more."""
+    """True if fetching again with `state` will bring more."""
     advances: bool = False
-    """Whether the watermark follows the event time, whether or not a row that is new has it."""
+    """True if the watermark follows the event time, whether or not a row that is new has it."""
 
 
 FetchResult: TypeAlias = Fetched | Literal[_UpToDate.UP_TO_DATE]
@@ -78,7 +78,7 @@ FetchResult: TypeAlias = Fetched | Literal[_UpToDate.UP_TO_DATE]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchContext:
-    """What a fetcher works with."""
+    """Context of a fetcher."""
 
     folder: Path
     """A private folder for the bytes; removed at the end of the run."""
@@ -109,7 +109,7 @@ def last_modified_state(time: Timestamp) -> SourceState:
     return SourceState(source_name=POLLING_SOURCE, kind=LAST_MODIFIED, value=str(time))
 
 
-# Reading the state of a source that the chain remembers; what it cannot mean counts as not remembered.
+# The recorded state of a source; an invalid one counts as none.
 
 
 def _time(state: SourceState) -> Timestamp | None:
@@ -139,7 +139,7 @@ def tell_if_new(state: SourceState | None, context: FetchContext) -> None:
 
 
 def is_known(state: SourceState | None, context: FetchContext) -> bool:
-    """Whether the state is the remembered one; times are compared as times, however they are spelled."""
+    """True if the state is the remembered one; times are compared as times, however they are spelled."""
     previous = context.previous
     if state is None or previous is None or state.kind != previous.kind:
         return False
@@ -149,13 +149,9 @@ def is_known(state: SourceState | None, context: FetchContext) -> bool:
     return state.value == previous.value
 
 
-# Variables that may be sent to certain hosts only.
-#
-# The settings may bind a variable to hosts (`ingest.variables`). Its value then goes to no other host: not
-# by
-# the URL of a manifest, not by a redirect that carries it (as it is or percent-encoded, in either case),
-# and
-# not to a container, which could send it anywhere.
+# Variables bound to hosts (`ingest.variables`): their values are sent to no other host, neither by a
+# manifest's URL nor by a redirect that contains them (plain or percent-encoded), and to no container, which
+# could send them anywhere.
 
 _WITH_PORT = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]+)", re.ASCII)
 
@@ -164,13 +160,13 @@ Bindings = Mapping[str, tuple[str, ...]]
 
 
 def is_admitted(hosts: Iterable[str], host: str, port: int | None = None) -> bool:
-    """Whether a host is among those named; an entry with a port admits only that port of its host."""
+    """True if a host is among those named; an entry with a port admits only that port of its host."""
     names = {_normal(host), f"{_normal(host)}:{port}"}
     return any(_normal(entry) in names for entry in hosts)
 
 
 def _normal(entry: str) -> str:
-    """`[host]` or `[host]:port`, so that an IPv6 address is not taken for a host with a port."""
+    # brackets, so that an IPv6 address is not taken for a host with a port
     match = _WITH_PORT.fullmatch(entry)
     host, port = match.groups() if match else (entry, "")
     return f"[{host.strip('[]').rstrip('.').lower()}]{port}"
@@ -196,7 +192,7 @@ def check_host(
 def check_redirect(
     values: Mapping[str, str], bindings: Bindings, host: str, port: int, target: str, *, where: str
 ) -> None:
-    """A redirect carries no value of the variables to a host that they may not be sent to.
+    """Check that a redirect carries no value of the variables to a host that is not permitted.
 
     `values` are the variables that the first request was made of; `target` is the text of the redirect.
 
@@ -217,7 +213,7 @@ def check_redirect(
 
 
 def check_container(names: Iterable[str], bindings: Bindings, *, where: str) -> None:
-    """No bound variable is given to a container.
+    """Check that no bound variable is given to a container.
 
     Raises:
         FetchError: one would be.
@@ -239,15 +235,14 @@ def _listed(hosts: tuple[str, ...]) -> str:
     return one_line(", ".join(hosts)) or "no host"
 
 
-# What ingesting by a definition does besides reading: commands, containers, and variables that are sent.
-#
-# A manifest may have been written by somebody else. Whoever adds it should see this before it happens.
+# Side effects of a definition: commands, containers, and variables that are sent. A manifest may be
+# untrusted, so they are shown before it is added.
 
 _AUTHORITY = re.compile(r"(?P<scheme>[^:/?#]+)://(?P<authority>[^/?#\\]*)")
 
 
 class EffectKind(Enum):
-    """What has to be allowed."""
+    """Kinds of effects that need permission."""
 
     COMMAND = "command"
     VARIABLE = "variable"
@@ -259,9 +254,9 @@ class Effect:
 
     kind: EffectKind
     text: str
-    """What happens, as it stands in the manifest: not safe to be printed as it is."""
+    """The effect in the manifest's words: not safe to be printed as it is."""
     host: str = ""
-    """Where variables go; as it is written where templates are part of it."""
+    """The host of variables; as written where it contains templates."""
     variables: tuple[str, ...] = ()
     port: int | None = None
 
@@ -344,7 +339,7 @@ def _is_file(masked: str) -> bool:
 
 
 def _host(url: str, match: re.Match[str]) -> tuple[str, int | None]:
-    """As the fetchers understand it."""
+    # parsed as the fetchers do
     try:
         if match["scheme"].lower() in ("http", "https"):
             target = parse_target(url, name="")
@@ -355,16 +350,11 @@ def _host(url: str, match: re.Match[str]) -> tuple[str, int | None]:
         return match["authority"], None
 
 
-# A body on its way into a file; what has arrived survives a broken connection, if the server lets it.
+# A download that resumes after a broken connection if the server supports it.
 
 
 class Download:
-    """One body and its file; leaving the block without `finish` removes the file.
-
-    Raises:
-        StorageFullError: no space for the body.
-        StoreError: the file cannot be written.
-    """
+    """One body and its file; leaving the block without `finish` removes the file."""
 
     def __init__(self, context: FetchContext, deadline: Deadline, *, name: str) -> None:
         self.received = 0
@@ -393,7 +383,7 @@ class Download:
 
     @property
     def resumable(self) -> str | None:
-        """What `If-Range` is to carry; None if the body must be asked for from its beginning."""
+        """The value of `If-Range`; None if the body must be requested from its beginning."""
         if self.headers is None or self.received == 0:
             return None
         return range_validator(self.headers)

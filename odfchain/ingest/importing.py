@@ -43,13 +43,9 @@ from odfchain.spark.json_values import Number, Record, RecordError, Value, colum
 from odfchain.spark.types import RESERVED, check_count
 from odfchain.text import printable
 
-# What type the values of a column have in common: rules over texts and JSON values, without an engine.
-#
-# A type is inferred only where every value of the column can be read as it, strictly (RFC-010), and still
-# means
-# what was written: `007`, `+41`, numbers of more digits than a type keeps, and mixtures stay text. Why a
-# column
-# stays text is said where at least half of its values are something else.
+# Type inference over CSV texts and JSON values. A type is inferred only if every value can be read as it,
+# strictly (RFC-010), without loss: `007`, `+41`, numbers with too many digits, and mixtures stay text. The
+# reason is reported where at least half of a column's values have another type.
 
 EXACT_DIGITS = 15
 """Decimal digits that a DOUBLE always keeps."""
@@ -66,11 +62,11 @@ _TIME = re.compile(
     r"(?:(:[0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])?)?"
 )
 _BEGINNINGS = frozenset("0123456789+-.tTfF")
-"""What a text begins with that may be anything but text."""
+"""First characters of texts that may be anything but text."""
 
 
 class ValueKind(Enum):
-    """What one value looks like; its value is how messages call several of them."""
+    """Kind of a value; the enum's value is the plural for messages."""
 
     TEXT = "text"
     BOOLEAN = "true or false"
@@ -106,7 +102,7 @@ _TYPES: tuple[tuple[frozenset[ValueKind], ds.DataType], ...] = (
 
 
 def kind_of(text: str) -> ValueKind:
-    """What a text of a CSV file looks like."""
+    """The kind of a text of a CSV file."""
     if text[:1] not in _BEGINNINGS:
         return ValueKind.TEXT
     if text[0] in "tTfF":
@@ -115,7 +111,7 @@ def kind_of(text: str) -> ValueKind:
 
 
 def kind_of_json(value: Value) -> ValueKind:
-    """What a JSON value that is not null looks like; a text is never a number or a boolean."""
+    """The kind of a JSON value that is not null; a text is never a number or a boolean."""
     if isinstance(value, bool):
         return ValueKind.BOOLEAN
     if isinstance(value, Number):
@@ -175,14 +171,14 @@ def _kind_of_time(text: str) -> ValueKind:
 
 
 class ColumnValues:
-    """What was seen in one column: how many values of each kind, and the first of them."""
+    """Values of one column: how many of each kind, and the first of them."""
 
     def __init__(self) -> None:
         self.seen: dict[ValueKind, int] = {}
         self._first: dict[ValueKind, tuple[str, int]] = {}
         self._items: ColumnValues | None = None
         self._moved = False
-        """Whether a time has another zone than UTC."""
+        """True if a time has another zone than UTC."""
 
     @property
     def count(self) -> int:
@@ -225,7 +221,7 @@ class ColumnValues:
         return found, "recorded in UTC" if self._moved else None
 
     def _doubt(self) -> str | None:
-        """Why a column of text is one, where most of its values look like something else."""
+        # only where most values look like another type
         if not self.seen:
             return "no values: kept as text"
         if 2 * self.seen.get(ValueKind.TEXT, 0) > self.count:
@@ -242,9 +238,8 @@ class ColumnValues:
         return f"{text!r} in row {row:,}"
 
 
-# What a file of data holds, without a schema and without an engine: its columns, their types, its rows.
-#
-# Every value is looked at, so that the schema which is written down reads this very file.
+# Columns, types and rows of a file without a schema. Every value is read, so the inferred schema fits this
+# file.
 
 _SEPARATORS = ",;\t|"
 _SHOWN = 6
@@ -326,7 +321,7 @@ def _no_rows(path: Path) -> BadInputError:
 
 
 def check_names(names: Sequence[str], reserved: Collection[str], file: str) -> None:
-    """Every name can be the one of a column.
+    """Check that every name can be the name of a column.
 
     Raises:
         BadInputError: some cannot; with the names to give instead.
@@ -416,7 +411,7 @@ def _csv(path: Path, reserved: Collection[str]) -> InferredFile:
 
 
 def _separator(path: Path, file: str) -> tuple[str, list[str]]:
-    """The separator that cuts the header into most names, and they; a comma where several do."""
+    # the separator that gives most names; a comma where several do
     headers: dict[str, list[str]] = {}
     for separator in _SEPARATORS:
         try:
@@ -516,7 +511,7 @@ def _parquet(path: Path, reserved: Collection[str]) -> InferredFile:
 
 _KEYED = {"snapshot": MergeStrategySnapshot, "ledger": MergeStrategyLedger}
 MERGES = (*_KEYED, "append")
-"""How the rows of a later file meet what is recorded."""
+"""Names of merge strategies for the rows of later files."""
 
 _VOCABULARY = DatasetVocabulary()
 SYSTEM_COLUMNS = frozenset(_VOCABULARY.columns) - {_VOCABULARY.event_time_column}
@@ -537,7 +532,7 @@ class ImportPlan:
     event_time: str | None
     """The column of the event time; None where that is the time of ingestion."""
     notes: tuple[str, ...]
-    """What the user should know besides what stands with the columns."""
+    """Notes for the user other than those of the columns."""
 
     @property
     def name(self) -> DatasetAlias:

@@ -64,12 +64,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# One input as one transaction: check, read, preprocess, merge, write a slice (staged, not committed).
-#
-# Pushed files and polled sources come through here alike.
+# One input as one transaction, for pushed files and polled sources: check, read, preprocess, merge, write a
+# staged slice.
 
 INPUT_TABLE = "input"
-"""What the queries of a preprocess step call the rows that were read."""
+"""Name of the input rows in the queries of a preprocess step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class FileInput:
 
     path: Path
     name: str
-    """What messages call the input."""
+    """The input's name in messages."""
     read: ReadStep
     preprocess: Transform | None = None
 
@@ -92,13 +91,12 @@ def stage_input(
 ) -> Written:
     """Read, preprocess and merge an input and write what is new as a slice in `options.staging`.
 
-    The session is started only after the checks that need none.
-
     Raises:
         NothingToCommitError: nothing is new.
         BadInputError, SchemaError, IncompatibleSchemaError, QueryError, GuardError: naming the input.
         StorageFullError, EngineError: from Spark.
     """
+    # starting a session is slow, so the checks that need none come first
     try:
         with contextlib.ExitStack() as resources:
             if source.preprocess is not None:
@@ -112,7 +110,7 @@ def stage_input(
             fault = failed_query(cause, transform=source.preprocess) if isinstance(cause, Exception) else None
             if fault is not None:
                 raise fault from error
-        # where the bytes lie is nobody's business: messages name where they are from
+        # messages name the source of the bytes, not the place of the file
         error.message = error.message.replace(str(source.path), source.name)
         if isinstance(error, BadInputError) and error.file == str(source.path):
             error.file = source.name
@@ -170,7 +168,7 @@ def _stage(
 
 
 def _steps(source: FileInput, state: WriterState, size: int | None, rows: int | None) -> Steps:
-    """What is known of an input; not how much is read beside it, nor how much of a Parquet file."""
+    # no figures where recorded rows are read as well, and no size of a Parquet file, of which parts are read
     if looks_back(state.merge) and state.next_offset:
         size = rows = None
     if isinstance(source.read, ReadStepParquet):
@@ -182,7 +180,7 @@ def _steps(source: FileInput, state: WriterState, size: int | None, rows: int | 
 
 
 def _is_large(source: FileInput, slice_bytes: int) -> bool:
-    """Whether the input is larger than one slice may be: its file, or what is in one that is compressed."""
+    # a Parquet file counts by its uncompressed size
     try:
         if not slice_bytes:
             return False
@@ -193,11 +191,11 @@ def _is_large(source: FileInput, slice_bytes: int) -> bool:
             groups = range(footer.num_row_groups)
             return bool(sum(footer.row_group(group).total_byte_size for group in groups) > slice_bytes)
     except (OSError, BadInputError):
-        return False  # whoever reads it says what is wrong
+        return False  # the reader reports the fault
 
 
 def _are_few(source: FileInput, state: WriterState) -> bool:
-    """Whether the input and what it is compared with have few rows, as their sizes say."""
+    # by file sizes and footers alone: no rows are read for it
     if looks_back(state.merge) and state.next_offset > FEW_ROWS:
         return False
     if source.preprocess is not None or isinstance(source.read, ReadStepEsriShapefile):
@@ -210,13 +208,12 @@ def _are_few(source: FileInput, state: WriterState) -> bool:
         with open_parquet(source.path) as file:
             return bool(file.metadata.num_rows <= FEW_ROWS)
     except (OSError, BadInputError):
-        return False  # whoever reads it says what is wrong
+        return False  # the reader reports the fault
 
 
 def _session_for_queries(
     session: Callable[[], SparkSession], resources: contextlib.ExitStack
 ) -> SparkSession:
-    """The session in which one input is read, preprocessed and merged."""
     from odfchain.spark.query import session_for_queries
 
     made = session()
@@ -241,14 +238,14 @@ def _preprocessed(
     return InputFrame(numbered, schema, source.file, counted=counted)
 
 
-# Rows that are in memory, or that Spark would compute, as one Parquet file in their order.
+# In-memory rows or a DataFrame as one Parquet file, in order.
 
 FRAME = "the frame"
-"""What messages call it."""
+"""Its name in messages."""
 
 
 def is_of_spark(frame: Any) -> bool:
-    """Whether it is a DataFrame of PySpark's, of whatever kind."""
+    """True if it is a DataFrame of PySpark, classic or Connect."""
     return type(frame).__module__.partition(".")[0] == "pyspark"
 
 
@@ -283,7 +280,7 @@ def write_frame_file(frame: Any, folder: Path) -> Path:
 
 
 def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
-    """As Spark computes it, under the settings of the session that it is of, but with whole microseconds."""
+    # under the settings of the frame's own session, but for whole microseconds
     from pyspark.sql import DataFrame as Frame
     from pyspark.sql import SparkSession
 
@@ -291,7 +288,7 @@ def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
     from odfchain.spark.plans import jvm_of
     from odfchain.spark.query_refusals import failed_query
 
-    # a clone, so that a setting of the user's session changes for nobody else
+    # a clone, so that the settings of the user's session stay as they are
     clone = frame._jdf.sparkSession().cloneSession()  # noqa: SLF001 - PySpark has no public way into the JVM
     clone.conf().set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     session = SparkSession(frame.sparkSession.sparkContext, clone)
@@ -325,12 +322,9 @@ def _joined(files: list[Path], path: Path) -> Path:
     return path
 
 
-# Batches of a stream, each ingested once: which ones are recorded, as the state of their source.
-#
-# A stream that was killed between a commit and its acknowledgement brings its last batch again. The commit
-# has
-# recorded which one it was (kind `odfchain/batch`), so it is known by its number. Of each stream the last
-# number is kept: numbers only grow, and a stream has one batch at a time.
+# Exactly-once batches of a stream. A stream that was killed before its acknowledgement repeats its last
+# batch; the commit has recorded the batch's number as source state (kind `odfchain/batch`). Numbers only
+# grow, so one number per stream is kept.
 
 KIND = "odfchain/batch"
 _STREAMS = 16
@@ -339,10 +333,10 @@ _STREAMS = 16
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch of a stream, as whoever runs it numbers them."""
+    """A batch of a stream, numbered by the stream's runner."""
 
     query: str
-    """What tells the stream from others, and stays the same when it is started again."""
+    """Identity of the stream, which stays the same when it is started again."""
     number: int
 
     def __post_init__(self) -> None:
@@ -350,11 +344,11 @@ class Batch:
             raise UsageError("a batch is the name of its stream and a number, as in batch=('orders', 17)")
 
     def is_recorded(self, state: DatasetState, source: str) -> bool:
-        """Whether it, or a later one of its stream, was ingested."""
+        """True if it, or a later one of its stream, was ingested."""
         return _recorded(state, source).get(self.query, -1) >= self.number
 
     def after(self, state: DatasetState, source: str) -> SourceState:
-        """What is recorded with it."""
+        """The source state that is recorded with it."""
         others = {query: n for query, n in _recorded(state, source).items() if query != self.query}
         kept = dict([*others.items(), (self.query, self.number)][-_STREAMS:])
         value = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
@@ -362,7 +356,7 @@ class Batch:
 
 
 def _recorded(state: DatasetState, source: str) -> dict[str, int]:
-    """The last batch of each stream, the one that wrote last at the end."""
+    # the stream that wrote last is at the end
     found = state.state_of_source(source)
     if found is None or found[0].kind != KIND:
         return {}
@@ -375,12 +369,12 @@ def _recorded(state: DatasetState, source: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOptions:
-    """What a user may say about a run."""
+    """Options of a run."""
 
     source_name: str | None = None
     input_format: str | None = None
     input_name: str | None = None
-    """What messages call the input, where its path says nothing."""
+    """The input's name in messages, where its path says nothing."""
     batch: Batch | None = None
     """The batch of a stream that the input is."""
     event_time: Timestamp | None = None
@@ -391,15 +385,15 @@ class IngestOptions:
     max_retract_ratio: float | None = None
     """Largest share of the recorded keys that a snapshot may retract; default is the workspace's setting."""
     late_edits: LateEdits | None = None
-    """What to do with known keys of a ledger that have other values; default is the workspace's setting."""
+    """Policy for known keys of a ledger with other values; default is the workspace's setting."""
     duplicate_keys: DuplicateKeys | None = None
-    """What to do with rows of one input that have one key and other values; default is the workspace's."""
+    """Policy for rows of one input with one key and other values; default is the workspace's."""
     retries: int | None = None
     """Runs repeated when another writer was faster; default is the workspace's setting."""
     allow_future: bool = False
     """Take rows however far in the future their event time lies."""
     max_future: Duration | None = None
-    """How far after the system time an event time may lie; default is the workspace's setting. What the
+    """Limit for event times after the system time; default is the workspace's setting. What the
     source's manifest says wins."""
     system_columns: SystemColumns = SystemColumns.SPECIFICATION
     """Types of offsets and operations, where the dataset has no schema yet."""
@@ -409,7 +403,7 @@ class IngestOptions:
 
 @dataclass(frozen=True, slots=True)
 class InputOutcome:
-    """What one file brought."""
+    """Result of one file."""
 
     file: str
     input_rows: int
@@ -432,7 +426,7 @@ class InputOutcome:
 
 @dataclass(frozen=True, slots=True)
 class IngestOutcome:
-    """What a run committed; `head` is the old one when there was nothing new."""
+    """Result of a run; `head` is the old one when there was nothing new."""
 
     inputs: tuple[InputOutcome, ...]
     old_head: Multihash
@@ -442,7 +436,7 @@ class IngestOutcome:
 
     @property
     def up_to_date(self) -> bool:
-        """Whether nothing was committed."""
+        """True if nothing was committed."""
         return self.blocks == 0
 
     def __repr__(self) -> str:
@@ -572,10 +566,8 @@ def _attempt(
 
 
 def _with_batch(written: Written, batch: SourceState) -> Written:
-    """The transaction with the batch that it is of; one without anything new has none, and may come again.
-
-    Of several blocks with rows the last one has it, as with every state of a source.
-    """
+    # without new rows nothing is recorded, and the batch may come again; of several blocks the last one has
+    # the state
     *before, last = written.events
     if isinstance(last, AddData):
         last = dataclasses.replace(last, new_source_state=batch)
@@ -606,7 +598,7 @@ def write_options(
     event_time: Timestamp,
     staging: Path,
 ) -> WriteOptions:
-    """How an input is written when nothing but the user's options and the source's rule is known."""
+    """Options of a write, from the user's options and the source's rule alone."""
     ratio = 1.0 if options.allow_retract else options.max_retract_ratio
     return WriteOptions(
         system_time=system_time,
@@ -625,7 +617,7 @@ def write_options(
 
 
 def outcome_of(file: str, written: Written) -> InputOutcome:
-    """What a transaction brought, for people."""
+    """The result of a transaction, for messages."""
     if not written.facts:
         return InputOutcome(file, written.input_rows, {}, None)
     last = written.state.prev_offset

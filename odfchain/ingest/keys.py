@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from pyspark.sql.window import WindowSpec
 
 
-# Hashes of the keys of slices, as private files that are read and written a piece at a time (RFC-032).
+# Key hashes of slices in private files, read and written piece by piece (RFC-032).
 
 PIECE_ROWS = 1 << 20
 """So many hashes are in memory at a time, and in order in a file."""
@@ -81,7 +81,7 @@ class KeyFiles:
         return self.folder / f"{piece.name}.{self.kind}"
 
     def holds_any(self, piece: RecordedSlice, wanted: Numbers) -> bool | None:
-        """Whether the slice has one of these hashes; None where there is no whole file of all of its own."""
+        """True if the slice has one of these hashes; None where its file is missing or damaged."""
         found, sum_, rows = False, self._sum_before(piece), 0
         try:
             with self._path(piece).open("rb") as stream:
@@ -112,7 +112,7 @@ class KeyFiles:
             return
 
     def _sum_before(self, piece: RecordedSlice) -> int:
-        """What the checksum begins with: the file of another slice or key has another one."""
+        # binds the file to its slice and key
         return zlib.crc32(self._path(piece).name.encode())
 
     def keep_only(self, slices: Sequence[RecordedSlice]) -> None:
@@ -124,7 +124,7 @@ class KeyFiles:
 
 
 def _pieces(hashes: Iterable[Numbers]) -> Iterator[Numbers]:
-    """The same hashes, so many at a time; the last of them may be fewer."""
+    # pieces of one size; the last may be shorter
     held = np.empty(PIECE_ROWS, np.uint64)
     count = 0
     for part in hashes:
@@ -180,7 +180,7 @@ def left_hashes(paths: Sequence[str]) -> Iterator[Numbers]:
                 yield part
 
 
-# What a merge is given.
+# Inputs of a merge.
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +210,9 @@ def refuse_null_keys(frame: DataFrame, key: tuple[str, ...]) -> DataFrame:
 def one_row_per_key(
     new: MergeInput, key: tuple[str, ...], duplicates: DuplicateKeys
 ) -> tuple[DataFrame, Observation]:
-    """One row of the input for each key, or a failed task where a key is null.
-
-    The observation counts `repeated`, the rows that are left out. Where there are any `check_repeated` tells
-    what they are: comparing all values of rows whose keys differ anyway would take a third of a merge.
-    """
+    """One row of the input for each key, or a failed task where a key is null."""
+    # only repeated rows are counted here: comparing all values of rows whose keys differ would take a third
+    # of a merge; `check_repeated` compares them if there are any
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -229,7 +227,7 @@ def check_repeated(new: MergeInput, key: tuple[str, ...], duplicates: DuplicateK
     """(rows left out that are copies of the one that is kept, rows left out that differ from it).
 
     Raises:
-        BadInputError: there are rows that differ, and nobody said which counts.
+        BadInputError: rows of one key differ, and no option says which counts.
     """
     from pyspark.sql import functions as F
 
@@ -250,7 +248,6 @@ def _same_key(key: tuple[str, ...], *, last: bool) -> WindowSpec:
 
 
 def _numbered(new: MergeInput, key: tuple[str, ...], *, last: bool) -> DataFrame:
-    """Rows with their number among those of their key, and whether they differ from the first of them."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -265,10 +262,7 @@ def _numbered(new: MergeInput, key: tuple[str, ...], *, last: bool) -> DataFrame
 
 
 def first_bad_key(new: MergeInput, key: tuple[str, ...], *, unique: bool = True) -> BadInputError | None:
-    """The first null key, or (`unique`) key of two rows that differ, as an error.
-
-    Called only after a job has failed.
-    """
+    """The first null key, or (`unique`) key of two rows that differ, as an error, for a failed job."""
 
     def row_number(row_id: int) -> int:
         return new.frame.where(col(ROW_ID) < row_id).count() + 1
@@ -297,7 +291,7 @@ def first_bad_key(new: MergeInput, key: tuple[str, ...], *, unique: bool = True)
 
 
 def _texts(new: MergeInput, row_id: int) -> dict[str, str]:
-    """The values of a row for a message, times in UTC; made by Spark, since Python's would be local."""
+    # by Spark, because Python would write times in the local zone
     texts = [_text(col(f.name), f).alias(f.name) for f in new.schema.fields]
     (row,) = new.frame.where(col(ROW_ID) == row_id).select(*texts).collect()
     texts_only = {f.name for f in new.schema.fields if isinstance(f.value_type, ds.DataTypeString)}
@@ -321,7 +315,7 @@ def _listed(texts: dict[str, str], names: Sequence[str]) -> str:
 
 
 def notes_on_duplicates(copies: int, others: int, duplicates: DuplicateKeys) -> tuple[str, ...]:
-    """What the user should know about rows of an input that were left out."""
+    """Notes on rows of an input that were left out."""
     notes = []
     if copies:
         notes.append(f"rows that are copies of others in every column: {copies:,}; each is recorded once")
@@ -332,18 +326,18 @@ def notes_on_duplicates(copies: int, others: int, duplicates: DuplicateKeys) -> 
     return tuple(notes)
 
 
-# When a write makes a new state checkpoint, and how (RFC-018).
+# When and how a write makes a state checkpoint (RFC-018).
 
 
 @dataclass(frozen=True, slots=True)
 class LookBack:
-    """What the next merge looks back at."""
+    """The recorded rows that the next merge compares with."""
 
     recorded: Callable[[], RecordedRows]
     checkpoint: Checkpoint | None
-    """What the block is to name as its new checkpoint; of several, the last one."""
+    """The new checkpoint of the block; of several blocks, the last one's."""
     carried: Checkpoint | None = None
-    """What those before the last one name."""
+    """The checkpoint of the blocks before the last one."""
     staged: StagedFile | None = None
     """The file of a checkpoint that was just made."""
 
@@ -366,7 +360,7 @@ def read_recorded(
 def recorded_rows(
     dataset: DatasetFiles, state: DatasetState, session: Callable[[], SparkSession]
 ) -> RecordedRows:
-    """What a merge looks back at; a checkpoint in a store stays there where executors read it from there."""
+    """The recorded rows that a merge compares with; a checkpoint stays in the store if it can."""
     if state.checkpoint is None or not dataset.checkpoints.on_demand:
         return RecordedRows.of(dataset, state)
     files = files_of(session())
@@ -396,11 +390,9 @@ def look_back(
     place: str = "",
     since: float = 0.0,
 ) -> LookBack:
-    """What to look back at once `new` is recorded; a state checkpoint that is due is written in `staging`.
+    """The rows to compare with once `new` is recorded; a due state checkpoint is written in `staging`.
 
-    A state checkpoint stays in force for blocks that make none: it says itself up to where it counts.
-    Checkpoints of others do not, because rows are added that their makers have not seen. `place` is what the
-    keys of checkpoints begin with, for executors that see no `staging`; none was put there before `since`.
+    `place` is the prefix of checkpoints' keys, for executors that see no `staging`; none is before `since`.
     """
 
     def extended() -> RecordedRows:
@@ -410,6 +402,8 @@ def look_back(
     if checkpoint is None and not keeps_state(strategy):
         return LookBack(extended, None)
     after = extended()
+    # our own checkpoint stays in force for blocks that make none, because it says up to where it counts; one
+    # of another tool does not, because its maker has not seen the new rows
     kept = checkpoint if after.checkpoint is not None else None
     key = primary_key(strategy)
     if not keeps_state(strategy) or not checkpoint_is_due(after.for_state(key)):
@@ -451,13 +445,9 @@ def _write(
     )
 
 
-# Which slices may hold a key of an input: the others need not be read (RFC-032).
-#
-# A ledger asks of every row whether its key was ever seen. For each recorded slice the hashes of its keys
-# are
-# kept in order in a private file; a slice that has none of the input's hashes has none of its keys. Hashes
-# that
-# are missing or damaged are made again from the slice, so what is recorded never depends on these files.
+# Slices that may hold a key of the input; others are not read (RFC-032). A ledger checks every row's key
+# against all recorded ones, so the sorted key hashes of each slice are kept in a private file. A missing or
+# damaged file is made again from the slice, so results never depend on it.
 
 INDEXED_ROWS = 500_000
 """Recorded rows that are worth it; reading the keys of fewer takes a fraction of a second."""
@@ -478,10 +468,8 @@ def only_relevant(
     offset_column: str,
     staging: Path,
 ) -> RecordedRows:
-    """The recorded rows without slices that have no key of the input, by their footers or by its hashes.
-
-    Workers leave hashes in `staging`; this process holds one input's and a piece of a slice's.
-    """
+    """The recorded rows without slices that have no key of the input, by their footers or by its hashes."""
+    # executors leave hashes in `staging`; in memory are those of one input and a piece of a slice
     fields = tuple(f for name in key if (f := schema.field(name)) is not None)
     if (
         recorded.folder is None
@@ -522,7 +510,7 @@ def _kind_of(fields: Sequence[ds.DataField]) -> str:
 
 
 def _hash_of(fields: Sequence[ds.DataField]) -> Column:
-    """A hash by which equal keys are equal: nulls, -0.0 and NaN as they are compared."""
+    # equal keys have equal hashes: nulls, -0.0 and NaN are normalised first
     from pyspark.sql import functions as F
 
     parts = []
@@ -543,7 +531,7 @@ def _unsigned(hashes: Numbers) -> Numbers:
 
 
 def _grouped(slices: Sequence[RecordedSlice]) -> Iterator[list[RecordedSlice]]:
-    """Slices that are read together, of a bounded number of rows where one alone has no more."""
+    # slices that are read together have a bounded number of rows
     totals = itertools.accumulate(piece.rows for piece in slices)
     for _, group in itertools.groupby(
         zip(slices, totals, strict=True), key=lambda pair: pair[1] // _ROWS_AT_ONCE
@@ -558,7 +546,6 @@ def _make(
     files: KeyFiles,
     staging: Path,
 ) -> None:
-    """Make the files of these slices."""
     offset, *key = fields
     rows = read_recorded(session, RecordedRows(tuple(group)), fields)
     assert rows is not None  # noqa: S101 - a slice has rows

@@ -10,7 +10,7 @@ where this deliberately differs from the reference implementation):
   included; `+A` and `+C` carry the new ones.
 - A missing event time in the input is never a reason to see a change.
 - Keys compare null-safe; rows of one input that are equal are one (`odfchain.ingest.keys`).
-- Output is ordered by primary key and operation, so that `-C` stands right before its `+C`.
+- Output is ordered by primary key and operation, so that `-C` comes right before its `+C`.
 
 No row reaches the driver, and every comparison is an expression of Spark's.
 """
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 OLD = "__odfchain_old"
-"""Beside an input row: the operation of the recorded row of its key, null where there is none."""
+"""The operation of the recorded row of an input row's key, null where there is none."""
 
 _NEW, _RANK, _ROW, _OP = "__odfchain_new", "__odfchain_rank", "__odfchain_record", "__odfchain_op"
 
@@ -70,12 +70,12 @@ class Merged:
 
 
 def takes_operations(strategy: MergeStrategy) -> bool:
-    """Whether the input says itself what each row does."""
+    """True if the input gives the operation of each row."""
     return isinstance(strategy, MergeStrategyChangelogStream | MergeStrategyUpsertStream)
 
 
 def looks_back(strategy: MergeStrategy) -> bool:
-    """Whether the strategy compares its input with recorded rows."""
+    """True if the strategy compares its input with recorded rows."""
     return not isinstance(strategy, MergeStrategyAppend | MergeStrategyChangelogStream)
 
 
@@ -89,13 +89,12 @@ def history_columns(strategy: MergeStrategy, schema: ds.DataSchema) -> list[str]
 def check_strategy(
     strategy: MergeStrategy, schema: ds.DataSchema | None, file: str, *, operation: str = "op"
 ) -> None:
-    """Every column that the strategy names is in the input, and `operation` where it needs that.
-
-    Without a schema only what is wrong with any is found.
+    """Check that the input has every column that the strategy names, and `operation` where needed.
 
     Raises:
         IncompatibleSchemaError: one is not, or the key is empty.
     """
+    # without a schema only faults are found that any schema would have
     if isinstance(strategy, MergeStrategyAppend):
         return
     named = [("primaryKey", strategy.primary_key)]
@@ -169,7 +168,7 @@ def _ledger(
 
 
 def same_key(key: tuple[str, ...], new: MergeInput) -> Column:
-    """Whether an input row and a recorded one have the same key; null-safe where the input may have nulls."""
+    """The condition that an input row and a recorded one have the same key; null-safe where needed."""
     parts = []
     for name in key:
         field, recorded = new.schema.field(name), col(old_name(name))
@@ -228,7 +227,7 @@ def current_state(
 def join_state(
     rows: DataFrame, state: DataFrame, key: tuple[str, ...], new: MergeInput, how: str
 ) -> DataFrame:
-    """Input rows beside the recorded ones of the same key, with every column of the input on both sides."""
+    """Input rows joined with recorded ones of the same key, with every column of the input on both sides."""
     from pyspark.sql import functions as F
 
     joined = rows.join(state, same_key(key, new), how)
@@ -239,7 +238,7 @@ def join_state(
 
 
 def is_changed(name: str, new: MergeInput) -> Column:
-    """Whether a column has another value than was recorded; a missing event time is never a change."""
+    """The condition that a column differs from the recorded value; a missing event time is never a change."""
     field = new.schema.field(name)
     assert field is not None  # noqa: S101 - check_strategy
     new_value, old_value = col(name), col(old_name(name))
@@ -292,7 +291,7 @@ def _changelog(new: MergeInput, key: tuple[str, ...]) -> Merged:
 
 
 def _code(op: Column) -> Column:
-    """The code of an operation; null for whatever is none."""
+    # null for anything that is not an operation
     from pyspark.sql import functions as F
 
     code = op.try_cast("int")
@@ -301,10 +300,8 @@ def _code(op: Column) -> Column:
 
 
 def first_bad_operation(new: MergeInput) -> BadInputError | None:
-    """The first row that says of itself what no row can do, as an error; None when there is none.
-
-    Called only after a job has failed.
-    """
+    """The first row that says of itself what no row can do, as an error; None when there is none."""
+    # only after a job has failed
     op = new.vocabulary.operation_type_column
     wrong = new.frame.where(col(op).isNotNull() & _code(col(op)).isNull())
     rows = wrong.orderBy(ROW_ID).limit(1).collect()
@@ -318,7 +315,7 @@ def first_bad_operation(new: MergeInput) -> BadInputError | None:
 
 
 def first_torn_correction(new: MergeInput, key: tuple[str, ...]) -> BadInputError | None:
-    """The first -C or +C that has not the other one beside it among the rows of its key, as an error."""
+    """The first -C or +C without the other half next to it among the rows of its key, as an error."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -372,15 +369,12 @@ def _upsert(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) ->
 
 
 def old_name(name: str) -> str:
-    """What the recorded value of a column is called beside the new one."""
+    """The name of a column's recorded value after the join."""
     return f"__odfchain_old_{name}"
 
 
-# Ledger inputs that bring known keys with other values: ignored, told, refused or recorded (RFC-009).
-#
-# The Ledger strategy by itself never looks at values: a key that was seen is seen. That is right for
-# ledgers,
-# and hides it when a source is not one.
+# Late edits of a ledger (known keys with other values): ignored, reported, refused or recorded (RFC-009). The
+# Ledger strategy itself never compares values, which hides that a source is not a ledger.
 
 _EDITED, _TIME = "__odfchain_edited", "__odfchain_time"
 
@@ -392,10 +386,8 @@ def merge_with_edits(
     edits: LateEdits,
     duplicates: DuplicateKeys = DuplicateKeys.REFUSE,
 ) -> tuple[Merged, DataFrame]:
-    """(rows to append, the edited rows of the input); `history` has all columns.
-
-    Corrections stand where their new values stand in time, `-C` right before its `+C`.
-    """
+    """(rows to append, the edited rows of the input); `history` has all columns."""
+    # corrections are placed by the event time of their new values, `-C` right before its `+C`
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -412,7 +404,7 @@ def merge_with_edits(
 
 
 def _compared(rows: DataFrame, new: MergeInput, history: DataFrame, key: tuple[str, ...]) -> DataFrame:
-    """The input beside the latest recorded row of each key, and whether it edits that."""
+    # each input row with the latest recorded row of its key
     state = current_state(history, key, new, retracted=True)
     joined = join_state(rows, state, key, new, "left")
     changed = any_of(is_changed(n, new) for n in new.schema.names if n not in key)
@@ -435,7 +427,7 @@ def first_edit(edited: DataFrame, new: MergeInput, key: tuple[str, ...]) -> BadI
     )
 
 
-# The rows of an input that are dated further in the future than is believed (RFC-014).
+# Rows dated too far in the future (RFC-014).
 
 _DAY_MS = 86_400_000
 _SHOWN = 120
@@ -496,5 +488,5 @@ def _refused(message: str) -> GuardError:
 
 
 def _plain(new: MergeInput) -> list[str]:
-    """The first columns, to tell the row by."""
+    # only the first columns: enough to recognise the row
     return list(new.schema.names)[:4]

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Ending a source: what is recorded stays, nothing more comes from it (RFC-013).
+# Disabling a source: recorded data stay (RFC-013).
 
 _HINT = "`odfchain log` shows the events that define and disable sources"
 
@@ -112,7 +112,7 @@ def _event(
     return DisablePollingSource() if polled else DisablePushSource(source_name=name or pushed[0])
 
 
-# Which fetcher serves which fetch step.
+# The fetcher of each fetch step.
 
 
 def fetch(step: FetchStep, context: FetchContext) -> FetchResult:
@@ -137,22 +137,20 @@ def fetch(step: FetchStep, context: FetchContext) -> FetchResult:
     raise FetchError(f"fetching from {step.KIND} is not supported (Url, FilesGlob and Container are)")
 
 
-# What the source of a dataset has that is not recorded yet: fetched now, or ahead of its turn.
-#
-# The state of the source that the chain remembers says what is new. Source: specification "Polling Source",
-# "SourceState"; RFC-014.
+# New objects of a source, fetched now or ahead of time; the recorded source state says which are new
+# (specification "Polling Source", "SourceState"; RFC-014).
 
 CONTENT_HASH = "odfchain/content-hash"
 """Kind of a source state that is the physical hash of the bytes, for sources that tell nothing themselves."""
 
 
 _STOP_SECONDS = 1
-"""How long a fetch that nobody needs may take to notice."""
+"""Time for an unneeded fetch to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullOptions:
-    """What a user may say about a pull."""
+    """Options of a pull."""
 
     ingest: IngestOptions = field(default_factory=IngestOptions)
     fetch_uncacheable: bool = False
@@ -188,11 +186,9 @@ def polling_source(dataset: DatasetFiles, state: DatasetState) -> SetPollingSour
 
 
 def cached_forever(source: SetPollingSource, state: DatasetState, progress: Progress) -> bool:
-    """`SourceCaching::Forever`: the one object of this fetch step is recorded, so it is not asked for again.
-
-    A step that names a set of objects is never done: new ones may come at any time, and what was read of the
-    set is told by its state. Source: specification "SourceCaching::Forever"; RFC-014.
-    """
+    """`SourceCaching::Forever`: the one object of this fetch step is recorded and not requested again."""
+    # a step for a set of objects is never done: new ones may come at any time, and the state says which were
+    # read (specification "SourceCaching::Forever"; RFC-014)
     step = source.fetch
     if not isinstance(step, FetchStepUrl) or step.cache is None or _previous(source, state) is None:
         return False
@@ -205,13 +201,13 @@ def cached_forever(source: SetPollingSource, state: DatasetState, progress: Prog
 
 
 def uncacheable(source: SetPollingSource, state: DatasetState) -> bool:
-    """Whether there are rows, nobody knows of which state of the source, and merging would repeat them."""
+    """True if rows of an unknown source state are recorded, which merging would repeat."""
     repeats = isinstance(source.merge, MergeStrategyAppend | MergeStrategyChangelogStream)
     return repeats and state.last_offset is not None and _previous(source, state) is None
 
 
 def _previous(source: SetPollingSource, state: DatasetState) -> tuple[SourceState, Timestamp] | None:
-    """The state to continue from and when it was recorded: the latest, if it is of the same fetch step."""
+    # the latest state, if it is of the same fetch step
     recorded = state.state_of_source(POLLING_SOURCE)
     if recorded is None:
         return None
@@ -222,7 +218,7 @@ def _previous(source: SetPollingSource, state: DatasetState) -> tuple[SourceStat
 
 
 def _same_objects(one: FetchStep, other: FetchStep) -> bool:
-    """Whether two fetch steps bring the same: how long an answer counts is not about what is asked for."""
+    # the caching option does not change which objects are meant
     return _without_cache(one) == _without_cache(other)
 
 
@@ -233,7 +229,7 @@ def _without_cache(step: FetchStep) -> FetchStep:
 
 
 def _recorded_states(source: SetPollingSource, state: DatasetState) -> Iterator[SourceState]:
-    """Every state of this fetch step that was ever recorded, newest first."""
+    # newest first
     for block in state.chain.nearest_all("AddData", "SetPollingSource", head=state.head):
         event = block.block.event
         if isinstance(event, SetPollingSource) and not _same_objects(event.fetch, source.fetch):
@@ -257,7 +253,7 @@ class News:
 def fetching(
     dataset: DatasetFiles, options: PullOptions, progress: Progress, expect_rows: Callable[[], None]
 ) -> Iterator[News | None]:
-    """What the source has now, None where that is nothing new."""
+    """The source's new object, or None."""
     state = DatasetState.read(dataset.chain)
     source = polling_source(dataset, state)
     previous, previous_time = _previous(source, state) or (None, None)
@@ -289,7 +285,7 @@ def fetching(
 
 
 def _with_state(fetched: Fetched) -> Fetched:
-    """The same with a state: where the source tells none, the hash of its bytes is one."""
+    # the hash of the bytes, where the source gives no state
     if fetched.state is not None:
         return fetched
     name, _ = hash_file(fetched.path)
@@ -314,7 +310,7 @@ class FetchAhead:
         self._done = on_a_thread(self._fetch, "odfchain-fetch")
 
     def _fetch(self) -> tuple[Multihash, News | None] | None:
-        """The head and what is new for it; None where nothing is fetched ahead."""
+        # None where nothing is fetched ahead
         state = DatasetState.read(self._dataset.chain)
         source = polling_source(self._dataset, state)
         remote = isinstance(source.fetch, FetchStepUrl) and not source.fetch.url.lower().startswith("file:")
@@ -337,7 +333,7 @@ class FetchAhead:
         wait((self._done,))
 
     def news(self, head: Multihash) -> AbstractContextManager[News | None] | None:
-        """What was fetched for this head; None where that is to be done now."""
+        """The object that was fetched ahead for this head; None where it is to be fetched now."""
         found = self._done.result()
         if found is None or found[0] != head:
             self._open.close()
@@ -350,11 +346,11 @@ class FetchAhead:
             yield news
 
     def stop(self) -> None:
-        """It ends as soon as it notices."""
+        """Stop it at its next check."""
         self._progress.stop()
 
     def close(self) -> None:
-        """Nothing is left of what nobody took; a fetch that waits for its server ends with the process."""
+        """Remove what was fetched in vain; a fetch that waits for its server ends with the process."""
         self.stop()
         wait((self._done,), timeout=_STOP_SECONDS)
         if self._done.done():
@@ -362,7 +358,7 @@ class FetchAhead:
 
 
 class PullStatus(Enum):
-    """How a pull ended."""
+    """Status of a pull."""
 
     UPDATED = "updated"
     UP_TO_DATE = "up to date"
@@ -371,7 +367,7 @@ class PullStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PullOutcome:
-    """What a pull committed; `head` is the old one when there was nothing new."""
+    """Result of a pull; `head` is the old one when there was nothing new."""
 
     status: PullStatus
     inputs: tuple[InputOutcome, ...]
@@ -470,7 +466,7 @@ def _recorded(
 def _idle(
     dataset: DatasetFiles, session: Callable[[], SparkSession], options: PullOptions
 ) -> _PullTransaction:
-    """What is recorded when the source has nothing new: at most a watermark that follows the system time."""
+    # at most a watermark that follows the system time
     state = DatasetState.read(dataset.chain)
     source = polling_source(dataset, state)
     system_time = state.next_system_time(options.ingest.system_time)
@@ -516,12 +512,7 @@ def _stage(
 
 @contextlib.contextmanager
 def _as_it_was(fetched: Fetched) -> Iterator[None]:
-    """What was fetched is afterwards what it was before, or nothing of it is recorded.
-
-    Raises:
-        SourceNotFoundError: it is gone.
-        IngestError: it was written to.
-    """
+    # a source that changes while it is read must not be recorded
     before = _stamp(fetched.path)
     try:
         yield
@@ -547,7 +538,7 @@ def _gone(fetched: Fetched) -> SourceNotFoundError:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What tells whether a file was written to; None where there is none."""
+    # None where there is no file
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):

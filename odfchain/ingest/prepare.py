@@ -36,11 +36,9 @@ from odfchain.progress import SILENT, Progress
 from odfchain.storage.fsio import remove_quietly, storage_errors
 from odfchain.text import one_line, printable
 
-# Compressed streams that hold one file: gzip, zstd, bzip2 and xz, decoded piece by piece.
-#
-# All members (frames, streams) are decoded, not only the first. Zero bytes between and after members are
-# padding; anything else there is an error. A decoder never holds more than a few dozen MiB, whatever the
-# bytes say. Sources: RFC 1952 (gzip), RFC 8878 (Zstandard), the .xz file format 1.2.
+# Streaming decoders for gzip, zstd, bzip2 and xz. All members are decoded. Zero bytes between and after
+# members are padding, anything else is an error. A decoder needs a few dozen MiB at most (RFC 1952; RFC 8878;
+# .xz file format 1.2).
 
 _OUTPUT_BYTES = 1 << 20
 _LZMA_MEMORY = 512 << 20
@@ -151,11 +149,10 @@ def decoded(
 ) -> Iterator[bytes]:
     """The decoded bytes of all members, in pieces.
 
-    `head_at` gives the input's bytes at an offset: it tells what follows a member from a broken member.
-
     Raises:
         PrepareError: the input is corrupt, cut short or followed by something else.
     """
+    # the bytes at an offset tell what follows a member from a broken member
     errors = _errors(codec)
     decoder: _Decoder | None = None
     read = start = 0  # offsets in the input: what was taken from `pieces`, and where the member begins
@@ -193,7 +190,7 @@ def _broken(codec: Codec, name: str, start: int, head: bytes, reason: str) -> Pr
     return PrepareError(f"{name}: the {codec.value} data is corrupt{where}: {reason}")
 
 
-# The file that a prepare step writes: new, bounded, and gone again when the step fails.
+# Output file of a prepare step: new, bounded in size, removed on failure.
 
 CHUNK_BYTES = 1 << 20
 RATIO_FREE_BYTES = 64 << 20
@@ -302,14 +299,10 @@ def file_size(stream: BinaryIO) -> int:
     return os.fstat(stream.fileno()).st_size
 
 
-# Unpacking: a `Decompress` step, from one file to one file.
-#
-# The step's format says what is expected. When the bytes carry the magic number of another single-file
-# format
-# (gzip, zstd, bzip2, xz), that one is used and a note says so: publishers change their compression, and the
-# specification has no names for the newer ones. Only zip is not taken for gzip, because it may hold many
-# files.
-# Source: specification "PrepStep::Decompress"; "subPath" may be a glob.
+# A `Decompress` step. The magic number decides among gzip, zstd, bzip2 and xz, with a note if it is not the
+# declared format: publishers change their compression, and the specification has no names for newer ones. Zip
+# must be declared, because it may hold many files (specification "PrepStep::Decompress"; `subPath` may be a
+# glob).
 
 _SHOWN = 5
 _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
@@ -398,7 +391,6 @@ def _unpack_stream(
 
 @contextlib.contextmanager
 def _zip_errors(name: str) -> Iterator[None]:
-    """Everything that the zip reader and its decoders raise on bytes that are not as they should be."""
     try:
         yield
     except (zipfile.BadZipFile, zlib.error, LZMAError, struct.error, EOFError, ValueError) as error:
@@ -458,11 +450,11 @@ def _copy_entry(
 
 
 def _pick(entries: list[zipfile.ZipInfo], sub_path: str | None, name: str) -> zipfile.ZipInfo:
-    """The one entry that is meant; its name is only compared, never used as a path."""
+    # the name is only compared, never used as a path
     files = [entry for entry in entries if not entry.is_dir()]
     found = [entry for entry in files if entry.filename == sub_path]
     if not found:
-        # what macOS adds beside every file is never the data
+        # the files that macOS adds are never the data
         files = [entry for entry in files if not entry.filename.startswith(_RESOURCE_FORKS)]
         found = files if sub_path is None else [e for e in files if glob_matches(sub_path, e.filename)]
     if len(found) == 1:
@@ -486,9 +478,9 @@ def _listed(entries: list[zipfile.ZipInfo]) -> str:
 
 
 def glob_matches(pattern: str, path: str) -> bool:
-    """Whether a glob names the path of an entry.
+    """True if a glob names the path of an entry.
 
-    `*`, `?` and `[…]` stay within one folder, the part `**` stands for any folders. A pattern
+    `*`, `?` and `[…]` stay within one folder, the part `**` matches any folders. A pattern
     without `/` names files in any folder, since archives often wrap their content in one.
     """
     if "/" not in pattern:
@@ -497,7 +489,7 @@ def glob_matches(pattern: str, path: str) -> bool:
 
 
 def _parts_match(patterns: list[str], parts: list[str]) -> bool:
-    """Whether all parts are matched; takes patterns times parts steps, however many `**` there are."""
+    # at most len(patterns) * len(parts) steps, however many `**` there are
     # for every beginning of the path: whether the patterns so far match it
     matched = [True] + [False] * len(parts)
     for pattern in patterns:
@@ -513,15 +505,12 @@ def _parts_match(patterns: list[str], parts: list[str]) -> bool:
     return matched[-1]
 
 
-# Piping: consecutive `Pipe` steps as one pipeline of programs.
-#
-# No shell is involved. The programs run at the same time and are connected by the operating system's pipes;
-# each has a reader of its own for what it writes to standard error, and a process group of its own, so that
-# nothing survives the step. They see few environment variables: a manifest names them, and the rest of the
-# environment is not its business. Source: specification "PrepStep::Pipe".
+# Consecutive `Pipe` steps as one pipeline, without a shell. Each program has its own process group, so that
+# nothing survives the step, and a reader for its standard error. A manifest names the programs, so they get
+# few environment variables (specification "PrepStep::Pipe").
 
 TAIL_BYTES = 4 << 10
-"""How much of a program's last words is kept [bytes]."""
+"""Length of the kept end of a program's standard error [bytes]."""
 
 _TAIL_LINES = 5
 _LAST_READS = 64  # a child that it left behind may write for ever
@@ -544,7 +533,7 @@ class _Stage:
         os.set_blocking(self.stderr.fileno(), False)
 
     def listen(self) -> bool:
-        """Take some of what it wrote to standard error; False when there is no more for now or for good."""
+        # False: no more for now, or for good
         try:
             data = os.read(self.stderr.fileno(), CHUNK_BYTES)
         except BlockingIOError:
@@ -553,7 +542,7 @@ class _Stage:
         return bool(data)
 
     def ended(self) -> bool:
-        """Whether it has ended. It is not reaped, so that the id of its group stays its own."""
+        # not reaped, so that the id of its process group stays its own
         if self.code is None:
             status = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if status is not None:
@@ -561,18 +550,16 @@ class _Stage:
         return self.code is not None
 
     def kill(self) -> None:
-        """End it and whatever it started; harmless after its end."""
+        # the whole process group; harmless after its end
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Reap it and close our ends of its pipes."""
         self.process.wait()
         self.stdout.close()
         self.stderr.close()
 
     def verdict(self) -> str:
-        """How it ended, and its last words."""
         for _ in range(_LAST_READS):
             if not self.listen():
                 break
@@ -596,8 +583,7 @@ def run_pipeline(
 ) -> None:
     """Write what `source` becomes after all commands to the new file `target`, or nothing at all.
 
-    Every command must end well; only one that is cut off by a broken pipe is forgiven, because the next
-    had read enough. The commands run in the folder of `target`. No process survives.
+    The commands run in the folder of `target`. No process survives.
 
     Raises:
         PrepareError: a command cannot be started or fails, or the output is too large.
@@ -609,6 +595,7 @@ def run_pipeline(
             _running(commands, stream, target.parent, name) as stages,
         ):
             _pump(stages, stream, output, progress)
+            # a broken pipe is no failure of a program whose successor had read enough
             failed = [
                 stage for i, stage in enumerate(stages) if _has_failed(stage, last=i == len(stages) - 1)
             ]
@@ -666,7 +653,7 @@ def _start(command: Sequence[str], stdin: BinaryIO, folder: Path, name: str) -> 
 
 
 def _pump(stages: list[_Stage], stream: BinaryIO, output: BoundedOutput, progress: Progress) -> None:
-    """Move the output and listen to everyone, until all have ended or one has failed."""
+    # every pipe is drained, because a full one would block its program
     position, flowing = 0, True
     with selectors.DefaultSelector() as selector:
         selector.register(stages[-1].stdout, selectors.EVENT_READ)
@@ -733,7 +720,7 @@ def prepare(
 
 
 def _parts(steps: Sequence[PrepStep]) -> list[list[PrepStep]]:
-    """Consecutive commands together, as one pipeline; every unpacking alone."""
+    # consecutive commands are one pipeline, every unpacking is alone
     parts: list[list[PrepStep]] = []
     for step in steps:
         if parts and isinstance(step, PrepStepPipe) and isinstance(parts[-1][-1], PrepStepPipe):

@@ -3,7 +3,7 @@
 Fields are separated by the separator, records by LF, CR LF or CR; empty lines hold no record. A field that
 begins with the quote is quoted and ends at the next quote that is neither doubled nor escaped; after that
 only a separator or the end of the record may come. Before a quote, two escape characters are one and a single
-one makes the quote part of the field; everywhere else the escape character stands for itself, and so does a
+one makes the quote part of the field; everywhere else the escape character is literal, and so does a
 quote in a field that does not begin with one. Sources: RFC 4180, the specification's "ReadStep::Csv",
 RFC-010.
 """
@@ -42,7 +42,7 @@ class CsvDialect:
 
 
 class CsvRecords:
-    """The records of a CSV file in order; a field is None where nothing stands between the separators."""
+    """The records of a CSV file in order; an empty unquoted field is None."""
 
     def __init__(self, path: Path, dialect: CsvDialect, file: str) -> None:
         self._path = path
@@ -55,7 +55,6 @@ class CsvRecords:
         self._special = re.compile(f"{escape}*{quote}" if escape else quote) if quote else None
 
     def __iter__(self) -> Iterator[list[str | None]]:
-        """Read the file."""
         quote, separator = self._dialect.quote, self._dialect.separator
         encoding = "utf-8-sig" if self._dialect.encoding == "utf-8" else self._dialect.encoding
         with storage_errors(self._path), self._path.open("r", encoding=encoding, newline="") as stream:
@@ -72,7 +71,6 @@ class CsvRecords:
                     yield [field or None for field in body.split(separator)]
 
     def _fields(self, line: str, stream: Iterator[str]) -> Iterator[str | None]:
-        """The fields of a record that begins with this line and has quotes."""
         quote, separator = self._dialect.quote, self._dialect.separator
         at = 0
         while True:
@@ -173,10 +171,8 @@ def rewrite_csv(source: Path, target: Path, dialect: CsvDialect, file: str) -> b
 def first_misfit(
     path: Path, dialect: CsvDialect, columns: list[str], *, header: bool, file: str
 ) -> BadInputError | None:
-    """The first record that breaks the rule or has another number of fields, as an error.
-
-    Called only after a job has failed.
-    """
+    """The first record that breaks the rule or has another number of fields, as an error."""
+    # only after a job has failed
     records = CsvRecords(path, dialect, file)
     row = -1 if header else 0
     try:
@@ -196,13 +192,9 @@ def first_misfit(
     return None
 
 
-# One fast pass over a text file before Spark sees it.
-#
-# Spark replaces broken UTF-8 silently, splits quoted line breaks unless told otherwise, drops lines of
-# blanks,
-# takes text after a closing quote for what it likes, and knows one way of escaping quotes at a time. So the
-# file is looked at first: is it valid in its encoding, does a quoted field span lines, is it as regular as
-# Spark needs it. Vectorised; memory stays at one chunk.
+# One vectorised pass over a text file before Spark reads it, one chunk in memory. Spark silently replaces
+# broken UTF-8, splits quoted line breaks by default, drops blank lines, guesses at text after a closing
+# quote, and knows one way of escaping quotes at a time.
 
 LONGEST_SHORT_LINE = 4_096
 """Bytes of a line; many lines of at most this length fit in memory together."""
@@ -215,7 +207,7 @@ _RETURN = 13
 
 @dataclass(frozen=True, slots=True)
 class TextTraits:
-    """What a text file turned out to be like."""
+    """Traits of a text file."""
 
     size: int
     """Bytes."""
@@ -229,11 +221,11 @@ class TextTraits:
     long_lines: bool
     """A line has more than `LONGEST_SHORT_LINE` bytes."""
     lines: int | None = None
-    """How many there are, where a byte is enough to know their ends."""
+    """Number of lines, where a byte is enough to find their ends."""
 
     @property
     def plain(self) -> bool:
-        """Whether no value can hold a control character, line breaks and separators included."""
+        """True if no value can hold a control character, line breaks and separators included."""
         return not (self.controls or self.multiline)
 
 
@@ -310,7 +302,7 @@ def scan_text(
 
 @dataclass(frozen=True, slots=True)
 class _LowBytes:
-    """Where a chunk has bytes below 32, mostly its line breaks: found once for all checks."""
+    """Positions of bytes below 32 in a chunk, mostly line breaks: found once for all checks."""
 
     data: NDArray[np.uint8]
     at: NDArray[np.intp]
@@ -328,7 +320,6 @@ class _LowBytes:
 
     @property
     def breaks(self) -> NDArray[np.intp]:
-        """Where line feeds and carriage returns stand."""
         breaks: NDArray[np.intp] = self.at[(self.values == _NEWLINE) | (self.values == _RETURN)]
         return breaks
 
@@ -337,7 +328,7 @@ _BLANKS = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x20]+(?=[\r\n]|\Z)")
 
 
 def _blank_line(chunk: bytes, low: _LowBytes) -> bool:
-    """Whether a line holds blanks alone; a chunk's first and last line may go on in others, and count."""
+    # a chunk's first and last line may go on in another chunk, so they count
     starts = np.concatenate(([0], low.breaks + 1))
     starts = starts[starts < len(chunk)]
     first = low.data[starts]
@@ -346,7 +337,7 @@ def _blank_line(chunk: bytes, low: _LowBytes) -> bool:
 
 
 class _CsvShape:
-    """Whether Spark reads a CSV file as it is meant: what it cannot be sure of counts as irregular."""
+    """Shape of a CSV file: anything that Spark may read differently counts as irregular."""
 
     def __init__(self, dialect: CsvDialect) -> None:
         own = (dialect.separator, dialect.quote)
@@ -366,11 +357,9 @@ class _CsvShape:
 
     @property
     def irregular(self) -> bool:
-        """Whether the file has to be rewritten, or refused."""
         return not self._sure or self._odd or (self.multiline and self._returns)
 
     def add(self, chunk: bytes, low: _LowBytes, *, first: bool, bom: bool) -> None:
-        """Go on with the next bytes."""
         if not self._sure:
             return
         self._returns = self._returns or b"\r" in chunk
@@ -390,7 +379,6 @@ class _CsvShape:
         self._last = chunk[-1:]
 
     def _quotes_fit(self, chunk: bytes, *, first: bool) -> bool:
-        """Whether every field that is quoted begins and ends with its quotes."""
         before = b"\n" if first else self._last
         data = np.frombuffer(before + chunk + b"\n", dtype=np.uint8)
         at = np.flatnonzero(data[1:-1] == self._quote[0]) + 1
@@ -401,7 +389,6 @@ class _CsvShape:
 
 
 def _has_controls(chunk: bytes, low: _LowBytes, separator: bytes) -> bool:
-    """Whether there are control characters besides line breaks and the separator."""
     expected = (low.values == _NEWLINE) | (low.values == _RETURN) | (low.values == separator[0])
     return b"\x7f" in chunk or not expected.all()
 
@@ -413,7 +400,7 @@ class _LineLengths:
         self._most = most
         self.long = False
         self.start = 0
-        """Where the long line begins in the chunk that was added last; negative in one before."""
+        """Start of the long line in the last chunk; negative in one before."""
         self._begun = 0
         """Bytes of the line that the last chunk ended in."""
 
@@ -446,7 +433,7 @@ def _invalid(path: Path, encoding: str, error: UnicodeDecodeError, line: int) ->
 
 
 def _spans_lines(low: _LowBytes, quote: int, *, odd: bool) -> tuple[bool, bool]:
-    """(a line break stands inside quotes, the chunk ends inside quotes)."""
+    """(a line break is inside quotes, the chunk ends inside quotes)."""
     quotes = np.flatnonzero(low.data == quote)
     before = np.searchsorted(quotes, low.breaks) + odd
     return bool(np.any(before & 1)), bool((len(quotes) + odd) & 1)

@@ -53,9 +53,8 @@ if TYPE_CHECKING:
     from odfchain.spark.input_frames import InputFrame
 
 
-# Parquet files with nanoseconds: rewritten with microseconds, which is what Spark's times have (RFC-001).
-#
-# A value that is finer than a microsecond is refused: it would be another one afterwards.
+# Parquet timestamps in nanoseconds are rewritten in microseconds, Spark's resolution (RFC-001); a finer value
+# is refused.
 
 
 def in_microseconds(path: Path, scratch: Path) -> tuple[Path, tuple[str, ...]]:
@@ -112,7 +111,7 @@ def _batches(source: ParquetSource, target: pa.Schema, file: str) -> Iterator[pa
 
 
 def _first_finer(column: pa.Array, target: pa.DataType) -> int:
-    """The first place in a column that does not fit. Called only after a cast has failed."""
+    # only after a cast has failed
     import pyarrow as pa
 
     low, high = 0, len(column)
@@ -160,7 +159,7 @@ class OpenedInput:
 
     frame: InputFrame | None
     notes: tuple[str, ...] = ()
-    """What the reader decided and the user should know."""
+    """Notes on the reader's decisions."""
     malformed: Callable[[], BadInputError | None] | None = None
     """Finds a record with the wrong number of fields, after a failure."""
     rows: int | None = None
@@ -194,7 +193,7 @@ def read_step_for(path: Path, input_format: str | None, declared: ReadStep | Non
     """The read step to use: the declared one, or another format with the declared schema.
 
     Raises:
-        UsageError: the format is unknown, or cannot be told from the file's name.
+        UsageError: the format is unknown, or does not follow from the file's name.
     """
     if input_format is None and declared is not None:
         return declared
@@ -268,7 +267,7 @@ def _check_parquet(path: Path) -> None:
 
 
 def _empty(session: Callable[[], SparkSession], path: Path, schema: ds.DataSchema | None) -> OpenedInput:
-    """An empty file: no rows where the columns are known, nothing at all where they are not."""
+    # no rows where the columns are known, nothing at all where they are not
     from odfchain.spark.input_frames import empty_input
 
     return OpenedInput(empty_input(session(), schema, str(path)) if schema is not None else None)
@@ -380,7 +379,7 @@ def _csv_columns(
 
 
 def _match_header(path: Path, header: list[str], names: list[str]) -> tuple[list[str], list[str]]:
-    """A header that differs from the schema: reordered, renamed in place, or wrong (RFC-010)."""
+    # reordered, renamed in place, or wrong (RFC-010)
     if sorted(header) == sorted(names):
         return header, [f"columns are in another order than the schema; matched by name: {_listed(header)}"]
     missing = [n for n in names if n not in header]
@@ -506,7 +505,7 @@ def record_source(
     schema: ds.DataSchema | None,
     scratch: Path,
 ) -> tuple[RecordSource, tuple[str, ...]]:
-    """How a worker finds the records in the file, and notes."""
+    """An executor's reader of the file's records, and notes."""
     real = str(path.resolve())
     match read:
         case ReadStepJson():

@@ -52,10 +52,8 @@ US_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")
 def normalized(
     schema: ds.DataSchema, vocabulary: DatasetVocabulary, dataset: ds.DataSchema | None = None
 ) -> ds.DataSchema:
-    """The input's schema as it is stored: timestamps UTC, event time to the millisecond.
-
-    Where the dataset declares what is stored alike, that decides; other data columns keep microseconds.
-    """
+    """The input's schema as it is stored: timestamps UTC, event time to the millisecond."""
+    # the dataset's declared types decide where they are stored alike; other columns keep microseconds
     return ds.DataSchema(fields=tuple(_normalized(f, vocabulary, dataset) for f in schema.fields))
 
 
@@ -83,7 +81,7 @@ _INTEGERS: tuple[type, ...] = (
 
 
 def check_declared(schema: ds.DataSchema, vocabulary: DatasetVocabulary) -> None:
-    """Rows can be recorded by a declared schema: the system columns come first, and no name comes twice.
+    """Check a declared schema: the system columns come first, and no name comes twice.
 
     Raises:
         SchemaError: it cannot.
@@ -111,7 +109,7 @@ def check_declared(schema: ds.DataSchema, vocabulary: DatasetVocabulary) -> None
 def check_reserved(
     schema: ds.DataSchema, vocabulary: DatasetVocabulary, file: str, *, operations: bool
 ) -> None:
-    """No input column has the name of a system column; event time has a type of time.
+    """Check that no input column has the name of a system column, and that event time has a type of time.
 
     Raises:
         BadInputError: a column does.
@@ -171,7 +169,7 @@ def dataset_schema(
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How an input that is not quite like the dataset is made to fit; columns are matched by name."""
+    """Conversion of an input to the dataset's schema; columns are matched by name."""
 
     filled: tuple[ds.DataField, ...] = ()
     """Optional columns that the input lacks: null in all its rows."""
@@ -180,7 +178,7 @@ class Fit:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know."""
+        """Notes for the user."""
         notes = []
         if self.filled:
             notes.append(f"the input lacks {_names(self.filled)}: filled with null")
@@ -197,14 +195,13 @@ def fit(
     *,
     may_grow: bool = True,
 ) -> Fit:
-    """How the input fits: same types by name; optional columns may be missing or new, but not both (RFC-015).
-
-    A column that goes while another comes is a renamed one more often than not, so that is refused. So are
-    new columns where nobody declared a source (`may_grow`). Nullability is coerced later.
+    """The fit of an input: same types by name; optional columns are missing or new, not both (RFC-015).
 
     Raises:
         IncompatibleSchemaError: what differs is shown as a diff of both schemas.
     """
+    # a column that goes while another comes is probably renamed, so that is refused; nullability is coerced
+    # later
     event_time = vocabulary.event_time_column
     expected = [f for f in dataset.fields if f.name not in vocabulary.columns]
     actual = [f for f in data.fields if f.name not in vocabulary.columns]
@@ -243,11 +240,7 @@ def settled(
     operations: bool,
     may_grow: bool = True,
 ) -> tuple[ds.DataSchema, ds.DataSchema, tuple[str, ...]]:
-    """(schema of an input's data columns, filled ones included; schema of the dataset after; notes).
-
-    Raises:
-        BadInputError, IncompatibleSchemaError, SchemaError: as the rules above; or rows would have no hash.
-    """
+    """(schema of an input's data columns, filled ones included; schema of the dataset after; notes)."""
     data = normalized(given, vocabulary, dataset)
     check_reserved(data, vocabulary, file, operations=operations)
     data = with_event_time(data, dataset, vocabulary)
@@ -289,14 +282,9 @@ def _shown(fields: list[ds.DataField]) -> str:
     return ", ".join(f"{f.name} {type_name(f.type)}" for f in fields)
 
 
-# Fix-ups for inputs whose schema nobody declared.
-#
-# Columns that collide with system columns get a leading underscore, and an event time column of whole
-# numbers
-# (seconds) or text becomes a timestamp, which the writer cuts to milliseconds like any other. With a
-# declared
-# schema none of this happens: there a collision or a wrong type is an error. Facts in
-# `fixtures/conformance/writer_cases.json` (`inference_…`).
+# Fixes for inputs without a declared schema: columns that collide with system columns get a leading
+# underscore, and an event time of integers (seconds) or text becomes a timestamp. With a declared schema a
+# collision or wrong type is an error. Facts in `fixtures/conformance/writer_cases.json` (`inference_…`).
 
 _WHOLE = (
     ds.DataTypeInt16,
@@ -362,16 +350,12 @@ def _event_time(source: InputFrame, vocabulary: DatasetVocabulary) -> InputFrame
     )
 
 
-# What a definition says can be done: what no run could ever do with it is refused when it is added.
-#
-# The rules are those of the runs, asked about the columns that a source declares; what a query makes of
-# them,
-# or a file brings, is known later. Chains of others may hold such events: they are pulled as the
-# specification
-# says, and nothing here looks at them. Source: specification "DatasetSnapshot", "Metadata Events"; RFC-005.
+# Definitions that no run could execute are refused when they are added, by the rules of the runs over the
+# declared columns. Pulled chains are not checked here (specification "DatasetSnapshot", "Metadata Events";
+# RFC-005).
 
 _INSIDE = re.compile(r"\b(?:read|merge)\.([a-zA-Z]+)\b")
-"""How the rules of runs call a part of a source."""
+"""Names of a source's parts in the rules of runs."""
 _COLUMNS = "the declared columns"
 _NO_OPERATION = (
     ds.DataTypeDate, ds.DataTypeTime, ds.DataTypeTimestamp, ds.DataTypeBinary,
@@ -545,7 +529,6 @@ def _check_attachments(event: ev.SetAttachments, path: str) -> None:
 
 @contextmanager
 def _at(path: str) -> Iterator[None]:
-    """What a rule of a run says, said of a place in the definition."""
     try:
         yield
     except (BadInputError, CodecError, FetchError, IncompatibleSchemaError, SchemaError) as error:

@@ -87,12 +87,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 
-# What a write knows of its dataset, how it is to be done, and what it comes to.
+# State, options and result of a write.
 
 
 @dataclass(frozen=True, slots=True)
 class WriterState:
-    """What a write needs to know of the dataset, pending transactions included."""
+    """State of the dataset for a write, pending transactions included."""
 
     vocabulary: DatasetVocabulary
     merge: MergeStrategy
@@ -102,15 +102,15 @@ class WriterState:
     watermark: Timestamp | None
     source_state: SourceState | None
     recorded: Callable[[], RecordedRows]
-    """What there is to look back at, found when asked for."""
+    """The recorded rows to compare with, found on first use."""
     has_source: bool = False
-    """Whether the chain defines where rows come from; without that a new column is taken for an accident."""
+    """True if the chain defines where rows come from; without that a new column is taken for an accident."""
     odf_schema: bool = False
-    """Whether the schema in force is declared in the ODF form, so that a new one is as well."""
+    """True if the schema in force is declared in the ODF form, so that a new one is as well."""
     has_several_keys: Callable[[], bool] = lambda: False
-    """Whether sources tell records apart by different keys; found when asked for."""
+    """True if sources tell records apart by different keys; found when asked for."""
     dataset: DatasetFiles | None = field(default=None, repr=False, compare=False)
-    """Where slices are that executors put into its store; None where they see the staging folder."""
+    """The place of executors' slices in the store; None where they see the staging folder."""
     since: float = field(default_factory=time.monotonic, repr=False, compare=False)
     """When the run began, before which nothing of it was put into the store [s, `time.monotonic`]."""
 
@@ -120,7 +120,7 @@ class WriterState:
         return 0 if self.prev_offset is None else self.prev_offset + 1
 
     def keys(self, kind: str) -> str:
-        """What the keys of slices (`data`) or checkpoints (`checkpoints`) begin with, for executors."""
+        """The prefix of keys of slices (`data`) or checkpoints (`checkpoints`), for executors."""
         return "" if self.dataset is None else self.dataset.keys(kind)
 
     def path_of(self, facts: SliceFacts) -> Path:
@@ -160,7 +160,7 @@ class WriterState:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How one input is written."""
+    """Options of a write."""
 
     system_time: Timestamp
     event_time: Timestamp
@@ -174,14 +174,14 @@ class WriteOptions:
     allow_empty: bool = False
     max_retract_ratio: float = 1.0
     late_edits: LateEdits = LateEdits.IGNORE
-    """What to do with known keys that have other values (Ledger)."""
+    """Policy for known keys with other values (Ledger)."""
     duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
-    """What to do with rows of the input that have one key and other values (Ledger, Snapshot)."""
+    """Policy for rows of the input with one key and other values (Ledger, Snapshot)."""
     system_columns: SystemColumns = SystemColumns.SPECIFICATION
     """Types of offsets and operations, where the dataset has no schema yet."""
     watermark: WatermarkRule = DEFAULT_RULE
     max_future: Duration | None = None
-    """How far after the system time an event time may lie; None is no bound."""
+    """Limit for event times after the system time; None is no limit."""
     allow_future: bool = False
     """Take rows beyond that bound; the watermark stays within it."""
     slice_bytes: int = 0
@@ -205,7 +205,7 @@ class Written:
     """Of each slice."""
     input_rows: int
     notes: tuple[str, ...] = ()
-    """What the user should know about how the input was made to fit."""
+    """Notes on how the input was made to fit."""
 
 
 def staged_file(facts: SliceFacts, since: float) -> StagedFile:
@@ -214,7 +214,7 @@ def staged_file(facts: SliceFacts, since: float) -> StagedFile:
     return StagedFile(path, Multihash.parse(facts.physical_hash), facts.footer, since)
 
 
-# What a write comes to in a dataset's history: which events record it.
+# The events that record a write.
 
 
 def recorded_write(
@@ -227,11 +227,9 @@ def recorded_write(
     input_rows: int,
     notes: tuple[str, ...] = (),
 ) -> Written:
-    """The events that record a write, by the writer rules.
-
-    Of several slices the last one says what comes of the input: whoever stops at one before it is told no
-    watermark that later rows lie behind, and not that the source was read.
-    """
+    """The events that record a write, by the writer rules."""
+    # the last slice has the watermark and the source state: a reader that stops earlier must get no watermark
+    # beyond later rows, and no state of a source that was not read to its end
     events: list[MetadataEvent] = []
     if target is not None and target != state.schema:
         events.append(schema_event(target, odf_form=state.odf_schema))
@@ -285,7 +283,7 @@ def _of_rows(state: WriterState, facts: tuple[SliceFacts, ...], options: WriteOp
 
 
 def _advanced(state: WriterState, options: WriteOptions) -> WriterState:
-    """The state with the watermark that the input's own event time gives it, which no row need have."""
+    # the event time that is given with the input moves the watermark, even if no row has it
     latest = options.event_time.epoch_ms if options.advances and options.new_watermark is None else None
     return dataclasses.replace(state, watermark=_after_time(state, latest, options))
 
@@ -301,22 +299,20 @@ def data_slices(facts: tuple[SliceFacts, ...], start: int) -> list[DataSlice]:
     return [each.slice_at(first) for each, first in zip(facts, starts, strict=False)]
 
 
-# A stream that says itself what each row does: what it takes back is in force when it is recorded.
-#
-# A row that takes another back has the event time of that one, and means it where it says none. Whether it
-# is
-# in force then is judged by the rule of check 10 (`odfchain.workspace.slice_lookup`). Source: RFC-052.
+# Changelog streams: a row that takes another back must find it in force, by the rule of check 10
+# (`odfchain.workspace.slice_lookup`). It has the event time of that row, and means it where it has none
+# (RFC-052).
 
 _BEFORE = "__odfchain_before"
 
 
 def takes_back(new: MergeInput) -> Column:
-    """Whether a row of the input takes another one back."""
+    """The condition that a row of the input takes another one back."""
     return col(new.vocabulary.operation_type_column).try_cast("int").isin(*TAKES_BACK)
 
 
 def has_back_without_time(new: MergeInput) -> bool:
-    """Whether a row takes another back and does not say of which event time that one is."""
+    """True if a row takes another back and does not say of which event time that one is."""
     name = new.vocabulary.event_time_column
     return bool(new.frame.where(takes_back(new) & col(name).isNull()).limit(1).collect())
 
@@ -334,6 +330,7 @@ def with_times_taken_back(new: MergeInput, history: DataFrame | None, event_time
     values = tuple(name for name in new.schema.names if name not in (time, op))
     alike = Window.partitionBy(*[col(name) for name in values]).orderBy(col(ROW_ID))
     frame = new.frame.withColumn(_BEFORE, F.lag(F.coalesce(col(time), event_time)).over(alike))
+    # an earlier row of the input is newer than any recorded one
     before = col(_BEFORE)
     if history is not None:
         state = current_state(history, values, new)
@@ -351,7 +348,7 @@ def refuse_in_vain(
     new: MergeInput,
     order: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """Nothing is taken back that is not in force; returns what the user should know.
+    """Check that only rows in force are taken back; returns notes for the user.
 
     Raises:
         BadInputError: a row takes back what is not; the message has the first.
@@ -374,7 +371,6 @@ def refuse_in_vain(
 
 
 def _in_vain(new: MergeInput, order: tuple[str, ...], place: int) -> BadInputError:
-    """The row that stands at a place of the slices, as an error."""
     ordered = new.frame.orderBy(*[col(name).asc_nulls_first() for name in order])
     (row,) = ordered.offset(place).limit(1).select(ROW_ID).collect()
     return BadInputError(
@@ -394,13 +390,9 @@ def write_input(
     *,
     malformed: Callable[[], OdfchainError | None] | None = None,
 ) -> Written:
-    """Merge an input into a dataset's history and write what is new as slices in `options.staging`.
-
-    It is one slice, unless the input is larger than those may be.
-
-    `source` is None for an empty input of unknown columns: only watermark and source state can change then,
-    unless it is a snapshot, which says that nothing is left.
-    """
+    """Merge an input into a dataset's history and write what is new as slices in `options.staging`."""
+    # no source: the input is empty and has unknown columns, so only watermark and source state can change,
+    # unless it is a snapshot, which says that no row is left
     if source is None and isinstance(state.merge, MergeStrategySnapshot) and state.schema is not None:
         fields = tuple(f for f in state.schema.fields if f.name not in state.vocabulary.columns)
         source = empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
@@ -560,7 +552,6 @@ def _write_rows(
 
 
 def _microseconds_cut(source: InputFrame, data: ds.DataSchema) -> dict[str, Column]:
-    """Whether a row's timestamp is cut to the milliseconds that the dataset declares, by column."""
     return {
         f.name: has_microseconds(col(f.name)).cast("int")
         for f in data.fields
@@ -579,7 +570,6 @@ def _notes_on_keys(
     state: WriterState,
     options: WriteOptions,
 ) -> tuple[str, ...]:
-    """What the user should know about the keys of the input's rows."""
     notes: tuple[str, ...] = ()
     key, which = primary_key(state.merge), options.duplicate_keys
     if merged.duplicates is not None and _observed(merged.duplicates, "repeated"):
@@ -591,7 +581,7 @@ def _notes_on_keys(
 
 
 def _only_new_rows(strategy: MergeStrategy, edits: LateEdits) -> bool:
-    """Whether the strategy writes rows of the input and never recorded ones."""
+    # such a strategy never writes recorded rows again
     ledger = isinstance(strategy, MergeStrategyLedger) and edits is not LateEdits.CORRECT
     return ledger or isinstance(strategy, MergeStrategyAppend)
 
@@ -620,10 +610,7 @@ def _history(
     *,
     every: bool = False,
 ) -> DataFrame | None:
-    """The recorded rows that count, with the columns that the strategy looks at; None when there are none.
-
-    `size` is that of the input [bytes], where it is known. With `every` column all are looked at.
-    """
+    # `size` is that of the input [bytes], where it is known; `every` column where all are looked at
     columns = new.schema.names if every else history_columns(state.merge, new.schema)
     if isinstance(state.merge, MergeStrategyLedger) and options.late_edits is not LateEdits.IGNORE:
         columns = list(new.schema.names)
@@ -662,7 +649,6 @@ def _relevant(
 def _with_event_times(
     frame: DataFrame, data: ds.DataSchema, options: WriteOptions, vocabulary: DatasetVocabulary
 ) -> DataFrame:
-    """The rows with missing event times filled in."""
     from pyspark.sql import functions as F
 
     name = vocabulary.event_time_column
@@ -670,7 +656,6 @@ def _with_event_times(
 
 
 def _event_time(data: ds.DataSchema, options: WriteOptions, vocabulary: DatasetVocabulary) -> Column:
-    """The event time of rows that have none."""
     from pyspark.sql import functions as F
 
     field = data.field(vocabulary.event_time_column)
@@ -686,7 +671,7 @@ def _diagnose(
     strategy: MergeStrategy,
     malformed: Callable[[], OdfchainError | None] | None,
 ) -> OdfchainError:
-    """The fault that made a job fail, with its row where the input is to blame."""
+    # the input's own fault is named by its row, other errors are passed on
     required = frozenset(f.name for f in target.fields if not f.optional) - {new.vocabulary.event_time_column}
 
     operation = new.vocabulary.operation_type_column
@@ -714,7 +699,7 @@ def _guard(
     recorded: int | None,
     options: WriteOptions,
 ) -> None:
-    """Refuse a snapshot that looks like an accident."""
+    # a snapshot that loses most rows is probably an accident
     if not isinstance(state.merge, MergeStrategySnapshot):
         return
     if input_rows == 0:
@@ -741,7 +726,7 @@ def _checked_changelog(
     merge: MergeStrategyChangelogStream,
     run: Callable[..., _MergeRun],
 ) -> _MergeRun:
-    """The run again where rows that take back need its event times; nothing that `verify` would refuse."""
+    # run again where rows that take back need the event times they take back
     operations = {code for each in ran.facts for code in each.ops}
     if operations & {str(CORRECT_FROM), str(CORRECT_TO)}:
         torn = run_job(session(), lambda: first_torn_correction(ran.new, merge.primary_key))

@@ -1,4 +1,4 @@
-"""What profiles found of slices, kept: private, disposable, and never believed without its checksum.
+"""Cached totals of slices: private, disposable, and never used without a valid checksum.
 
 A file of `info/profile-parts` has the name of its slice, and is a digest followed by the bytes that it is of.
 A slice never changes, so what was found of it is never wrong, only of another version, or damaged: then it
@@ -26,12 +26,12 @@ _DIGEST_BYTES = 32
 
 
 def parts_folder(dataset: DatasetFiles) -> Path:
-    """Where parts are kept."""
+    """The folder of cached totals."""
     return dataset.folder / "info" / "profile-parts"
 
 
 def kept_part(dataset: DatasetFiles, name: Multihash) -> bytes | None:
-    """What was kept of a slice, as it was written; None where there is nothing."""
+    """The cached totals of a slice, as written; None where there are none."""
     data = None
     with contextlib.suppress(StoreError):
         data = fsio.read_start(_path(dataset, name), _MOST_BYTES)
@@ -51,7 +51,7 @@ def keep_part(dataset: DatasetFiles, name: Multihash, data: bytes) -> None:
 
 
 def drop_part(dataset: DatasetFiles, name: Multihash) -> None:
-    """Nothing is kept of a slice, which was not committed."""
+    """Remove the cached totals of a slice that was not committed."""
     with contextlib.suppress(OSError):
         _path(dataset, name).unlink(missing_ok=True)
 
@@ -60,13 +60,9 @@ def _path(dataset: DatasetFiles, name: Multihash) -> Path:
     return parts_folder(dataset) / f"{name}.arrow"
 
 
-# Profiles that were computed, kept: private, disposable, and never believed without their checksum.
-#
-# A file of `info/profiles` has the name of a block, and is a digest followed by the profile's one text.
-# What a
-# block looks like never changes; a profile of another format, or one that is damaged, is as none. Only
-# those
-# are kept that hide nothing and tell languages where they can. Source: RFC-041.
+# Computed profiles, cached in `info/profiles` by block hash: a digest, then the profile's text.
+# An entry with another format or a wrong digest is ignored. Only profiles without hidden columns are cached
+# (RFC-041).
 
 _MOST = 64
 """Profiles that are kept of a dataset; the oldest make room."""
@@ -112,14 +108,12 @@ def _folder(dataset: DatasetFiles) -> Path:
     return dataset.folder / "info" / "profiles"
 
 
-# The profile of the rows in force where one is here already: for views that must not take long.
+# For views that must not compute a profile.
 
 
 def known_profile(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any] | None:
-    """What was computed here, or published by the owner, of a state's rows; None where neither is here.
-
-    It may be of the last block that has rows: blocks after it have the same.
-    """
+    """The profile of a state that is cached or published by the owner; None where neither is here."""
+    # blocks without rows have the profile of the last block with rows
     last = next(state.slices_newest_first(), None)
     for block in [state.head] if last is None else [state.head, last.block_hash]:
         if (found := kept_profile(dataset, block) or owners_profile(dataset, block)) is not None:
@@ -128,7 +122,7 @@ def known_profile(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any] 
 
 
 def owners_profile(dataset: DatasetFiles, block: Multihash) -> dict[str, Any] | None:
-    """What the owner has signed of a block, where it is here and whole; None where it is not."""
+    """The profile that the owner signed for a block; None where it is missing or damaged."""
     from odfchain.chain.signed_lines import SnapshotKind
     from odfchain.profiles.published import object_of, published
 

@@ -31,12 +31,12 @@ _KINDS = {"FetchStepUrl": "http", "FetchStepFilesGlob": "file", "FetchStepContai
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileOptions:
-    """What a publisher may say of a profile."""
+    """Options of a profile."""
 
     stage: str | None = None
     """`raw`, `cleaned`, `featurized`, …; roots are `raw` unless it is said."""
     description: str | None = None
-    """What changed since the parent."""
+    """Changes since the parent."""
     tags: Mapping[str, str] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     """Columns of which only counts are published."""
@@ -58,11 +58,10 @@ def profile_of(
 ) -> dict[str, Any]:
     """The profile at a state's block; `totals` are those of its rows, where they are known.
 
-    The engine is for states that are too large for this process.
-
     Raises:
         UsageError: a hidden column is none.
     """
+    # the engine is used only for states that are too large for this process
     options = options or ProfileOptions()
     schema = profiled_columns(state)
     for name in options.hidden:
@@ -75,7 +74,7 @@ def profile_of(
 
 
 def facts_of(dataset: DatasetFiles, state: DatasetState, options: ProfileOptions) -> ProfileFacts:
-    """What a profile says beside its statistics."""
+    """Facts of a profile other than its statistics."""
     block = state.head_block
     return ProfileFacts(
         dataset_id=str(dataset.id),
@@ -100,7 +99,7 @@ def _nullable(state: DatasetState) -> dict[str, bool]:
 
 
 def nullable_columns(schema: DataSchema) -> dict[str, bool]:
-    """Whether each column may be null."""
+    """Columns by name, with true if they may be null."""
     return {column.name: isinstance(column.type, DataTypeOption) for column in schema.fields}
 
 
@@ -121,7 +120,7 @@ def _descriptive(dataset: DatasetFiles, state: DatasetState, options: ProfileOpt
 
 
 def _changes(dataset: DatasetFiles, state: DatasetState) -> str:
-    """What the block did to the rows: `43 added, 57 corrected`; empty where it has none that are here."""
+    # such as `43 added, 57 corrected`; empty where the block has no rows stored here
     data = getattr(state.head_block.event, "new_data", None)
     if data is None:
         return ""
@@ -138,7 +137,7 @@ def _changes(dataset: DatasetFiles, state: DatasetState) -> str:
 
 
 def _path_of(source: Any) -> str | None:
-    """Where a root's rows are from, without user names, passwords and values of variables."""
+    # without user names, passwords and values of variables
     fetch = source.fetch if isinstance(source, SetPollingSource) else None
     return public_name(fetch.url) if isinstance(fetch, FetchStepUrl) else None
 

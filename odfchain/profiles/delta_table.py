@@ -99,7 +99,7 @@ class DeltaFolder:
         return self._open()
 
     def _widened(self, table: Any, columns: pa.Schema) -> Any:
-        """The table with all of these columns; columns are never dropped, so others stay."""
+        # columns are never dropped, so others stay
         wanted = self._library.Schema.from_arrow(columns)
         known = {field.name: field for field in table.schema().fields}
         new = [field for field in wanted.fields if known.get(field.name) != field]

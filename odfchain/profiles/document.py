@@ -30,13 +30,9 @@ if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
 
-# In which languages the texts of a column are: the one part of a profile that rests on a library's floats.
-#
-# The first 1,000 rows of the sample whose text has at least 20 letters are looked at ("Berlin" alone would
-# be
-# Turkmen), each by its first 1,000 characters; fewer than ten say nothing. Who computes a profile again
-# takes
-# the same version of the library, and accepts a difference of 0.005. Source: RFC-040.
+# Languages of a column: the one part of a profile that depends on a library's floats.
+# Of the sample, the first 1,000 texts with at least 20 letters are used, each cut to 1,000 characters; fewer
+# than ten give no result. To reproduce it takes the same version of the library, within 0.005 (RFC-040).
 
 LIBRARY = "py3langid"
 MOST_ROWS, LEAST_ROWS = 1_000, 10
@@ -69,7 +65,7 @@ def detected_languages(texts: pa.ChunkedArray) -> dict[str, float]:
 
 
 def _long_enough(texts: pa.ChunkedArray) -> list[str]:
-    """The first rows with enough letters; none where they are too few to say anything."""
+    # none where too few rows have enough letters
     candidates = texts.filter(pc.greater_equal(pc.utf8_length(texts), LEAST_LETTERS))
     found: list[str] = []
     for chunk in candidates.chunks:
@@ -84,7 +80,7 @@ def _long_enough(texts: pa.ChunkedArray) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _identifier() -> LanguageIdentifier:
-    """One of our own: the library's may have been told to know some languages only."""
+    # an instance of our own: a shared one may have been restricted to some languages
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE)
@@ -99,7 +95,7 @@ _MOSTLY_NULL = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFacts:
-    """What a profile says beside its statistics."""
+    """Facts of a profile other than its statistics."""
 
     dataset_id: str
     snapshot: Multihash
@@ -163,7 +159,7 @@ def profile_document(totals: Totals, facts: ProfileFacts) -> dict[str, Any]:
 
 
 def _hidden(statistics: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts and fractions only."""
+    # counts and fractions only
     kept = ("kind", "null_count", "null_fraction", "num_unique", "non_finite_count", "estimated")
     return {name: statistics[name] for name in kept if name in statistics}
 

@@ -1,7 +1,7 @@
 """Two profiles side by side: what changed, by how much, and which limits are exceeded.
 
 No data are read. Numbers are rounded to six digits and then held against the limits. What cannot be computed
-in doubles is a breach where it has a limit: nobody passes by numbers of 300 digits. Source: RFC-041.
+in doubles is a breach where it has a limit: numbers of 300 digits do not evade the limit. Source: RFC-041.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ from odfchain.profiles import drift_metrics
 from odfchain.profiles.drift_metrics import ComparedColumn, ComparedProfile, compared_profile, jaccard
 from odfchain.text import counted, cut
 
-# What a comparison of two profiles found, and its two documents: JSON and a page.
+# The result of a comparison as JSON and as a page (RFC-041):
 #
 #     {"format": "odfchain-drift/1",
-#      "from": {"datasetId", "name", "sequenceNumber", "snapshotId", "systemTime", "rows"}, "to": {the
-#      same},
+#      "from": {"datasetId", "name", "sequenceNumber", "snapshotId", "systemTime", "rows"}, "to": {the same},
 #      "verdict": "breach" | "ok", "breaches": 2,
 #      "lines": [{"metric", "column", "value", "limit", "verdict": "breach" | "ok" | "note", "text"}],
 #      "notCompared": [{"column", "reason"}], "notes": ["…"]}
-#
-# Source: RFC-041.
 
 FORMAT = "odfchain-drift/1"
 
@@ -44,7 +41,7 @@ class DriftLine:
     """None is none: the line is a note."""
     breach: bool
     text: str
-    """What a person should look at."""
+    """The line in words."""
 
     @property
     def verdict(self) -> str:
@@ -61,7 +58,7 @@ class DriftLine:
 
 @dataclass(frozen=True, slots=True)
 class NotCompared:
-    """Something that was not compared, and why."""
+    """A column that was not compared, and the reason."""
 
     column: str | None
     """None is the whole dataset."""
@@ -118,7 +115,7 @@ def _side(profile: ComparedProfile) -> dict[str, Any]:
     }
 
 
-# How far two profiles may be apart: limits of effect sizes, for all columns and for some.
+# Limits of effect sizes, for all columns and for single ones; `snapshots.guard` uses the same file (RFC-041):
 #
 #     kind: DriftPolicy
 #     version: 1
@@ -129,14 +126,13 @@ def _side(profile: ComparedProfile) -> dict[str, Any]:
 #       defaults: {nullFraction: 0.05, ks: 0.1, js: 0.1, languages: 0.1}
 #       columns: {lon: {ks: 0.15}, iata: skip}
 #
-# What a policy leaves out has the limit above; `null` is no limit. The same file gates a commit
-# (`snapshots.guard`). Source: RFC-041.
+# An omitted limit has the value above; `null` is no limit.
 
 KIND = "DriftPolicy"
 
 
 class Reaction(Enum):
-    """What a change of the schema means."""
+    """Reaction to a change of the schema."""
 
     FAIL = "fail"
     NOTE = "note"
@@ -182,7 +178,7 @@ class DriftPolicy:
         return dataclasses.replace(self, rows=(None, None), limits={}, columns=columns)
 
     def skips(self, column: str) -> bool:
-        """Whether a column is left out."""
+        """True if a column is left out."""
         return column in self.columns and self.columns[column] is None
 
 
@@ -286,7 +282,7 @@ Found = DriftLine | NotCompared
 def compare_profiles(
     before: Mapping[str, Any], after: Mapping[str, Any], policy: DriftPolicy | None = None
 ) -> Drift:
-    """What changed from one profile to another."""
+    """The drift between two profiles."""
     policy = policy or DriftPolicy()
     one, other = compared_profile(before), compared_profile(after)
     found: list[Found] = [*_schema(one, other, policy)]
@@ -312,7 +308,7 @@ def compare_profiles(
 
 
 def _order(line: DriftLine) -> tuple[int, float]:
-    """Breaches, then what is within its limit, then notes; the nearest to its limit, or beyond, first."""
+    # breaches, then lines within their limit, then notes; the nearest to its limit, or beyond, first
     rank = ("BREACH", "ok", "note").index(line.verdict)
     if line.metric == "rows" and line.value == 0 and line.breach:
         return -1, 0.0
@@ -322,7 +318,7 @@ def _order(line: DriftLine) -> tuple[int, float]:
 
 
 def _excess(line: DriftLine) -> float:
-    """How many times its limit a value is; of the schema infinitely."""
+    # a value divided by its limit; infinite for the schema
     if line.value is None or not line.limit:
         return math.inf if line.breach else 0.0
     if line.metric in ("rows", "jaccard"):  # the farther from 1, the more

@@ -1,4 +1,4 @@
-"""What happens to profiles when rows are committed: drift is refused, the new profile is written (RFC-044).
+"""Profiles at a commit: drift is refused, the new profile is written (RFC-044).
 
     before the commit   the rows in force as they would be, against those at the last block of data
     after it            the profile of the new head: an object, and a signed line where the key is here
@@ -54,7 +54,7 @@ class CommitProfiles:
     guard: PolicyFile | None
     """The policy that rows are held to; None lets everything through."""
     writes: bool
-    """Whether the profile of the new head is written."""
+    """True if the profile of the new head is written."""
     progress: Progress = SILENT
 
     def __call__(
@@ -64,7 +64,7 @@ class CommitProfiles:
         events: Sequence[ev.MetadataEvent],
         staged: Sequence[StagedFile],
     ) -> AfterCommit | None:
-        """What is done after the commit; nothing, where no rows are committed."""
+        """The action after the commit; none where no rows are committed."""
         coming = _Coming.of(dataset, state, events, staged)
         if not coming.slices:
             return None
@@ -72,7 +72,7 @@ class CommitProfiles:
         return self._writer(dataset, totals) if self.writes else None
 
     def _judged(self, dataset: DatasetFiles, state: DatasetState, coming: _Coming) -> Totals | None:
-        """The totals of what would be in force; None where there is nothing to compare it with."""
+        # None where there is nothing to compare with
         assert self.guard is not None  # noqa: S101 - asked by the caller
         last = next(state.slices_newest_first(), None)
         if last is None:

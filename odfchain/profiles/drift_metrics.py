@@ -119,9 +119,8 @@ def known_values(one: Mapping[str, int], other: Mapping[str, int], *, whole: tup
     return [name for name in names if (name in one or whole[0]) and (name in other or whole[1])]
 
 
-# How many rows two profiles have in common, by the smallest hashes that each publishes.
-#
-# Plain Python: what compares profiles loads no numpy. Source: RFC-040.
+# Overlap of rows, estimated by the smallest hashes that each profile publishes. Plain Python: comparing
+# profiles must not load numpy (RFC-040).
 
 KMV_SIZE = 4_096
 """The smallest distinct row hashes that a profile has."""
@@ -148,10 +147,8 @@ def jaccard(one: Sequence[int], other: Sequence[int]) -> float:
     return sum(value in here and value in there for value in union) / len(union) if union else 1.0
 
 
-# What is compared of a profile: its fields with their types.
-#
-# Numbers beyond what doubles hold exactly are texts in profiles, and doubles here. Source: RFC-040,
-# RFC-041.
+# The fields of a profile that are compared. Numbers beyond the exact range of doubles are strings in profiles
+# and doubles here (RFC-040, RFC-041).
 
 _LENGTHS = tuple(f"{what}_{of}" for of in ("char_length", "token_count") for what in ("avg", "min", "max"))
 
@@ -203,7 +200,7 @@ class ComparedProfile:
 
 
 def compared_profile(document: Mapping[str, Any]) -> ComparedProfile:
-    """What is compared of a profile that was computed here, or that `read_profile` has found to be one."""
+    """The compared fields of a profile that was computed here or checked by `read_profile`."""
     odf, statistics = document["odf"], document["column_stats"]
     hidden = {*odf["hidden"]}
     return ComparedProfile(
@@ -254,11 +251,8 @@ def _number(value: float | str | None) -> float | None:
     return None if value is None else float(value)
 
 
-# Two distributions over the same bins, for a picture: each profile has bins of its own.
-#
-# Counts are spread evenly within a bin, and quantiles within a step. Where a few far values would leave all
-# the
-# others in one bin, the picture shows what lies between the 1st and the 99th percentile. Source: RFC-041.
+# Two histograms rebinned to common edges, for a picture. Counts are spread evenly within a bin, quantiles
+# within a step; with far outliers only the 1st to the 99th percentile is drawn (RFC-041).
 
 BINS = 40
 _FAR = 5
@@ -297,7 +291,7 @@ def common_bins(one: ComparedColumn, other: ComparedColumn) -> CommonBins | None
 
 
 def _shares(curve: Callable[[float], float], edges: list[float], *, middle: bool) -> tuple[float, ...]:
-    """The share of values in each bin; all are in one of them, unless the middle alone is shown."""
+    # every value falls into a bin, unless only the middle is shown
     heights = [curve(edge) for edge in edges]
     if not middle:
         heights[0], heights[-1] = 0.0, 1.0
@@ -305,7 +299,6 @@ def _shares(curve: Callable[[float], float], edges: list[float], *, middle: bool
 
 
 def _curve(column: ComparedColumn, *, quantiles: bool) -> Callable[[float], float]:
-    """The share of values that are not above a number."""
     total = sum(column.counts)
     if quantiles or not total:
         return lambda x: share(column.quantiles, x, below=False)

@@ -15,7 +15,7 @@ from odfchain.profiles.drift_metrics import ComparedColumn, ComparedProfile, com
 from odfchain.profiles.pages import Excerpt, excerpt, fitted, moment, one_page, overlaid, paired_bar
 from odfchain.text import counted, cut
 
-# What a page shows of each column: a picture, and the numbers that it is made of beside it.
+# Each column: a picture and its numbers.
 
 MARKS = {
     "breach": ("faulty", "limit exceeded"),
@@ -162,7 +162,7 @@ _FIGURES: Mapping[str, Callable[[ComparedColumn], float | str | None]] = {
     "words, on average": _length("avg_token_count"),
     "languages": _languages,
 }
-"""What is shown of a column where its kind has it."""
+"""Parts of a column's view, where its kind has them."""
 
 
 def _shown(value: float | str | None) -> str:
@@ -178,7 +178,7 @@ def _number(value: float) -> str:
 def _values(
     one: ComparedColumn, other: ComparedColumn, rows: tuple[int, int], limits: DriftPageLimits
 ) -> Excerpt[ValueRow]:
-    """The values whose shares are furthest apart, then the commonest."""
+    # the values whose shares are furthest apart, then the commonest
     shares = {
         value: (_share(value, one, rows[0]), _share(value, other, rows[1]))
         for value in {*one.top_values, *other.top_values}
@@ -203,7 +203,7 @@ def _values(
 
 
 def _share(value: str, column: ComparedColumn, rows: int) -> float | None:
-    """The share of a value; None where it is not listed and may be there all the same, or nothing is."""
+    # None where the value is not listed but may occur, or no values are listed
     total = rows - column.null_count
     if total <= 0:
         return None
@@ -293,7 +293,7 @@ def _render(
 
 
 def _verdict(document: Mapping[str, Any]) -> tuple[str, str, str]:
-    """How the comparison is marked, its headline, and a sentence that does not say more than was done."""
+    # the headline must not claim more than was compared
     number = document["breaches"]
     if number:
         return "faulty", "Limits exceeded", f"{counted(number, 'figure')} beyond what the limits allow."

@@ -1,6 +1,6 @@
 """A dataset as of a block, in another place and form; what was exported before is continued.
 
-Files come first and are durable before a version names them, so whoever reads the place sees whole versions
+Files come first and are durable before a version names them, so a reader of the place sees whole versions
 only, and an export that was interrupted goes on where it was. Source: RFC-045.
 """
 
@@ -42,10 +42,8 @@ if TYPE_CHECKING:
     from odfchain.profiles.iceberg_table import IcebergFolder
 
 
-# The rows in force as one Parquet file, without the columns that only tell how they came about.
-#
-# Offset, operation and system time are left out; the event time is a fact of the row. Of the rows only the
-# keys are held in memory (without a key, hashes), and as many rows as a row group has.
+# The state as one Parquet file without offset, operation and system time. In memory are the keys (without a
+# key, hashes) and one row group.
 
 _GROUP_ROWS = 1 << 17
 
@@ -86,7 +84,7 @@ FORMATS = (LODE, *TableFormat)
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """How a dataset is exported."""
+    """Options of an export."""
 
     rows: str = RECORDS
     """All records, or those in force."""
@@ -98,19 +96,19 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export did."""
+    """Result of an export."""
 
     folder: Path
     block: Multihash
     sequence_number: int
     versions: int = 0
-    """How many versions or snapshots were added; 0 where the block was there already."""
+    """Number of versions or snapshots added; 0 where the block was exported before."""
     files: int = 0
-    """How many data files these name for the first time, or of a Lode snapshot all."""
+    """Number of data files that are new in these, or of all in a Lode snapshot."""
     size: int = 0
     """Of these files [bytes]."""
     copies: int = 0
-    """How many of them could not be linked, and take up space of their own."""
+    """Number of files that were copied because they could not be linked."""
     notes: tuple[str, ...] = ()
     names: frozenset[str] = field(default=frozenset(), repr=False)
     """Of all data files of the newest version."""
@@ -189,7 +187,6 @@ def _lode(dataset: DatasetFiles, state: DatasetState, place: ExportFolder, progr
 
 
 def _table(mark: Mark, folder: Path) -> DeltaFolder | IcebergFolder:
-    """The table that a mark is of; errors as those of the format's class."""
     if mark.format == TableFormat.DELTA:
         from odfchain.profiles.delta_table import DeltaFolder
 
@@ -219,7 +216,7 @@ class _TableExport:
         self._footers = KeptFooters(dataset)
 
     def of_records(self) -> Exported:
-        """A version for each data block that the table does not have yet."""
+        # a version for each data block that the table lacks
         refs, there = self._state.slices(), self._table.files()
         names = [_name(ref) for ref in refs]
         begin = continued(self._state, names, there or (), self._table.newest)
@@ -240,7 +237,7 @@ class _TableExport:
         return self._done(versions, copies, frozenset(names), self._notes(versions))
 
     def of_state(self) -> Exported:
-        """One version with the rows in force, unless the table is of this block already."""
+        # the table has one version, with the rows in force
         name = f"state-{self._state.head}.parquet"
         there = self._table.files()
         if there:

@@ -1,7 +1,7 @@
-"""A folder that a dataset is exported to: ours alone, beside every dataset, marked before anything is in it.
+"""A folder that a dataset is exported to: ours alone, outside every dataset, marked before it is filled.
 
 `_odfchain.json` says which dataset the export is of, and in which form; names with an underscore are left
-alone by what tidies tables up. A folder without it that is not empty belongs to somebody else.
+alone by what tidies tables up. A folder without it that is not empty is not ours.
 Source: RFC-045.
 """
 
@@ -32,7 +32,7 @@ _OURS = re.compile(r"(?:state-)?f1620[0-9a-f]{64}(?:\.parquet)?")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What an export is of; two of one place have to be equal."""
+    """Identity of an export; two of one place have to be equal."""
 
     dataset: str
     name: str
@@ -98,7 +98,7 @@ class ExportFolder:
             fsio.replace_file(self.folder / _MARK, data)
 
     def check(self, known: Mark | None) -> None:
-        """What was exported here is what is to be continued.
+        """Check that the export in this folder is the one to be continued.
 
         Raises:
             NameCollisionError: it is another export.
@@ -167,7 +167,7 @@ def check_beside(folder: Path, dataset: DatasetFiles) -> None:
 def continued(
     state: DatasetState, names: list[str], there: Collection[str], newest: Callable[[], str | None]
 ) -> int:
-    """How many of the files `names`, oldest first, a table has, if it has no others.
+    """The number of the files `names`, oldest first, that a table has, if it has no others.
 
     Raises:
         DestinationAheadError: it has all of them, and more.

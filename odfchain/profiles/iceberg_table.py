@@ -127,11 +127,7 @@ class IcebergFolder:
         return f"file://{self._folder}"
 
     def _loaded(self, catalog: Any) -> Any:
-        """The table, or None where there is none.
-
-        Raises:
-            NameCollisionError: the catalog has one of this name in another place.
-        """
+        # None where there is no such table
         if not catalog.table_exists(self._id):
             return None
         table = catalog.load_table(self._id)
@@ -154,7 +150,7 @@ class IcebergFolder:
         return new.set_properties({_MAPPING: new.table_metadata.schema().name_mapping.model_dump_json()})
 
     def _hint(self, catalog: Any) -> None:
-        """Which metadata are the newest, for readers without a catalog."""
+        # for readers without a catalog
         newest = str(catalog.load_table(self._id).metadata_location).rpartition("/")[2]
         fsio.replace_file(
             self._folder / "metadata" / "version-hint.text", newest.removesuffix(".metadata.json").encode()
@@ -202,7 +198,7 @@ def _snapshot(transaction: Any, version: TableVersion) -> Any:
 
 
 def _widened(transaction: Any, columns: pa.Schema, known: pa.Schema | None) -> pa.Schema:
-    """The table has these columns now; `known` are those it had before, where that was looked at."""
+    # `known` are the columns before, where they were read already
     if known is None or not known.equals(columns):
         with transaction.update_schema() as update:
             update.union_by_name(columns)
@@ -217,12 +213,8 @@ def _name(file: Any) -> str:
     return str(file.file_path).rpartition("/")[2]
 
 
-# A transaction of many snapshots on an Iceberg table, each of which is applied once.
-#
-# PyIceberg's own applies all updates so far whenever it looks at the metadata, which it does a dozen times
-# for
-# each snapshot: a hundred snapshots took ten seconds. This module is loaded on use: the
-# library need not be there.
+# PyIceberg's own transaction applies all updates again at each look at the metadata: a hundred snapshots took
+# ten seconds. Here each is applied once. Loaded on use: the library is optional.
 
 
 class IcebergCommit(Transaction):  # type: ignore[misc]

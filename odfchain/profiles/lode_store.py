@@ -26,7 +26,7 @@ _SNAPSHOTS, _MANIFEST, _POINTER = "snapshots", "manifest.json", "latest"
 CODEC = "odf-parquet"
 _BEFORE_CODEC = b'{"checksum_algorithm":"sha3-256","codec":'
 _EARLIER, _NOW = (_BEFORE_CODEC + b'"%s"' % name for name in (b"parquet", CODEC.encode()))
-"""How manifests begin: earlier ones named the codec of Lode's library."""
+"""Prefixes of manifests: earlier ones named the codec of Lode's library."""
 
 
 def exported_snapshots(folder: Path) -> list[str]:
@@ -70,10 +70,8 @@ def export_lode(place: ExportFolder, dataset: DatasetFiles, state: DatasetState,
 
 
 def point_to(folder: Path, block: Multihash) -> None:
-    """Lode's library takes a block for the latest; without the pointer that is the largest hash.
-
-    The library moves the pointer under a lock, and compares it byte for byte: it ends without a line end.
-    """
+    """Lode's library takes a block for the latest; without the pointer that is the largest hash."""
+    # Lode's library compares the pointer byte for byte under a lock: it ends without a line end
     path, data = folder / _POINTER, str(block).encode()
     with fsio.locked(folder / f"{_POINTER}.lock"):
         if fsio.read_start(path, len(data) + 1) != data:
@@ -91,7 +89,7 @@ def rename_codecs(folder: Path, names: list[str]) -> None:
 
 
 def forget_snapshots(folder: Path) -> None:
-    """No snapshot is there any more, all at once; then none is the latest."""
+    """Remove all snapshots at once; then none is the latest."""
     if (folder / _SNAPSHOTS).exists():
         gone = fsio.temp_path(folder)
         fsio.move_folder(folder / _SNAPSHOTS, gone)

@@ -1,7 +1,7 @@
 """The manifest of a snapshot: the files and facts that a dataset consists of at a block, as one JSON text.
 
 A snapshot is the state of a dataset at a block: its id is the block's hash, its parent the block before. The
-document has the form of Lode's manifest; what only ODF knows stands under `odf`, which Lode's readers pass
+document has the form of Lode's manifest; what only ODF knows is under `odf`, which Lode's readers pass
 over. It is made from the chain and from footers alone, so anybody makes the same bytes, for every block, at
 any time. Source: RFC-039.
 """
@@ -65,7 +65,7 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFacts:
-    """What a chain says of a block and of those before it."""
+    """Facts of a chain up to a block."""
 
     dataset_id: DatasetId
     head: Multihash
@@ -108,7 +108,6 @@ def file_text(file: ManifestFile) -> bytes:
 
 
 def _document(facts: SnapshotFacts, stats: Sequence[FileStats]) -> dict[str, Any]:
-    """All of a manifest but its files."""
     block, names = facts.block, facts.vocabulary
     document: dict[str, Any] = {
         "schema_name": SCHEMA_NAME,
@@ -214,19 +213,17 @@ def files_of(document: Mapping[str, Any]) -> dict[Multihash, Mapping[str, Any]]:
     return found
 
 
-# The manifest of a dataset at a block, from the slices that are here.
+# The manifest at a block, from the local slices.
 
 
 def manifest_of(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any]:
-    """The manifest at a state's block; errors as `described`."""
+    """The manifest at a state's block."""
     return described(dataset, state)[0]
 
 
 def described(dataset: DatasetFiles, state: DatasetState) -> tuple[dict[str, Any], list[FileStats]]:
-    """(the manifest at a state's block, the statistics of its files as they are compared).
-
-    A slice is hashed once before its footer is believed.
-    """
+    """(the manifest at a state's block, the statistics of its files as they are compared)."""
+    # a slice is hashed once before its footer is trusted
     kept, found = KeptFooters(dataset), list[FileStats]()
 
     def stats_of(ref: SliceRef) -> FileStats:
@@ -237,11 +234,8 @@ def described(dataset: DatasetFiles, state: DatasetState) -> tuple[dict[str, Any
     return document, found
 
 
-# The statistics of a file as a manifest's document has them, back in the form that is compared.
-#
-# A document has texts where JSON has no such value, so the types of the columns are needed. What is not a
-# value
-# of its column's type is no bound: a file is then kept, never skipped. Source: RFC-039.
+# Statistics in a manifest back in typed form. JSON has strings for some values, so the columns' types are
+# needed; a value of another type is no bound, so the file is kept, never skipped (RFC-039).
 
 _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 
@@ -275,7 +269,7 @@ def _count(told: Any) -> int:
 
 
 def _value(told: Any, kind: pa.DataType) -> Value | None:
-    """A bound, as `footers` has it; None for what is no value of that type."""
+    # None for a value that is not of the column's type
     if t.is_boolean(kind):
         return told if isinstance(told, bool) else None
     if isinstance(told, bool):

@@ -1,4 +1,4 @@
-"""What the owner of a dataset says of slices that are not here: by his signature, and nobody else's."""
+"""Statistics of slices that are not here, signed by the dataset's owner alone."""
 
 from __future__ import annotations
 
@@ -20,15 +20,12 @@ Bring = Callable[[SnapshotLine], bytes]
 
 
 def trusted_stats(dataset: DatasetFiles, state: DatasetState, bring: Bring) -> dict[Multihash, FileStats]:
-    """What may be believed of a dataset's slices before they are here.
-
-    That is what was found in verified bytes of them earlier; else what the newest manifest says that the
-    owner signed and that can be had. Nothing is said of other slices.
-    """
+    """Statistics of slices that can be trusted before the slices are here."""
     kept, said = KeptFooters(dataset), _said_by_owner(dataset, state, bring)
     found = {}
     for ref in state.slices():
         name = ref.slice.physical_hash
+        # statistics read from verified bytes win over the owner's signed manifest
         own = kept.known(name)
         stats = own if own is not None else said.get(name)
         if stats is not None and stats.row_count == ref.slice.offset_interval.count:

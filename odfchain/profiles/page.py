@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 
-# What a profile says of a column, in the words and signs of a line; whoever shows it makes it harmless.
+# Unescaped text of one column: callers escape it.
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BINS = 10
@@ -33,7 +33,7 @@ def line_of(column: Mapping[str, Any], stats: Mapping[str, Any]) -> list[str]:
 
 
 def rows_of(stats: Mapping[str, Any]) -> float:
-    """How many rows the common values are of."""
+    """Number of rows with the common values."""
     return (
         sum(stats["top_values"].values()) / (stats["top_values_coverage"] or 1)
         if stats.get("top_values")
@@ -59,7 +59,7 @@ def range_in_words(stats: Mapping[str, Any]) -> str:
 
 
 def distinct_in_words(stats: Mapping[str, Any]) -> str:
-    """How many different values there are: `3`, `about 48,000`."""
+    """Number of distinct values: `3`, `about 48,000`."""
     return f"{'about ' if 'num_unique' in stats.get('estimated', ()) else ''}{stats['num_unique']:,}"
 
 
@@ -103,7 +103,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ColumnView:
-    """What the page says of one column."""
+    """One column of the page."""
 
     name: str
     dtype: str

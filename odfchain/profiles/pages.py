@@ -55,7 +55,6 @@ def fitted(render: Callable[[L], str], limits: L) -> str:
 
 
 def _halved(limits: L) -> L:
-    """Limits for a page of about half the size."""
     counts = {f.name: max(1, getattr(limits, f.name) // 2) for f in fields(limits) if f.name != "page_bytes"}
     return replace(limits, **counts)
 
@@ -86,7 +85,7 @@ def _environment() -> Environment:
     return environment
 
 
-# Numbers, times and lists of blocks in the words that a page shows.
+# Formatting of numbers, times and lists of blocks.
 
 T = TypeVar("T")
 
@@ -166,11 +165,8 @@ def blocks_in_words(numbers: Iterable[int], limit: int = 8) -> str:
     return f"block{'s' if len(known) > 1 else ''} {listed(runs)}"
 
 
-# Pictures of distributions as SVG that stands in a page: by shape and outline, not by colour alone.
-#
-# They have no script, no style of their own and no text but a label for who does not see them; numbers
-# stand
-# beside them, in the page. Which class means what is in `base.css`.
+# Inline SVG of distributions, distinguished by shape and outline, not by colour alone; without script, style
+# or text but an accessible label. The classes are defined in `base.css`.
 
 _WIDTH, _HEIGHT = 500, 90
 _BAR_WIDTH, _BAR_HEIGHT = 100, 12
@@ -188,7 +184,7 @@ def overlaid(one: Sequence[float], other: Sequence[float], label: str) -> Markup
 
 
 def bar(share: float) -> Markup:
-    """A share between 0 and 1 as the length of a bar; the number stands beside it."""
+    """A share between 0 and 1 as the length of a bar; the page shows the number next to it."""
     return _bars([Markup('<rect class="bars" width="{}" height="{}"/>').format(_length(share), _BAR_HEIGHT)])
 
 
@@ -219,7 +215,7 @@ def _bars(inside: Sequence[Markup]) -> Markup:
 
 
 def _filled(counts: Sequence[float], most: float) -> Iterator[Markup]:
-    """A bar for each bin that is not empty."""
+    # a bar for each bin that is not empty
     edges = _edges(len(counts))
     for (left, right), count in zip(pairwise(edges), counts, strict=True):
         if count > 0 and most > 0:
@@ -230,7 +226,7 @@ def _filled(counts: Sequence[float], most: float) -> Iterator[Markup]:
 
 
 def _outline(counts: Sequence[float], most: float) -> Markup:
-    """The upper edge of bars as one line."""
+    # the upper edge of the bars as one line
     steps = [f"M0 {_HEIGHT}"]
     edges = _edges(len(counts))
     for (_, right), count in zip(pairwise(edges), counts, strict=True):
@@ -251,7 +247,7 @@ def _length(share: float) -> float:
     return round(_BAR_WIDTH * min(max(share, 0.0), 1.0), 2)
 
 
-# Reading a JSON document that may come from anybody: typed, and what is wrong is named by its path.
+# A JSON document from an untrusted source, read by type; errors name the path of the field.
 
 _LARGEST = 1 << 96
 _LARGEST_REAL = sys.float_info.max
@@ -264,7 +260,7 @@ class DocumentNode:
     value: object
     path: str = ""
     hint: str = ""
-    """What to do about a document that is not what it should be."""
+    """A hint for an invalid document."""
 
     def __getitem__(self, name: str) -> DocumentNode:
         """The field of an object.
@@ -332,5 +328,5 @@ class DocumentNode:
 
     @property
     def known(self) -> bool:
-        """Whether there is a value: null means that something is not known."""
+        """True if there is a value: null means unknown."""
         return self.value is not None

@@ -24,7 +24,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
 _TICK = 1_000_000
-"""What a later word is later by at least [ns]: times in lines are compared."""
+"""Least distance of a later statement [ns]: times in lines are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class WrittenSnapshot:
 
     @property
     def published(self) -> bool:
-        """Whether others find it."""
+        """True if others find it."""
         return self.line is not None
 
     def __repr__(self) -> str:
@@ -59,7 +59,7 @@ def published(dataset: DatasetFiles, kind: SnapshotKind | None = None) -> list[S
 
 
 def store_of_kind(dataset: DatasetFiles, kind: SnapshotKind) -> LocalObjectStore:
-    """Where a dataset keeps its manifests, or its profiles."""
+    """The folder of a dataset's manifests, or profiles."""
     return dataset.manifests if kind is SnapshotKind.MANIFEST else dataset.profiles
 
 
@@ -103,7 +103,7 @@ def publish(
     content: bytes,
     key: DatasetKey | None = None,
 ) -> WrittenSnapshot:
-    """The document of the block of `state` is stored, and what a key signs of it stands in the lines.
+    """Store a document of the block of `state`, and a signed statement about it.
 
     Without a `key` the dataset's own signs, if it is here; else nothing is published. What the same key has
     published of this block before gives way; the same object is not signed twice.
@@ -128,10 +128,12 @@ def publish(
     earlier = next(
         (line for line in known if line.kind is kind and line.signer.public_key == signer.public_key), None
     )
+    # the same object is not signed twice
     if earlier is not None and (earlier.object, earlier.size) == (name, len(content)):
         return WrittenSnapshot(kind, name, len(content), earlier)
     now = Timestamp.now()
     if earlier is not None:
+        # of two statements the later one counts, even if the clock went back
         now = max(now, Timestamp(earlier.time.epoch_ns + _TICK))
     line = SnapshotLine(
         signer=signer,

@@ -19,11 +19,8 @@ from odfchain.profiles.drift_metrics import published_hashes
 from odfchain.profiles.pages import DocumentNode
 from odfchain.text import one_line
 
-# What a profile has to look like, field by field: it may come from anybody, and is shown and compared.
-#
-# A field that is missing, of another type, or not known is refused by its path; so is what contradicts
-# itself:
-# columns without statistics, edges without bins, quantiles that do not ascend. Source: RFC-040.
+# The fields of a profile. Documents are untrusted: a field that is missing, unknown or of another type is
+# refused by its path, and so are contradictions (edges without bins, quantiles that descend) (RFC-040).
 
 _Reader = Callable[[DocumentNode], object]
 _HASH = re.compile("f1620[0-9a-f]{64}")
@@ -35,7 +32,7 @@ PERCENTILES = ("p5", "p25", "p50", "p75", "p95", "p99")
 
 
 def check_profile(tree: object) -> None:
-    """Nothing, where a document is a profile."""
+    """Check that a document is a profile."""
     top = DocumentNode(tree)
     _fields(top, _TOP, optional=("parent_snapshot_id",))
     hidden = {node.value for node in top["odf"]["hidden"].items()}
@@ -58,7 +55,7 @@ def _column(node: DocumentNode, *, hidden: bool) -> None:
 
 
 def _fields(node: DocumentNode, readers: Mapping[str, _Reader], optional: Iterable[str] = ()) -> None:
-    """An object has these fields and no others."""
+    # exactly these fields: unknown ones are refused
     spared = {*optional, *_ON_OCCASION}
     _only(node, readers)
     for name, read in readers.items():
@@ -88,7 +85,7 @@ def _hash(node: DocumentNode) -> None:
 
 
 def _count(node: DocumentNode) -> None:
-    """Integers beyond what doubles hold are text."""
+    # integers beyond the exact range of doubles are text
     if isinstance(node.value, str) and _INTEGER.fullmatch(node.value) and node.value[0] != "-":
         return
     if node.number() < 0:
@@ -267,7 +264,7 @@ def read_profile(data: bytes) -> dict[str, Any]:
 
 
 def _integer(text: str) -> int | float:
-    """Larger integers are text; digits alone are then a double that is whole."""
+    # larger integers are text; digits alone are then a double that is whole
     return int(text) if len(text) < 16 or abs(int(text)) <= _LARGEST_INTEGER else _finite(text)
 
 

@@ -65,7 +65,7 @@ class Kmv:
 
     @property
     def distinct(self) -> float:
-        """How many distinct rows there are, estimated beyond 4,096."""
+        """Number of distinct rows, estimated beyond 4,096."""
         if len(self.hashes) < KMV_SIZE:
             return float(len(self.hashes))
         return (KMV_SIZE - 1) * 2.0**64 / (int(self.hashes[-1]) + 1)
@@ -84,13 +84,9 @@ def sampled(offsets: Hashes, most: int = SAMPLE_ROWS) -> np.ndarray[Any, np.dtyp
     return np.argsort(keys, kind="stable")
 
 
-# A HyperLogLog of 64-bit hashes: the same bytes for any cut, order and number of parts.
-#
-# What is published is a sketch of Apache DataSketches (HLL_8 with 2**12 registers), made canonical by a
-# union.
-# Its registers follow from one hash each: the one with the longest run of zeros. Those are found here for
-# many
-# hashes at once, and only they are handed to the library. Source: RFC-040.
+# HyperLogLog over 64-bit hashes: the same bytes for any partition and order of the rows.
+# Published is an Apache DataSketches sketch (HLL_8, 2**12 registers), made canonical by a union. The hash
+# with the longest run of zeros per register is found with numpy, and only those go to the library (RFC-040).
 
 _LG_REGISTERS = 12
 _KIND = ds.tgt_hll_type.HLL_8
@@ -133,7 +129,7 @@ class Hll:
 
     @property
     def estimate(self) -> float:
-        """How many distinct hashes there are."""
+        """Number of distinct hashes."""
         return float(self._union().get_estimate())
 
     def to_bytes(self) -> bytes:
@@ -153,7 +149,7 @@ class Hll:
 
 
 def _registers(hashes: Hashes) -> tuple[Numbers, Numbers]:
-    """(register, run of zeros and one more) of each hash, by MurmurHash3 of its 8 bytes."""
+    # the register, and the run of zeros plus one, by MurmurHash3 of the 8 bytes
     first, second = _MURMUR[:2]
     start = np.uint64(_SEED ^ 8)
     one = (rotated(hashes * first, 31) * second ^ start) + start
@@ -173,15 +169,11 @@ def _mixed(words: Hashes) -> Hashes:
     return words ^ (words >> np.uint64(33))
 
 
-# The share of rows that nearly repeat another one: MinHash with bands, over all rows or not at all.
-#
-# Tokens of a row are the words of its texts, without case, hashed with the column's seed, and its other
-# values.
-# Minimum j = 1…64 is that of T·a + b modulo 2**64; eight minima make one of eight band keys. A row counts
-# where
-# one of its band keys is another row's too: about 3 % of pairs whose tokens are half alike, 77 % at 0.8, 99
-# %
-# at 0.9. A sample would miss the pairs. Source: RFC-040.
+# Share of near-duplicate rows: MinHash with bands, over all rows, because a sample would miss pairs.
+# Tokens are the words of texts, case-folded and hashed with the column's seed, and the other values. Minimum
+# j = 1…64 is that of T·a + b modulo 2**64; eight minima make one of eight band keys. A row counts if it
+# shares a band key with another row: about 3 % of pairs with half their tokens in common, 77 % at 0.8, 99 %
+# at 0.9 (RFC-040).
 
 MOST_ROWS = 262_144
 """So many rows are looked at without being asked."""
@@ -223,7 +215,7 @@ def band_keys(columns: Sequence[EncodedColumn], seeds: Sequence[int]) -> tuple[H
             block = splitmix64(block ^ minima[minimum::BANDS])
         keys[start : start + _BLOCK] = block.T
 
-    # arrays are computed beside each other: while one is, Python is free
+    # arrays are computed in parallel: numpy releases the interpreter meanwhile
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         list(threads.map(find, range(0, rows, _BLOCK)))
     return keys, present
@@ -240,7 +232,6 @@ class _Tokens:
     """Of texts, a row for each; of values their hashes."""
 
     def lower(self, minima: Hashes, rows: slice) -> None:
-        """Take the tokens of some rows into their minima."""
         if self.codes is not None:
             np.minimum(minima, self.minima[:, self.codes[rows]], out=minima)
             return
@@ -255,7 +246,7 @@ def _tokens_of(column: EncodedColumn, seed: int) -> _Tokens:
     valid = np.ones(column.rows, dtype=bool) if column.valid is None else column.valid
     if not (t.is_string(column.type) or t.is_large_string(column.type)):
         return _Tokens(valid, None, column.hashes)
-    assert column.distinct is not None  # noqa: S101 - texts are told apart
+    assert column.distinct is not None  # noqa: S101 - texts are counted by value
     assert column.codes is not None  # noqa: S101
     words = [_words(text, seed) for text in column.distinct.to_pylist()]
     sizes = np.array([len(each) for each in words], dtype=np.int64)
@@ -295,7 +286,7 @@ class BandKeys:
 
     @property
     def is_small(self) -> bool:
-        """Whether none are in files."""
+        """True if none are in files."""
         return self._folder is None
 
     def add(self, keys: Hashes, present: Numbers) -> None:

@@ -47,18 +47,15 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.read_slices import columns_of, verified_slice
 
-# The totals of states that are too large for the memory: in three steps over files, here or by Spark.
+# Totals of states that are larger than the memory, in three steps over files, here or on Spark:
 #
-#     1. the rows of some row groups are hashed, and what says whether they are in force is put into a file
-#     in
-#        the order of places, which follow from the hash, so that equal rows come together
-#     2. the rows of each such place are netted as those of a small state are
-#     3. those in force are added up, again by row groups
+#     1. hash the rows of some row groups, and write offset and operation to a file, partitioned by hash
+#     2. net the rows of each partition, as for a small state
+#     3. add up the rows in force, again by row groups
 #
-# Every step is a function of a number, so Spark's workers may call it as well as this process: what it
-# makes is
-# the same. In memory are the rows of a place, and a byte for each record. Workers that see no folder of the
-# driver have slices and files in the workspace's store. Source: RFC-040, RFC-048.
+# A step is a function of a number, with the same result in either place. In memory are the rows of a
+# partition, and a byte for each record. Executors without access to the driver's folder use the store
+# (RFC-040, RFC-048).
 
 T = TypeVar("T")
 Data = bytes | memoryview
@@ -72,7 +69,7 @@ _RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("offset", "<u8"), ("back",
 _MASK = "in-force"
 
 Run = Callable[[Callable[[int], T], int], list[T]]
-"""What a function returns of each number below a count."""
+"""Results of a function for each number below a count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +78,13 @@ class _Piece:
 
     item: SliceFile
     key: str
-    """Where the slice is in a store."""
+    """The slice's key in the store."""
     groups: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What steps are told."""
+    """Arguments of steps."""
 
     tasks: tuple[tuple[_Piece, ...], ...]
     places: int
@@ -97,13 +94,12 @@ class _Work:
     folder: str
     hash_key: bytes
     place: StoreFolder | None = None
-    """Where files are that others than this machine read."""
+    """The place of files for executors on other machines."""
     ends: tuple[Ends, ...] = ()
     """Of each task, which records of its file are of which place."""
     near_duplicates: bool = False
 
     def put(self, name: str, data: Data) -> None:
-        """Something is where other steps find it."""
         if self.place is None:
             (Path(self.folder) / name).write_bytes(data)
             return
@@ -112,7 +108,6 @@ class _Work:
             self.place.files.put(folder / name, f"{self.place.key}/{name}")
 
     def read(self, name: str, start: int, end: int) -> bytes:
-        """What a step has put, from one place up to another [bytes]."""
         if self.place is not None:
             return self.place.files.read(f"{self.place.key}/{name}", start, end)
         with (Path(self.folder) / name).open("rb") as stream:
@@ -120,13 +115,11 @@ class _Work:
             return stream.read(end - start)
 
     def file(self, name: str) -> Path:
-        """What a step has put, as a file of the machine that asks."""
         if self.place is not None:
             return self.place.files.bring(f"{self.place.key}/{name}")
         return Path(self.folder) / name
 
     def slice(self, piece: _Piece) -> SliceFile:
-        """The slice of a piece on the machine that asks."""
         if self.place is None:
             return piece.item
         return dataclasses.replace(piece.item, at=self.place.files.bring(piece.key))
@@ -179,7 +172,7 @@ def _here(function: Callable[[int], T], count: int) -> list[T]:
 
 
 def _by_spark(engine: Engine, resources: contextlib.ExitStack) -> tuple[Run[Any], StoreFolder | None]:
-    """(what calls functions there, where files are if executors see no folder of the driver)."""
+    # a function that runs others on executors, and the folder of files if they do not see the driver's
     from odfchain.spark.jobs import task_results
 
     session = engine.session()
@@ -189,7 +182,7 @@ def _by_spark(engine: Engine, resources: contextlib.ExitStack) -> tuple[Run[Any]
 
 
 def _key_in(place: StoreFolder | None, item: SliceFile, key: str | None, number: int) -> str:
-    """Where workers find a slice in the store; it is put there for them, if it is not there."""
+    # the slice is uploaded for the workers if the store lacks it
     if place is None or key is not None:
         return key or ""
     key = f"{place.key}/slice-{number}"
@@ -198,7 +191,7 @@ def _key_in(place: StoreFolder | None, item: SliceFile, key: str | None, number:
 
 
 def _tasks(files: Sequence[SliceFile], keys: Sequence[str]) -> Iterator[tuple[_Piece, ...]]:
-    """Row groups in order, cut into as many records as are read at a time."""
+    # row groups in order, cut into as many records as are read at a time
     pieces, rows = list[_Piece](), 0
     for item, key in zip(files, keys, strict=True):
         groups: list[int] = []
@@ -220,7 +213,7 @@ def _tasks(files: Sequence[SliceFile], keys: Sequence[str]) -> Iterator[tuple[_P
 
 
 def _scatter(work: _Work, number: int) -> Ends:
-    """What says whether the rows of a task are in force is in its file, those of a place together."""
+    # rows of one place go together into the task's file
     row_hash.use_key(work.hash_key)
     found = [np.zeros(0, dtype=_RECORD)]
     for piece in work.tasks[number]:
@@ -236,7 +229,6 @@ def _scatter(work: _Work, number: int) -> Ends:
 
 
 def _net(work: _Work, place: int) -> int:
-    """The offsets of the rows of a place that are in force are known; returns how many they are."""
     found = [np.zeros(0, dtype=_RECORD)]
     for number, ends in enumerate(work.ends):
         start, end = (_RECORD.itemsize * at for at in ends[place : place + 2])
@@ -252,7 +244,6 @@ def _net(work: _Work, place: int) -> int:
 
 
 def _add_up(work: _Work, number: int) -> int:
-    """The rows of a task that are in force are added up; returns how many bytes that takes."""
     force = np.memmap(work.file(_MASK), dtype=bool, mode="r")
     found = Totals(work.schema, near_duplicates=work.near_duplicates)
     for piece in work.tasks[number]:
@@ -305,7 +296,7 @@ class ProfiledSlice:
 
 
 def state_slices(dataset: DatasetFiles, state: DatasetState) -> list[ProfiledSlice]:
-    """All slices up to a block, oldest first; errors as `state_totals`."""
+    """All slices up to a block, oldest first."""
     return [ProfiledSlice(verified_slice(dataset, ref), ref.slice) for ref in state.slices()]
 
 
@@ -320,7 +311,7 @@ def totals_of_slices(
     near_duplicates: bool = False,
     engine: Engine | None = None,
 ) -> Totals:
-    """The totals of the rows that slices, oldest first, leave in force; errors as `state_totals`."""
+    """The totals of the rows that slices, oldest first, leave in force."""
     progress.phase(f"Profiling {dataset.alias}", sum(item.named.size for item in slices))
     files = [SliceFile(item.path, names, item.named.offset_interval) for item in slices]
     if not any(map(takes_any_back, files)):
@@ -344,7 +335,7 @@ def totals_of_slices(
 
 
 def _key_of(dataset: DatasetFiles, item: ProfiledSlice) -> str | None:
-    """Where a slice is in the workspace's store, if it has one; None of one that is not committed yet."""
+    # None for a slice that is not committed yet
     name = item.named.physical_hash
     return dataset.key("data", name) if item.path == dataset.data.path(name) else None
 
@@ -363,7 +354,7 @@ def without_system(schema: pa.Schema, names: DatasetVocabulary) -> pa.Schema:
 def _part(
     dataset: DatasetFiles, names: DatasetVocabulary, item: ProfiledSlice, empty: Totals, *, keep: bool
 ) -> Totals:
-    """What is kept of a slice, else what was empty with the rows of it."""
+    # the kept totals of a slice, else new ones from its rows
     data = kept_part(dataset, item.named.physical_hash) if keep else None
     if data is not None:
         with contextlib.suppress(CodecError):

@@ -74,7 +74,7 @@ def _numeric(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]:
 
 
 def _distribution(totals: ColumnTotals, sample: pa.ChunkedArray) -> Distribution | None:
-    """Finite numbers in order, all or those of the sample; None where there are none."""
+    # None without finite numbers
     if totals.counts is not None:
         keys, counts = totals.counts.keys, totals.counts.numbers
     else:

@@ -1,4 +1,4 @@
-"""Which columns a table of another format has for those of a dataset, and whether a slice fits them.
+"""Columns of a table of another format for those of a dataset, and whether a slice fits them.
 
 Neither Delta nor Iceberg has unsigned numbers: they become the next larger signed ones. Slices are taken as
 they are, so a type that the format's readers do not read from our files is refused with its column; rows
@@ -182,15 +182,11 @@ def cast_rows(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(found, schema=columns)
 
 
-# What a table says of the values in a file: only what no reader can skip a row by that is there.
-#
-# The footers are taken at their word, but for long texts, which would fill the metadata. NaN is in no bound
-# and, for Spark, greater than every number, so floats have none.
-#
-# A Delta table names the columns that its log says anything of: some readers take a bound that is missing
-# for
-# one that nothing is within. For the same reason a file has bounds of all of them, or of none. Times have
-# milliseconds there, and decimals are JSON numbers, which readers may take for doubles. Source: RFC-045.
+# Column statistics for table formats: only bounds by which no reader can skip a matching row.
+# Long texts are left out, and floats have no bounds, because NaN is greater than every number in Spark. In
+# Delta a file has bounds of all listed columns or of none, because some readers take a missing bound as one
+# that nothing matches. Times are milliseconds there, and decimals JSON numbers, which readers may take for
+# doubles (RFC-045).
 
 _LONGEST_TEXT = 256
 _DOUBLE_DIGITS = 15
@@ -200,7 +196,7 @@ _FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
 
 
 def reported(stats: FileStats, name: str) -> ColumnStats | None:
-    """What a footer reports of a column of a table."""
+    """Statistics of a table's column in a footer."""
     return stats.column(quoted(name))
 
 
@@ -229,10 +225,8 @@ def delta_columns(columns: pa.Schema) -> Sequence[str]:
 
 
 def delta_stats(stats: FileStats, columns: pa.Schema, names: Sequence[str]) -> str:
-    """The statistics of a file as a Delta log has them, of the columns that it says anything of.
-
-    A column that came later is null in all rows.
-    """
+    """The statistics of a file as a Delta log has them, of the columns that it says anything of."""
+    # a column that was added later is null in all rows
     nulls: dict[str, int] = {}
     lows: dict[str, Any] = {}
     highs: dict[str, Any] = {}
@@ -274,16 +268,16 @@ def _moment(milliseconds: int, kind: pa.DataType) -> str | None:
     return text.removesuffix("+00:00") + ("Z" if kind.tz else "")
 
 
-# What a version of a table is made of, and what goes wrong in the libraries of tables.
+# Table versions, and errors of the libraries.
 
 _LIBRARIES = ("deltalake", "_internal", "pyiceberg", "sqlalchemy", "sqlite3")
 _PLAIN = (Exception, ValueError, RuntimeError)
-"""What the libraries raise besides errors of their own; other kinds are faults of ours."""
+"""Errors of the libraries besides their own classes; other kinds are bugs of ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """What a block makes of a table: its columns, and the data file that is added or replaces all others."""
+    """A version of a table: its columns, and the data file that is added or replaces all others."""
 
     hash: Multihash
     block: MetadataBlock
@@ -291,12 +285,12 @@ class TableVersion:
     name: str
     """Of the file in the table's folder `data`."""
     source: Path
-    """Where its content is."""
+    """The path of its content."""
     stats: FileStats
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """What the version says of itself."""
+        """The version's own metadata."""
         return {
             "odf.blockHash": str(self.hash),
             "odf.sequenceNumber": str(self.block.sequence_number),
@@ -306,7 +300,7 @@ class TableVersion:
 
 @contextmanager
 def library_errors(place: Path) -> Iterator[None]:
-    """What a format's library raises inside becomes the project's error on a folder.
+    """Translate errors of a format's library into the project's.
 
     Raises:
         StoreError: the library failed.

@@ -1,4 +1,4 @@
-"""What is added up of the rows of a state, part by part: parts merge, so the next profile reads new slices.
+"""Totals of the rows of a state, part by part: parts merge, so the next profile reads new slices only.
 
 A profile is a function of the multiset of rows. What is held is bounded whatever the rows are: totals and
 at most 16,384 counted values of each column, sketches of whole rows, and a sample of 16,384 rows, of which
@@ -40,11 +40,8 @@ from odfchain.profiles.value_counts import (
 )
 from odfchain.text import first_line
 
-# Sums, means, deviations and quantiles that are computed exactly and rounded once.
-#
-# A sum of floats in another order is another number, so sums are integers here: every double is a multiple
-# of
-# 2**-1074. What is published is rounded once, to the nearest double. Source: RFC-040.
+# Exact sums, means, deviations and quantiles, rounded once at the end. Sums are integers, because a sum of
+# floats depends on the order: every double is a multiple of 2**-1074 (RFC-040).
 
 NumberArray = np.ndarray[Any, Any]
 
@@ -59,7 +56,7 @@ _ALL_DIGITS = Context(prec=100)
 
 @dataclass(frozen=True, slots=True)
 class ExactSums:
-    """How many numbers, their sum and the sum of their squares, without an error."""
+    """Number of values, their sum and the sum of their squares, exactly."""
 
     count: int = 0
     total: Fraction = Fraction(0)
@@ -150,7 +147,7 @@ def _sums(values: NumberArray) -> ExactSums:
 def _by_exponent(
     bins: NumberArray, parts: NumberArray, lowest: int, shift: int, *, twice: bool = False
 ) -> Fraction:
-    """The sum of parts times two to the (once or twice their) exponent and a shift."""
+    # the sum of parts times two to the (once or twice their) exponent and a shift
     found = Fraction(0)
     for index, part in enumerate(np.bincount(bins, weights=parts)):
         if part:
@@ -210,10 +207,8 @@ class Distribution:
         return found
 
     def histogram(self, low: Fraction, high: Fraction) -> tuple[list[float], list[int]]:
-        """(edges, counts) of 50 bins between two bounds; one bin where they are equal.
-
-        A value is in the last bin whose edge, as it is published, is not above it.
-        """
+        """(edges, counts) of 50 bins between two bounds; one bin where they are equal."""
+        # by the published (rounded) edges, so that readers count alike
         if low == high:
             return [rounded(low), rounded(high)], [int(self.counts.sum())]
         edges = [rounded(low + (high - low) * i / BINS) for i in range(BINS + 1)]
@@ -222,17 +217,17 @@ class Distribution:
         return edges, [after - before for before, after in pairwise([0, *below, ends[-1]])]
 
     def _least(self, edge: float) -> int | float:
-        """The least value that is not below an edge."""
+        # the least value that is not below an edge
         if isinstance(self.values[0], float):
             return edge
         return math.ceil(Fraction(edge) / self.unit) if math.isfinite(edge) else edge
 
 
-# What is added up of one column: exact, in bounded memory, the same for any cut and order of its values.
+# Totals of one column: exact, in bounded memory, the same for any partition and order.
 
 
 class ColumnKind(Enum):
-    """Which shape the statistics of a column have (ADR-0001)."""
+    """Shape of a column's statistics (ADR-0001)."""
 
     NUMERIC = "numeric"
     STRING = "string"
@@ -255,7 +250,7 @@ class ColumnKind(Enum):
 
 
 def key_type(kind: pa.DataType) -> pa.DataType:
-    """As what values of a type are counted (`odfchain.profiles.value_counts`)."""
+    """The type as which values are counted (`odfchain.profiles.value_counts`)."""
     match ColumnKind.of(kind):
         case ColumnKind.STRING:
             return pa.string()
@@ -308,14 +303,14 @@ class ColumnTotals:
 
     @property
     def counts(self) -> ValueCounts | None:
-        """How often each value occurs; None where they are too many."""
+        """Count by value; None where they are too many."""
         if self._counts is not None and self._counts.too_many:
             self._estimate(self._counts)
         return self._counts
 
     @property
     def distinct(self) -> int:
-        """How many different values there are, null left aside; estimated where they are not counted."""
+        """Number of distinct values without null; estimated where they are not counted."""
         counts = self.counts
         return round(self.hll.estimate) if counts is None else len(counts.keys)
 
@@ -372,7 +367,7 @@ class ColumnTotals:
             self.hll.update(column.words)
 
     def _estimate(self, counts: ValueCounts) -> None:
-        """Values are not counted any more: a sketch goes on from those that were."""
+        # too many distinct values to count: a sketch goes on from those that were counted
         self._see(counts)
         self._counts = None
 
@@ -500,7 +495,7 @@ class Totals:
         self._look_at(rows.select(self._chosen), offsets.astype(np.uint64, copy=False))
 
     def _look_at(self, rows: pa.RecordBatch, offsets: Hashes) -> None:
-        """Take rows into the sample, if they belong there."""
+        # only rows whose offsets hash low enough enter the sample
         if len(self.sample_offsets) == SAMPLE_ROWS:
             near = np.flatnonzero(splitmix64(offsets) < splitmix64(self.sample_offsets[-1:]))
         else:
@@ -543,11 +538,8 @@ def totals_of(schema: pa.Schema, batches: Iterable[tuple[pa.RecordBatch, Hashes]
     return found
 
 
-# Totals as bytes and back, for parts that are kept and for parts that are computed elsewhere.
-#
-# One row of Arrow: lists of what is counted and of the sampled rows, and scalars as JSON beside them.
-# Private
-# and disposable: bytes that are not understood are no totals. Source: RFC-040.
+# Totals as one Arrow row with JSON scalars, for the cache and for executors. Private: bytes that cannot be
+# read are computed again (RFC-040).
 
 _VERSION = 2
 _KEY = b"odfchain.totals"

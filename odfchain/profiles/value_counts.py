@@ -1,7 +1,7 @@
-"""How often each value of a column occurs, for as long as there are few enough of them.
+"""Counts of a column's values, as long as there are few enough of them.
 
 What is counted are keys: numbers as they are, times in their unit, dates as days, texts as a profile shows
-them (long ones are cut, and told apart by a hash), everything else by its hash. So no value of megabytes is
+them (long ones cut and distinguished by a hash), everything else by its hash. So no value of megabytes is
 held.
 """
 
@@ -49,12 +49,12 @@ class ValueCounts:
 
     @property
     def may_be_too_many(self) -> bool:
-        """Whether it is time to add up what was gathered."""
+        """True if the gathered values should be added up now."""
         return self._gathered > _GATHERED
 
     @property
     def too_many(self) -> bool:
-        """Whether there are more distinct keys than are counted."""
+        """True if there are more distinct keys than are counted."""
         return len(self.keys) > MOST_VALUES
 
     @property
@@ -65,7 +65,7 @@ class ValueCounts:
 
     @property
     def numbers(self) -> Numbers:
-        """How often each key occurs."""
+        """Count by key."""
         self._settle()
         return self._numbers[0]
 
@@ -115,18 +115,15 @@ def _replaced(texts: pa.Array, most: int, one: Callable[[str], str]) -> pa.Array
     return pc.replace_with_mask(texts, long, pa.array(found, texts.type))
 
 
-# XXH64 of values and rows: the same wherever, however cut and in whatever order rows are seen.
+# Hashes of values and rows, independent of partition and order (RFC-040):
 #
 #     h(column, value) = XXH64(bytes of the value, seed of the column)     seed = XXH64(name in UTF-8, 42)
 #     h(row)           = XOR of h over the columns that are not null
 #
 # Bytes: integers, booleans, dates (days) and times as 8 bytes little-endian, times of day and timestamps in
-# microseconds; floats as doubles with one zero and one NaN; text in UTF-8, binary as it is; decimals as
-# their
-# plain text; lists and structures as what the logical hash feeds for them. A column without values changes
-# no
-# row's hash. For a column of a simple type it is what Spark's `xxhash64('name', column)` says. Source:
-# RFC-040.
+# microseconds; floats as doubles with one zero and one NaN; text in UTF-8, binary as it is; decimals as plain
+# text; lists and structs as for the logical hash. For simple types it equals Spark's `xxhash64('name',
+# column)`.
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -153,7 +150,7 @@ def splitmix64(numbers: Hashes) -> Hashes:
 
 
 def has_words(kind: pa.DataType) -> bool:
-    """Whether values of a type are hashed as 8 bytes."""
+    """True if values of a type are hashed as 8 bytes."""
     return bool(t.is_boolean(kind) or t.is_integer(kind) or t.is_floating(kind) or t.is_temporal(kind))
 
 
@@ -220,11 +217,9 @@ def _each(texts: list[bytes], seed: int) -> Hashes:
     return np.fromiter((digest(text, seed) for text in texts), np.uint64, len(texts))
 
 
-# A column of some rows with the hashes of its values, each computed once where telling them apart is cheap.
-#
-# Whole numbers that lie near each other are told apart by their place from the least on, texts, binaries
-# and
-# decimals by Arrow's dictionaries. Other numbers are faster hashed one by one.
+# A column with the hashes of its values, each distinct value hashed once where that is cheap: integers in a
+# small range by their distance from the least, texts, binaries and decimals by Arrow dictionaries. Other
+# numbers are faster hashed one by one.
 
 _NEAR = 4
 """Whole numbers are near each other where so many could lie between any two of as many rows [multiple]."""
@@ -237,7 +232,7 @@ class EncodedColumn:
     type: pa.DataType
     rows: int
     valid: Numbers | None
-    """Which rows are not null; None where all are."""
+    """A mask of the rows that are not null; None where all are not."""
     numbers: Numbers | None
     """Values as numbers of 64 bits: floats as doubles with one zero and one NaN, times in their unit."""
     distinct: pa.Array | None
@@ -251,7 +246,7 @@ class EncodedColumn:
 
     @cached_property
     def values(self) -> int:
-        """How many are not null."""
+        """Number of values that are not null."""
         return self.rows if self.valid is None else int(self.valid.sum())
 
     @cached_property
@@ -266,7 +261,7 @@ class EncodedColumn:
 
     @cached_property
     def counts(self) -> Numbers:
-        """How often each of the distinct values occurs."""
+        """Count of each distinct value."""
         assert self.codes is not None  # noqa: S101 - asked by the caller
         return np.bincount(self.codes, minlength=len(self.words))
 

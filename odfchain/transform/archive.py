@@ -46,7 +46,7 @@ _ENTRY_NAME = re.compile(r"rows/([a-z0-9_-]{1,64})\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class InputMark:
-    """How far an input has come."""
+    """Position of an input."""
 
     dataset_id: str
     """The DID as text."""
@@ -68,7 +68,7 @@ class Manifest:
 
     engine_version: str
     kind: str
-    """How the query is executed; a state means something to its own kind only."""
+    """The kind of the query; a state has meaning for its own kind only."""
     query_hash: str
     """Multihash of the query, as text."""
     step: int
@@ -107,7 +107,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Manifest:
-        """The manifest in these bytes; `where` stands in front of every error.
+        """The manifest in these bytes; every error begins with `where`.
 
         Raises:
             CodecError: not JSON, or a field is missing, unknown or not of its type; says which.
@@ -166,7 +166,7 @@ LIMITS = ArchiveLimits()
 class _Entry:
     name: str
     start: int
-    """Where its content begins in the file."""
+    """The offset of its content in the file."""
     size: int
 
 
@@ -216,12 +216,11 @@ def open_checkpoint(
 ) -> tuple[Manifest, dict[str, Path]]:
     """The manifest and, unpacked into the empty `folder`, the parts by name; nothing is left on failure.
 
-    The content of the parts is not looked at.
-
     Raises:
         CodecError: the file is not a checkpoint in exactly the form that is written.
         EngineError: a checkpoint of another format, or the folder is not empty.
     """
+    # the content of the parts is not read here
     with fsio.storage_errors(folder):
         if any(folder.iterdir()):
             raise EngineError(f"{folder}: is not empty, a checkpoint cannot be unpacked there")
@@ -260,7 +259,7 @@ def _part_name(entry: _Entry) -> str:
 
 
 def _header(name: str, size: int) -> bytes:
-    """The header of a regular file, mode 0644, of nobody, from 1970."""
+    # fixed mode, owner and time: the same content must give the same bytes
     info = tarfile.TarInfo(name)
     if size < _OCTAL_LIMIT:
         info.size = size
@@ -297,7 +296,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """The file and its size; anything that is not a plain file is refused before it can block."""
+    # anything but a plain file (a FIFO, a device) is refused before it can block
     with fsio.storage_errors(path):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -319,7 +318,7 @@ def _read(stream: BinaryIO, count: int, path: Path) -> bytes:
 
 
 def _scan(stream: BinaryIO, total: int, path: Path, limits: ArchiveLimits) -> list[_Entry]:
-    """All entries, checked against each other and against the size of the file; no content is read."""
+    # no content is read here
     entries: list[_Entry] = []
     position = 0
     while (block := _read(stream, _BLOCK, path)) != _ZEROS:
@@ -346,7 +345,7 @@ def _check_order(entry: _Entry, before: list[_Entry], path: Path, limits: Archiv
 
 
 def _entry(block: bytes, position: int, total: int, path: Path) -> _Entry:
-    """The entry of a header at `position`, which is of the one form that is written and fits the file."""
+    # exactly the one header form that is written; anything else is refused
     try:
         info = tarfile.TarInfo.frombuf(block, "ascii", "backslashreplace")
     except tarfile.HeaderError as error:

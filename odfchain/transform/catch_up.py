@@ -61,16 +61,14 @@ if TYPE_CHECKING:
     from odfchain.odf.events import DataSlice
 
 
-# What is added to a derivative dataset's definition when it is created.
+# Events that are added to a derivative dataset at its creation.
 
 _NO_ADDRESSES = TransformConfig()
 
 
 def with_own_engine(snapshot: DatasetSnapshot, config: TransformConfig = _NO_ADDRESSES) -> DatasetSnapshot:
-    """The same definition, with this engine's name in transforms that are for it, whatever they call it.
-
-    A name that the settings have an address for is that engine's.
-    """
+    """The same definition, with this engine's name in transforms that are for it, whatever they call it."""
+    # a name with an address in the settings is that engine's
     return _each(snapshot, lambda event: _named(event, config))
 
 
@@ -111,19 +109,11 @@ def _versioned(event: SetTransform, config: TransformConfig) -> SetTransform:
     return dataclasses.replace(event, transform=dataclasses.replace(transform, version=version))
 
 
-# Starting a derivative dataset over: its definition stays, what was computed goes.
-#
-# The chain is built again on the same Seed from the events that people wrote. Two kinds of events are
-# results
-# of executing the query and are left out: executions, and schemas. A reset often makes room for a query
-# with
-# another schema, but a schema in a chain may only gain optional columns; the next run declares it anew.
-#
-# The events get new blocks, also those before the first execution, which could stay: a head that merely
-# went
-# back would look to a mirror like a dataset that lags behind. A chain that parts right after the Seed is
-# seen
-# to be another history. Source: specification "Metadata Chain".
+# Resetting a derivative dataset: a new chain on the same Seed from the events that people wrote. Executions
+# and schemas are results of the query and left out: a schema may only gain optional columns, and the new
+# query may have another one.
+# Events before the first execution get new blocks, too: a head that only went back would look to a mirror
+# like one that lags behind (specification "Metadata Chain").
 
 _COMPUTED = (*DATA_EVENTS, "SetDataSchema")
 
@@ -131,8 +121,7 @@ _COMPUTED = (*DATA_EVENTS, "SetDataSchema")
 def reset_to_metadata(dataset: DatasetFiles, *, system_time: Timestamp | None = None) -> Multihash:
     """The head of the rebuilt chain: all events but executions and schemas, in their order; or all as it was.
 
-    Blocks, data and checkpoints of the old chain stay in the stores. A dataset without anything computed is
-    left as it is. System times are not before the old head's.
+    Blocks, data and checkpoints of the old chain stay in the stores.
 
     Raises:
         TransformError: the dataset is not derivative: its data could not be computed again.
@@ -151,6 +140,7 @@ def reset_to_metadata(dataset: DatasetFiles, *, system_time: Timestamp | None = 
             computed = True
         else:
             kept.append(block.event)
+    # nothing was computed yet: there is nothing to reset
     if not computed:
         return state.head
     if not kept:
@@ -164,12 +154,8 @@ def reset_to_metadata(dataset: DatasetFiles, *, system_time: Timestamp | None = 
     return rebuilt[-1].hash
 
 
-# What a step takes back was there, before it is recorded: the rule of check 10, at the commit.
-#
-# The engine of this process knows what it emitted. What other processes bring, and what a query chooses
-# itself
-# (`SELECT op, …`), is held against the slices so far. Source: specification "Retractions and Corrections";
-# RFC-020.
+# Rule of check 10 at the commit. Rows from other engines, and operations that a query sets itself (`SELECT
+# op, …`), are compared with the slices so far (specification "Retractions and Corrections"; RFC-020).
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +171,7 @@ class NewSlice:
 def check_taken_back(
     dataset: DatasetFiles, state: DatasetState, new: Sequence[NewSlice], *, ours: bool, progress: Progress
 ) -> None:
-    """Every row of the new slices that takes another back finds it in `dataset`, or before it in them.
+    """Check that rows of new slices take back only rows in force, of `dataset` or earlier ones of their own.
 
     `ours` says that the engine of this process made them.
 
@@ -242,7 +228,7 @@ def _refusal(offset: int, count: int, *, ours: bool) -> OdfchainError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformOptions:
-    """What a user may say about a run."""
+    """Options of a run."""
 
     system_time: Timestamp | None = None
     reset_on_diverged_input: bool = False
@@ -259,7 +245,7 @@ class TransformOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What a step brought, or several that were committed together."""
+    """Result of a step, or of several that were committed together."""
 
     input_rows: int
     operations: dict[str, int] = field(default_factory=dict)
@@ -270,7 +256,7 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformOutcome:
-    """What a run committed; `head` is the old one when there was nothing new."""
+    """Result of a run; `head` is the old one when there was nothing new."""
 
     steps: tuple[StepOutcome, ...]
     old_head: Multihash
@@ -402,7 +388,7 @@ def _outcome(done: Done, blocks: int) -> StepOutcome:
 def _check_taken_back(
     dataset: DatasetFiles, state: DatasetState, done: Sequence[ExecutedStep], progress: Progress
 ) -> None:
-    """The rule of check 10 for what the engine does not vouch for; a replay leaves it to the verification."""
+    # rule of check 10, for rows that the engine does not vouch for; replays leave it to `verify`
     new = [
         NewSlice(each.slice, each.data_path, each.facts.ops)
         for each in done
@@ -434,14 +420,14 @@ def _events(state: DatasetState, done: Done) -> list[MetadataEvent]:
             or executed.checkpoint_path
             or executed.watermark is not None
         ):
-            if unnamed:  # whoever replays the step asks for what made it
+            if unnamed:  # a replay asks for the engine that made the step
                 events.append(dataclasses.replace(step.transform, transform=transform))
             events.append(executed.event(step))
     return events
 
 
 def _changes(step: PlannedStep, executed: ExecutedStep) -> bool:
-    """Whether a step leaves the dataset or its inputs elsewhere than the one before it."""
+    # true if the step moves the dataset or its inputs
     return (
         executed.slice is not None
         or executed.checkpoint != step.prev_checkpoint

@@ -1,4 +1,4 @@
-"""What becomes of what a query remembers when another query takes its place.
+"""The memory of a query that is replaced by another.
 
     --rebuild    the new query is computed over everything; what changes by that is recorded
     --from-now   the old query finishes what it can, the new one begins with the rows that come next
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class StateChange(Enum):
-    """What a user may decide."""
+    """Choices for the memory of a replaced query."""
 
     REBUILD = "rebuild"
     """Compute the new query over everything."""
@@ -54,8 +54,8 @@ def settle_state(
     """The transform to record, after the old one has finished what was asked of it.
 
     Raises:
-        TransformError: something is remembered, and nobody said what becomes of it; or the engine of the
-            transform cannot do what was said.
+        TransformError: state is remembered, and `change` does not say what becomes of it; or the engine
+            cannot do that.
     """
     if change is StateChange.REBUILD:
         _check_own(dataset, new.transform)
@@ -88,7 +88,7 @@ def settle_state(
 
 
 def counts_from(transform: SetTransform, number: int) -> str:
-    """What a user is told of a query that takes the place of another in block `number`."""
+    """A note on a query that replaces another in block `number`."""
     if is_rebuilt(transform.transform):
         return f"block {number} asks for a rebuild: the next pull computes the query over everything"
     return f"the new query counts from block {number} on; what was recorded before stays"
@@ -96,7 +96,7 @@ def counts_from(transform: SetTransform, number: int) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _RememberedRows:
-    """What the last step left for the next one."""
+    """Memory of the last step for the next one."""
 
     rows: int | None
     """None where only another engine can tell."""
@@ -112,7 +112,7 @@ class _RememberedRows:
 
 
 def _remembered(dataset: DatasetFiles, state: DatasetState) -> _RememberedRows:
-    """What the query that was executed last remembers, unless another one has taken its place for good."""
+    # none if another query has replaced it for good
     from odfchain.transform.archive import read_manifest
 
     last, transform = state.last_execution, state.executed_transform
@@ -131,7 +131,6 @@ def _remembered(dataset: DatasetFiles, state: DatasetState) -> _RememberedRows:
 
 
 def _same_query(one: SetTransform | None, other: SetTransform | None) -> bool:
-    """Whether one goes on with what the other remembers."""
     if one is None or other is None:
         return False
     return one.inputs == other.inputs and unmarked(one.transform) == unmarked(other.transform)
@@ -153,7 +152,7 @@ def _check_own(dataset: DatasetFiles, transform: Transform) -> None:
         )
 
 
-# What turns the output so far into what a query says of everything (`odfchain.odf.transform_options`).
+# The difference between the output so far and the query over everything (`odfchain.odf.transform_options`).
 
 if TYPE_CHECKING:
     Numbers = np.ndarray[Any, Any]
@@ -183,6 +182,7 @@ def write_difference(
         _, keys = np.unique(np.concatenate([old.hashes, new.hashes]), return_inverse=True)
         count = int(keys.max()) + 1 if len(keys) else 0
         of_old, of_new = keys[: len(old.hashes)], keys[len(old.hashes) :]
+        # rows in force are counted by kind: those in both stay as they are
         excess = np.bincount(of_old[old.kept], minlength=count)
         excess -= np.bincount(of_new[new.kept], minlength=count)
         gone = old.last(of_old, np.maximum(excess, 0))
@@ -204,7 +204,7 @@ class _SliceRows:
 
     hashes: Numbers
     kept: Numbers
-    """Whether each is in force."""
+    """True for rows in force."""
 
     @classmethod
     def of(cls, slices: Sequence[SliceFile]) -> _SliceRows:
@@ -225,7 +225,7 @@ class _SliceRows:
         return cls(hashes, walk.kept if not walk.in_vain.any() else read(exact=False)[1].kept)
 
     def last(self, keys: Numbers, wanted: Numbers) -> Numbers:
-        """Which rows are the last so many of their kind in force."""
+        # the last n rows in force of each kind
         import numpy as np
 
         chosen: Numbers = np.zeros(len(keys), dtype=bool)
@@ -244,7 +244,6 @@ class _SliceRows:
 def _chosen(
     slices: Sequence[SliceFile], chosen: Numbers, schema: pa.Schema, op: OperationType
 ) -> Iterator[pa.RecordBatch]:
-    """The chosen rows in the declared columns, with another operation."""
     import numpy as np
     import pyarrow as pa
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# The inputs of a step: what the request says of them, and their new rows for Spark.
+# Inputs of a step and their new rows.
 
 _SHORT_ROW = 2_048
 """Bytes of a row up to which Arrow batches may be cut by rows alone."""
@@ -64,14 +64,14 @@ class InputRows:
     frame: DataFrame
     columns: TableColumns
     has_changes: bool
-    """Whether some rows retract or correct others."""
+    """True if some rows retract or correct others."""
     short: bool
     oldest_ms: int | None
     """The oldest event time; None when there is none."""
     empty: bool
 
     def may_have_before(self, ms: int) -> bool:
-        """Whether some row may be older than this."""
+        """True if some row may be older than this."""
         return not self.empty and (self.oldest_ms is None or self.oldest_ms < ms)
 
 
@@ -101,12 +101,12 @@ class StepInput:
 
     @property
     def identity(self) -> tuple[str, str, DatasetVocabulary, ds.DataSchema]:
-        """What a plan and its digest depend on."""
+        """The parts that a plan and its digest depend on."""
         return str(self.given.dataset_id), self.given.query_alias, self.given.vocab, self.schema
 
     @property
     def columns(self) -> TableColumns:
-        """Where the system columns stand."""
+        """Positions of the system columns."""
         names, vocabulary = list(self.schema.names), self.given.vocab
         return TableColumns(
             tuple(names),
@@ -198,17 +198,17 @@ class Query:
     kind: QueryKind
     result: StructType
     has_subqueries: bool
-    """Whether an expression holds a query, so that the plan cannot be taken apart."""
+    """True if an expression holds a query, so that the plan cannot be taken apart."""
     used: frozenset[int]
     """The numbers of the attributes that are computed with or returned."""
     generators: int
-    """How many generators (explode and the like) may follow each other."""
+    """Number of generators (explode and the like) in a chain."""
     digest: str
     """Multihash of the text and the tables: another query has another one."""
 
     @property
     def is_row_by_row(self) -> bool:
-        """Whether each row of the result comes of one row of the only input, and they are in its order."""
+        """True if each row of the result comes of one row of the only input, in its order."""
         return self.kind is QueryKind.STATELESS and all(
             isinstance(op, InputScan) or (isinstance(op, RowWise) and len(op.children) == 1)
             for op in self.root.walk()
@@ -227,7 +227,7 @@ class Query:
         return frozenset(places)
 
     def notes(self, vocabulary: DatasetVocabulary) -> tuple[str, ...]:
-        """What the user should know before the query is recorded."""
+        """Notes for the user before the query is recorded."""
         notes = []
         reasons = dict.fromkeys(op.why for op in self.root.walk() if isinstance(op, Retracting))
         if reasons:
@@ -300,11 +300,7 @@ def query_of(
 
 
 def _versions(table: TemporalTable, inputs: Sequence[StepInput]) -> str:
-    """SQL of a temporal table: every row with the time at which the next one of its key takes its place.
-
-    Raises:
-        QueryError: there is no such input, or it has no such column.
-    """
+    # each row is valid until the next version of its key
     given = next((i for i in inputs if i.given.query_alias == table.name), None)
     if given is None:
         raise QueryError(f"temporalTables names `{table.name}`, which is no input")
@@ -324,7 +320,7 @@ def _versions(table: TemporalTable, inputs: Sequence[StepInput]) -> str:
 
 
 def _digest(transform: Transform, inputs: Sequence[StepInput]) -> str:
-    """Of all that gives the remembered rows their meaning; by the first rules that was the query alone."""
+    # the first rules digested the query alone; later ones all that gives the rows their meaning
     rules = rules_of(transform.version)
     text: dict[str, object] = {
         "engine": FORMER_NAME if is_own(transform) else transform.engine,  # one engine, whatever its name
@@ -338,7 +334,7 @@ def _digest(transform: Transform, inputs: Sequence[StepInput]) -> str:
     return str(Multihash.sha3_256(sha3_256(encoded).digest()))
 
 
-# Where a step of a query stands: what came before it, the watermarks, and what it leaves for the next.
+# Context of a step: the step before it, the watermarks, the memory for the next one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +392,7 @@ class StepContext:
         )
 
     def output_watermark(self, promise: int | None) -> int | None:
-        """What is promised of the output [ms], never less than before."""
+        """The output's watermark [ms], never less than before."""
         last = self.previous.output_watermark_ms if self.previous else None
         # nothing is promised beyond what the inputs promise, even where that would hold
         bounded = promise if promise is None or self.now is None else min(promise, self.now)
@@ -442,7 +438,6 @@ class StepContext:
 
 
 def _written(frame: DataFrame, files: StepFiles, few: int) -> WrittenRows:
-    """Rows that are remembered, as a file of the driver."""
     place = files.place()
     facts = write_rows(frame, files.folder, few=few, place=place)
     if facts.path or place is None:

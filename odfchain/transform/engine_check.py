@@ -1,6 +1,6 @@
-"""What a coordinator makes sure of before it commits what an engine wrote.
+"""The checks of a coordinator before it commits an engine's output.
 
-An engine may be somebody else's program. Its slice must be a plain Parquet file with the system columns that
+An engine may be an untrusted program. Its slice must be a plain Parquet file with the system columns that
 were asked for; only those are read, batch by batch. Source: specification "Common Data Schema",
 "Representation of Retractions and Corrections", "Engine Contract"; RFC-019.
 """
@@ -136,11 +136,10 @@ def measure(path: Path, vocabulary: DatasetVocabulary) -> SliceFacts:
 
 
 def type_fits(declared: ds.DataType, found: ds.DataType, *, older: bool = False) -> bool:
-    """Whether values of the type `found` in a Parquet file are of the type `declared`.
+    """True if values of the type `found` in a Parquet file are of the type `declared`.
 
-    What Parquet does not keep makes no difference: seconds, lengths of lists, sorted keys of maps. Nested
-    values may be required that are declared optional. In an `older` file structs may lack members that are
-    optional by now, and null flags are left to the values.
+    Nested values may be required that are declared optional. In an `older` file structs may lack members that
+    are optional by now, and null flags are left to the values.
     """
     if isinstance(found, ds.DataTypeOption) and not isinstance(declared, ds.DataTypeOption) and not older:
         return False
@@ -154,6 +153,7 @@ def type_fits(declared: ds.DataType, found: ds.DataType, *, older: bool = False)
         case ds.DataTypeMap(), ds.DataTypeMap():
             keys = type_fits(a.key_type, b.key_type, older=older)
             return keys and type_fits(a.value_type, b.value_type, older=older)
+    # Parquet does not keep seconds, lengths of lists and sorted keys of maps, so these make no difference
     return a == b or stored(canonical(a)) == _as_stored(b)
 
 
@@ -170,7 +170,7 @@ def _members_fit(declared: ds.DataTypeStruct, found: ds.DataTypeStruct, *, older
 
 
 def _as_stored(found: ds.DataType) -> ds.DataType:
-    """As `stored`; but engines are asked for UTC, so another zone in their file makes a difference."""
+    # like `stored`, but engines are asked for UTC: another zone in their file is a difference
     zone = found.timezone if isinstance(found, ds.DataTypeTimestamp) else None
     return stored(canonical(found)) if zone in (None, "", "UTC", "+00:00") else found
 
@@ -211,7 +211,7 @@ def _check_columns(
 
 
 def _system_types(vocabulary: DatasetVocabulary) -> dict[str, tuple[ds.DataType, ...]]:
-    """Types of the system columns; the signed ones are what most engines write."""
+    # the signed types are those that most engines write
     return {
         vocabulary.offset_column: (ds.DataTypeUInt64(), ds.DataTypeInt64()),
         vocabulary.operation_type_column: (ds.DataTypeUInt8(), ds.DataTypeInt32()),
@@ -223,11 +223,9 @@ def _system_types(vocabulary: DatasetVocabulary) -> dict[str, tuple[ds.DataType,
 def schema_difference(
     declared: ds.DataSchema, found: ds.DataSchema, vocabulary: DatasetVocabulary
 ) -> str | None:
-    """Why a file with the schema `found` cannot be committed to a dataset with the declared one, or None.
-
-    Offsets may be int64 for uint64 and operations int32 for uint8, or the other way round, and columns may
-    be required that are declared optional; `rewrite` gives such a file the declared types.
-    """
+    """Why a file with the schema `found` cannot be committed to a dataset with the declared one, or None."""
+    # offsets may be int64 for uint64 and operations int32 for uint8, or the reverse, and optional columns may
+    # be required: `rewrite` gives such a file the declared types
     for name in declared.names:
         if name not in found.names:
             return f"column `{name}` is missing"
@@ -333,12 +331,9 @@ def _broken(message: str, *, hint: str | None = None) -> EngineError:
     return EngineError(f"the engine broke its contract: {message}", hint=hint)
 
 
-# The records of an input interval as one Parquet file in order of offset.
-#
-# Spark packs several files into partitions by size, and splits large ones; with one file and one partition
-# the
-# order of records is theirs, on any machine. Memory stays at one row group. Source: specification
-# "Offset", "Data Slice"; RFC-019.
+# The records of an interval as one Parquet file, so that Spark keeps their order on any machine: it packs
+# several files into partitions by size, and splits large ones. Memory stays at one row group (specification
+# "Offset", "Data Slice"; RFC-019).
 
 _APPEND = 0
 _GROUP_BYTES = 128 << 20
@@ -360,6 +355,7 @@ def cut(
     """
     if interval is None:
         return None
+    # no copy where the file is exactly this already
     if len(paths) == 1 and _is_exactly(paths[0], interval, schema, vocabulary):
         return paths[0]
     target = folder / f"{name}.parquet"
@@ -373,10 +369,10 @@ def cut(
 
 @dataclass(frozen=True, slots=True)
 class RowFacts:
-    """What is known of the records of a file before a query sees them."""
+    """Facts about the records of a file before a query reads them."""
 
     has_changes: bool
-    """Whether some retract or correct others."""
+    """True if some retract or correct others."""
     oldest_ms: int | None
     """The oldest event time [ms since 1970], rounded down; None when there is none."""
 
@@ -403,7 +399,7 @@ def row_facts(path: Path, vocabulary: DatasetVocabulary) -> RowFacts:
 
 
 def _oldest(times: pa.Array) -> int | None:
-    """The oldest of some times [ms since 1970], rounded down."""
+    # milliseconds, rounded down
     if pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("ms"))
     if not pa.types.is_timestamp(times.type):
@@ -446,7 +442,7 @@ def _write(
 def _is_exactly(
     path: Path, interval: OffsetInterval, schema: pa.Schema, vocabulary: DatasetVocabulary
 ) -> bool:
-    """Whether the file is what would be written; its offsets are read for that, and nothing else."""
+    # only the offsets are read
     name = vocabulary.offset_column
     with _reading_slice(path), open_parquet(path) as file:
         _check_present(file, [name], path)
@@ -463,7 +459,6 @@ def _is_exactly(
 def _records(
     path: Path, interval: OffsetInterval, schema: pa.Schema, vocabulary: DatasetVocabulary
 ) -> Iterator[pa.RecordBatch]:
-    """The file's records within the interval, in the columns and types of the schema."""
     name = vocabulary.offset_column
     with _reading_slice(path), open_parquet(path) as file:
         _check_slice_columns(file.schema_arrow, schema, vocabulary, path)
@@ -486,7 +481,7 @@ def _records(
 
 
 def _groups_within(file: ParquetSource, name: str, interval: OffsetInterval) -> list[int]:
-    """Row groups that have records of the interval, or offsets that are none; the values say so."""
+    # by the values, not the statistics; invalid offsets count, so that they are reported later
     groups = []
     for group in range(file.metadata.num_row_groups):
         for batch in file.batches([name], groups=[group]):
@@ -532,7 +527,7 @@ def _fits(declared: pa.Field, found: pa.Field, path: Path) -> bool:
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field, path: Path) -> pa.Array:
-    """A column in its declared type; null where the file lacks it."""
+    # null where the file lacks the column
     if field.name not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
     try:
@@ -551,7 +546,7 @@ def _check_present(file: ParquetSource, names: Sequence[str], path: Path) -> Non
 
 
 def _first_gap(offsets: pa.Array, expected: int) -> int | None:
-    """Index of the first record that does not follow; None when all do."""
+    # None when all follow each other
     if offsets.null_count:
         return 0
     wanted = np.uint64(expected) + np.arange(len(offsets), dtype=np.uint64)

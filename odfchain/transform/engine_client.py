@@ -1,6 +1,6 @@
 """An engine in another process, reached by gRPC: the coordinator's side of the protocol.
 
-A call is sent once and never repeated here: an engine is a pure function, so whoever asked may ask again.
+A call is sent once and never repeated here: an engine is a pure function, so the caller may ask again.
 Whatever happens on the way ends in one line that names the address. Source: specification "Engine Protocol";
 RFC-019.
 """
@@ -34,15 +34,12 @@ if TYPE_CHECKING:
     from odfchain.progress import Progress
 
 
-# How the messages of the engine protocol travel: FlatBuffers in a one-field protobuf message, by gRPC.
-#
-# Every protobuf message of the service is `bytes flatbuffer = 1` and nothing else. On the wire that is
-# protobuf's own `BytesValue`, so there is no generated code. Both sides of the protocol,
-# `odfchain.transform.engine_service` and `odfchain.transform.engine_client`, share this module. Source:
-# specification "Engine Protocol"; protobuf "Encoding".
+# Messages of the engine protocol: FlatBuffers in `bytes flatbuffer = 1`, which on the wire is protobuf's
+# `BytesValue`, so there is no generated code. Used by both sides, here and in
+# `odfchain.transform.engine_service` (specification "Engine Protocol"; protobuf "Encoding").
 
 DEFAULT_PORT = 2884
-"""What engines listen on; the specification's text says 5544, no implementation does."""
+"""The engines' port; the specification's text says 5544, but no implementation uses it."""
 
 MESSAGE_BYTES = 64 << 20
 """Largest message either side takes [bytes]; a request grows with the number of files that it names."""
@@ -52,7 +49,7 @@ VERSION_KEY = "odf-engine-version"
 and engines of others leave it out."""
 
 REFUSED = "refused: "
-"""How the message of an InvalidQuery begins that asks for what this engine does not allow."""
+"""Prefix of an InvalidQuery's message that asks for something that this engine forbids."""
 
 
 def load_grpc() -> Any:
@@ -85,11 +82,10 @@ def wrap(flatbuffer: bytes) -> bytes:
 def unwrap(message: bytes) -> bytes:
     """The buffer in a protobuf message, empty when it has none.
 
-    Other fields are skipped and of several values the last one counts, as proto3 asks of readers.
-
     Raises:
         DecodeError: these bytes are no such message.
     """
+    # unknown fields are skipped, and the last of several values counts, as proto3 demands of readers
     from google.protobuf.message import DecodeError as MalformedError
     from google.protobuf.wrappers_pb2 import BytesValue
 
@@ -158,7 +154,7 @@ def _pack(table: str, value: Any) -> bytes:
 
 
 def _with_vocabulary(request: TransformRequest | RawQueryRequest) -> TransformRequest | RawQueryRequest:
-    """Coordinators may leave the names of system columns blank, which means the default ones."""
+    # coordinators may leave the names of system columns blank: the defaults
     if isinstance(request, RawQueryRequest):
         return request
     inputs = tuple(replace(item, vocab=_filled(item.vocab)) for item in request.query_inputs)
@@ -285,7 +281,7 @@ class RemoteEngine:
             channel.close()
 
     def _version_in(self, metadata: Any) -> str | None:
-        """What the engine says that it is: it will be recorded, and then asked for."""
+        # the version will be recorded, and asked for at the next step
         said = next((value for key, value in metadata if key == VERSION_KEY), None)
         if said is None or self._accept is None:
             return None
@@ -314,7 +310,6 @@ class RemoteEngine:
         raise failure
 
     def _failed(self, grpc: Any, error: Any) -> EngineError:
-        """What the status of a call that broke means."""
         code, details = error.code(), one_line(error.details() or "", _TEXT_CHARACTERS)
         where = f"the engine at {self.address}"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -336,7 +331,7 @@ class RemoteEngine:
         return EngineError(f"the engine at {self.address} breaks the engine contract: {what}")
 
     def _check_file(self, path: str, name: str, *, optional: bool = False) -> None:
-        """A symbolic link, a folder or a device could show something else later."""
+        # a symbolic link, a folder or a device could change its content later
         try:
             mode = Path(path).lstat().st_mode
         except FileNotFoundError:
@@ -353,7 +348,7 @@ _PATHS = ("prev_checkpoint_path", "new_checkpoint_path", "new_data_path", "outpu
 
 
 def _absolute(request: Any) -> Any:
-    """The request with absolute paths: the engine has another working folder."""
+    # the engine has another working folder
     changes: dict[str, Any] = {
         name: _full(path) for name in _PATHS if (path := getattr(request, name, None)) is not None
     }

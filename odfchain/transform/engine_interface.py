@@ -1,4 +1,4 @@
-"""What every engine is to a coordinator: a pure function from a request to files.
+"""The interface of engines: a pure function from a request to files.
 
 An engine reads the files that a request names and writes the two that it asks for, a slice and a checkpoint.
 It keeps nothing between requests, so a request can be repeated, by anybody, with the same result. Source:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executed:
-    """What a step of a transformation brought.
+    """Result of a step of a transformation.
 
     The file at `new_data_path` is there when there are rows; without rows it only shows the schema. The file
     at `new_checkpoint_path` is there when the next step needs another one than the step before left.
@@ -38,11 +38,11 @@ class Executed:
     facts: SliceFacts | None = None
     """Hashes and counts of the slice, where the engine computed them while it wrote."""
     keeps_checkpoint: bool = True
-    """Whether the checkpoint before stays in force where no new one was written."""
+    """True if the checkpoint before stays in force where no new one was written."""
     takes_back_own: bool = False
-    """Whether every row that takes another back is known to take back one that the engine emitted."""
+    """True if every row that takes another back is known to take back one that the engine emitted."""
     version: str | None = None
-    """What an engine elsewhere says that it is; None where it says nothing."""
+    """The version that a remote engine reports; None where it reports none."""
     put_since: float = 0.0
     """The slice was put into the workspace's store after this [s, `time.monotonic`]; 0: it was not."""
 
@@ -73,7 +73,7 @@ class TransformEngine(Protocol):
 
 @runtime_checkable
 class VersionedEngine(TransformEngine, Protocol):
-    """An engine that says which one it is, to whoever asks it over the protocol."""
+    """An engine that reports its version over the protocol."""
 
     @property
     def version(self) -> str:
@@ -85,13 +85,13 @@ class CountingEngine(TransformEngine, Protocol):
     """An engine that can say what a step would bring, so that several are executed at the same time."""
 
     def rows_of(self, request: TransformRequest, *, progress: Progress) -> int | None:
-        """How many records the step brings, where each comes of one row of one input; None for other queries.
+        """Number of records of a step, for row-by-row queries over one input; None for others.
 
         The records of such a step are in the order of the rows that they come of. Raises as `execute`.
         """
 
     def tasks(self) -> int:
-        """How many steps are worth executing at the same time."""
+        """Number of steps that are worth executing at the same time."""
 
 
 @runtime_checkable
@@ -102,20 +102,15 @@ class KeepingEngine(TransformEngine, Protocol):
         """The engine, which puts slices into the workspace's store under this key where that saves a way."""
 
 
-# Versions of the engine: what a transform names, and by which rules that is executed.
-#
-# A version names the rules of this engine, the Spark that computes and, where a query has them, its
-# options:
+# A version names the rules of this engine, Spark's version and, where a query has them, options:
 #
 #     odfchain_3-spark_4.3.0
 #     odfchain_3-spark_4.3.0+allowedLateness=PT86400S
 #
 # The rules' number changes when the same query over the same rows would give other rows, another order or
-# another watermark. Every number that ever was is executed here, so what was recorded by earlier rules goes
-# on
-# and is replayed by them. Patch releases of Spark are taken as the same; a different minor one only when it
-# was
-# declared compatible. Source: specification "Engine Versioning", "Engine Deprecation"; RFC-019.
+# another watermark. All earlier rules can still be executed, so recorded steps continue and are replayed by
+# them. Patch releases of Spark are the same; another minor release must be declared compatible (specification
+# "Engine Versioning", "Engine Deprecation"; RFC-019).
 
 RULES = 3
 """The number of the rules that new transforms get."""
@@ -125,35 +120,35 @@ _FORM = re.compile(r"odfchain_(\d{1,9})-spark_(\d{1,9})\.(\d{1,9})(?:\.[^\s+]+)?
 
 @dataclass(frozen=True, slots=True)
 class EngineRules:
-    """What differs between the ways in which this engine executes a query."""
+    """The differences between versions of this engine's rules."""
 
     number: int = RULES
     allowed_lateness_ms: int = 0
-    """How long after it is complete a windowed result still takes late rows and corrections [ms]."""
+    """Time for which a complete windowed result still takes late rows and corrections [ms]."""
 
     @property
     def counts_at_once(self) -> bool:
-        """Whether results that can be taken back count every recorded row, and not only final ones."""
+        """True if results that can be taken back count every recorded row, and not only final ones."""
         return self.number >= 2
 
     @property
     def takes_corrections(self) -> bool:
-        """Whether windowed results take retractions and corrections of their inputs."""
+        """True if windowed results take retractions and corrections of their inputs."""
         return self.number >= 2
 
     @property
     def tells_zeros_apart(self) -> bool:
-        """Whether a result -0.0 is another one than 0.0, as it is in a slice."""
+        """True if a result -0.0 is another one than 0.0, as it is in a slice."""
         return self.number >= 2
 
     @property
     def takes_back_equals(self) -> bool:
-        """Whether a row of an input takes back one that is equal, as in states: -0.0 is 0.0, NaN is NaN."""
+        """True if a row of an input takes back one that is equal, as in states: -0.0 is 0.0, NaN is NaN."""
         return self.number >= 3
 
     @property
     def reads_grouping_sets(self) -> bool:
-        """Whether what ROLLUP, CUBE and UNPIVOT are made of is read; by the first rules it is null."""
+        """True if the values of ROLLUP, CUBE and UNPIVOT are read; by the first rules they are null."""
         return self.number >= 2
 
     @property
@@ -191,7 +186,7 @@ def engine_version() -> str:
 def rules_of(recorded: str | None) -> EngineRules:
     """The rules by which a transform with this version is executed.
 
-    One that names none, or a version that only somebody else's declaration makes compatible, is executed by
+    One that names none, or a version that only a declaration makes compatible, is executed by
     the newest.
     """
     found = _Version.parse(recorded) if recorded is not None else None
@@ -199,7 +194,7 @@ def rules_of(recorded: str | None) -> EngineRules:
 
 
 def same_results(recorded: str | None, running: str, compatible: Collection[str] = ()) -> bool:
-    """Whether the running version, by the rules that `rules_of` names, may stand in for the recorded one.
+    """True if the running version, by the rules that `rules_of` names, may stand in for the recorded one.
 
     A transform without a version asks for none. `compatible` are versions that were declared to give the same
     results.

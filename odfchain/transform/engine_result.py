@@ -43,15 +43,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# How the files of a step go between the driver and the workers: by folders that both see, or by the store.
-#
-# The driver has what goes in, for it has to look at it: slices whose offsets it has checked, and rows that
-# a
-# checkpoint remembers. Workers that see no folder of its own get a small file within the plan, slices from
-# the
-# store, which they cut as the driver has, and what was unpacked by `staging/`. What they write they put
-# into
-# the store, where it may be to stay; what the driver needs of it is copied back and hashed (RFC-048).
+# Files of a step go between driver and executors by shared folders, or by the store (RFC-048). The driver has
+# the inputs, because it checks their offsets. Executors without access to its folder read slices from the
+# store, and unpacked files from `staging/`; they write to the store, and what the driver needs is copied back
+# and hashed.
 
 KeyOf = Callable[[Path], str | None]
 """The key under which a file of the driver is in the store in any case; None where it is not."""
@@ -59,7 +54,7 @@ KeyOf = Callable[[Path], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What `odfchain.transform.engine_check.cut` is given."""
+    """Arguments of `odfchain.transform.engine_check.cut`."""
 
     paths: tuple[Path, ...]
     interval: OffsetInterval | None
@@ -138,7 +133,7 @@ class StepFiles:
         return parquet_rows(session, source, struct)
 
     def _known(self, files: ExecutorFiles, path: Path, made_of: Cut | None) -> InputFile | None:
-        """How workers come to a file by what is in the store in any case; None where they do not."""
+        # None where the store does not have the file
         if (key := self._key_of(path)) is not None:
             return InputFile(path, files, key)
         keys = [self._key_of(each) for each in made_of.paths] if made_of is not None else []
@@ -149,11 +144,11 @@ class StepFiles:
 
     @property
     def keeps_slices(self) -> bool:
-        """Whether slices that workers write are put where they stay."""
+        """True if slices that workers write are put where they stay."""
         return self._files is not None and self._slices is not None
 
     def place(self, *, of_slice: bool = False) -> Callable[[], StoreFolder] | None:
-        """What says where workers put what they write; None where they write into the folder."""
+        """The place where executors write files; None where they write into the folder."""
         files = self._files
         if files is None:
             return None
@@ -286,10 +281,8 @@ def settled_schema(found: ds.DataSchema, declared: ds.DataSchema | None) -> ds.D
 
 
 def whole_pairs(frame: DataFrame, operation: str) -> DataFrame:
-    """The rows with corrections in pairs: where a query kept one half, that is an append or a retraction.
-
-    Both halves stand next to each other; whether two halves that meet are of one pair is not known here.
-    """
+    """The rows with corrections in pairs: where a query kept one half, that is an append or a retraction."""
+    # both halves are next to each other; whether two halves are of one pair is not known here
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -311,7 +304,7 @@ def in_order(frame: DataFrame, names: Sequence[str], event_time: str, kind: Quer
     """The rows in the order in which they are recorded (RFC-019).
 
     Stateless: as they come. Windowed: by event time, then by every column from left to right; a correction
-    stands where the row stood that it corrects. Retracting: what is taken back first, then by every column
+    takes the place of the row that it corrects. Retracting: what is taken back first, then by every column
     from left to right. Nulls come first, NaN last.
     """
     from pyspark.sql import functions as F

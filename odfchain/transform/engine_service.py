@@ -5,9 +5,9 @@ A call streams `Progress` while the engine runs and ends with one of `Success`, 
 went well and is still wanted: a coordinator that went away or gave up finds nothing there later, and can
 send the same request again, here or to another engine.
 
-There is no authentication, as the protocol has none: whoever can connect can make the engine read and write
-files. Hence a loopback address or a socket that only its owner may use. Source: specification "Engine
-Protocol", "Engine Contract"; RFC-019.
+The protocol has no authentication: a client that can connect can make the engine read and write files. Hence
+a loopback address or a socket that only its owner may use. Source: specification "Engine Protocol", "Engine
+Contract"; RFC-019.
 """
 
 from __future__ import annotations
@@ -47,11 +47,8 @@ if TYPE_CHECKING:
     from odfchain.transform.engine_interface import TransformEngine
 
 
-# One request that a server executes: what it tells the engine, what it answers, what becomes of the files.
-#
-# What the engine writes has names of its own, beside those that the request asks for. It gets those when
-# the
-# run is over, went well and is still wanted; else it is removed.
+# A request under execution. Outputs are written under temporary names, and renamed when the run succeeded and
+# is still wanted; else they are removed.
 
 _TEXT_CHARACTERS = 1 << 16
 
@@ -63,13 +60,13 @@ class RunningRequest:
     call: Call
     staged: StagedRequest
     answers: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
-    """The terminal message, or None when nobody waits for it any more."""
+    """The terminal message, or None when the client has gone."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _given_up: bool = False
     _settled: bool = False
 
     def give_up(self) -> bool:
-        """Nobody waits any more; returns whether there was something left to cancel."""
+        """The client has gone; returns true if there was something left to cancel."""
         with self._lock:
             if not self._settled:
                 self._given_up = True
@@ -77,7 +74,7 @@ class RunningRequest:
             return self._given_up
 
     def _settle(self) -> None:
-        """From here on it is too late to cancel."""
+        # from here on it is too late to cancel
         with self._lock:
             self._check()
             self._settled = True
@@ -99,7 +96,7 @@ class RunningRequest:
             self._too_late()
             refused = REFUSED if isinstance(error, RefusedQueryError) else ""
             return self.call.pack_response("InvalidQuery", message=_text(refused + _with_hint(error)))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the caller is told
+        except BaseException as error:  # noqa: BLE001 - every error is sent to the caller
             self._too_late()
             return internal_error(self.call, error)
         finally:
@@ -135,7 +132,7 @@ class RunningRequest:
 
 @dataclass(frozen=True, slots=True)
 class StagedRequest:
-    """A request whose outputs have names of their own, beside those that they are to get."""
+    """A request whose outputs have temporary names, in the folders of the final ones."""
 
     request: TransformRequest | RawQueryRequest
     outputs: tuple[tuple[Path, Path], ...]
@@ -211,13 +208,13 @@ def _with_hint(error: OdfchainError) -> str:
 
 
 def _text(text: str) -> str:
-    """What of a text can be sent: no more than fits, in UTF-8."""
+    # cut to what fits into a message
     return text[:_TEXT_CHARACTERS].encode("utf-8", "replace").decode("utf-8")
 
 
 PROGRESS_SECONDS = 3.0
 STOP_SECONDS = 5.0
-"""How long a run may take to end when the server stops; coordinators wait as long for a container."""
+"""Time for a run to end when the server stops; coordinators wait as long for a container."""
 
 _WAITING_CALLS = 32
 """Calls that may wait for a worker; more are refused."""
@@ -236,7 +233,7 @@ def serve(
     """The engine, listening: on a Unix socket if one is named, else on a TCP port (0 is any free one).
 
     `workers` requests are executed at a time, others wait. `progress_interval` is in seconds. An engine with
-    a method `cancel(request)` is told so when nobody waits for a request any more (which can be before it has
+    a method `cancel(request)` is called when the client of a request has gone (which can be before it has
     seen the request); any other notices at the next thing that it reports, where an `EngineError` is raised.
     """
     grpc = load_grpc()
@@ -272,7 +269,7 @@ class EngineServer:
 
     def __init__(self, address: str, server: Any, pool: ThreadPoolExecutor, service: _Service) -> None:
         self.address = address
-        """What a client is told: `host:port` or `unix:path`."""
+        """The address for clients: `host:port` or `unix:path`."""
         self._server = server
         self._pool = pool
         self._service = service
@@ -326,7 +323,7 @@ def _bind_socket(server: Any, path: Path) -> str:
 
 
 def _remove_dead_socket(path: Path) -> None:
-    """Make way on a path where an engine that was killed has left its socket."""
+    # an engine that was killed leaves its socket behind
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -361,7 +358,6 @@ class _Service:
         self._metadata = said
 
     def responder(self, call: Call) -> Callable[[bytes, Any], Iterator[bytes]]:
-        """What gRPC asks for the responses of a call."""
         progress = call.pack_response("Progress")
 
         def respond(message: bytes, context: Any) -> Iterator[bytes]:
@@ -387,7 +383,7 @@ class _Service:
                     if answer is not None:
                         yield answer
                     return
-            finally:  # also when gRPC drops this generator because nobody listens
+            finally:  # also when gRPC drops this generator because the client has gone
                 self._cancel(run)
 
         return respond
@@ -404,6 +400,5 @@ class _Service:
                 cancel(run.staged.request)
 
     def join(self, deadline: float) -> None:
-        """Wait for the runs, until a time of the monotonic clock."""
         for thread in tuple(self._threads):
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Which engine executes a transform, and whether its results are those that the transform asks for."""
+"""The engine of a transform, and the check of its version."""
 
 from __future__ import annotations
 
@@ -46,10 +46,8 @@ def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine
 
 
 def address_of(transform: Transform, config: TransformConfig) -> str | None:
-    """The address that the settings give for a transform's engine; None where there is none.
-
-    What this engine recorded under its former name stays its own, whoever is called that now.
-    """
+    """The address that the settings give for a transform's engine; None where there is none."""
+    # a transform recorded under this engine's former name stays its own, even if that name is now another's
     if named_version(transform) and is_own(transform):
         return config.engines.get(OWN_ENGINE)
     return config.engines.get(transform.engine.lower())
@@ -63,7 +61,7 @@ def check_version(
     Source: specification "Engine Deprecation".
 
     Raises:
-        TransformError: the transform names another version, and nobody declared that it gives the same.
+        TransformError: the transform names another version that is not declared compatible.
     """
     running = running or engine_version()
     if not same_results(transform.version, running, config.compatible_versions):
@@ -75,7 +73,7 @@ def check_version(
 
 
 def is_isolated(config: TransformConfig, *, own: bool) -> bool:
-    """Whether queries of a dataset run in a sandbox; `own` datasets were created here."""
+    """True if queries of a dataset run in a sandbox; `own` datasets were created here."""
     return config.isolation is IsolationPolicy.ALWAYS or (
         config.isolation is IsolationPolicy.STRANGERS and not own
     )
@@ -89,11 +87,8 @@ def sandboxed_engines(
     config: TransformConfig,
     progress: Progress,
 ) -> Iterator[Callable[[Transform], TransformEngine]]:
-    """Engines for one dataset: those that `engine` finds, else Spark in a sandboxed process.
-
-    That process sees the data of the inputs and the checkpoints of the dataset, and can write in the
-    dataset's staging folder; it is started when it is first asked for.
-    """
+    """Engines for one dataset: those that `engine` finds, else Spark in a sandboxed process."""
+    # started on first use; it reads the inputs and checkpoints, and writes to the staging folder
     from odfchain.transform.sandbox import sandboxed_engine
 
     with contextlib.ExitStack() as resources:

@@ -36,9 +36,8 @@ from odfchain.transform.planner import PlannedInput, PlannedStep, cut_after, rea
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import SystemColumns
 
-# From a planned step to the request that an engine gets: the step's files, and names for the new ones.
-#
-# Source: specification "TransformRequest", "TransformRequestInput".
+# The request of a planned step: its files, and names for new ones (specification "TransformRequest",
+# "TransformRequestInput").
 
 
 def build_request(
@@ -50,11 +49,9 @@ def build_request(
     new_data_path: Path,
     new_checkpoint_path: Path,
 ) -> TransformRequest:
-    """The request for a step; every file that it names was hashed, or is new and lies in `folder`.
-
-    An input's watermarks begin with the one known before the step, so that an engine that keeps nothing
-    between steps is held back by idle inputs, too.
-    """
+    """The request for a step; every file that it names was hashed, or is new and lies in `folder`."""
+    # the watermark known before the step comes first, so that an engine without memory is held back by idle
+    # inputs, too
     checkpoint = step.read_checkpoint
     return TransformRequest(
         dataset_id=dataset.id,
@@ -136,7 +133,7 @@ class ExecutedStep:
     """A step whose files are staged and checked."""
 
     schema: DataSchema | None
-    """What the output is declared as from now on; None while no engine has said."""
+    """The output's schema from now on; None while no engine has given one."""
     slice: DataSlice | None
     facts: SliceFacts | None
     checkpoint: Checkpoint | None
@@ -148,14 +145,14 @@ class ExecutedStep:
     takes_back_own: bool
     """As in `Executed`."""
     made_here: bool
-    """Whether the engine of this process made it."""
+    """True if the engine of this process made it."""
     put_since: float = 0.0
     """As in `Executed`."""
     version: str | None = None
     """As in `Executed`."""
 
     def event(self, step: PlannedStep) -> ExecuteTransform:
-        """What the block of the step records."""
+        """The event that the step's block records."""
         return ExecuteTransform(
             query_inputs=tuple(item.event for item in step.inputs),
             prev_checkpoint=step.prev_checkpoint.physical_hash if step.prev_checkpoint else None,
@@ -177,10 +174,8 @@ def execute_step(
     *,
     to_commit: bool = False,
 ) -> ExecutedStep:
-    """Execute a step in `folder` and check what the engine made; nothing is committed.
-
-    What is `to_commit` may be in the workspace's store already.
-    """
+    """Execute a step in `folder` and check what the engine made; nothing is committed."""
+    # what is to be committed may already be in the workspace's store
     data, checkpoint = folder / "data", folder / "checkpoint"
     request = build_request(
         step, dataset, folder, system_time=system_time, new_data_path=data, new_checkpoint_path=checkpoint
@@ -230,7 +225,7 @@ def _checked(
     system_time: Timestamp,
     system_columns: SystemColumns,
 ) -> tuple[SliceFacts | None, DataSchema | None]:
-    """(hashes and counts of the slice in its declared form, the schema that it declares)."""
+    # the output is checked, and rewritten where its form is not the declared one
     from odfchain.transform.engine_check import check_output, measure, rewrite
 
     interval, vocabulary = executed.offset_interval, step.vocabulary
@@ -260,7 +255,6 @@ def _difference(
     folder: Path,
     system_time: Timestamp,
 ) -> SliceFacts | None:
-    """What turns the output so far into what the query made of everything."""
     from odfchain.slices.state import SliceFile
     from odfchain.slices.writer import SliceSpec
     from odfchain.transform.changed_query import write_difference
@@ -279,7 +273,7 @@ def _difference(
 
 
 def _grown(step: PlannedStep, executed: Executed, data: Path) -> DataSchema | None:
-    """The schema declared so far, with the columns that this engine has added at its end."""
+    # this engine adds new columns at the end only
     from odfchain.odf.arrow_schema import from_arrow
     from odfchain.slices.reader import open_parquet
 
@@ -291,17 +285,15 @@ def _grown(step: PlannedStep, executed: Executed, data: Path) -> DataSchema | No
     return DataSchema(fields=declared.fields + found.fields[len(declared.fields) :], extra=declared.extra)
 
 
-# A step that reads much as several that follow each other, computed side by side (RFC-049).
+# A large step is cut into several that are computed side by side (RFC-049):
 #
 #     pieces    blocks of the input with so many bytes                        footers are read
 #     rows      how many records come of each piece                           a query, side by side
 #     steps     pieces whose records fit into one slice
 #     execute   each step as it will be replayed, offsets known beforehand    side by side
 #
-# Only a query that treats every row of one input by itself is cut: what its steps bring, one after the
-# other,
-# is what one step would. A step ends at a block of its input, as blocks of the chain name it. Where that is
-# follows from the chain, the footers, the counts and the limit, and from nothing else.
+# Only row-by-row queries over one input are cut, so the result is the same. Where a step ends depends on the
+# chain, the footers, the counts and the limit alone, so it can be replayed.
 
 T = TypeVar("T")
 
@@ -311,7 +303,7 @@ _MOST_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class StepRun:
-    """What steps are executed with; nothing is committed."""
+    """Context for executing steps; nothing is committed."""
 
     dataset: DatasetFiles
     engine: TransformEngine
@@ -368,7 +360,6 @@ class _Piece:
 
 
 def _cut(run: StepRun, step: PlannedStep, max_bytes: int) -> list[PlannedStep]:
-    """The steps that take the place of one, in order."""
     pieces = _pieces(step, max_bytes)
     if len(pieces) < 2 or not isinstance(run.engine, CountingEngine):
         return [step]
@@ -391,10 +382,7 @@ def _cut(run: StepRun, step: PlannedStep, max_bytes: int) -> list[PlannedStep]:
 
 
 def _fitting(pieces: Sequence[_Piece], counts: Sequence[int], max_bytes: int) -> list[tuple[Multihash, int]]:
-    """(the last block, how many records come) of pieces whose records fit into one slice together.
-
-    A record counts as much as a row that is read. Where nothing comes of a piece, it goes with another.
-    """
+    # a record counts as much as a row that is read; a piece without records goes with another one
     found: list[tuple[Multihash, int]] = []
     size = 0.0
     for piece, rows in zip(pieces, counts, strict=True):
@@ -409,10 +397,7 @@ def _fitting(pieces: Sequence[_Piece], counts: Sequence[int], max_bytes: int) ->
 
 
 def _pieces(step: PlannedStep, max_bytes: int) -> list[_Piece]:
-    """The blocks of the one input that a step reads, as many together as have at most so many bytes.
-
-    None where the step cannot be cut.
-    """
+    # None where the step cannot be cut
     if len(step.inputs) != 1 or step.output is not None or step.prev_checkpoint is not None:
         return []
     (item,) = step.inputs
@@ -451,7 +436,7 @@ class JobThreads(ThreadPoolExecutor):
     """Threads that are waited for; but not after Ctrl-C, which closes the engine under them."""
 
     def __init__(self, jobs: int) -> None:
-        """As many threads as `jobs`, one at least."""
+        """`jobs` threads, at least one."""
         super().__init__(max(1, jobs), thread_name_prefix="odfchain-steps")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -475,7 +460,7 @@ def _side_by_side(
     work: Sequence[Callable[[Path, Progress], T]],
     notes: dict[str, None] | None = None,
 ) -> list[T]:
-    """What each piece of work returns, in order; each has a new folder."""
+    # each piece of work has a folder of its own; results keep the order
     run.progress.phase(phase, len(work))
     together = SideBySide(run.progress, phase)
     tasks = run.engine.tasks() if isinstance(run.engine, CountingEngine) else 1

@@ -1,4 +1,4 @@
-"""What a query does with time: its plan as operators, each with what it must remember.
+"""A query's plan as operators with their times, each with the memory that it needs.
 
     stateless   every row by itself: projections, filters, UNION ALL, joins with constants
     windowed    groups by a time, sessions, joins that bound the difference of two times: complete when the
@@ -26,13 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# Spark's own plans as trees that can be read, cut and put together again.
-#
-# A query that has passed the gate is a plan of Spark's analyzer over empty tables. Here it is read once
-# into
-# plain nodes; later its leaves, or whole branches, are replaced by rows that are at hand. Attributes are
-# known
-# by the number that Spark gave them, so rows take the place of a branch when they carry its numbers.
+# Analyzed Spark plans as plain trees. A query's plan is made over empty tables; later leaves or branches are
+# replaced by rows that carry the same attribute numbers.
 
 _TRANSPARENT = ("SubqueryAlias",)
 
@@ -47,12 +42,12 @@ class Attribute:
 
     @property
     def is_window(self) -> bool:
-        """Whether it is what `window(…)` computes: a struct of start and end."""
+        """True if `window(…)` computes it: a struct of start and end."""
         return "spark.timeWindow" in self.reference.metadata().json()
 
     @property
     def is_session(self) -> bool:
-        """Whether it is what `session_window(…)` computes."""
+        """True if `session_window(…)` computes it."""
         return "spark.sessionWindow" in self.reference.metadata().json()
 
 
@@ -65,7 +60,7 @@ class PlanNode:
     children: tuple[PlanNode, ...]
     output: tuple[Attribute, ...]
     table: str | None = None
-    """The input that a leaf stands for."""
+    """The input of a leaf."""
 
     def walk(self) -> Iterator[PlanNode]:
         """The node and all beneath it, parents first."""
@@ -76,7 +71,7 @@ class PlanNode:
 
 @dataclass(frozen=True, slots=True)
 class _AttributeParts:
-    """What an attribute is put together of in the JVM: its number, its metadata, a null of its type."""
+    """Parts of an attribute in the JVM: its number, its metadata, a null of its type."""
 
     number: Any
     metadata: Any
@@ -84,7 +79,7 @@ class _AttributeParts:
 
 
 def scala_items(sequence: Any) -> list[Any]:
-    """What a Scala sequence holds."""
+    """The items of a Scala sequence."""
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
@@ -115,10 +110,8 @@ class Catalyst:
     # --- reading -----------------------------------------------------------------------------------
 
     def read(self, plan: Any, tables: Iterable[str]) -> PlanNode:
-        """The nodes of an analyzed plan; views named in `tables` are leaves, others are looked through.
-
-        What WITH defines stands in every place where it is used.
-        """
+        """The nodes of an analyzed plan; views named in `tables` are leaves, others are looked through."""
+        # common table expressions (WITH) are inlined
         return self._read(self._inline.apply(plan), frozenset(tables))
 
     def _read(self, plan: Any, tables: frozenset[str]) -> PlanNode:
@@ -131,7 +124,7 @@ class Catalyst:
         return PlanNode(kind, plan, children, self.attributes(plan), table)
 
     def _is_input(self, view: Any, tables: frozenset[str]) -> bool:
-        """Inputs are views of empty rows; a temporal table has the name of an input, and is made of it."""
+        # inputs are views of empty rows; a temporal table has the name of one and is made of it
         below = class_name(view.children().apply(0))
         return self._table(view) in tables and below == "LocalRelation"
 
@@ -166,7 +159,7 @@ class Catalyst:
 
     @staticmethod
     def has_subquery(node: PlanNode) -> bool:
-        """Whether an expression of the node holds a query of its own."""
+        """True if an expression of the node holds a query of its own."""
         return not node.plan.subqueries().isEmpty() or not node.plan.innerChildren().isEmpty()
 
     # --- making ------------------------------------------------------------------------------------
@@ -202,7 +195,7 @@ class Catalyst:
         return self.project(plan, named)
 
     def _known_of(self, attribute: Attribute) -> _AttributeParts:
-        """What is asked of the JVM once for each attribute of a query."""
+        # asked of the JVM once for each attribute of a query: calls are slow
         if (known := self._known.get(attribute.id)) is None:
             reference = attribute.reference
             known = self._known[attribute.id] = _AttributeParts(
@@ -238,14 +231,9 @@ class Catalyst:
         return StructType.fromJson(json.loads(plan.schema().json()))
 
 
-# Which columns of a plan are times that move on, and how far they have come.
-#
-# The watermark of an input says that no later row is older. Through a projection such as a window's start,
-# a
-# date or a time and some days the same can be said of what is computed: no later value is smaller than the
-# value at the watermark. Such a column is called a *time* here, and the smallest value that can still come
-# its
-# *mark*. A group, a window or a row that waits for a partner is complete when the marks have passed it.
+# A watermark says that no later row is older. The same holds for what is computed monotonically from the
+# event time (a window's start, a date, a time plus days). Such a column is a *time*, and the smallest value
+# that can still come its *mark*. A group, window or waiting row is complete when the marks have passed it.
 
 _MONOTONE = frozenset(
     [
@@ -308,9 +296,9 @@ class TimeMark:
     now: TimePoint | None
     promise: TimePoint | None
     kept_before: TimePoint | None
-    """What is older could not be changed any more when the step began."""
+    """Older rows could not change any more when the step began."""
     kept_now: TimePoint | None
-    """What is older cannot be changed any more, and is forgotten."""
+    """Older rows cannot change any more, and are forgotten."""
 
     def points(self) -> tuple[TimePoint | None, ...]:
         """All of them as a row."""
@@ -324,7 +312,7 @@ class TimeExpression:
     source: int
     expression: Any = None
     floor: bool = True
-    """Whether its value is never later than the source's."""
+    """True if its value is never later than the source's."""
 
 
 class EventTimes:
@@ -356,7 +344,7 @@ class EventTimes:
         return TimeExpression(found, expression, self._source(expression, times, _FLOORS) is not None)
 
     def _source(self, expression: Any, times: Collection[int], allowed: frozenset[str]) -> int | None:
-        """The one time in an expression of which all else is constant and every step is allowed."""
+        # one time only, and all else constant: otherwise nothing is known of the order
         kind = class_name(expression)
         if kind == "AttributeReference":
             number: int = expression.exprId().id()
@@ -463,11 +451,8 @@ class EventTimes:
 
 
 def _keeps_order(expression: Any) -> bool:
-    """Whether a later time never becomes an earlier one.
-
-    Text may be read back in another order, and numbers are rounded. Months cut the day but not the time of
-    the day: a month after January 31, 01:00 comes before a month after January 30, 23:00.
-    """
+    # text may be read back in another order, and numbers are rounded; months cut the day but not the time:
+    # January 31, 01:00 plus a month comes before January 30, 23:00 plus a month
     kind = class_name(expression)
     if kind == "Cast":
         return {t.typeName() for t in (expression.dataType(), expression.child().dataType())} <= _CAST
@@ -507,7 +492,7 @@ def read_moments(frame: DataFrame, count: int) -> list[list[TimePoint | None]]:
 
 
 class QueryKind(enum.Enum):
-    """What a query must remember from one step to the next; the values stand in recorded checkpoints."""
+    """The memory that a query needs between steps; the values are part of recorded checkpoints."""
 
     STATELESS = "stateless"
     WINDOWED = "bounded"
@@ -603,7 +588,7 @@ def kind_of(root: Operator) -> QueryKind:
 
 
 def is_windowed(op: Operator) -> bool:
-    """Whether an operator keeps rows until the watermark has passed what they belong to."""
+    """True if an operator keeps rows until the watermark has passed what they belong to."""
     return isinstance(op, TimeGroup | SessionWindow | IntervalJoin)
 
 
@@ -697,7 +682,7 @@ class PlanReader:
         return {number: time for number, time in times.items() if time is not None}
 
     def _expanded(self, node: PlanNode, child: Operator) -> Operator:
-        """The windows that a row is in, or its grouping sets, which have no time."""
+        # grouping sets have no time
         windows = [a for a in node.output if a.is_window]
         times = _passed(node, child)
         if len(windows) == 1 and len(child.times) == 1:
@@ -726,14 +711,14 @@ class PlanReader:
     def _by_time(
         self, node: PlanNode, child: Operator, keys: Iterable[Any], outputs: Iterable[Any]
     ) -> Operator | None:
-        """Groups of rows by a time among `keys`; None where there is none."""
+        # None without a time among the keys
         key = self._key(keys, child)
         if key is None:
             return None
         return TimeGroup(node=node, children=(child,), key=key, times=self._grouped(outputs, key, child))
 
     def _key(self, expressions: Iterable[Any], child: Operator) -> TimeExpression | None:
-        """The time among the expressions that rows are grouped by; a window before any other."""
+        # a window is preferred to any other time
         times = [time for e in expressions if (time := self._times.find(e, child.times)) is not None]
         windows = [t for t in times if t.expression is None and child.attribute(t.source).is_window]
         return next(iter(windows or times), None)
@@ -741,7 +726,7 @@ class PlanReader:
     def _grouped(
         self, outputs: Iterable[Any], key: TimeExpression, child: Operator
     ) -> dict[int, TimeExpression]:
-        """The times among the columns of complete groups: what comes from the key, or is not before it."""
+        # times that come from the key, or are never before it
         later = _not_before(key, child)
         found = {}
         for output in outputs:
@@ -825,7 +810,6 @@ _MIRRORED = {
 
 
 def _comparisons(conditions: Iterable[Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The comparisons that must all hold."""
     for condition in conditions:
         kind = class_name(condition)
         if kind == "And":
@@ -846,7 +830,6 @@ def _is(expression: Any, number: int) -> bool:
 
 
 def _not_before(key: TimeExpression, child: Operator) -> set[int]:
-    """The columns of the child whose times are never before the key of their group."""
     found = {key.source} if key.floor else set()
     if key.expression is not None:
         return found
@@ -861,7 +844,6 @@ def _not_before(key: TimeExpression, child: Operator) -> set[int]:
 
 
 def _time_within(output: Any) -> int | None:
-    """The column of which the smallest or largest value is taken, or that is passed on."""
     value = output.child() if class_name(output) == "Alias" else output
     if class_name(value) == "AggregateExpression":
         function = value.aggregateFunction()

@@ -29,11 +29,8 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.points import reference_of
 
-# What an input's chain has to say between the block that it was read up to and a later one.
-#
-# Only the blocks that matter to a transformation are read (data, schemas, vocabularies); the others are
-# skipped
-# through the chain's index. Source: specification "ExecuteTransformInput", "Schema Evolution".
+# The blocks of an input between two others: data, schemas and vocabularies, found by the chain's index
+# (specification "ExecuteTransformInput", "Schema Evolution").
 
 _KINDS = (*DATA_EVENTS, "SetDataSchema", "SetVocab")
 
@@ -65,11 +62,9 @@ class Backlog:
         return tuple(mark for found in self.blocks if (mark := _watermark(found)) is not None)
 
     def cut(self, chain: MetadataChain) -> tuple[Backlog, Backlog]:
-        """What one step may take, and the rest: the records of the first all have one schema and vocabulary.
-
-        A change cuts only after records. One that comes before them is in force for all of them, and a piece
-        without records would be a step that brings nothing.
-        """
+        """The blocks for one step, and the rest; records of a step have one schema and vocabulary."""
+        # only after records: a change before them is in force for all of them, and a piece without records
+        # would be an empty step
         filled = False
         for index, (_, block) in enumerate(self.blocks):
             event = block.event
@@ -84,7 +79,7 @@ class Backlog:
 
 
 def _changes_form(chain: MetadataChain, block: HashedBlock) -> bool:
-    """Whether records look different after a block; to say the same again does not count."""
+    # repeating the same schema or vocabulary changes nothing
     before = DatasetState.read(chain, block.block.prev_block_hash)
     after = DatasetState.read(chain, block.hash)
     return (before.schema, before.vocabulary) != (after.schema, after.vocabulary)
@@ -147,13 +142,13 @@ _RECORDED = (*DATA_EVENTS, "SetTransform", "SetVocab", "SetDataSchema")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedInput:
-    """What a step reads of one input."""
+    """One input of a step."""
 
     dataset: DatasetFiles
     alias: str
     """The name by which the query knows the input."""
     event: ev.ExecuteTransformInput
-    """What the block of this step records of the input."""
+    """The input's part of the step's event."""
     slices: tuple[ev.DataSlice, ...]
     """The new data, oldest first."""
     interval: ev.OffsetInterval | None
@@ -169,7 +164,7 @@ class PlannedInput:
 
     @property
     def brings_news(self) -> bool:
-        """Whether there are new records, or a watermark beyond the one known."""
+        """True if there are new records, or a watermark beyond the one known."""
         return bool(self.slices) or _is_later(self.watermarks, self.known_watermark)
 
 
@@ -180,13 +175,13 @@ class PlannedStep:
     transform: ev.SetTransform
     vocabulary: ev.DatasetVocabulary
     schema: DataSchema | None
-    """What the output is declared as; None before the first run."""
+    """The output's schema; None before the first run."""
     inputs: tuple[PlannedInput, ...]
     prev_offset: int | None
     prev_checkpoint: ev.Checkpoint | None
     prev_watermark: Timestamp | None
     more: bool = False
-    """Whether another step follows at once, because the backlog was cut."""
+    """True if another step follows at once, because the backlog was cut."""
     executed_before: ev.SetTransform | None = None
     """The transform by which the step before was executed."""
     output: tuple[ev.DataSlice, ...] | None = None
@@ -233,8 +228,7 @@ def plan_next(
     """The step that follows on `state`: what is new in the inputs up to their heads, or up to a cut.
 
     New are records, and watermarks that say more than before; other blocks go along with the next such
-    step. A dataset that was never executed is executed even on nothing, to learn its schema. The cost is
-    that of the new blocks, whatever the length of the chains.
+    step. The cost is that of the new blocks, whatever the length of the chains.
 
     Raises:
         TransformError: the dataset has no transform, its list of inputs changed after it was executed, or the
@@ -277,6 +271,7 @@ def plan_next(
     schema = state.schema
     known_form = schema is not None or last is not None
     rebuild = state.awaits_rebuild
+    # a dataset that was never executed is executed even without new records, to learn its schema
     if known_form and not rebuild and not any(item.brings_news for item in planned):
         return UpToDate()
     if rebuild:
@@ -296,11 +291,9 @@ def plan_next(
 
 
 def cut_after(dataset: DatasetFiles, step: PlannedStep, ends: Sequence[Multihash]) -> list[PlannedStep]:
-    """The step as several: one up to each of these blocks of its only input, and one for the rest of it.
-
-    What they bring is not known, so the offset before each is that before the first. None has a checkpoint,
-    and watermarks of the output are those before the first, too.
-    """
+    """The step as several: one up to each of these blocks of its only input, and one for the rest of it."""
+    # the results of earlier steps are not known yet, so all have the offset, checkpoint and watermark before
+    # the first
     (item,) = step.inputs
     last = item.event.last_block_hash
     found: list[PlannedStep] = []
@@ -318,7 +311,7 @@ def cut_after(dataset: DatasetFiles, step: PlannedStep, ends: Sequence[Multihash
 
 
 def _from_the_beginning(item: PlannedInput) -> PlannedInput:
-    """The input with everything that was recorded up to the last block of the step."""
+    # everything recorded up to the last block of the step
     end = item.event.last_block_hash
     everything = read_backlog(item.dataset.chain, None, end) if end is not None else None
     if everything is None:
@@ -333,7 +326,7 @@ def _from_the_beginning(item: PlannedInput) -> PlannedInput:
 
 
 def _inputs_of(transform: ev.SetTransform) -> list[tuple[DatasetId, str]]:
-    """Ids and aliases in order; the append rules let no other references into a block."""
+    # the append rules admit no other references
     return [
         (ref.id, item.alias or str(ref.id))
         for item in transform.inputs
@@ -342,7 +335,7 @@ def _inputs_of(transform: ev.SetTransform) -> list[tuple[DatasetId, str]]:
 
 
 def _check_same_inputs(dataset: DatasetFiles, transform: ev.SetTransform, last: ev.ExecuteTransform) -> None:
-    """Executions continue their inputs by position, so no input can join, leave or move between them."""
+    # executions continue their inputs by position, so no input can join, leave or move
     now = _inputs_of(transform)
     if [item.dataset_id for item in last.query_inputs] != [dataset_id for dataset_id, _ in now]:
         raise TransformError(
@@ -383,7 +376,7 @@ def _planned(
     event: ev.ExecuteTransformInput,
     backlog: Backlog,
 ) -> PlannedInput | None:
-    """The input as the step reads it; None while it has no schema."""
+    # None while the input has no schema
     at_end = DatasetState.read(item.chain, backlog.last)
     interval = (
         ev.OffsetInterval(start=event.new_offset - event.record_count + 1, end=event.new_offset)
@@ -436,13 +429,12 @@ def plan_recorded(
 ) -> Iterator[RecordedStep]:
     """Every executed step in the blocks `(tail, head]`, oldest first, as it was when it was executed.
 
-    The dataset's own chain is walked block by block, so no derived index can hide a step. The records that a
-    step says it read must be exactly those that the blocks which it names bring.
-
     Raises:
         ChainError: `tail` is no ancestor of `head`.
         TransformError: a block records what its inputs do not have, or an input is not at hand.
     """
+    # the chain is walked block by block, so that no derived index can hide a step; the records that a step
+    # names must be exactly those of its blocks
     known = {item.id: item for item in inputs}
     blocks = []
     after: int | None = None if tail is not None else -1

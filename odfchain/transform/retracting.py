@@ -33,20 +33,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-# The rows of an input that count in a query which may take results back, now and before the step.
-#
-# Every recorded row counts at once. A retraction, or the old half of a correction, takes the oldest row out
-# of
-# force that looks like it; rows look alike when all columns are equal that the query uses, but for those
-# which
-# are made when a row is recorded. Of the two rules of the engine these are the second; `FinalTables` are
-# the
-# first. Source: RFC-019.
+# Input rows of a query that can retract results, now and before the step. Every recorded row counts at once;
+# a `-R` or `-C` removes the oldest equal row in force. Rows are equal if all columns are that the query uses,
+# but for those made at recording. These are the second rules of the engine; `FinalTables` are the first
+# (RFC-019).
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """Where the system columns of an input stand in its schema."""
+    """Positions of the system columns in an input's schema."""
 
     names: tuple[str, ...]
     offset: int
@@ -61,7 +56,7 @@ class TableColumns:
 
 
 class Tables:
-    """What a step counts of the inputs; memory is kept under one name for each input."""
+    """The input rows that a step counts; memory is kept under one name for each input."""
 
     def __init__(
         self,
@@ -112,7 +107,7 @@ class Tables:
         return rows.select(*self._used[table])
 
     def _new(self, table: str) -> DataFrame:
-        """New rows with their order (`o`), and whether they take others back (`back`)."""
+        # `o`: the order of rows, `back`: they take others back
         from pyspark.sql import functions as F
 
         places = self.tables[table]
@@ -130,7 +125,7 @@ class Tables:
         return frame.select(*shown, order.alias("o"), back.alias("back"))
 
     def may_count_more(self) -> bool:
-        """Whether rows may count now that were remembered and did not count before."""
+        """True if rows may count now that were remembered and did not count before."""
         before, now = self._flow.watermark.before, self._flow.watermark.now
         # what a windowed part emits now is not known without computing it
         return before != now and any(not self._is_table(name) for name in self._memory.before)
@@ -148,7 +143,7 @@ class FinalTables(Tables):
         return name.startswith(("rows-", "changes-"))
 
     def may_count_more(self) -> bool:
-        """Whether a remembered row becomes final with this step."""
+        """True if a remembered row becomes final with this step."""
         from pyspark.sql import functions as F
 
         if super().may_count_more():
@@ -197,7 +192,7 @@ class FinalTables(Tables):
         return old.where(final).sortWithinPartitions("o").select(*self._used[table])
 
     def _new(self, table: str) -> DataFrame:
-        """New rows with the time from which they count (`t`), their order (`o`) and weight (`w`)."""
+        # `t`: the time from which a row counts, `o`: its order, `w`: its weight
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
@@ -225,7 +220,7 @@ class FinalTables(Tables):
         return frame.select(*self._used[table], "t", "o", "w")
 
     def _net(self, counted: DataFrame, columns: list[str]) -> DataFrame:
-        """Rows less those that were retracted; a retraction of what is not there has no effect."""
+        # a retraction of a row that is absent has no effect
         from pyspark.sql import functions as F
 
         kept = counted.groupBy(*columns).agg(
@@ -297,7 +292,7 @@ class RetractingFlow:
         return counted.select(*columns, operation.alias(OPERATION))
 
     def _result(self, root: Operator, made: dict[str, DataFrame], *, past: bool) -> DataFrame | None:
-        """The result over what is final; None where nothing is, and a query would count that as well."""
+        # None where nothing is final: a global aggregate would make a row of nothing
         if self._asked_again is not None:
             frame = self._whole_query(made, past=past)
         else:
@@ -336,7 +331,6 @@ class RetractingFlow:
         return catalyst.adapted(self._emitted(op, past=past), op.node.output)
 
     def _emitted(self, op: Operator, *, past: bool) -> DataFrame:
-        """All that a windowed operator emitted, less what it took back."""
         name = self._flow.part(op, "emitted")
         old = self._flow.remembered(name)
         columns = self._flow.kept(op.node.output)
@@ -368,17 +362,12 @@ def used_of_tables(
     return {table: [f"c{i}" for i in sorted(found)] for table, found in places.items()}
 
 
-# What a windowed query takes back and puts in place of it, as the rows that are recorded.
-#
-# A result that is taken back and the one that takes its place are a correction (-C, then +C) when both are
-# of
-# the same group: where the result shows what its rows are grouped by, and the step changes one row of that.
-# What has no such partner is a retraction (-R) or an addition (+A). Source: specification "Representation
-# of
-# Retractions and Corrections"; RFC-019.
+# Retracted and new results as recorded rows. The two are a correction (-C, +C) if they are of the same group,
+# the result has the group's columns, and the step changes one row of it; else -R and +A (specification
+# "Representation of Retractions and Corrections"; RFC-019).
 
 _PLACE = "place"
-"""Column that says where a row stands: the row itself, or the one that it takes the place of."""
+"""Column that says where a row is ordered: the row itself, or the one that it replaces."""
 
 
 def corrected(new: DataFrame, back: DataFrame, identity: Sequence[int] | None) -> DataFrame:
@@ -412,7 +401,7 @@ def corrected(new: DataFrame, back: DataFrame, identity: Sequence[int] | None) -
 
 
 def in_place(frame: DataFrame, event_time: int) -> list[Column]:
-    """The order of corrected rows: as without corrections, a correction where the old row stands."""
+    """The order of corrected rows: as without corrections, a correction in the old row's place."""
     from pyspark.sql import functions as F
 
     count = sum(name.startswith("c") for name in frame.columns)
@@ -465,7 +454,7 @@ def _keys(op: Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
 
 
 def _of_keys(value: Any, numbers: dict[int, int]) -> frozenset[int]:
-    """The keys that an expression follows from; none when anything else is in it."""
+    # none when the expression depends on anything else
     used = {a.exprId().id() for a in scala_items(value.references().toSeq())}
     return (
         frozenset(numbers[n] for n in used)

@@ -34,16 +34,11 @@ if TYPE_CHECKING:
     from odfchain.transform.engine_client import RemoteEngine
 
 
-# The system calls that a sandboxed process is refused, as a filter that the kernel runs (seccomp).
-#
-# Namespaces and the loss of all capabilities already take what these calls would give; the filter takes
-# away
-# the code of the kernel that stands behind them, and sockets of families that no network namespace holds (a
-# virtual machine's own host answers on AF_VSOCK). The list is that of Flatpak and Docker, as far as Python
-# and
-# Java never ask for it. The program is assembled here because what binds libseccomp on PyPI is one file of
-# 2021 over ctypes: classic BPF has four instructions to know. Source: seccomp(2), linux/filter.h,
-# asm/unistd.h.
+# System calls that are refused by seccomp. Namespaces and dropped capabilities already prevent their effects;
+# the filter also shields the kernel's code for them, and sockets of families outside network namespaces
+# (AF_VSOCK reaches a virtual machine's host). The list is that of Flatpak and Docker, less what Python and
+# Java need. The program is assembled here because libseccomp's bindings on PyPI are one file of 2021 over
+# ctypes (seccomp(2), linux/filter.h, asm/unistd.h).
 
 # name: (number on x86-64, number on 64-bit ARM)
 REFUSED: Final = {
@@ -78,7 +73,7 @@ _ALLOW, _KILL, _ERROR = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 
 
 def has_filter() -> bool:
-    """Whether the numbers of this machine's system calls are known."""
+    """True if the numbers of this machine's system calls are known."""
     return platform.machine() in _MACHINES
 
 
@@ -107,14 +102,9 @@ def filter_program() -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in [*program, allow])
 
 
-# A process that sees only what it was given and has no network, made by bubblewrap.
-#
-# The gate (`odfchain.spark.query_gate`) decides what a query may be. The sandbox stands behind it, in case
-# the gate or
-# Spark errs: a network of its own with nothing but loopback, a root folder of its own with the system's
-# programs, Python, Java, and the folders of one request, its own process ids, no capabilities, and few
-# system
-# calls (`system_calls`). Where it cannot be had, nothing is run.
+# Bubblewrap: a second defence behind the gate (`odfchain.spark.query_gate`). The process has its own network
+# (loopback only), process ids and root folder (system programs, Python, Java, the folders of one request), no
+# capabilities and few system calls. Without bubblewrap nothing is run.
 
 _PACKAGE = Path(__file__).parents[1]
 _TMP_BYTES = 1 << 30
@@ -134,7 +124,7 @@ _SETTINGS = (
     ("kernel.unprivileged_userns_clone", "0", "1"),
     ("user.max_user_namespaces", "0", "15000"),
 )
-"""Where Ubuntu, Debian and Linux switch user namespaces off, the value that does, and one that does not."""
+"""Settings of Ubuntu, Debian and Linux for user namespaces: the value for off, and one for on."""
 _WITHOUT = "; `transform.isolation: never` runs such queries without a sandbox"
 
 
@@ -258,7 +248,6 @@ def _private(path: str) -> tuple[str, ...]:
 
 
 def _system_folders() -> list[str]:
-    """What programs need in order to run at all."""
     options: list[str] = []
     for name in _SYSTEM:
         path = Path(name)
@@ -272,10 +261,7 @@ def _system_folders() -> list[str]:
 
 
 def _shown(read: Sequence[Path], write: Sequence[Path]) -> list[str]:
-    """Both names of what is behind a symbolic link; what is asked for twice is writable.
-
-    Parents come first, so that a folder within a folder keeps its own right.
-    """
+    # both names of a symbolic link; writable wins; parents first, so that an inner folder keeps its own right
     shown = {
         name: ("--bind" if path in write else "--ro-bind", str(path.resolve()))
         for path in (*read, *write)
@@ -285,14 +271,14 @@ def _shown(read: Sequence[Path], write: Sequence[Path]) -> list[str]:
 
 
 def environment_kept() -> dict[str, str]:
-    """What the command may know of the caller's environment, which can hold keys."""
+    """The variables of the caller's environment that the command gets: others can hold keys."""
     kept = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith("LC_")}
     return kept | {"HOME": "/tmp", "TMPDIR": "/tmp", "PYTHONPATH": str(_PACKAGE.parent)}  # noqa: S108
 
 
 @functools.cache
 def _installation() -> tuple[Path, ...]:
-    """Where Python, its packages, this one and Java are, beyond the system's own folders."""
+    # Python, its packages, this package and Java, where they are not in the system's folders
     found = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *site.getsitepackages()]
     if site.ENABLE_USER_SITE:
         found.append(site.getusersitepackages())
@@ -363,7 +349,7 @@ def sandboxed_engine(
 
 
 def _package_files() -> list[Path]:
-    """What the program reads beside its own code: in a checkout the schemas lie elsewhere."""
+    # in a checkout the schemas lie outside the package
     return [schema_path("odf.fbs").parent]
 
 
@@ -392,7 +378,7 @@ def _address(process: subprocess.Popen[str], folder: Path) -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """The engine and everything it started are gone: the last of them closes the output."""
+    # the output closes only when the last process that holds it has ended
     process.kill()
     process.wait()
     if process.stdout is not None:

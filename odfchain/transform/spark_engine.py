@@ -86,17 +86,17 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class QueryCheck:
-    """What is known of a query before any row is read."""
+    """Facts about a query before any row is read."""
 
     kind: QueryKind
     schema: DataSchema
     """That of the slices, system columns included."""
     notes: tuple[str, ...]
-    """What the user should know before the query is recorded."""
+    """Notes for the user before the query is recorded."""
 
 
 class SparkTransformEngine:
-    """Executes transformations on a session of its own beside the given one."""
+    """Executes transformations on a session of its own next to the given one."""
 
     def __init__(
         self,
@@ -173,7 +173,6 @@ class SparkTransformEngine:
         deadline: float | None,
         slices: str | None = None,
     ) -> _Result:
-        """Work on the session with files of its own, which ends when it is cancelled or takes too long."""
         session, output = self.session(), _output_of(request)
         with (
             self._cancellable(output) as cancellation,
@@ -209,7 +208,7 @@ class SparkTransformEngine:
         vocabulary: DatasetVocabulary,
         progress: Progress,
     ) -> QueryCheck:
-        """What is known of a query without rows: it can be executed, and its result can be recorded.
+        """Check a query without rows: it can be executed, and its result can be recorded.
 
         Of the inputs, only names and schemas are looked at.
         """
@@ -243,7 +242,7 @@ class SparkTransformEngine:
         inputs: list[StepInput],
         progress: Progress,
     ) -> Query:
-        """The query's plan, made once for the same text over the same columns."""
+        # planned once for the same text over the same columns
         key = (session, request.transform, tuple(i.identity for i in inputs), request.vocab)
         with self._lock:
             query = self._queries.get(key)
@@ -256,7 +255,6 @@ class SparkTransformEngine:
     def _planned(
         self, request: TransformRequest, inputs: list[StepInput], *, small: bool, progress: Progress
     ) -> tuple[SparkSession, Query]:
-        """The session in which a step is executed, and the query in it."""
         session = self.session(interpreted=small)
         query = self._query(session, request, inputs, progress)
         if not small and query.generators > 1:
@@ -328,7 +326,7 @@ class SparkTransformEngine:
     def rows_of(
         self, request: TransformRequest, *, progress: Progress, deadline: float | None = None
     ) -> int | None:
-        """How many records a step brings, each from one row of one input; else None."""
+        """Number of records of a step, for row-by-row queries over one input; else None."""
         settled = _with_version(request)
         return self._run(settled, lambda files: self._count(settled, files, progress), deadline)
 
@@ -344,7 +342,7 @@ class SparkTransformEngine:
         return frame.count()
 
     def tasks(self) -> int:
-        """How many steps are worth executing at the same time."""
+        """Number of steps that are worth executing at the same time."""
         return int(self.session().sparkContext.defaultParallelism)
 
     # --- raw queries -------------------------------------------------------------------------------
@@ -410,13 +408,11 @@ def _result(
 
 
 def _asking_again(session: SparkSession, step: StepContext) -> Callable[[Mapping[str, DataFrame]], DataFrame]:
-    """Computes the query over tables as they are."""
     transform = step.request.transform
     return lambda tables: run_queries(session, transform, tables, note=lambda _: None)
 
 
 def _notes(step: archive.Manifest) -> Iterator[str]:
-    """What came of the rows of a step that do not count, or not yet."""
     for name, number in step.late.items():
         yield f"{name}: {counted(number, 'row')} came too late and {_were(number)} left out"
     for name, number in step.unmatched.items():
@@ -434,7 +430,7 @@ def _were(number: int) -> str:
 
 
 def _with_version(request: TransformRequest) -> TransformRequest:
-    """The request; a transform that names no version goes on by the rules of its last checkpoint."""
+    # without a version a transform goes on by the rules of its last checkpoint
     if request.transform.version is not None or request.prev_checkpoint_path is None:
         return request
     version = archive.read_manifest(Path(request.prev_checkpoint_path)).engine_version
@@ -442,13 +438,11 @@ def _with_version(request: TransformRequest) -> TransformRequest:
 
 
 def _steps(request: TransformRequest) -> Steps:
-    """What a step reads, by the names that its query has for it."""
     inputs = ", ".join(given.query_alias for given in request.query_inputs)
     return Steps(reading=f"Reading {inputs}", merging="Computing", writing="Computing and writing")
 
 
 def _rows_of(request: TransformRequest) -> int:
-    """How many rows a step reads: new ones, and those that are remembered."""
     intervals = [i.offset_interval for i in request.query_inputs if i.offset_interval is not None]
     new = sum(interval.end - interval.start + 1 for interval in intervals)
     if request.prev_checkpoint_path is None:
@@ -458,7 +452,7 @@ def _rows_of(request: TransformRequest) -> int:
 
 
 def _left_out(memory: StepMemory, rows: list[InputRows], step: StepContext) -> dict[str, dict[str, int]]:
-    """How many rows came too late, or take back what is not there; asked only when some could."""
+    # counting costs a job, so only where some rows could be late
     changing = any(r.has_changes for r in rows)
     return {
         "late": _counted(memory.late) if _may_be_late(rows, step) else {},
@@ -467,7 +461,6 @@ def _left_out(memory: StepMemory, rows: list[InputRows], step: StepContext) -> d
 
 
 def _may_be_late(rows: list[InputRows], step: StepContext) -> bool:
-    """Whether some row may be older than the watermark before the step."""
     return step.before is not None and any(r.may_have_before(step.before) for r in rows)
 
 
@@ -496,13 +489,13 @@ def _read_part(session: SparkSession, files: StepFiles, path: Path) -> DataFrame
 
 
 def _output_of(request: TransformRequest | RawQueryRequest) -> str:
-    """What no two requests at a time have in common."""
+    # no two concurrent requests have the same output path
     return request.output_data_path if isinstance(request, RawQueryRequest) else request.new_data_path
 
 
 @contextmanager
 def _private(parent: Path) -> Iterator[Path]:
-    """A folder that was never used before and is gone afterwards."""
+    # never used before, and removed afterwards
     folder = parent / f"step-{uuid.uuid4().hex}"
     folder.mkdir()
     try:
@@ -513,7 +506,7 @@ def _private(parent: Path) -> Iterator[Path]:
 
 @contextmanager
 def _explained(transform: Transform) -> Iterator[None]:
-    """Whatever Spark raises becomes an error of the project, the query's faults among them."""
+    # faults of the query itself come as Spark's errors, too
     from odfchain.spark.query_refusals import failed_query
 
     try:
@@ -531,7 +524,7 @@ def _explained(transform: Transform) -> Iterator[None]:
         raise failed_query(error, transform=transform) or explain(error) from error
 
 
-# Queries over raw Parquet files, as another coordinator asks for them in the middle of an ingest.
+# Raw queries: another coordinator's preprocess steps over Parquet files.
 
 INPUT_TABLE = "input"
 
@@ -556,7 +549,7 @@ def run_raw_query(session: SparkSession, request: RawQueryRequest, folder: Path,
     return count
 
 
-# The engine of this process with a limit on how long one step may take, and a place for its slices.
+# This process's engine with a time limit for each step, and a place for its slices.
 
 
 @dataclass(frozen=True, slots=True)

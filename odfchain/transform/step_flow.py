@@ -39,7 +39,7 @@ class _JoinSide:
     old: DataFrame | None
     new: DataFrame
     changes: bool
-    """Whether rows are taken back."""
+    """True if rows are taken back."""
     everything: DataFrame
     mark: TimeMark
     partner: TimeMark
@@ -53,18 +53,15 @@ class _JoinSide:
         return flow.catalyst.adapted(frame, self.child.node.output)
 
     def resolved(self, point: TimePoint | None, frame: DataFrame) -> Column:
-        """Whether no partner can come any more."""
         return earlier(self.time, _moved(point, -self.last), frame)
 
     def as_it_was(self, flow: Flow) -> _JoinSide:
-        """The side before the step."""
         rows = self.old if self.old is not None else flow.catalyst.frame(self.child.node.plan).where("false")
         return dataclasses.replace(
             self, everything=rows, mark=_earlier_mark(self.mark), partner=_earlier_mark(self.partner)
         )
 
     def newly_resolved(self) -> DataFrame:
-        """The rows for which this step decides that no other partner comes."""
         resolved = self.new.where(self.resolved(self.partner.now, self.new))
         if self.old is None:
             return resolved
@@ -72,7 +69,7 @@ class _JoinSide:
         return self.old.where(waited & self.resolved(self.partner.now, self.old)).union(resolved).coalesce(1)
 
     def remembered(self, *, waits: bool, may_go: bool) -> DataFrame:
-        """The rows that may get a partner or be taken back, or are the partner of a row that still waits."""
+        # rows that may still get a partner or be taken back, and partners of rows that still wait
         needed = [_moved(self.partner.kept_now, -self.last)]
         if may_go:
             needed.append(self.mark.kept_now)
@@ -123,7 +120,7 @@ _WAITING = {
 
 
 def _unresolved(flow: Flow, op: IntervalJoin, side: _JoinSide, other: _JoinSide) -> DataFrame:
-    """The rows of a side that wait; those of an outer join that have a partner do not."""
+    # rows of an outer join that have a partner do not wait
     waiting = side.everything.where(~side.resolved(side.partner.now, side.everything))
     if op.kind in ("LeftSemi", "LeftAnti"):
         return waiting
@@ -175,23 +172,21 @@ def _result(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> 
 
 
 def _pairs(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
-    """The pairs of which at least one row is new."""
-
     def join(one: DataFrame, other: DataFrame) -> DataFrame:
         plan = flow.catalyst.join(op.node, left.plan(flow, one), right.plan(flow, other), "Inner")
         return flow.catalyst.frame(plan)
 
+    # at least one row of a pair is new
     pairs = join(left.new, right.everything)
     return pairs if left.old is None else pairs.union(join(left.old, right.new)).coalesce(1)
 
 
 def _total(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
-    """All that was emitted of what is remembered: pairs, and rows that are clearly alone."""
-
     def alone(side: _JoinSide, other: _JoinSide, kind: str) -> DataFrame:
         clear = side.everything.where(side.resolved(side.partner.now, side.everything))
         return _matched(flow, op, side, clear, other, kind)
 
+    # pairs, and rows that are known to be alone
     if op.kind in ("LeftSemi", "LeftAnti"):
         return alone(left, right, op.kind)
     plan = flow.catalyst.join(
@@ -206,25 +201,23 @@ def _total(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> D
 
 
 def _alone(flow: Flow, op: IntervalJoin, side: _JoinSide, other: _JoinSide, kind: str) -> DataFrame:
-    """The rows of a side for which it became clear now whether they have a partner."""
     return _matched(flow, op, side, side.newly_resolved(), other, kind)
 
 
 def _matched(
     flow: Flow, op: IntervalJoin, side: _JoinSide, rows: DataFrame, other: _JoinSide, kind: str
 ) -> DataFrame:
-    """The rows, some of a side, that have a partner (`LeftSemi`) or none (`LeftAnti`)."""
+    # `LeftSemi`: with a partner, `LeftAnti`: without
     plan = flow.catalyst.join(op.node, side.plan(flow, rows), other.plan(flow, other.everything), kind)
     return flow.catalyst.frame(plan)
 
 
 def _earlier_mark(mark: TimeMark) -> TimeMark:
-    """A mark as the step before saw it, as far as it is asked for that."""
     return dataclasses.replace(mark, now=mark.before, kept_now=mark.kept_before)
 
 
 def _padded(frame: DataFrame, like: DataFrame, start: int) -> DataFrame:
-    """Rows of one side as rows of the join, nulls for the other; `start` is where its columns stand."""
+    # nulls for the other side; `start` is where this side's columns begin
     from pyspark.sql import functions as F
 
     columns = []
@@ -239,15 +232,13 @@ def _moved(point: TimePoint | None, by: int) -> TimePoint | None:
     return None if point is None else TimePoint(point.start + by)
 
 
-# Sessions: rows that follow each other closely, complete when the watermark has passed the end.
-#
-# Spark lets a row that comes exactly at the end of a session prolong it, so a session that ends at the
-# watermark is still open. A row is too late when it would be a session of its own that was complete and
-# forgotten; one that falls into a session which is still remembered is not.
+# Session windows. Spark extends a session by a row exactly at its end, so one that ends at the watermark is
+# still open. A row is late only if it would be a session of its own that is already forgotten, not if it
+# falls into a remembered one.
 
 
 def session_rows(flow: Flow, op: SessionWindow) -> RowChanges:
-    """What the step changes of the sessions that are complete."""
+    """The changes of complete sessions by the step."""
     from pyspark.sql import functions as F
 
     (child,) = op.children
@@ -307,7 +298,7 @@ def _without_late(
     names: list[str],
     mark: TimeMark,
 ) -> DataFrame:
-    """The rows that are not too late; the others are remembered to be counted."""
+    # late rows are remembered so that they can be counted
     if old is None or mark.kept_before is None or not flow.rules.takes_corrections:
         return flow.without_late(table_of(op), new, own["end"], mark.kept_before)
     from pyspark.sql import Window
@@ -327,7 +318,6 @@ def _without_late(
 
 
 def _sessions(rows: DataFrame, own: Column, names: list[str]) -> DataFrame:
-    """The rows with the end of their session as `ended`."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -340,7 +330,7 @@ def _sessions(rows: DataFrame, own: Column, names: list[str]) -> DataFrame:
 
 
 def _oldest(rows: DataFrame, own: Column) -> int | None:
-    """The start of the oldest session [µs]."""
+    # microseconds
     from pyspark.sql import functions as F
 
     found: int | None = rows.agg(F.unix_micros(F.min(own["start"]))).collect()[0][0]
@@ -348,7 +338,7 @@ def _oldest(rows: DataFrame, own: Column) -> int | None:
 
 
 def _reached(session: TimePoint | None, oldest: int | None) -> TimePoint | None:
-    """The oldest start of a session that can still come: an open one's, or that of a row almost too late."""
+    # an open session's start, or that of the oldest row that is not too late
     if session is None or session.end is None:
         return None
     now = session.start - (session.end - session.start)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def takes_back(operation: Column) -> Column:
-    """Whether rows with this operation take others back."""
+    """The condition that rows with this operation take others back."""
     return operation.isin(*TAKES_BACK)
 
 
@@ -71,9 +71,11 @@ def in_force(
     numbered = rows.coalesce(1).withColumn("i", F.monotonically_increasing_id())
     step = F.when(F.col("back"), -1).otherwise(1)
     numbered = numbered.withColumn("level", F.sum(step).over(until))
+    # a row that takes back what is absent has no effect, now or later: each new low of the level is one
     lowest = F.least(F.lit(0), F.coalesce(F.min("level").over(earlier), F.lit(0)))
     numbered = numbered.withColumn("unmatched", F.col("back") & (F.col("level") < lowest))
     gone = F.sum((F.col("back") & ~F.col("unmatched")).cast("int")).over(whole)
+    # the oldest equal rows go first
     place = F.sum((~F.col("back")).cast("int")).over(until)
     numbered = numbered.withColumn("kept", ~F.col("back") & (place > gone)).sortWithinPartitions("i")
     made = ("i", "level", "unmatched", "kept", "back")
@@ -81,10 +83,8 @@ def in_force(
 
 
 def recorded(frame: DataFrame, name: str) -> Column:
-    """A column as something that is equal only where it is recorded alike.
-
-    Maps cannot be compared, and Spark takes -0.0 and 0.0 for the same.
-    """
+    """A column as something that is equal only where it is recorded alike."""
+    # Spark cannot compare maps, and takes -0.0 and 0.0 for the same
     from pyspark.sql import functions as F
 
     column, kind = F.col(name), frame.schema[name].dataType.simpleString()
@@ -99,7 +99,7 @@ _ALL_USED = frozenset({"Distinct", "Except", "Intersect", "LateralJoin", "Union"
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """What a step changes of an operator's rows, as plans with its attributes; the marks of its times."""
+    """Changes of an operator's rows by a step, as plans with its attributes, and the marks of its times."""
 
     plan: Any
     """The rows that are new."""
@@ -110,7 +110,7 @@ class RowChanges:
 
 @dataclass(slots=True)
 class StepMemory:
-    """What is remembered before a step, and after it."""
+    """The memory before a step and after it."""
 
     before: Mapping[str, DataFrame]
     after: dict[str, DataFrame] = field(default_factory=dict)
@@ -254,7 +254,7 @@ class Flow(ABC):
     def _window_marks(
         self, op: RowWise, child: Operator, known: Mapping[int, TimeMark]
     ) -> dict[int, TimeMark]:
-        """The earliest of the windows that contain each moment."""
+        # the earliest of the windows that contain each moment
         from pyspark.sql import functions as F
 
         found = {}
@@ -298,7 +298,7 @@ class Flow(ABC):
     def difference(
         self, op: Operator, now: DataFrame, was: DataFrame | None, marks: Mapping[int, TimeMark]
     ) -> RowChanges:
-        """What the complete rows `now` change in the result over those that `was` complete before."""
+        """The change of the result from the rows that `was` complete before to those that are `now`."""
         child = op.children[0]
 
         def result(frame: DataFrame) -> Any:
@@ -312,7 +312,7 @@ class Flow(ABC):
     def changes(
         self, op: Operator, now: DataFrame, was: DataFrame, marks: Mapping[int, TimeMark]
     ) -> RowChanges:
-        """What the rows of an operator `now` have more and less than they had."""
+        """The rows of an operator that are added and removed between `was` and `now`."""
         from pyspark.sql import functions as F
 
         both = now.withColumn("back", F.lit(False)).union(was.withColumn("back", F.lit(True)))
@@ -330,10 +330,8 @@ class Flow(ABC):
         time: Column,
         mark: TimeMark,
     ) -> DataFrame:
-        """What is remembered of an operator's rows under a name, with the new ones, less those taken `back`.
-
-        A row to take back that is not there is too late if the others of its `time` were forgotten.
-        """
+        """The remembered rows of an operator under a name, with new ones, less those taken `back`."""
+        # a row to take back that is absent is late if the others of its time were forgotten
         from pyspark.sql import functions as F
 
         everything = self.together(name, new, columns)
@@ -352,10 +350,8 @@ class Flow(ABC):
         return left
 
     def waits(self, op: Operator, rows: DataFrame, remembered: str | None = None) -> None:
-        """Rows wait in an operator; without lateness they are what is `remembered` under a name.
-
-        Only rows of the inputs are counted, not what waits of the results of other windows.
-        """
+        """Rows wait in an operator; without lateness they are what is `remembered` under a name."""
+        # only rows of the inputs count, not waiting results of other windows
         if self.rules.takes_corrections and not any(
             is_windowed(below) for child in op.children for below in child.walk()
         ):
@@ -398,10 +394,8 @@ NOTHING_KNOWN = TimeMark(None, None, None, None, None)
 
 
 def made_columns(op: Operator) -> frozenset[int]:
-    """The columns of an operator that are passed on from those that are made when a row is recorded.
-
-    What comes out of a windowed operator is put together of rows in force, with the columns of those.
-    """
+    """The columns of an operator that are passed on from those that are made when a row is recorded."""
+    # a windowed operator's output is made of rows in force, with their columns
     if isinstance(op, InputScan):
         return op.made
     if not isinstance(op, RowWise | UnionAll):
@@ -420,10 +414,8 @@ def made_columns(op: Operator) -> frozenset[int]:
 
 
 def blind_to(catalyst: Catalyst, root: Operator) -> tuple[str, ...]:
-    """The made columns with which a query computes below windows, so that corrections do not find their rows.
-
-    Below anything else rows are remembered as they came in, and are found.
-    """
+    """The made columns that a query uses below windows, so that corrections do not find their rows."""
+    # below any other operator rows are remembered as they came, so they are found again
     found: dict[str, None] = {}
     waiting = [child for op in root.walk() if is_windowed(op) for child in op.children]
     while waiting:
@@ -463,7 +455,6 @@ def used_columns(catalyst: Catalyst, root: Operator, rules: EngineRules) -> froz
 
 
 def _needed(catalyst: Catalyst, op: Operator, wanted: set[int], rules: EngineRules) -> set[int]:
-    """The attributes of the children that are needed for some of an operator's own."""
     found = {time.source for number, time in op.times.items() if number in wanted}
     match op:
         case TimeGroup(key=key):
@@ -484,7 +475,7 @@ def _needed(catalyst: Catalyst, op: Operator, wanted: set[int], rules: EngineRul
 
 
 def earlier(time: Column, point: TimePoint | None, frame: DataFrame) -> Column:
-    """Whether a time is before a moment; never when that is not known."""
+    """The condition that a time is before a moment; false when the moment is unknown."""
     from pyspark.sql import functions as F
 
     if point is None:
@@ -496,11 +487,8 @@ def earlier(time: Column, point: TimePoint | None, frame: DataFrame) -> Column:
 
 
 def _moment(micros: int, session: SparkSession) -> Column:
-    """A time that every step has another one of.
-
-    In a compiled plan a constant is part of the code, which would be written, compiled and warmed up anew for
-    each step; what a query of its own brings, as part of a struct, is handed to the code.
-    """
+    # a constant is part of a compiled plan's code, which would be compiled anew for each step; a value of a
+    # query of its own, in a struct, is passed to the code
     from pyspark.sql import functions as F
 
     if session.conf.get("spark.sql.codegen.wholeStage") == "false":

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputDescription:
-    """What is known of an input now."""
+    """Facts about an input now."""
 
     id: DatasetId
     name: DatasetAlias
@@ -60,7 +60,7 @@ class InputDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentDataset:
-    """What a dataset is when events are added to it; the defaults are those of a new one."""
+    """State of a dataset when events are added to it; the defaults are those of a new one."""
 
     vocabulary: ev.DatasetVocabulary = field(default_factory=ev.DatasetVocabulary)
     schema: DataSchema | None = None
@@ -74,12 +74,12 @@ Find = Callable[[DatasetId], InputDescription | None]
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """Who can look at queries."""
+    """Checks queries."""
 
     spark: Callable[[], SparkTransformEngine]
     """The engine of this process; asking for it starts nothing."""
     is_ours: Callable[[Transform], bool]
-    """Whether it executes a transform; raises a TransformError where no engine does."""
+    """True if it executes a transform; raises a TransformError where no engine does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class InputLookup:
         return self.pending[alias].id
 
     def find(self, dataset_id: DatasetId) -> InputDescription | None:
-        """What is known of a dataset; None where it is not at hand."""
+        """Facts about a dataset; None where it is not at hand."""
         for form in self.pending.values():
             if form.id == dataset_id:
                 return form
@@ -113,7 +113,7 @@ class InputLookup:
 
 
 def known_inputs(workspace: WorkspaceFiles, pending: Sequence[DatasetSnapshot] = ()) -> InputLookup:
-    """What queries may be made of: the datasets of a workspace, and those that `pending` define."""
+    """The possible inputs of queries: the datasets of a workspace, and those that `pending` define."""
     forms = {}
     for snapshot in pending:
         now = _after(snapshot.metadata, CurrentDataset())
@@ -125,14 +125,14 @@ def known_inputs(workspace: WorkspaceFiles, pending: Sequence[DatasetSnapshot] =
 
 
 def present_of(state: DatasetState) -> CurrentDataset:
-    """What a dataset is now."""
+    """The present state of a dataset."""
     last = state.last_execution
     inputs = tuple(item.dataset_id for item in last.query_inputs) if last is not None else None
     return CurrentDataset(vocabulary=state.vocabulary, schema=state.schema, executed_inputs=inputs)
 
 
 def has_queries(events: Sequence[ev.MetadataEvent]) -> bool:
-    """Whether there is anything in these events that `check_events` looks at."""
+    """True if there is anything in these events that `check_events` looks at."""
     return any(isinstance(event, ev.SetTransform) or _preprocess(event) is not None for event in events)
 
 
@@ -163,7 +163,6 @@ def _preprocess(event: ev.MetadataEvent) -> Transform | None:
 
 
 def _after(events: Sequence[ev.MetadataEvent], present: CurrentDataset) -> CurrentDataset:
-    """The vocabulary and the schema that hold when all events are recorded."""
     vocabulary, schema = present.vocabulary, present.schema
     for event in events:
         if isinstance(event, ev.SetVocab):
@@ -242,7 +241,7 @@ def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: Cur
 
 
 def _check_temporal(transform: Transform, aliases: Sequence[str]) -> None:
-    """Every temporal table is an input with a key, as far as that is known without columns."""
+    # a temporal table is an input with a key; whether the key's columns exist is not known yet
     for table in transform.temporal_tables or ():
         if table.name not in aliases:
             raise QueryError(f"temporalTables names `{table.name}`, which is no input")
@@ -251,7 +250,7 @@ def _check_temporal(transform: Transform, aliases: Sequence[str]) -> None:
 
 
 def _check_system_columns(declared: DataSchema, found: DataSchema, vocabulary: ev.DatasetVocabulary) -> None:
-    """The declared schema begins with the system columns, and its event time is that of the query."""
+    # the declared schema begins with the system columns, and its event time is the query's
     if declared.names[:4] != found.names[:4]:
         raise QueryError(
             f"the declared schema begins with {', '.join(declared.names[:4])}",
@@ -265,7 +264,7 @@ def _check_system_columns(declared: DataSchema, found: DataSchema, vocabulary: e
         )
 
 
-# A definition is checked against a workspace, and what an existing dataset lacks of it is appended.
+# Validation of a definition in a workspace, and the events that an existing dataset lacks of it.
 
 
 def check_definition(
