@@ -189,7 +189,7 @@ def strong(etag: str) -> str:
 
 # What came of checking a lock: counted per store while it is checked, and as one HTML page.
 #
-# The page is one file that asks for nothing and runs nothing (`odfchain.profiles.pages`). What is missing or changed
+# The page is one file that asks for nothing and runs nothing (`profiles.pages`). What is missing or changed
 # comes first, store by store; what is the same is a number. Ids, keys and answers come from strangers: they
 # are
 # escaped, cut, and counted where there is no room for them. Source: RFC-047.
