@@ -123,7 +123,7 @@ def test_layers_import_downward_only() -> None:
 
 
 DRAWS_ITSELF = ("api",)
-"""Rooms with values whose methods stand in files of their own (RFC-027)."""
+"""Rooms whose files name each other within functions: a workspace opens datasets, which know it (RFC-027)."""
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
