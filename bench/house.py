@@ -1,8 +1,10 @@
 """What the house measures: lines, arrows, circles, names, functions, start-up; here, and in an older commit.
+And its map, made of what the rooms say of themselves.
 
 python bench/house.py                            this checkout
 python bench/house.py b714276                    beside it the tree of an older commit
 python bench/house.py b714276 --bench chain,share --tests    and what these benchmarks and `make test` take
+python bench/house.py --map                      writes the map of rooms into README.md and RFC-027
 """
 
 from __future__ import annotations
@@ -112,6 +114,89 @@ def functions(path: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.end_lineno - node.lineno + 1, f"{path.name}:{node.name}"
 
 
+def docstring_lines(tree: ast.Module) -> set[int]:
+    """The lines of a file that are texts and no code: docstrings, and what stands below a field."""
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+
+
+def kinds_of_lines(path: Path, tree: ast.Module) -> Counter[str]:
+    """How many lines of a file are code, imports, docstrings, and comments on lines of their own."""
+    texts = docstring_lines(tree)
+    imports = {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    found = Counter[str](docstrings=len(texts), imports=len(imports))
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        text = line.strip()
+        found["code"] += bool(text) and not text.startswith("#") and number not in texts
+        directive = text.startswith(("# type:", "# noqa", "# fmt:"))
+        found["comments"] += text.startswith("#") and not directive and number not in texts
+    return found
+
+
+def importers_of(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Who imports a module, at whatever depth."""
+    found = defaultdict[str, set[str]](set)
+    for name, others in graph.items():
+        for other in others:
+            found[other].add(name)
+    return found
+
+
+def used_by_one_other(trees: dict[str, ast.Module]) -> tuple[int, int]:
+    """How many public functions one module names, and not their own; how many are called at one place."""
+    users = defaultdict[tuple[str, str], set[str]](set)
+    named = defaultdict[str, set[str]](set)
+    calls = Counter[str]()
+    for name, tree in trees.items():
+        modules: dict[str, str] = {}
+        nodes = list(ast.walk(tree))
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    if inner in trees:
+                        modules[alias.asname or alias.name] = inner
+                    else:
+                        users[node.module, alias.name].add(name)
+        for node in nodes:
+            if isinstance(node, ast.Name):
+                named[name].add(node.id)
+            elif isinstance(node, ast.Attribute):
+                named[name].add(node.attr)
+                if isinstance(node.value, ast.Name) and node.value.id in modules:
+                    users[modules[node.value.id], node.attr].add(name)
+            elif isinstance(node, ast.Call):
+                calls[getattr(node.func, "id", getattr(node.func, "attr", ""))] += 1
+    found = [
+        function
+        for name, tree in trees.items()
+        for function in defined(tree)
+        if not function.startswith("_") and len(users[name, function]) == 1 and function not in named[name]
+    ]
+    return len(found), sum(calls[function] == 1 for function in found)
+
+
+def defined(tree: ast.Module) -> set[str]:
+    """The functions on the top level of a module."""
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def share(part: int, whole: int) -> str:
+    """A part in percent."""
+    return f"{100 * part / whole:.1f} %"
+
+
 def start_ms(root: Path, program: str) -> float:
     """CPU time of a new process that does only this [ms], the least of some tries."""
     times = []
@@ -155,15 +240,25 @@ def measure(root: Path) -> Figures:
     longest = sorted(
         (item for name, path in modules.items() for item in functions(path, trees[name])), reverse=True
     )
+    kinds = sum((kinds_of_lines(path, trees[name]) for name, path in modules.items()), Counter[str]())
+    importers = importers_of(graph)
+    with_one_user, at_one_place = used_by_one_other(trees)
+    of_one = [
+        name for name, path in modules.items() if path.name != "__init__.py" and len(importers[name]) == 1
+    ]
+    counts = sorted(len(path.read_text(encoding="utf-8").splitlines()) for path in modules.values())
     return {
         "lines": sum(lines.values()),
-        "lines of code": sum(
-            1
-            for path in modules.values()
-            for line in path.read_text(encoding="utf-8").splitlines()
-            if line.strip() and not line.strip().startswith("#")
-        ),
+        "lines of code": kinds["code"],
         "modules": len(modules),
+        "module, median lines": counts[len(counts) // 2],
+        "rooms (`api` among them)": len(lines.keys() - {"floor", "odfchain"}),
+        "imports, share of code": share(kinds["imports"], kinds["code"]),
+        "comments, share of lines": share(kinds["comments"], sum(lines.values())),
+        "docstrings, lines": kinds["docstrings"],
+        "modules with one importer": len(of_one),
+        "functions called from one other file only": with_one_user,
+        "of them called at one place": at_one_place,
         "lines per room": dict(sorted(lines.items(), key=lambda item: -item[1])),
         "arrows between rooms": sum(map(len, rooms.values())),
         "circles of rooms": [len(group) for group in circles(rooms)],
@@ -199,6 +294,53 @@ def tests(root: Path) -> Figures:
     return {"make test [s]": round(time.monotonic() - start), "of them": done.stdout.strip().split("\n")[-1]}
 
 
+MAPPED = (ROOT / "README.md", ROOT / "rfcs" / "027-the-house.md")
+BEGIN, END = "<!-- rooms: python bench/house.py --map -->", "<!-- end of rooms -->"
+
+
+def layers(source: str) -> tuple[tuple[str, ...], ...]:
+    """The rooms from the ground up, as the test of layers has them."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LAYERS":
+            found: tuple[tuple[str, ...], ...] = ast.literal_eval(node.value)
+            return found
+    raise LookupError("tests/test_source.py has no LAYERS")
+
+
+def room_map(root: Path) -> str:
+    """A table of the rooms from the top: what each says that it holds, its modules and lines."""
+    package = root / "odfchain"
+    rows = ["| room, from the top | holds | modules | lines |", "|---|---|---|---|"]
+    floor: list[Path] = []
+    for names in reversed(layers((root / "tests" / "test_source.py").read_text(encoding="utf-8"))):
+        for name in names:
+            if not (package / name).is_dir():
+                floor.insert(0, package / f"{name}.py")
+                continue
+            said = ast.get_docstring(ast.parse((package / name / "__init__.py").read_text(encoding="utf-8")))
+            assert said, f"{name} does not say what it holds"
+            rows.append(map_row(f"`{name}`", said.split("\n\n")[0], sorted((package / name).rglob("*.py"))))
+    names_of = ", ".join(f"`{path.stem}`" for path in sorted(floor))
+    rows.append(map_row("floor", f"{names_of}: what every room may use.", floor))
+    return "\n".join(rows)
+
+
+def map_row(room: str, said: str, paths: list[Path]) -> str:
+    """A line of the table; lines in hundreds, so that not every commit changes the map."""
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+    text = " ".join(said.split()).removesuffix(".")
+    return f"| {room} | {text} | {len(paths)} | {round(lines, -2):,} |"
+
+
+def with_map(text: str, rooms: str) -> str:
+    """A page with the map between its markers."""
+    before, _, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise LookupError(f"no {BEGIN} … {END}")
+    return f"{before}{BEGIN}\n{rooms}\n{END}{after}"
+
+
 def tree_of(commit: str, folder: Path) -> Path:
     """The files of an older commit."""
     done = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
@@ -207,14 +349,41 @@ def tree_of(commit: str, folder: Path) -> Path:
     return folder
 
 
+def print_beside(found: dict[str, Figures]) -> None:
+    """A table with a column per tree; rows of a figure with parts stand below its name."""
+    rows: dict[str, dict[str, object]] = {}
+    for tree, figures in found.items():
+        for key, value in figures.items():
+            parts = value if isinstance(value, dict) else {"": value}
+            for part, each in parts.items():
+                rows.setdefault(f"{key}: {part}" if part else key, {})[tree] = each
+    width = max(map(len, rows))
+    print(f"{'':<{width}}", *(f"{tree:>12}" for tree in found))
+    for key, values in rows.items():
+        print(f"{key:<{width}}", *(f"{shown(values.get(tree)):>12}" for tree in found))
+
+
+def shown(value: object) -> str:
+    """A figure as a cell of the table."""
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def main() -> None:
     """Print the figures, as text or as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("before", nargs="?", help="a commit to measure as well")
+    parser.add_argument("--map", action="store_true", help="write the map of rooms and measure nothing")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--bench", metavar="PARTS", help="run these benchmarks too, or `all`")
     parser.add_argument("--tests", action="store_true", help="run the tests too")
     options = parser.parse_args()
+    if options.map:
+        for path in MAPPED:
+            text = with_map(path.read_text(encoding="utf-8"), room_map(ROOT))
+            path.write_text(text, encoding="utf-8")
+        return
 
     def measured(root: Path) -> Figures:
         figures = measure(root)
@@ -229,10 +398,7 @@ def main() -> None:
     if options.output == "json":
         print(json.dumps(found, indent=2))
         return
-    for key in dict.fromkeys(key for figures in found.values() for key in figures):
-        for name, figures in found.items():
-            if key in figures:
-                print(f"{key}{f' ({name})' if len(found) > 1 else ''}: {json.dumps(figures[key])}")
+    print_beside(found)
 
 
 if __name__ == "__main__":

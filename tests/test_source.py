@@ -11,7 +11,9 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -121,7 +123,7 @@ def test_layers_import_downward_only() -> None:
 
 
 DRAWS_ITSELF = ("api",)
-"""Rooms with values whose methods stand in files of their own (RFC-027)."""
+"""Rooms whose files name each other within functions: a workspace opens datasets, which know it (RFC-027)."""
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
@@ -187,6 +189,52 @@ LINES = 111_900
 def test_the_package_only_becomes_smaller() -> None:
     lines = sum(len(text_of(path).splitlines()) for path in MODULES)
     assert LINES - 200 <= lines <= LINES, f"{lines} lines"
+
+
+@functools.cache
+def house() -> ModuleType:
+    """The program that measures the structure; it stands in no package."""
+    spec = spec_from_file_location("house", ROOT / "bench" / "house.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_maps_of_rooms_are_what_the_tree_says() -> None:
+    rooms = house().room_map(ROOT)
+    assert rooms.count("\n") == 2 + sum(path.is_dir() for path in PACKAGE.glob("[a-z]*"))
+    for path in house().MAPPED:
+        text = path.read_text(encoding="utf-8")
+        assert text == house().with_map(text, rooms), "make it anew: python bench/house.py --map"
+    with pytest.raises(LookupError):
+        house().with_map("no markers", rooms)
+
+
+WITH_PATHS = (
+    "README.md", "Makefile", "docs/*.md", "rfcs/*.md", "odfchain/**/*.py", "pyspark_odf/*.py", "bench/*.py",
+    "tests/**/*.py",
+)  # fmt: skip
+
+
+def test_paths_and_modules_that_texts_name_are_there() -> None:
+    """Paths in the package, and dotted names below a room."""
+    rooms = {path.name for path in PACKAGE.glob("[a-z]*") if path.is_dir()}
+    faults = []
+    for path in sorted(path for pattern in WITH_PATHS for path in ROOT.glob(pattern)):
+        text = text_of(path)
+        for match in re.finditer(r"\bodfchain/[\w/]+\.(?:py|j2|css)\b|(?<![\w/.])[a-z]+/\w+\.py\b", text):
+            named = match[0].removeprefix("odfchain/")
+            known = named != match[0] or path.suffix == ".md" or named.split("/")[0] in rooms
+            if known and not any((base / named).exists() for base in (PACKAGE, ROOT, ROOT / "tests")):
+                faults.append(f"{name_of(path)}: {match[0]}")
+        for room, inner in re.findall(r"(?<!b\")\bodfchain\.([a-z]+)\.([a-z]\w*)", text):
+            folder = PACKAGE / room
+            module = folder / f"{inner}.py"
+            if folder.is_dir() and not module.exists() and inner not in text_of(folder / "__init__.py"):
+                faults.append(f"{name_of(path)}: odfchain.{room}.{inner}")
+    assert faults == []
 
 
 def test_spark_is_imported_lazily_and_in_its_layers_only() -> None:

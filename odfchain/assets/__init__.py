@@ -1,1 +1,1 @@
-"""Asset locks: where the files are that STAC Items name, and what tells whether they are still the same."""
+"""Asset locks: where the files of STAC Items are, and what tells whether they changed (RFC-047)."""

@@ -1,1 +1,1 @@
-"""Verification: what is recorded against what is there."""
+"""The checks of `verify`, replays and reports; what datasets and single records were made of."""

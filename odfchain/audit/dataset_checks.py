@@ -21,7 +21,7 @@ fault names the file. Nothing derived (such as the chain index) is trusted.
     16  the owner signed the head                                        "Metadata Chain"
     17  merges are what their two sides merge into (merge_check.py)      "AddData"; RFC-036
     18  what rows refer to by foreign keys is there                      "SetAttachments"; RFC-037
-    19  what footers report is true of the rows (footer_check.py)        "DataSlice"; RFC-043
+    19  what footers report is true of the rows (slice_checks.py)        "DataSlice"; RFC-043
     20  signed manifests are what chain and footers give                 RFC-043
     21  signed profiles are what the rows give (where it is asked for)   RFC-043
 

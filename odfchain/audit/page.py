@@ -1,6 +1,6 @@
 """Verification reports as one HTML page that a person sends to a colleague.
 
-The page is one file that asks for nothing and runs nothing (`odfchain.pages`). What there is no room for is
+The page is one file that asks for nothing and runs nothing (`profiles.pages`). What there is no room for is
 counted, and said to be left out. The same reports always give the same page.
 """
 

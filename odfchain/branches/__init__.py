@@ -1,1 +1,1 @@
-"""Branches of a dataset: what lies between two points, merging it, changing it (RFC-035, RFC-036)."""
+"""Branches: intervals of a chain, differences, three-way merges, corrections (RFC-035, RFC-036)."""

@@ -364,7 +364,7 @@ Find = Callable[[DatasetId], DatasetFiles | None]
 
 @dataclass(slots=True)
 class ForeignKeys:
-    """The check of a commit (`repo.commit.CommitCheck`); `found` is what it has found so far."""
+    """The check of a commit (`workspace.commit.CommitCheck`); `found` is what it has found so far."""
 
     find: Find
     everyone: Callable[[], Iterable[DatasetFiles]] = tuple

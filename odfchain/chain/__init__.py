@@ -1,1 +1,1 @@
-"""Metadata chains: append rules, walking, the derived index."""
+"""Metadata chains: append rules, walking, comparing, the index; and what is signed about them."""

@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line: parses, calls `api`, prints, exits; one file for each group of commands."""

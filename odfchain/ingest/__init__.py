@@ -1,1 +1,1 @@
-"""Getting data into root datasets: check, read, merge, write, commit."""
+"""Data into root datasets: fetch, prepare, read, fit the schema, merge, write; files without a manifest."""

@@ -1,1 +1,1 @@
-"""Values of the specification: events, schemas, names, hashes; bytes and texts to them, and back."""
+"""Values of the specification: events, schemas, names, times; texts and bytes of them; hashes and ids."""

@@ -1,1 +1,1 @@
-"""Descriptions of a dataset at a block: profiles, manifests, drift, and exports (RFC-039 to RFC-046)."""
+"""What describes a dataset at a block: manifests, profiles, drift, exports (RFC-039 to RFC-046)."""

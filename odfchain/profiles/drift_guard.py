@@ -49,7 +49,7 @@ class PolicyFile:
 
 @dataclass(frozen=True, slots=True)
 class CommitProfiles:
-    """The check of a commit (`repo.commit.CommitCheck`) that profiles its rows."""
+    """The check of a commit (`workspace.commit.CommitCheck`) that profiles its rows."""
 
     guard: PolicyFile | None
     """The policy that rows are held to; None lets everything through."""

@@ -1,6 +1,6 @@
 """The page of a comparison: what exceeds its limit first, then every column, last what was not compared.
 
-One file that asks for nothing and runs nothing (`odfchain.pages`). Names and values come from the publishers
+One file that asks for nothing and runs nothing (`profiles.pages`). Names and values come from the publishers
 of the data: they are escaped, cut, and counted where there is no room for them.
 """
 

@@ -1,6 +1,6 @@
 """A profile as one HTML page: what the rows look like, column by column, with pictures and their numbers.
 
-The page is one file that asks for nothing and runs nothing (`odfchain.pages`). What there is no room for is
+The page is one file that asks for nothing and runs nothing (`profiles.pages`). What there is no room for is
 counted. The same profile always gives the same page.
 """
 

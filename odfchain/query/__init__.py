@@ -1,1 +1,1 @@
-"""Questions: SQL over datasets at any point, by engines that only read (RFC-033)."""
+"""Questions in SQL over datasets at any point, by engines that only read; signed answers (RFC-033)."""

@@ -3,7 +3,7 @@
     columns of the key, change, from, to, columns                                   diff
     columns of the key, change, from, to, columns, block, offset, system_time       history
 
-They are computed when the query runs, by `odfchain.branch`, whichever engine asks.
+They are computed when the query runs, by `odfchain.branches`, whichever engine asks.
 """
 
 from __future__ import annotations

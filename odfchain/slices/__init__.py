@@ -1,1 +1,1 @@
-"""Reading slices: the Parquet files of somebody else."""
+"""Parquet slices: the bounded reader, the writer and its observers, conditions, and the one state."""

@@ -292,7 +292,7 @@ class _Rows:
 def newest_rows(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) -> pa.Table:
     """The rows in force after `slices` (oldest first) by a key, which the schema has, in order of offset.
 
-    Columns that a slice lacks are null, but for those of the key. Errors as `rows_in_force.state`.
+    Columns that a slice lacks are null, but for those of the key. Errors as `state`.
     """
     gathered: list[_Rows] = []
     size, limit = 0, _ROWS_AT_ONCE

@@ -1,4 +1,4 @@
-"""Everything that touches Apache Spark."""
+"""Apache Spark: the JVM, the session, files to frames, the stage that writes, the gate over queries."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Bytes in files, object stores and behind URLs: bounded, hashed, made durable."""
+"""Bytes in places: durable files, objects in folders, locations and URLs, the one HTTP client."""

@@ -1,1 +1,1 @@
-"""Datasets carried between places that trust each other with nothing but hashes (RFC-021)."""
+"""Datasets between places: peers, pull and push, the node, stores that machines share (RFC-021)."""

@@ -1,1 +1,1 @@
-"""The coordinator's side of derivative datasets: which step is next, what it brought, and its commit."""
+"""Derivative datasets: the planner of steps, the engine that computes them, its protocol and sandbox."""

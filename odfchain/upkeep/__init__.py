@@ -1,1 +1,1 @@
-"""Keeping datasets in order: going back, clearing away, repairing, merging small slices."""
+"""Keeping datasets in order: reset, garbage collection, repair, compaction."""

@@ -1,1 +1,1 @@
-"""Datasets in the folders of a workspace: files, settings, what a chain says of the present, the commit."""
+"""The folder of a workspace: its datasets, settings, points, the present by the chain, the commit."""

@@ -14,11 +14,11 @@ from collections import Counter
 from pathlib import Path
 
 FLOORS: dict[str, int] = {
-    ".": 97, "api": 97, "audit": 94, "chain": 96, "cli": 93, "codec": 95, "digest": 95, "engine": 95, "ids": 95,
-    "ingest": 96, "lineage": 94, "model": 97, "net": 96, "repo": 95, "serve": 95, "slices": 95, "spark": 93,
-    "sql": 95, "store": 95, "transfer": 95, "transform": 93, "trust": 96, "upkeep": 93,
+    ".": 97, "api": 97, "audit": 94, "chain": 96, "cli": 93, "ingest": 95, "odf": 95, "slices": 95, "spark": 93,
+    "storage": 95, "transfer": 95, "transform": 93, "upkeep": 93, "workspace": 95,
 }  # fmt: skip
-"""Lowest share of statements that tests run, by package [%]; measured 2026-11-23: 97.4 in all, 95.7 to 99.5."""
+"""Lowest share of statements that tests run, by package [%]: the lowest of the packages that were put together,
+measured 2026-11-23. `assets`, `branches`, `profiles` and `query` came later and have none yet."""
 
 
 def shares(report: Path) -> dict[str, tuple[int, int]]:
