@@ -283,7 +283,7 @@ class MetadataChain:
         return [link.hash for link in self._walk_links(head)][::-1]
 
     def names(self, head: Multihash) -> Sequence[Multihash]:
-        """As `hashes`, each looked up when it is asked for; errors are raised then."""
+        """Hashes up to `head`, seed first, each looked up (with its errors) only when it is asked for."""
         return _Names(self, head, self.get(head).sequence_number + 1)
 
     def hash_at(self, number: int, head: Multihash) -> Multihash | None:
@@ -298,7 +298,7 @@ class MetadataChain:
         )
 
     def indexed_hash(self, number: int, head: Multihash) -> Multihash | None:
-        """As `hash_at`, None also where there is no index, or a damaged one; the chain is not walked."""
+        """The hash of a block by its number, from the index alone; None where it has none or is damaged."""
         block = self.get(head)
         if self._index is None:
             return None

@@ -312,8 +312,7 @@ def keep_lines(
 # Signed statements on their way out: after the head, so that nothing is signed there that nobody can read.
 #
 # What the destination has is not lost: the better signature of the head stays, and attestations are joined.
-# Two
-# pushes at the same moment may each write what they know; the next one joins them.
+# Two pushes at the same moment may each write what they know; the next one joins them.
 
 
 @dataclass(frozen=True, slots=True)

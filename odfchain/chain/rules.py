@@ -37,9 +37,8 @@ from odfchain.odf.sources import FetchStepEthereumLogs, Transform
 # Append rules of the kind of dataset: which events belong in a root, and which in a derivative dataset.
 #
 # A root has its records from its sources, a derivative from its transform, and from nowhere else: what is
-# added
-# beside the query would never be replayed. One table serves append, pull, verification and the reading of
-# manifests. Source: specification "Root Dataset", "Derivative Dataset", "Metadata Events".
+# added beside the query would never be replayed. One table serves append, pull, verification and the
+# reading of manifests. Source: specification "Root Dataset", "Derivative Dataset", "Metadata Events".
 
 _ONLY_IN: dict[str, DatasetKind] = {
     ev.AddData.KIND: DatasetKind.ROOT,
@@ -223,10 +222,8 @@ def _check_input(new: ev.ExecuteTransformInput, old: ev.ExecuteTransformInput) -
 # Append rules of data schemas: only additions of optional columns keep old readers working.
 #
 # Both forms of `SetDataSchema`, raw Arrow (0.34.1) and ODF (0.37), are turned into one schema type and
-# follow
-# one rule. The first ODF schema of a chain may change optionality, because writers of raw schemas often did
-# not
-# know it. Source: specification "Schema Evolution"; RFC-015.
+# follow one rule. The first ODF schema of a chain may change optionality, because writers of raw schemas
+# often did not know it. Source: specification "Schema Evolution"; RFC-015.
 
 _HINT = (
     "a schema only gains columns that may be null (those that runs have added belong in a manifest's schema, "

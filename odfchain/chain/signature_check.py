@@ -38,10 +38,9 @@ from odfchain.text import one_line
 #                             a second line is the owner's signature of the newest head that came with one
 #
 # Hashes prove that a chain was not altered, not that it is the newest. So the highest block seen is
-# remembered,
-# also after the dataset was deleted here; a peer whose chain does not contain it is refused (RFC-021). The
-# signature shows later that a dataset was signed once, and is one half of the proof if the owner ever signs
-# another history.
+# remembered, also after the dataset was deleted here; a peer whose chain does not contain it is refused
+# (RFC-021). The signature shows later that a dataset was signed once, and is one half of the proof if the
+# owner ever signs another history.
 
 _TEXT = re.compile(
     r"(0|[1-9][0-9]{0,19}) (f1620[0-9a-f]{64})(?:\n([A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+))?",
@@ -133,8 +132,7 @@ class SeenHeads:
 # Two histories by one owner: noticed when a signed head meets what was signed before, and kept as proof.
 #
 # What was signed before is what this workspace remembers (`odfchain.chain.signature_check`) and the
-# signature beside the
-# local head. The proof is kept whatever becomes of the pull.
+# signature beside the local head. The proof is kept whatever becomes of the pull.
 
 EVIDENCE_HINT = "its owner has signed two histories, and the proof is kept: `odfchain evidence`"
 

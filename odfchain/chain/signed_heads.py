@@ -169,8 +169,7 @@ def read_head_signature(folder: Path, ref: str = HEAD) -> bytes | None:
 # head.
 #
 # It is a statement of another type (`odf-ref+jws`) with the branch's name in it. A branch may be set back
-# and
-# made anew, so two signed blocks with one number prove nothing here, and no memory is kept of them.
+# and made anew, so two signed blocks with one number prove nothing here, and no memory is kept of them.
 #
 #     SIGNED     the owner's valid word that this block is the newest of this branch
 #     UNSIGNED   no word about this block: no file, or (stale) one of before the branch moved

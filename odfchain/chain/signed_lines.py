@@ -343,8 +343,7 @@ def read_attestations(folder: Path, dataset_id: DatasetId) -> list[AttestationLi
 #
 # A line names a manifest or a profile, an object of the dataset, by its hash and size. The documents follow
 # from the dataset: a line of its owner saves a reader the walk along the chain, and that of anybody else is
-# a
-# second opinion. Source: RFC-042.
+# a second opinion. Source: RFC-042.
 
 
 class SnapshotKind(StrEnum):

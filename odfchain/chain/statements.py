@@ -217,12 +217,9 @@ def malformed(why: str) -> SignatureError:
 # Who signs: identifiers that are ed25519 public keys, and files with the private halves.
 #
 # Some 32 bytes are no one's key. Under a point of small order a signature can be found that fits many
-# messages,
-# without any private key; and a point that is written in two ways is two signers in one. Such keys are
-# refused
-# before anything is checked with them (RFC 8032, section 5.1.3; Chalkias, Garillot and Nikolaenko, "Taming
-# the
-# Many EdDSAs", 2020).
+# messages, without any private key; and a point that is written in two ways is two signers in one. Such
+# keys are refused before anything is checked with them (RFC 8032, section 5.1.3; Chalkias, Garillot and
+# Nikolaenko, "Taming the Many EdDSAs", 2020).
 
 Did = DatasetId | DidKey
 """The public key of a signer, as it is written: a dataset's, or a person's or program's."""
@@ -335,8 +332,7 @@ def read_key_file(path: Path) -> DatasetKey:
 #
 # There is nothing to choose. The header has exactly these three members, the key is what `kid` names and
 # nothing else, and header and payload are canonical JSON in canonical base64url: a statement has one text,
-# so
-# any changed bit of a file is noticed. `typ` separates the kinds: a signature of one is none of another.
+# so any changed bit of a file is noticed. `typ` separates the kinds: a signature of one is none of another.
 
 ALGORITHM = "EdDSA"
 
@@ -540,10 +536,10 @@ def read_head(text: bytes) -> tuple[Did, SignedHead]:
 
 
 def read_branch(text: bytes) -> tuple[Did, SignedHead]:
-    """As `read_head`, of a branch.
+    """Parse the signed form of a branch's newest block.
 
     Raises:
-        SignatureError: the text is not the signed form of a branch's newest block.
+        SignatureError: the text is something else.
     """
     found = read_statement(text, StatementType.REF)
     members = Members(found.payload, _HEAD | {"ref"})

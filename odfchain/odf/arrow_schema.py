@@ -388,8 +388,7 @@ def schema_of_event(raw_arrow_schema: bytes | None, schema: ds.DataSchema | None
 # UUID columns of Parquet: annotated in the file, 16 bytes with a mark in memory.
 #
 # Arrow reads and writes Parquet's annotation as an extension type. Nothing compares, casts or hashes that,
-# so a
-# column has it only on its way into a file. pyarrow is loaded on use.
+# so a column has it only on its way into a file. pyarrow is loaded on use.
 
 UUID_MARK = {b"odfchain:type": b"uuid"}
 """Metadata of a `pyarrow.Field` of 16 bytes that is a UUID; with Arrow's own key it would be another type."""
@@ -471,10 +470,8 @@ def mapped(schema: Any, change: Callable[[Any], Any]) -> Any:
 # `DataSchema` and pyarrow schemas, both ways. pyarrow is loaded on use.
 #
 # In Arrow, dataset columns are plain (not large, not view), timestamps as declared, and a required column
-# is
-# a non-nullable field. A UUID column is its 16 bytes, and its field says so in its metadata: Arrow's
-# extension
-# type is for Parquet only (`odfchain.odf.arrow_schema`).
+# is a non-nullable field. A UUID column is its 16 bytes, and its field says so in its metadata: Arrow's
+# extension type is for Parquet only (`odfchain.odf.arrow_schema`).
 
 _UNITS = {
     TimeUnit.SECOND: "s",

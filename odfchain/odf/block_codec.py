@@ -198,9 +198,9 @@ def load_attributes(text: str) -> dict[str, Any]:
 # Dataclasses to FlatBuffers: the two passes of the specification, table by table.
 #
 # First every child that is present is built, in declaration order and depth first; then all fields are
-# pushed
-# in declaration order, scalars and offsets interleaved. A plain scalar equal to its default is left out, an
-# optional one is written whenever it is present. Source: specification "Metadata Block Hashing"; RFC-002.
+# pushed in declaration order, scalars and offsets interleaved. A plain scalar equal to its default is left
+# out, an optional one is written whenever it is present. Source: specification "Metadata Block Hashing";
+# RFC-002.
 
 _TIMESTAMP = struct.Struct("<iH2xII").pack
 
@@ -359,9 +359,8 @@ def _build_extra_attributes(builder: FlatBufferBuilder, value: Any) -> int:
 # FlatBuffers to dataclasses, through the bounds-checked reader.
 #
 # Absent optional fields become None, absent plain scalars their default; an absent field that ODF requires
-# is
-# an error. Slots beyond those of the schema are ignored, as FlatBuffers intends for newer writers; unknown
-# union members and enum values are errors, because their meaning would be lost.
+# is an error. Slots beyond those of the schema are ignored, as FlatBuffers intends for newer writers;
+# unknown union members and enum values are errors, because their meaning would be lost.
 
 _TIMESTAMP_STRUCT = struct.Struct("<iH2xII").unpack_from
 

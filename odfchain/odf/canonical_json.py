@@ -76,9 +76,8 @@ def _fraction(value: float) -> float | int:
 # One text for each JSON value, so that equal values have equal hashes and signatures.
 #
 # UTF-8, members sorted by name, no white space, characters as they are unless JSON wants them escaped.
-# Numbers
-# are integers. For such values it is the form of RFC 8785 (names here are ASCII, where its order is the
-# same).
+# Numbers are integers. For such values it is the form of RFC 8785 (names here are ASCII, where its order is
+# the same).
 
 
 def canonical_json(value: Any) -> bytes:

@@ -161,12 +161,10 @@ class FlatBuffer:
 # The reference bytes depend on every detail of how a builder pads, orders and shares vtables, so this class
 # does exactly what the common builders do and no more (`tests/metadata/test_builder.py` holds it against
 # Google's). It keeps the pushed pieces in a list and joins them once, which in Python is several times
-# faster
-# than filling a byte array (RFC-002).
+# faster than filling a byte array (RFC-002).
 #
 # Positions are counted from the end of the buffer: the "offset" of an object is the number of bytes from
-# its
-# start to the end.
+# its start to the end.
 
 _U32 = struct.Struct("<I").pack
 _I32 = struct.Struct("<i").pack

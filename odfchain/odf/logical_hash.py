@@ -130,14 +130,11 @@ def type_header(data_type: pa.DataType, name: str) -> bytes:
 # The bytes that the logical hash feeds for the values of a leaf, made by numpy a piece at a time.
 #
 # A piece is so small that all that is made on the way stays in the processor's cache: fresh memory would
-# cost
-# more than the work. Numbers without nulls are fed as they lie in memory. For everything else the values
-# are
-# copied as blocks of one size, first to last, to where they begin in the result: what a block has beyond
-# its
-# value is overwritten by the blocks after it. This relies on numpy assigning in the order of the indices,
-# as
-# it promises for an index that comes twice; the tests hold every byte to a plain reading of the algorithm.
+# cost more than the work. Numbers without nulls are fed as they lie in memory. For everything else the
+# values are copied as blocks of one size, first to last, to where they begin in the result: what a block
+# has beyond its value is overwritten by the blocks after it. This relies on numpy assigning in the order of
+# the indices, as it promises for an index that comes twice; the tests hold every byte to a plain reading of
+# the algorithm.
 
 NullRule: TypeAlias = Literal["correct", "reference"]
 Numbers: TypeAlias = np.ndarray[Any, Any]

@@ -52,10 +52,8 @@ from odfchain.odf.yaml import Document, read_document, read_documents
 # What a manifest says of a source beyond its event: how its watermark moves.
 #
 # The tables of a block have no place for it (specification "Metadata Reference"), and nobody but who
-# ingests
-# needs it: the watermarks that come of it are recorded. So it is taken out of the manifest before the event
-# is
-# read, and kept beside the dataset (RFC-014).
+# ingests needs it: the watermarks that come of it are recorded. So it is taken out of the manifest before
+# the event is read, and kept beside the dataset (RFC-014).
 
 POLLING_SOURCE = "default"
 """Name under which what belongs to the polling source is kept."""
@@ -124,8 +122,7 @@ def settled(
 # JSON Schemas of the user-facing manifests: made from the dataclasses, shipped, and used for validation.
 #
 # `schemas/generate.py` writes them; the `schemas/*.json` in the repository are its output and a test holds
-# them
-# against it. Editors can use the files for completion.
+# them against it. Editors can use the files for completion.
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _SCALARS: dict[Any, dict[str, Any]] = {
@@ -290,10 +287,8 @@ def validate_tree(kind: str, tree: Any) -> None:
 # Resources of ODF 0.39: one of the kind Dataset as the manifest of a snapshot, which 0.34.1 has (RFC-054).
 #
 # The mapping is the tables of this page. What a resource says beyond a snapshot is named: as left out where
-# it
-# is about the resource at one node, as a fault where the dataset would be another one without it. The
-# events
-# are left to the reader of snapshots.
+# it is about the resource at one node, as a fault where the dataset would be another one without it. The
+# events are left to the reader of snapshots.
 
 SCHEMA = "$schema"
 _SCHEMAS = "https://opendatafabric.org/schemas/"

@@ -144,10 +144,8 @@ class DatasetAliasRemote:
 # References: what a user may type where a dataset is meant.
 #
 # The order in which readings are tried follows the specification's grammar: `DatasetRef` is an id or a
-# local
-# alias, `DatasetRefRemote` an id (perhaps behind a repository), a remote alias or a URL, and
-# `DatasetRefAny`
-# is either, where `a/b` stays ambiguous until somebody says whether `a` is a repository.
+# local alias, `DatasetRefRemote` an id (perhaps behind a repository), a remote alias or a URL, and
+# `DatasetRefAny` is either, where `a/b` stays ambiguous until somebody says whether `a` is a repository.
 
 _REMOTE_ID = re.compile(rf"(?:({HOSTNAME})/)?(did:odf:[a-zA-Z0-9+/=_-]+)")
 _URL = re.compile(r"[a-zA-Z0-9]+(?:\+[a-zA-Z0-9]+)*://[^\n]+")
@@ -367,8 +365,7 @@ def ref_matches(ref: DatasetPattern | DatasetRef, dataset_id: DatasetId, alias: 
 #
 # A name begins with a letter and has no dot, so it is never a number, a time, or one of the names with dots
 # that are kept free for other kinds of references. Nor may it begin like a block hash, in an encoding that
-# has
-# no capital letters: all hashes in the others have some. Source: RFC-035.
+# has no capital letters: all hashes in the others have some. Source: RFC-035.
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", re.ASCII)
 # how SHA3-256 of 32 bytes begins: in base16, base32, and the draft base36, which is not read but is written

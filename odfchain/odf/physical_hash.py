@@ -16,8 +16,7 @@ from odfchain.odf.identity import Multihash
 # SHA3-256, from the fastest implementation this Python has.
 #
 # OpenSSL's runs two to three times faster than the one inside CPython. Where `hashlib` was built without
-# it,
-# PyCryptodome's is taken.
+# it, PyCryptodome's is taken.
 
 
 class Hasher(Protocol):

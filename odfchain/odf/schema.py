@@ -339,12 +339,10 @@ def optional(inner: DataType) -> DataTypeOption:
 # Schemas in SQL DDL: `city STRING NOT NULL, population BIGINT`.
 #
 # The types are those of the specification's "Schema Format" and the spellings that existing ODF manifests
-# use;
-# a colon between name and type is accepted as Spark does. Every column may be null unless it says NOT NULL.
-# Timestamps are UTC: milliseconds up to `TIMESTAMP(3)`, which is what `TIMESTAMP` means, microseconds up to
-# `TIMESTAMP(6)`. Finer ones are refused, because no engine here computes with them (RFC-001). `TIME` has
-# the
-# same units, and nanoseconds as `TIME(9)`.
+# use; a colon between name and type is accepted as Spark does. Every column may be null unless it says NOT
+# NULL. Timestamps are UTC: milliseconds up to `TIMESTAMP(3)`, which is what `TIMESTAMP` means, microseconds
+# up to `TIMESTAMP(6)`. Finer ones are refused, because no engine here computes with them (RFC-001). `TIME`
+# has the same units, and nanoseconds as `TIME(9)`.
 
 _TIMESTAMP = DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 

@@ -194,8 +194,7 @@ class Duration:
 #     %Y-%m-%d %H:%M         strftime, as Rust and Python programs write it: whatever has a percent sign
 #
 # The specification leaves all but the first to implementations. A format is recorded as it was written;
-# only
-# who reads with it translates it. What has no exact counterpart is refused. Source: specification
+# only who reads with it translates it. What has no exact counterpart is refused. Source: specification
 # "ReadStep::Csv"; RFC-010.
 
 RFC3339 = "rfc3339"
@@ -282,10 +281,10 @@ def check_timestamp_format(text: str) -> None:
 
 
 def check_date_format(text: str) -> None:
-    """As `check_timestamp_format`, and no time zone is read: a date is a day wherever it was written.
+    """Refuse a time format that is not one of dates: with a time zone a day would be the one of UTC.
 
     Raises:
-        SchemaError: it does, or as `check_timestamp_format`.
+        SchemaError: it reads a time zone, or `check_timestamp_format` refuses it.
     """
     check_timestamp_format(text)
     if text != RFC3339 and _letters(text) & set("VzOXxZ"):

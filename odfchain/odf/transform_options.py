@@ -65,10 +65,8 @@ def with_options(tree: Mapping[str, Any], path: str) -> dict[str, Any]:
 # What transforms call the engine of this project.
 #
 # `spark` is what it was called at first, and what other nodes take for an image of theirs. Manifests may
-# still
-# say it; what is recorded says `odfchain-spark`. Chains from before are told by the version, which this
-# engine
-# alone writes. Source: specification "Engine Versioning"; RFC-019.
+# still say it; what is recorded says `odfchain-spark`. Chains from before are told by the version, which
+# this engine alone writes. Source: specification "Engine Versioning"; RFC-019.
 
 OWN_ENGINE = "odfchain-spark"
 FORMER_NAME = "spark"
@@ -111,12 +109,9 @@ def with_own_name(transform: Transform) -> Transform:
 #
 # The first step after a `SetTransform` whose version ends with `+rebuild` reads every recorded row of its
 # inputs, from the first one on, begins without a checkpoint, and records what has to be taken from the
-# output
-# so far and added to it, so that the output is what the query says of everything. Its block names the
-# blocks
-# that are new, as every block does: intervals of inputs continue each other. So the mark in the transform
-# is
-# what a replay goes by; those who do not know it see an engine version that they do not have.
+# output so far and added to it, so that the output is what the query says of everything. Its block names
+# the blocks that are new, as every block does: intervals of inputs continue each other. So the mark in the
+# transform is what a replay goes by; those who do not know it see an engine version that they do not have.
 # Source: specification "Query Evolution", "Engine Versioning"; RFC-019.
 
 _MARK = "+rebuild"

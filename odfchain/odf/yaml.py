@@ -189,8 +189,7 @@ def _compose(events: Iterator[Any], limits: Limits) -> Iterator[Document]:
 # Trees as YAML or JSON text, for people and for programs.
 #
 # YAML output stays inside the subset that `yaml_reader` reads: text that a YAML reader could take for a
-# time,
-# a number or a boolean is quoted, text of several lines is written as a block.
+# time, a number or a boolean is quoted, text of several lines is written as a block.
 
 _NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 

@@ -29,8 +29,7 @@ from odfchain.text import printable
 # The page headers of a Parquet file, read without decoding a page: what each would become.
 #
 # The footer may say what it likes; Arrow allocates what the page headers say. They are Thrift structs in
-# the
-# compact protocol. Source: https://github.com/apache/parquet-format (parquet.thrift, `PageHeader`),
+# the compact protocol. Source: https://github.com/apache/parquet-format (parquet.thrift, `PageHeader`),
 # https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md.
 
 _READ_BYTES = 4 << 10

@@ -265,11 +265,11 @@ def rows_with_offsets(
 
 # The rows in force by a key, from one reading of the slices: for answers, which are asked for often.
 #
-# They are those of `odfchain.slices.state.state`, by the same rule, and a property test holds the two
-# to each other. There the keys are read first, so that memory has the keys and the result; here all columns
+# They are those of `odfchain.slices.state.state`, by the same rule, and a property test holds the two to
+# each other. There the keys are read first, so that memory has the keys and the result; here all columns
 # are, and whenever `_AT_ONCE` has come together what is not in force any more is let go. Keys become
-# numbers,
-# and the position of each number's last row is written down: nothing is sorted, and nothing joined.
+# numbers, and the position of each number's last row is written down: nothing is sorted, and nothing
+# joined.
 
 _ROWS_AT_ONCE = 256 << 20
 """Rows that are gathered before only those in force are kept [bytes]."""
@@ -387,11 +387,10 @@ def _as_they_are(column: pa.ChunkedArray) -> tuple[Numbers, int] | None:
 # The rows in force at an event time: what was true then, by all that is known now.
 #
 # Each row sets the entry of its key and its event time, in order of offset: `+A` and `+C` put themselves
-# there,
-# `-R` says that the key is absent from then on, and `-C` deletes its entry, unless its `+C` has a later
-# time:
-# then the old value was true until then. Of each key the entry with the largest time that is not after the
-# asked one is in force. Rows without an event time have no place in it. Source: specification "Projection".
+# there, `-R` says that the key is absent from then on, and `-C` deletes its entry, unless its `+C` has a
+# later time: then the old value was true until then. Of each key the entry with the largest time that is
+# not after the asked one is in force. Rows without an event time have no place in it. Source: specification
+# "Projection".
 
 _MICROS, _NANOS = 10**6, 10**9
 """Times are compared in microseconds, in nanoseconds where the dataset declares them [1/s]."""

@@ -102,14 +102,12 @@ class CarriedFile:
     content: bytes = field(repr=False)
 
     def bring(self, key: str) -> Path:  # noqa: ARG002 - there is one file
-        """As `ReadableFiles`."""
         path, is_there = kept_copy("carried", self.content)
         if not is_there:
             fsio.replace_file(path, self.content)
         return path
 
     def read(self, key: str, start: int, end: int) -> bytes:  # noqa: ARG002 - there is one file
-        """As `ReadableFiles`."""
         return self.content[start:end]
 
 
@@ -224,11 +222,9 @@ def own_folder(name: str) -> Path:
 # Files of the driver as workers reach them: by the folder that both see, or by a store.
 #
 # The driver checks every byte of an input, so it has the file. Where executors see its folders they are
-# told
-# the path. Elsewhere it is put once into the store of the workspace, below `staging/`, and workers read
-# ranges
-# of it that begin and end with records: which ones is found out here, in the file, by a few reads for each.
-# A small file goes within the plan instead, which costs no request.
+# told the path. Elsewhere it is put once into the store of the workspace, below `staging/`, and workers
+# read ranges of it that begin and end with records: which ones is found out here, in the file, by a few
+# reads for each. A small file goes within the plan instead, which costs no request.
 
 RANGE_BYTES = 8 << 20
 """About how much of a text file a worker reads at a time."""

@@ -34,12 +34,10 @@ from odfchain.storage import fsio
 # A class archive: what the JVM loads for Spark, laid out so that it is mapped, not read and checked anew.
 #
 # Starting Spark means loading tens of thousands of classes, which is much of the time of a short command.
-# The
-# JVM can write down what it loaded (class data sharing, JEP 350) and map that file the next time; a session
-# that stays does it when it ends and there is none yet, `odfchain engine warm-up` whenever it is run. The
-# file
-# is only a cache: a JVM that finds other classes or another Java than it was made with leaves it alone.
-# Source: RFC-011.
+# The JVM can write down what it loaded (class data sharing, JEP 350) and map that file the next time; a
+# session that stays does it when it ends and there is none yet, `odfchain engine warm-up` whenever it is
+# run. The file is only a cache: a JVM that finds other classes or another Java than it was made with leaves
+# it alone. Source: RFC-011.
 
 PATH_VARIABLE = "ODFCHAIN_CLASS_ARCHIVE"
 """The environment variable that names another file."""
@@ -246,10 +244,9 @@ def start_gateway(
 # Giving memory of a JVM that nobody uses back to the system, and how much of it there is.
 #
 # Java keeps a heap that once was large. A full collection gives back what is free, as far as two settings
-# let
-# it; they are set for that moment only, because a heap that is always tight would be collected again and
-# again.
-# The keeper asks for it in the text protocol of Py4J, so that it needs no PySpark for that (RFC-030).
+# let it; they are set for that moment only, because a heap that is always tight would be collected again
+# and again. The keeper asks for it in the text protocol of Py4J, so that it needs no PySpark for that
+# (RFC-030).
 
 _FREE_SHARES = {"MinHeapFreeRatio": "5", "MaxHeapFreeRatio": "20"}
 """How much of the heap may be free after a collection [%]."""

@@ -165,16 +165,14 @@ def _part(done: int, total: int | None) -> float | None:
 # The stages of an action in the status store of the JVM that Spark runs in, asked for over Py4J.
 #
 # The store is there also where Spark has no web page. Executors tell of tasks that run with each heartbeat.
-# In
-# local mode Spark tells of a task at its end only; there Hadoop's count of what was read from files stands
-# in,
-# as long as no other command works in the session.
+# In local mode Spark tells of a task at its end only; there Hadoop's count of what was read from files
+# stands in, as long as no other command works in the session.
 
 _ACTIVE, _ENDED = "ACTIVE", ("COMPLETE", "FAILED")
 
 
 class JavaStatus:
-    """The jobs with a tag, in the status store of the JVM that Spark runs in; made before they begin."""
+    """Fulfils `Status` from the status store of the JVM that Spark runs in; made before the jobs begin."""
 
     def __init__(self, session: SparkSession, tag: str) -> None:
         jvm, context = session._jvm, session._jsparkSession.sparkContext()  # noqa: SLF001
@@ -189,7 +187,6 @@ class JavaStatus:
         self._before = self._count() if self._alone else 0
 
     def stages(self) -> Sequence[Stage]:
-        """As `Status.stages`."""
         active = self._store.activeStages().length() if self._alone else 0
         for job in _numbers(self._arrays.toString(self._tracker.getJobIdsForTag(self._tag))):
             if job not in self._jobs:
@@ -201,7 +198,6 @@ class JavaStatus:
         return found
 
     def bytes_read(self) -> int:
-        """As `Status.bytes_read`."""
         return self._count() - self._before if self._alone else 0
 
     def _count(self) -> int:

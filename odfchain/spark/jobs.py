@@ -109,8 +109,6 @@ def _run_elsewhere(
     deadline: float | None,
     cancellation: Cancellation | None,
 ) -> T:
-    """As `run_job`, on a thread of its own."""
-
     def tagged() -> T:
         _tag(session, tag)
         return action()
@@ -182,8 +180,7 @@ def _shown(seconds: float | None) -> str:
 # What Spark reports when a task fails, as one line a person can use.
 #
 # Our own stages fail with a marker in the message; it survives the way from a Python worker or an
-# expression
-# through the JVM to the driver, and is turned into the right error here.
+# expression through the JVM to the driver, and is turned into the right error here.
 
 _LONGEST = 500
 _CALL = re.compile(r"An error occurred while calling \S+$")

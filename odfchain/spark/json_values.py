@@ -340,8 +340,7 @@ def without_empty(value: Value) -> Value:
 # Records out of one JSON text, streamed: the elements of an array, each as its members.
 #
 # Runs on a worker. A document may be larger than memory: ijson gives its parts one by one, and only one
-# record
-# is held at a time. Everything an untrusted file can grow without end has a bound.
+# record is held at a time. Everything an untrusted file can grow without end has a bound.
 
 _CHUNK = 1 << 16
 _PLAIN_EXPONENT = -40

@@ -229,12 +229,9 @@ class PlanWalker:
 # Names of the JVM's classes and methods, looked up once.
 #
 # Py4J asks the JVM for every name each time it is written, and the JVM looks for `org` or `PythonUtils` as
-# a
-# class in some three hundred archives before it finds that it is none. Names never change their meaning
-# while a
-# JVM runs, so they are kept: checking a small query takes 403 calls instead of 656 to 900, and half of the
-# time
-# (RFC-029).
+# a class in some three hundred archives before it finds that it is none. Names never change their meaning
+# while a JVM runs, so they are kept: checking a small query takes 403 calls instead of 656 to 900, and half
+# of the time (RFC-029).
 
 
 def remember_names(jvm: Any) -> None:
@@ -278,8 +275,8 @@ def is_local(session: SparkSession) -> bool:
 # Plans for few rows: one task from reading to writing, and nothing is compiled.
 #
 # For a thousand rows Spark's own work is dear: a stage for each shuffle, a plan made anew between two
-# stages,
-# and classes that are written, compiled and run once. The rows are the same either way. Source: RFC-031.
+# stages, and classes that are written, compiled and run once. The rows are the same either way. Source:
+# RFC-031.
 
 FEW_ROWS = 50_000
 """So many rows, old and new, take longer to compile for than to interpret."""

@@ -322,12 +322,11 @@ def private_session(session: SparkSession, settings: Mapping[str, str] = PRIVATE
 
 # Runs a transform's SQL steps over Spark Connect, as strictly judged as in a session of our own.
 #
-# A Connect server takes texts and hands out no plans. So a JVM on this machine, of the version of
-# the server, reads and resolves every step over empty tables, and the gate judges it
-# (`odfchain.spark.query_gate`).
-# Then the server is asked how it resolves the same texts over the same empty tables, and only where its
-# plan is
-# the one that was judged, with the guard for times in it, are the tables given rows. Source: RFC-016.
+# A Connect server takes texts and hands out no plans. So a JVM on this machine, of the version of the
+# server, reads and resolves every step over empty tables, and the gate judges it
+# (`odfchain.spark.query_gate`). Then the server is asked how it resolves the same texts over the same empty
+# tables, and only where its plan is the one that was judged, with the guard for times in it, are the tables
+# given rows. Source: RFC-016.
 
 _SHOWN_WHOLE = {
     "spark.sql.debug.maxToStringFields": str((1 << 31) - 1),

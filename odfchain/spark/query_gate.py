@@ -269,11 +269,9 @@ def _subqueries(found: PlanNodes) -> list[Any]:
 # A guard in the plan itself: a text that is cast to a timestamp has a date, whatever the rows hold.
 #
 # Over a root a column of text may be cast without a format, and Spark would read '10:00' as that time of
-# the
-# day on which it reads it. No rule about types sees that, wherever the text came from: a file, VALUES,
-# another
-# step. So what is cast is first made unreadable where it is a bare time of day: the cast then fails,
-# or gives NULL in `try_cast`, as it does for any text that is no time. Source: RFC-016.
+# the day on which it reads it. No rule about types sees that, wherever the text came from: a file, VALUES,
+# another step. So what is cast is first made unreadable where it is a bare time of day: the cast then
+# fails, or gives NULL in `try_cast`, as it does for any text that is no time. Source: RFC-016.
 
 _CASTS = ("Cast", "ParseToTimestamp", "TryToTimestampExpression")
 BARE = r"(?s)^([\x00-\x20\x7F]*[+-]?(?:T|[0-9]{0,2}:).*)$"
@@ -405,13 +403,10 @@ def _name_of_cast(node: Any) -> str | None:
 # Queries written for other engines, as Spark SQL: what is portable is translated, the rest is refused.
 #
 # DataFusion and RisingWave speak a dialect close to PostgreSQL; unquoted names keep their case here, as
-# they
-# do in the reference implementation. Flink's SQL reads like Spark's. What comes out passes the same gate as
-# a
-# query written for Spark, so a wrong translation can be wrong, but not dangerous. Integers are divided
-# without
-# remainder in all three, unlike in Spark: where the types of both sides are known the right division is
-# written, where they are not the query is refused.
+# they do in the reference implementation. Flink's SQL reads like Spark's. What comes out passes the same
+# gate as a query written for Spark, so a wrong translation can be wrong, but not dangerous. Integers are
+# divided without remainder in all three, unlike in Spark: where the types of both sides are known the right
+# division is written, where they are not the query is refused.
 
 Schemas: TypeAlias = dict[str, dict[str, str]]
 """Columns and their types in Spark SQL, by table."""

@@ -173,10 +173,8 @@ INSTEAD: dict[str, str] = {
 #
 # An allow-list: a class that is not named here ends the query, whatever it is. `READ` holds what Spark's
 # parser makes of a query; `RESOLVED` what its analyzer adds to that, besides the classes of the functions
-# of
-# `query_functions`. Commands, scripts, files, samples, hints, time travel, parameters, session variables
-# and
-# user-defined functions have classes of their own, and so are refused; `REFUSED` only explains some of
+# of `query_functions`. Commands, scripts, files, samples, hints, time travel, parameters, session variables
+# and user-defined functions have classes of their own, and so are refused; `REFUSED` only explains some of
 # them.
 
 _ROOT = "org.apache.spark.sql.catalyst."
@@ -283,9 +281,8 @@ REFUSED: dict[str, tuple[str, str | None]] = {
 #
 # Spark reads '10:00' as that time of the day on which it reads it, 'now' and 'today' from the clock, and
 # '12:00 Europe/Paris' by the time zones of the Java at hand. So a text becomes a time by a format, or it is
-# a
-# constant that spells out the date. Types are those of Spark's JSON: a text for a plain type,
-# an object for an array, a map or a struct. Source: RFC-016.
+# a constant that spells out the date. Types are those of Spark's JSON: a text for a plain type, an object
+# for an array, a map or a struct. Source: RFC-016.
 
 _TEMPORAL = re.compile(r"(date|timestamp|timestamp_ntz|timestamp_ltz|time(\(\d+\))?)\Z")
 _TEXT = re.compile(r"(string|char|varchar|variant)\b")
@@ -369,14 +366,10 @@ def parts_of(kind: Any) -> list[Any]:
 # A derivative is computed again by others, on another Java. Measured on Java 17, 21 and 25, over all code
 # points, two million numbers and all letters of patterns, these differ: `\b` beside letters that are not
 # ASCII, `\p{…}`, `\X`, `(?U)` and `(?u)` in patterns; `mask` and `%S`; `tanh` and `cbrt` in their last
-# digit;
-# `F` in patterns of dates; texts of floating-point numbers beyond 2^53 (2^24 for `float`); the rules of
-# named
-# time zones; and the charsets, of which small Javas have few. Where the argument that decides is a
-# constant, it
-# is looked at; where it is not, the call is refused. Queries of roots are recorded once, and may use all of
-# it.
-# Source: RFC-016.
+# digit; `F` in patterns of dates; texts of floating-point numbers beyond 2^53 (2^24 for `float`); the rules
+# of named time zones; and the charsets, of which small Javas have few. Where the argument that decides is a
+# constant, it is looked at; where it is not, the call is refused. Queries of roots are recorded once, and
+# may use all of it. Source: RFC-016.
 
 OF_JAVA = frozenset({"cbrt", "mask", "tanh"})
 """Functions whose results differ between versions of Java."""

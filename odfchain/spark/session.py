@@ -40,10 +40,8 @@ if TYPE_CHECKING:
 #
 # PySpark can be told to use a JVM and a context that exist. What it makes there for itself belongs to this
 # process: its accumulator (a task reports to the driver whose function it runs, so a driver that has ended
-# is
-# asked by nobody), its temporary views and its settings. What would stay behind is what Py4J holds for us
-# by
-# number, in one table for all drivers: our part of it is emptied before we go.
+# is asked by nobody), its temporary views and its settings. What would stay behind is what Py4J holds for
+# us by number, in one table for all drivers: our part of it is emptied before we go.
 
 
 def enter(make: Callable[[], SparkSession]) -> SparkSession:
@@ -375,7 +373,6 @@ class SparkEngine:
         return _configured(SparkSession.builder, settings).getOrCreate()
 
     def _entered_session(self, settings: dict[str, str]) -> SparkSession:
-        """As `_made`, in the JVM that stays."""
         return enter(lambda: self._made(settings))
 
     def _found(
@@ -574,8 +571,7 @@ def _remove_old_logs(folder: Path) -> None:
 #
 # What decides what is recorded is set in a session of our own in the same Spark (`session_beside`), so the
 # user's keeps its settings. What cannot be set there is the locale and the time zone of Java, which was
-# started
-# with them: those are looked at, and other ones are refused.
+# started with them: those are looked at, and other ones are refused.
 
 _ON_DRIVER = "spark.driver.extraJavaOptions"
 _ON_EXECUTORS = ("spark.executor.defaultJavaOptions", "spark.executor.extraJavaOptions")
@@ -644,10 +640,8 @@ def check_given(session: Any) -> None:
 # A session of the JVM that reads and resolves queries, and runs none: the judge beside Spark Connect.
 #
 # A Connect server hands out neither its parser nor its plans. So the queries that it shall run are read by
-# a
-# JVM on this machine, of the same Spark, over empty tables. PySpark has either a session of its own JVM or
-# one
-# of Connect in a process; the bridge to Java has no such rule, and nothing else is needed here.
+# a JVM on this machine, of the same Spark, over empty tables. PySpark has either a session of its own JVM
+# or one of Connect in a process; the bridge to Java has no such rule, and nothing else is needed here.
 
 
 class PlanSession:

@@ -31,8 +31,7 @@ from odfchain.versions import __version__
 # Connections to addresses that a route admits, and to no others; over a proxy if the environment names one.
 #
 # The address that is connected to is what is judged, so a name that resolves differently a moment later
-# leads
-# nowhere else. Source: RFC 9110, 9.3.6 (CONNECT) of the IETF.
+# leads nowhere else. Source: RFC 9110, 9.3.6 (CONNECT) of the IETF.
 
 _T = TypeVar("_T")
 PRIVATE_HINT = "if this is intended, set fetch.allowPrivateRedirects in the workspace's configuration"
@@ -454,16 +453,12 @@ class HttpPool:
 #
 # One request after the other costs a round trip and two switches between processes for each block of a few
 # hundred bytes; threads that ask beside each other hide the first and multiply the second. With requests
-# sent
-# ahead one system call brings the answers to dozens of them.
+# sent ahead one system call brings the answers to dozens of them.
 #
 # Only a connection that has answered before is used this way. A server may close it in the middle: what was
-# not
-# answered is asked for again on a new one, as long as each brings a good number of answers. Whatever else
-# is
-# unusual (a redirect, an error, another body) ends the pipeline, and the caller asks for the blocks one by
-# one,
-# where failures are judged. Source: RFC 9112, 9.3.2.
+# not answered is asked for again on a new one, as long as each brings a good number of answers. Whatever
+# else is unusual (a redirect, an error, another body) ends the pipeline, and the caller asks for the blocks
+# one by one, where failures are judged. Source: RFC 9112, 9.3.2.
 
 _WORTH_IT = 16
 """How many answers a connection must bring, or there is no gain in asking ahead on the next."""

@@ -114,11 +114,10 @@ class Response(Body):
         return None
 
     def read_into(self, view: memoryview) -> int:
-        """As `Body`."""
         return self._connection.read_into(view)
 
     def read(self, limit: int) -> bytes | None:
-        """As `Body`; what came along with the head is taken at once."""
+        # what came with the head is taken from the buffer at once
         whole = self._connection.take_buffered(self.length) if self.length and self.length <= limit else None
         return super().read(limit) if whole is None else whole
 
@@ -314,10 +313,10 @@ class Connection:
         return Response(self, status, headers, length=length, until_close=self._until_close)
 
     def read_into(self, view: memoryview) -> int:
-        """As `Response.read_into`.
+        """Bytes of the body, as many as have arrived and fit; 0 at its end.
 
         Raises:
-            TransientError, FetchError: as there.
+            TransientError, FetchError: the connection ends early, or is too slow.
         """
         if self._left == 0 and self._chunked:
             self._next_chunk()

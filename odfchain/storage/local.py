@@ -411,26 +411,21 @@ class BroughtObjectStore(LocalObjectStore):
             self._bring(LocalObjectStore(self._folder), name)
 
     def contains(self, name: Multihash) -> bool:
-        """Whether the object is here now."""
         self._brought(name)
         return super().contains(name)
 
     def size(self, name: Multihash) -> int:
-        """Size of the object's file [bytes]."""
         self._brought(name)
         return super().size(name)
 
     def read(self, name: Multihash, most: int, what: str) -> bytes:
-        """As `LocalObjectStore`."""
         self._brought(name)
         return super().read(name, most, what)
 
     def path(self, name: Multihash) -> Path:
-        """As `LocalObjectStore`."""
         self._brought(name)
         return super().path(name)
 
     def verified_path(self, name: Multihash) -> Path:
-        """As `LocalObjectStore`."""
         self._brought(name)
         return super().verified_path(name)

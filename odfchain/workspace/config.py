@@ -73,10 +73,8 @@ def policy_path(root: Path, guard: str) -> Path:
 #     reference       offset int64, op int32
 #
 # A chain is continued as it declares itself, so the choice counts until the first `SetDataSchema` is
-# written,
-# and that carries it from then on. It is kept in the dataset's private settings (`info/config`), else in
-# the
-# workspace's. Source: specification "Common Data Schema"; RFC-001.
+# written, and that carries it from then on. It is kept in the dataset's private settings (`info/config`),
+# else in the workspace's. Source: specification "Common Data Schema"; RFC-001.
 
 
 class SystemColumns(Enum):

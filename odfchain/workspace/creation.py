@@ -34,8 +34,7 @@ from odfchain.workspace.declared_constraints import referenced_names, resolved_a
 #     SetDataSchema.schema: {fields: [...]}   a raw Arrow schema
 #
 # A reader of 0.34.1 passes over the newer form without a word and would read other columns. Nothing is
-# dropped:
-# each column is written, read back and compared. Source: specification "Schema Format"; RFC-005.
+# dropped: each column is written, read back and compared. Source: specification "Schema Format"; RFC-005.
 
 Source: TypeAlias = ev.AddPushSource | ev.SetPollingSource
 

@@ -225,8 +225,8 @@ def first_records(
 #     "f1620…"}]
 #
 # What is merged is believed to say what the rows were before (RFC-036), so blocks of others are verified
-# first.
-# An entry outlives its branch until that is done: another branch may have begun there. Source: RFC-038.
+# first. An entry outlives its branch until that is done: another branch may have begun there. Source:
+# RFC-038.
 
 _MOST_BYTES = 4 << 20
 

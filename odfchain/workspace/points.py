@@ -39,8 +39,7 @@ from odfchain.workspace.dataset_state import DatasetState
 
 # The references of a dataset: its head, its branches, and heads that were given up.
 #
-# refs/head                   the dataset as it is
-# refs/NAME                   a branch
+# refs/head                   the dataset as it is refs/NAME                   a branch
 # refs/overwritten-<hash>     a head that was given up; kept until garbage collection is told to drop it
 
 OVERWRITTEN = "overwritten-"

@@ -216,13 +216,10 @@ def unreadable(path: Path, reason: str) -> ObjectCorruptedError:
 #     <CRC-32, 8 hex digits> <physical hash> <the statistics, `odfchain.slices.footers`>
 #
 # A line is written only where the bytes were verified: of a slice that was written here, from the memory of
-# its
-# writer; of one that came from elsewhere, from the footer of a file that was hashed here and is the slice.
-# It
-# says something of bytes with that hash, so nothing that happens to a file makes it wrong. The file is
-# private
-# and disposable: a line that is damaged or missing is made anew when the slice is read; commits only
-# append.
+# its writer; of one that came from elsewhere, from the footer of a file that was hashed here and is the
+# slice. It says something of bytes with that hash, so nothing that happens to a file makes it wrong. The
+# file is private and disposable: a line that is damaged or missing is made anew when the slice is read;
+# commits only append.
 
 _DATASETS = 16
 """Files whose lines stay in memory [count]."""
@@ -399,12 +396,9 @@ def _lines_of(path: Path) -> _Lines:
 # What merging looks back at: the slices so far, and the state checkpoint that stands for the older ones.
 #
 # A state checkpoint is a Parquet file with the rows that are still in force: for each primary key the one
-# with
-# the largest offset, unless that is a retraction. Rows are as recorded, their offset and operation
-# included,
-# ordered by key; the file says itself which key it was made for and up to which offset (RFC-018). So the
-# rows
-# of a checkpoint and of the slices after it lead to the same state as all slices.
+# with the largest offset, unless that is a retraction. Rows are as recorded, their offset and operation
+# included, ordered by key; the file says itself which key it was made for and up to which offset (RFC-018).
+# So the rows of a checkpoint and of the slices after it lead to the same state as all slices.
 
 METADATA_KEY = b"odfchain.state"
 """Key of the Parquet file's metadata under which a checkpoint describes itself."""

@@ -65,10 +65,8 @@ if TYPE_CHECKING:
 # Whose a workspace is: its settings run programs, so that of another user is not taken unasked (RFC-053).
 #
 # What decides is who may write `.odfchain` and what lies in it directly: the user, root, or (for root, by
-# sudo)
-# the user who asked. Folders above are not asked: who may write there can only put a workspace of his own
-# in
-# the place, and that is seen.
+# sudo) the user who asked. Folders above are not asked: who may write there can only put a workspace of his
+# own in the place, and that is seen.
 
 _UID_DIGITS = 10
 _ACL = "system.posix_acl_access"
