@@ -86,7 +86,6 @@ class OdfchainError(Exception):
         return printable(self._described().replace("\n", " "))
 
     def _described(self) -> str:
-        """The message and where it happened."""
         return self.message
 
 

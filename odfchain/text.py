@@ -131,7 +131,7 @@ def excerpt(sql: str | None, line: int | None, column: int | None) -> tuple[str,
 
 
 def _cells(character: str) -> int:
-    """How many columns of a terminal a character takes."""
+    # East Asian characters take two columns, combining ones none
     import unicodedata  # noqa: PLC0415 - few messages need it
 
     if unicodedata.combining(character):

@@ -48,11 +48,6 @@ class SignaturePolicy:
     now: Callable[[], Timestamp] = field(default=Timestamp.now, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            UsageError: no age at all.
-        """
         if self.max_age is not None and self.max_age < 1:
             raise UsageError(f"a signature cannot be younger than {self.max_age} seconds")
 
@@ -62,7 +57,6 @@ class SignaturePolicy:
         return self.require or self.max_age is not None
 
     def __str__(self) -> str:
-        """What is wanted, for people."""
         if self.max_age is not None:
             return f"required, at most {length(self.max_age)} old"
         return "required" if self.require else "not required"
@@ -403,8 +397,8 @@ def _push_lines(
 
 
 def _there(peer: StatementWriter, file: SignedFile) -> bytes | None:
-    """What the destination has; where that is nothing that can be read, anything is better."""
     try:
         return peer.signed(file)
     except TransferError:
+        # what cannot be read there is worse than any signature of ours, so it is replaced
         return b""

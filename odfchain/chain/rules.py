@@ -354,7 +354,7 @@ def _fields_change(
 
 
 def _date_unit(f: ds.DataField) -> object:
-    """The one attribute that is part of a type: Arrow tells dates in milliseconds from dates in days."""
+    # the one attribute that is part of a type: Arrow tells dates in milliseconds from dates in days
     is_date = isinstance(f.value_type, ds.DataTypeDate)
     return f.extra.entries.get(DATE_UNIT) if is_date and f.extra is not None else None
 

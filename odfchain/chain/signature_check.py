@@ -200,7 +200,7 @@ class EquivocationDetector:
         return claims
 
     def _claim(self, text: str | None, block_at: BlockAt, read: Callable[[Multihash], bytes]) -> Claim | None:
-        """What the owner signed with a text; None where it is not the owner's word on this dataset."""
+        """The claim that a signed text makes; None where the text is not of this dataset's owner."""
         try:
             signer, signed = read_head((text or "").encode())
         except SignatureError:
@@ -303,7 +303,7 @@ class Examination:
     def _to_the_owner(
         self, dataset: StoredDataset, dataset_id: DatasetId, theirs: BlockAt, about: str
     ) -> None:
-        """Who has the key answers for everything below the next block, and for what was signed before."""
+        # the key's holder vouches for all blocks below the next one, and for what was signed before
         assert self.signature is not None  # noqa: S101 - it was judged before
         if self.signature.status is not SignatureStatus.SIGNED and dataset.chain.head() != self.offer.head:
             self.warnings.append(

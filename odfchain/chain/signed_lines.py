@@ -206,7 +206,6 @@ class LineFile(Generic[T]):
     def _kept(
         self, content: bytes | None, dataset_id: DatasetId, subjects: Collection[tuple[Multihash, str]]
     ) -> list[SignedLine[T]]:
-        """The lines of a file, those about some subjects verified."""
         own = [form for form in self._forms(content) if self._about(form).dataset_id == dataset_id]
         found = [
             self.line(form.number, form.text, dataset_id) if self._subject(form) in subjects else form
@@ -215,12 +214,12 @@ class LineFile(Generic[T]):
         return [line for line in found if line.statement is not None]
 
     def _forms(self, content: bytes | None) -> Iterator[SignedLine[T]]:
-        """What has the form of a line; whether its signature is right is not known."""
         if content is None or len(content) > self.most_bytes():
             return
         damaged = 0
         for number, text in enumerate(content.split(b"\n")[:-1], start=1):
             try:
+                # the form only; verifying signatures takes longer and is left to whoever needs it
                 yield SignedLine(number, text, self.unverified(text))
             except SignatureError:
                 damaged += 1

@@ -192,7 +192,7 @@ class Members:
         return value
 
     def _spelled(self, name: str, parse: Callable[[str], _T]) -> _T:
-        """Values with many spellings are written in one."""
+        # one spelling each: what can be written in two ways would have two signed texts
         text = self._payload[name]
         try:
             value = parse(text if isinstance(text, str) else "")
@@ -446,7 +446,7 @@ def _damaged(why: str) -> SignatureError:
 
 
 def _shown(value: Any) -> str:
-    """What an untrusted publisher wrote, as one short printable word."""
+    # what an untrusted publisher wrote: one short printable word
     return repr(printable(value, _SHOWN)) if isinstance(value, str) else type(value).__name__
 
 

@@ -222,8 +222,6 @@ def _read_children(
 
 
 class _TypeTable:
-    """Inline values of one type table by name."""
-
     def __init__(self, buffer: FlatBuffer, view: TableView, table: str) -> None:
         self._buffer, self._view, self._table = buffer, view, table
 
@@ -264,7 +262,6 @@ def _read_field(buffer: FlatBuffer, pos: int, depth: int) -> ds.DataField:
 
 
 def _extension_name(buffer: FlatBuffer, field: TableView, depth: int) -> str | None:
-    """The extension type that the metadata of a field names, if any."""
     pos = field.field(_slots("Field")["custom_metadata"][0], 4)
     if not pos:
         return None

@@ -151,7 +151,6 @@ def _dump(value: Any, depth: int) -> str:
 
 
 def _dump_float(value: float) -> str:
-    """Shortest digits; plain notation while the decimal point is at most 16 digits right or 4 zeros left."""
     if not math.isfinite(value):
         raise CodecError(f"{value} is not JSON")
     if value == 0:
@@ -163,6 +162,7 @@ def _dump_float(value: float) -> str:
     digits = padded.lstrip("0")
     point = len(whole) + int(exponent or 0) - (len(padded) - len(digits))  # digits before the decimal point
     digits = digits.rstrip("0")
+    # as the reference implementation prints it: plain up to 16 digits before the point, or 4 zeros after it
     if len(digits) <= point <= 16:
         return f"{sign}{digits}{'0' * (point - len(digits))}.0"
     if 0 < point <= 16:
@@ -232,9 +232,9 @@ class Encoder:
         return builder.finish(root)
 
     def _table(self, table: str) -> BuildChild:
-        """The encoder of a table, put together on first use so that recursive types end."""
         tables = self._tables
 
+        # compiled on first use: a table that contains itself would be compiled for ever
         def build(builder: FlatBufferBuilder, value: Any) -> int:
             encoder = tables.get(table)
             if encoder is None:
@@ -394,9 +394,9 @@ class Decoder:
         return self._table(table)(buffer, buffer.root_position(), 0)
 
     def _table(self, table: str) -> DecodeTable:
-        """The decoder of a table, put together on first use so that recursive types end."""
         tables = self._tables
 
+        # compiled on first use: a table that contains itself would be compiled for ever
         def decode(buffer: FlatBuffer, pos: int, depth: int) -> Any:
             decoder = tables.get(table)
             if decoder is None:
@@ -546,8 +546,6 @@ class Decoder:
 
 
 def _named(where: str, read: ReadField) -> ReadField:
-    """`read`, with the field's name in front of the errors of value types."""
-
     def read_named(buffer: FlatBuffer, view: TableView, pos: int, depth: int) -> Any:
         try:
             return read(buffer, view, pos, depth)

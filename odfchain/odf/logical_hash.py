@@ -302,7 +302,6 @@ def _fixed_memory(array: pa.Array, width: int) -> Numbers:
 
 
 def _offsets(array: pa.Array) -> Numbers:
-    """The offsets of the window of an array of text, binary or lists."""
     wide = t.is_large_string(array.type) or t.is_large_binary(array.type) or t.is_large_list(array.type)
     offsets = np.frombuffer(array.buffers()[1], np.int64 if wide else np.int32)
     return offsets[array.offset : array.offset + len(array) + 1]
@@ -390,9 +389,9 @@ def _framed_alike(data: Numbers, size: int, counts: Numbers) -> tuple[Numbers, B
 def _copy_rest(
     data: Numbers, begins: Numbers, sizes: Numbers, result: Numbers, places: Numbers, done: int
 ) -> None:
-    """What of each row is beyond its first `done` bytes, in blocks twice as large each time."""
     if done < _BLOCK:
         return
+    # blocks are twice as large each time, so few rounds copy long values and short ones cost little
     rows = np.flatnonzero(sizes > done)
     while len(rows) > _FEW and done <= _LARGEST_BLOCK:
         at = np.minimum(sizes[rows] - done, done).astype(np.int64)  # a block ends where its row does
@@ -503,16 +502,15 @@ class _Task(Generic[Result]):
         self._work, self._future = work, executor.submit(work)
 
     def result(self) -> Result:
-        """What the work returns; raises what it raises."""
         return self._work() if self._future.cancel() else self._future.result()
 
 
 def _feed_ahead(
     hasher: Hasher, pieces: Sequence[Callable[[], memoryview]], executor: Executor, untaken: Iterator[int]
 ) -> None:
-    """Feed the pieces; once each leaf has a thread, others may make the next piece while one is hashed."""
     ahead: _Task[memoryview] | None = None
     for make, following in zip_longest(pieces, pieces[1:]):
         piece = make() if ahead is None else ahead.result()
+        # only once each leaf has a thread may another one make the next piece while this one is hashed
         ahead = _Task(following, executor) if following and not length_hint(untaken) else None
         hasher.update(piece)

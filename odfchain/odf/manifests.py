@@ -407,11 +407,7 @@ def _member(tree: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _beyond(tree: dict[str, Any], path: str, carried: tuple[str, ...]) -> list[str]:
-    """What is left out of a part of a resource, as paths.
-
-    Raises:
-        ManifestError: what is neither carried nor left out.
-    """
+    """Paths of the parts of a resource that a snapshot leaves out."""
     found = []
     for key, value in tree.items():
         where = f"{path}.{key}" if path else key

@@ -44,7 +44,6 @@ class _Name:
 
     @property
     def key(self) -> str:
-        """The form that comparisons use."""
         return self.text.lower()
 
     def __eq__(self, other: object) -> bool:

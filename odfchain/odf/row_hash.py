@@ -107,7 +107,7 @@ def _fixed(name: str, column: pa.Array, exact: bool) -> Numbers | None:
 
 
 def _mixed(values: Numbers, key: np.uint64) -> Numbers:
-    """A bijection that spreads each bit over all (the finalizer of splitmix64, twice, with a key)."""
+    # a bijection that spreads each bit over all: the finalizer of splitmix64, twice, with a key
     for _ in range(2):
         values = (values ^ (values >> np.uint64(30))) * _MIX[0]
         values = (values ^ (values >> np.uint64(27))) * _MIX[1]

@@ -186,7 +186,7 @@ Sizes = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def _step_of(rows: int) -> int:
-    """How many rows of a row group are added up together, where it has so many."""
+    # a bounded number of sums, however many rows a row group has
     step = _STEP
     while rows > step * _MOST_STEPS:
         step *= 2
@@ -244,7 +244,6 @@ class _Chunk:
 
     @property
     def plain(self) -> int:
-        """The bytes of all pages."""
         return sum(p.size for p in self.pages)
 
     @property
@@ -258,7 +257,6 @@ class _Chunk:
 
     @property
     def only_coded(self) -> bool:
-        """Whether all values are numbers of those in the dictionary."""
         return all(p.dictionary or p.coded for p in self.pages)
 
     def most(self, longest: int) -> int:
@@ -324,7 +322,7 @@ def _chunks(path: Path, file: pq.ParquetFile, stream: Any, group: int, size: int
 def _sizes(
     path: Path, file: pq.ParquetFile, group: int, chunks: list[_Chunk], rows: int, most: float
 ) -> Sizes:
-    """What every few rows of a group become; `most` [bytes] is what is left for all of them."""
+    """Decoded size of every few rows of a row group; `most` [bytes] is the bound for all of them."""
     fixed = sum(c.width for c in chunks if c.width and not c.repeated)
     if rows * sum(c.width or _NULL_TEXT for c in chunks if not c.repeated) > most or rows > most:
         name = _largest(chunks)
@@ -353,7 +351,7 @@ def _sizes(
 def _column_sizes(
     path: Path, file: pq.ParquetFile, group: int, chunk: _Chunk, rows: int, most: float
 ) -> Sizes:
-    """What every few rows of a column of texts or lists become; or the most, where that is not much."""
+    # a bound is cheap and does where it is small; only else are values looked at
     size = chunk.most(chunk.dictionary)
     if size > PARQUET.unexamined_bytes and chunk.kind == "BYTE_ARRAY" and (chunk.dictionary or chunk.delta):
         longest = chunk.largest if chunk.delta else _longest(path, file, group, chunk)
@@ -367,8 +365,8 @@ def _column_sizes(
 
 
 def _longest(path: Path, file: pq.ParquetFile, group: int, chunk: _Chunk) -> int:
-    """The longest text of a column's dictionary [bytes]; one row brings all of it."""
     with _by_dictionary(path, file, chunk) as source:
+        # one row is enough: the reader hands on the whole dictionary with it
         batches = source.reader.iter_batches(
             1, row_groups=[group], column_indices=[chunk.index], use_threads=False
         )
@@ -386,10 +384,10 @@ def _by_dictionary(path: Path, file: pq.ParquetFile, chunk: _Chunk) -> pq.Parque
 def _measured(
     path: Path, file: pq.ParquetFile, group: int, chunk: _Chunk, rows: int, longest: int, most: float
 ) -> Sizes:
-    """What a column of texts becomes, from its lengths: of a dictionary each text is read once."""
     step = _step_of(rows)
     sizes: Sizes = np.zeros(-(-rows // step))
     with contextlib.ExitStack() as stack:
+        # values of a dictionary are not made: its lengths are looked up by code
         if chunk.only_coded:
             batch_rows, source = BATCH_ROWS, stack.enter_context(_by_dictionary(path, file, chunk))
         else:
@@ -416,7 +414,6 @@ def _measured(
 
 
 def _leaf(array: pa.Array) -> pa.Array:
-    """The texts below an array."""
     while True:
         if t.is_struct(array.type):
             array = array.field(0)
@@ -429,7 +426,6 @@ def _leaf(array: pa.Array) -> pa.Array:
 
 
 def _lengths(array: pa.Array) -> Sizes:
-    """The bytes of every text, its offset included."""
     if t.is_dictionary(array.type):
         each = pc.binary_length(array.dictionary).cast(pa.int64()).to_numpy(zero_copy_only=False)
         numbers = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
@@ -440,7 +436,6 @@ def _lengths(array: pa.Array) -> Sizes:
 
 
 def _fitting(path: Path, sizes: Sizes, step: int, chunks: list[_Chunk]) -> int:
-    """The most rows of which no batch is too large."""
     rows = BATCH_ROWS
     while rows >= step:
         width = rows // step

@@ -162,10 +162,10 @@ def bounds_of(stats: pq.Statistics, kind: pa.DataType) -> tuple[Value | None, Va
 
 
 def _decoded(value: Any) -> str | None:
-    """A text; None where a writer has cut it within a character."""
     try:
         return value.decode() if isinstance(value, bytes) else None
     except UnicodeDecodeError:
+        # a writer has cut the text within a character
         return None
 
 
@@ -278,7 +278,7 @@ def _values(kind: pa.DataType, given: Any) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=1_024)
 def _names(text: str) -> tuple[tuple[tuple[str, pa.DataType], ...], frozenset[str]]:
-    """(columns with what is reported of them, all columns): the same text for many slices."""
+    # many slices have the same text, so it is parsed once
     columns, others = json.loads(text)
     named = tuple((name, _type_named(kind)) for name, kind in columns)
     return named, frozenset([*(name for name, _ in named), *others])

@@ -62,7 +62,7 @@ def check_values(column: pa.Array, name: str) -> None:
 
 
 def _leaves(column: pa.Array) -> Iterator[pa.Array]:
-    """The arrays without members that a column consists of; what is below a null is left out."""
+    """The arrays without members that a column consists of, without the values below a null."""
     if t.is_struct(column.type):
         for member in column.flatten():
             yield from _leaves(member)
@@ -76,7 +76,7 @@ def _leaves(column: pa.Array) -> Iterator[pa.Array]:
 
 
 def _bounds(data_type: pa.DataType) -> tuple[int, int] | None:
-    """The smallest and the largest number that stands for a day or time; None for other types."""
+    """The smallest and the largest number of a day or time; None for other types."""
     if t.is_date32(data_type):
         return _FIRST_DAY, _LAST_DAY
     if t.is_date64(data_type):

@@ -200,11 +200,9 @@ class _Blocks:
         return found
 
     def at(self, row: int) -> tuple[pa.RecordBatch, int]:
-        """The block of a row, and its number there."""
         return self._block(row // self._blocks.rows), row % self._blocks.rows
 
     def rows(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The rows of an interval."""
         while start < end:
             batch, within = self.at(start)
             piece = batch.slice(within, end - start)
@@ -234,7 +232,6 @@ class Run:
         return self._facts.rows
 
     def _at(self, row: int) -> tuple[pa.RecordBatch, int]:
-        """What is known of a row without its values."""
         if self._index is not None and row % self._facts.keys.rows == 0:
             return self._index, row // self._facts.keys.rows
         return self._keys.at(row)
@@ -321,13 +318,9 @@ def cuts(runs: Sequence[Run], max_bytes: int) -> list[Rows]:
 
 
 def _rows_within(runs: Sequence[Run], size: int) -> Rows:
-    """The first rows in the order of all that take no more than a size.
-
-    In each run it is between `low` and `high`; each step compares with one row, which has at least a quarter
-    of what is in question on either side, as the weighted median of the middles of runs.
-    """
     low, high = _around(runs, size)
     while open_runs := [n for n in range(len(runs)) if low[n] < high[n]]:
+        # the weighted median of the middles has at least a quarter of all open rows on either side
         middles = sorted((runs[n].key((low[n] + high[n]) // 2), n) for n in open_runs)
         weights = list(itertools.accumulate(high[n] - low[n] for _, n in middles))
         pivot, own = middles[bisect.bisect_left(weights, weights[-1] / 2)]
@@ -363,12 +356,12 @@ def _sizes_upto(runs: Sequence[Run], key: tuple[Any, ...]) -> tuple[int, int]:
 
 
 def _whole_corrections(runs: Sequence[Run], at: Rows) -> Rows:
-    """The cut, one row earlier where it would part the old values of a correction from the new ones."""
     after = [
         (run.key(rows), run.operation(rows)) for run, rows in zip(runs, at, strict=True) if rows < len(run)
     ]
     if not sum(at) or not after or min(after)[1] != CORRECT_TO:
         return at
+    # the cut would part the old values of a correction from the new ones: one row earlier
     _, last = max((run.key(rows - 1), n) for n, (run, rows) in enumerate(zip(runs, at, strict=True)) if rows)
     return tuple(rows - (n == last) for n, rows in enumerate(at))
 
@@ -395,8 +388,6 @@ def rows_between(runs: Sequence[Run], start: Rows, end: Rows) -> Iterator[pa.Rec
 
 
 class _RowRange:
-    """The rows of one run that are in a slice."""
-
     def __init__(self, run: Run, start: int, end: int) -> None:
         self.run, self.start, self.rows = run, start, end - start
 
@@ -455,11 +446,11 @@ def _flat(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
 
 
 def _windows(parts: Sequence[_RowRange], order: Numbers | None, rows: int) -> Iterator[tuple[int, int]]:
-    """Which rows are handed on together: so many, or fewer where they are large."""
     sizes = np.concatenate([size for part in parts for size in part.sizes()])
     if int(sizes.max()) * BATCH_ROWS <= BATCH_BYTES:
         ends = list(range(BATCH_ROWS, rows, BATCH_ROWS))
     else:
+        # rows are large: fewer of them at a time
         upto, ends = np.cumsum(sizes if order is None else sizes[order]), list[int]()
         before = 0
         while True:

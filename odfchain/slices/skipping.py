@@ -221,7 +221,6 @@ def _may(asked: ColumnTest, stats: FileStats, *, signed_nan: bool) -> bool:
 
 
 def _is_absent(column: str, stats: FileStats) -> bool:
-    """Whether a file has no such column: all rows are null there."""
     return stats.present is not None and not any(
         path == column or path.startswith(f"{column}.") for path in stats.present
     )
@@ -256,7 +255,6 @@ def _within(asked: ColumnTest, found: ColumnStats, *, signed_nan: bool) -> bool:
 
 
 def _may_pass(test: Test, low: Any, high: Any, least: Any, most: Any) -> bool:
-    """Whether a value from `low` to `high` may pass a test against one from `least` to `most`."""
     match test:
         case Test.EQ:
             return bool(low <= most and least <= high)
@@ -274,7 +272,6 @@ def _may_pass(test: Test, low: Any, high: Any, least: Any, most: Any) -> bool:
 
 
 def _rounded(value: float, kind: pa.DataType) -> float:
-    """The value as a column of smaller floats may have it."""
     if t.is_float64(kind) or math.isinf(value):
         return value
     try:

@@ -149,7 +149,6 @@ class Walk:
 
 
 def _within(group: Numbers, starts: Numbers, counted: Numbers) -> Numbers:
-    """How many are counted up to each row, from the start of its group."""
     total = np.cumsum(counted)
     before: Numbers = (total - counted)[starts]
     found: Numbers = total - before[group]
@@ -163,15 +162,12 @@ def _in_given_order(mask: Numbers, order: Numbers) -> Numbers:
 
 
 def _newest_of_keys(slices: Sequence[SliceFile], key: Sequence[str], upto: int | None) -> Numbers:
-    """The offset of the newest row of each key, if that puts one in force.
-
-    Offset and operation are one number, so that the newest row is a maximum and its operation comes with it.
-    """
     rows: list[pa.Table] = []
     gathered, limit = 0, _AT_ONCE
     for item in slices:
         for batch, offsets, operations in rows_of(item, key, upto):
             columns = [part for name in key for part in comparable(batch, name)]
+            # offset and operation in one number: the newest row is a maximum, and its operation comes with it
             columns.append(pa.array(offsets * np.uint64(2) + ~takes_back(operations)))
             rows.append(pa.table(columns, [str(index) for index in range(len(columns))]))
             gathered += batch.num_rows
@@ -281,8 +277,6 @@ _SPREAD = 4
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows in the asked schema, with what decides about them."""
-
     rows: pa.Table
     offsets: Numbers
     back: Numbers
@@ -307,7 +301,6 @@ def newest_rows(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Sche
 
 
 def _read(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) -> Iterator[_Rows]:
-    """All rows, in order of slices; as many slices are read at a time as there are cores."""
     threads = pa.cpu_count()
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[list[_Rows]]] = deque()
@@ -317,6 +310,7 @@ def _read(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) ->
                     yield from waiting.popleft().result()
                 yield from _rows(item, key, schema)
                 continue
+            # as many slices are decoded at a time as there are cores, and handed on in their order
             waiting.append(pool.submit(lambda item: list(_rows(item, key, schema)), item))
             if len(waiting) > threads:
                 yield from waiting.popleft().result()
@@ -331,7 +325,6 @@ def _rows(item: SliceFile, key: Sequence[str], schema: pa.Schema) -> Iterator[_R
 
 
 def _in_force(gathered: Sequence[_Rows], key: Sequence[str]) -> _Rows:
-    """Of each key the row with the largest offset, unless that takes one back."""
     rows = pa.concat_tables(part.rows for part in gathered)
     offsets = np.concatenate([part.offsets for part in gathered])
     back = np.concatenate([part.back for part in gathered])
@@ -443,7 +436,6 @@ def _of_keys(slices: Sequence[SliceFile], key: Sequence[str], time: Timestamp, s
 
 
 def _entries(item: SliceFile, key: Sequence[str], scale: int) -> Iterator[tuple[Numbers, ...]]:
-    """(keys, event times, whether there is one, offsets, operations), batch by batch."""
     name = item.vocabulary.event_time_column
     for batch, offsets, operations in rows_of(item, [*key, name], None):
         parts = [part for column in key for part in comparable(batch, column)]
@@ -472,6 +464,5 @@ def _times(column: pa.Array, scale: int) -> tuple[Numbers, Numbers]:
 
 
 def _number(time: Timestamp, scale: int) -> int:
-    """A time in the same unit."""
     number = time.epoch_ns // (_NANOS // scale)
     return max(-(2**63), min(2**63 - 1, number))

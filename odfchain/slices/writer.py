@@ -133,8 +133,8 @@ class RowTotals(SliceObserver):
 
 
 def _as_ms(event_time: pa.Array) -> pa.Array:
-    """Event times as milliseconds since the epoch; a date counts as its midnight UTC."""
     if pa.types.is_date(event_time.type):
+        # a date counts as its midnight UTC
         event_time = event_time.cast(pa.timestamp("ms"))
     return event_time.cast(pa.timestamp("ms", event_time.type.tz), safe=False).cast(pa.int64())
 
@@ -339,7 +339,6 @@ class _AnnotatingWriter(pq.ParquetWriter):  # type: ignore[misc]
     """Takes 16 bytes where the file has UUIDs."""
 
     def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
-        """Write the rows, as `pyarrow.parquet.ParquetWriter` does."""
         annotated = pa.schema([f.with_type(self.schema.field(f.name).type) for f in table.schema])
         columns = [
             pa.chunked_array([_built(chunk, f.type) for chunk in column.chunks], f.type)
@@ -349,7 +348,7 @@ class _AnnotatingWriter(pq.ParquetWriter):  # type: ignore[misc]
 
 
 def _leaf_paths(schema: pa.Schema, names: list[str]) -> list[str]:
-    """Parquet column paths of the leaves under these columns (dictionary settings go by leaf)."""
+    # dictionary settings go by leaf, named as Parquet names them
     paths: list[str] = []
 
     def walk(prefix: str, data_type: pa.DataType) -> None:
@@ -431,7 +430,6 @@ def notes_on_cut_times(counts: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _count_finer(given: pa.RecordBatch, finished: pa.RecordBatch, counts: dict[str, int]) -> None:
-    """Add up the times of a batch that lost digits."""
     for name in given.schema.names:
         before = given.column(name)
         if name not in finished.schema.names or not pa.types.is_timestamp(before.type):
@@ -486,7 +484,6 @@ def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
 
 
 def _cast_values(column: pa.Array, target: pa.DataType) -> pa.Array:
-    """The values as `castable` has the declared type."""
     if column.type == target:
         return column
     if pa.types.is_null(target):
@@ -497,11 +494,11 @@ def _cast_values(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _built(column: pa.Array, target: pa.DataType) -> pa.Array:
-    """The column in its declared type; what a struct requires may be null where the struct itself is."""
     if column.type == target:
         return column
     if not pa.types.is_struct(target):
         return column.cast(target)
+    # a required member may be null where its struct is, which Arrow's cast refuses
     members = [
         _built(member if field.nullable or not member.null_count else _filled(member), field.type)
         for member, field in zip((column.field(i) for i in range(len(target))), target, strict=True)
@@ -510,7 +507,7 @@ def _built(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _filled(column: pa.Array) -> pa.Array:
-    """The column with some value for each null, all of which are in structs that are null themselves."""
+    # any value will do: these nulls are in structs that are null themselves
     some = pa.array([None], pa.struct([("", column.type)])).field(0)
     places = pc.if_else(column.is_valid(), np.arange(len(column)), len(column))
     return pa.concat_arrays([column, some]).take(places)

@@ -146,7 +146,6 @@ class _Batches:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """What was not given yet."""
         import pyarrow as pa
 
         if self._ids:
@@ -256,7 +255,7 @@ def piece_batches(
 
 
 def _size(record: Record) -> int:
-    """About how many characters a record has."""
+    # roughly, in characters: batches are to be bounded, not equal
     return sum(
         len(value)
         if isinstance(value, str)
@@ -367,7 +366,6 @@ def _frame(
 
 
 def _here(source: RecordSource, file: InputFile) -> RecordSource:
-    """The source on the machine of the worker that asks."""
     return source if file.files is None else source.moved(str(file.here()))
 
 
@@ -413,7 +411,7 @@ def infer_records(
 
 
 def _differ_by_case(fields: tuple[ds.DataField, ...]) -> bool:
-    """Whether there are inferred columns, or fields of them, that differ only by case."""
+    # Spark compares names without case, so such columns could not be told apart
     if len({f.name.casefold() for f in fields}) < len(fields):
         return True
     for f in fields:

@@ -438,7 +438,6 @@ def text_frame(session: SparkSession, ranges: TextRanges) -> DataFrame:
 
 
 def _cores(session: SparkSession) -> int:
-    """How many tasks run at once, where the session knows."""
     try:
         return int(session.sparkContext.defaultParallelism)
     except Exception:  # noqa: BLE001 - over Spark Connect, which has no context

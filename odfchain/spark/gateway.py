@@ -162,7 +162,7 @@ def launch_command(java: Path, conf: dict[str, str], folder: Path) -> tuple[list
 
 
 def _property(text: str) -> str:
-    """As a key or a value of a Java properties file."""
+    # escapes alone: Java reads properties files as ISO-8859-1
     data = text.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{unit:04x}" for (unit,) in struct.iter_unpack(">H", data))
 
@@ -177,8 +177,8 @@ def _for_us_alone(path: str, flags: int) -> int:
 
 
 def _by_file(command: list[str], folder: Path) -> list[str]:
-    """The same command of Java, whose options are in a file: `extraJavaOptions` may hold passwords too."""
     main = command.index(_MAIN)
+    # arguments are visible to other users of the machine, and `extraJavaOptions` may hold passwords
     marks = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
     lines = "".join(f'"{part.translate(marks)}"\n' for part in command[1:main])
     _write_private(folder / "java.arguments", os.fsencode(lines))
@@ -277,7 +277,6 @@ class _Calls:
                 self._ask("m", "d", name)
 
     def authenticate(self) -> None:
-        """Before anything is called; errors as `call`."""
         self._ask("A", self._secret, end=False)
 
     def call(self, target: str, method: str, *arguments: str) -> str:

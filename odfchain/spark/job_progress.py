@@ -143,7 +143,6 @@ class Tally:
         )  # fmt: skip
 
     def _timed(self, done: WorkDone, now: float) -> WorkDone:
-        """With the time that is left of the step."""
         if done.step != self._step:
             self._step, self._began, self._risen, self._fraction = done.step, now, now, None
         if done.fraction is not None and done.fraction > (self._fraction or 0):
@@ -154,7 +153,7 @@ class Tally:
 
 
 def _at_least(total: int | None, done: int) -> int | None:
-    """The total, where it is one: what is done is part of it."""
+    # a total that is less than what is done already is wrong: then none is known
     return total if total is not None and done <= total else None
 
 
@@ -248,7 +247,7 @@ _END_SECONDS = 0.5
 
 
 class _Watch:
-    """Who looks at the actions of a thread, and the file in which a worker counts what it writes."""
+    """The observer of a thread's actions, and the file in which a worker counts what it writes."""
 
     def __init__(
         self, tell: Callable[[WorkDone], None], steps: Steps, resources: contextlib.ExitStack
@@ -259,7 +258,6 @@ class _Watch:
         self._counter: Path | None = None
 
     def counter(self) -> str:
-        """The file for the rows of the action that comes, with none counted."""
         if self._counter is None:
             handle, name = tempfile.mkstemp(prefix="odfchain-rows-")
             os.close(handle)
@@ -269,7 +267,6 @@ class _Watch:
         return str(self._counter)
 
     def written(self) -> int:
-        """Rows that a worker has taken to write."""
         return int.from_bytes(self._counter.read_bytes(), "little") if self._counter is not None else 0
 
 
@@ -404,7 +401,6 @@ class Looking:
 
 @contextlib.contextmanager
 def _told_by_server(session: Any, watch: _Watch) -> Iterator[None]:
-    """A server of Spark Connect tells of the operations of a session by itself."""
     tally = Tally(watch.steps)
 
     def told(stages: Iterable[Any] | None, **_: Any) -> None:
@@ -413,6 +409,7 @@ def _told_by_server(session: Any, watch: _Watch) -> Iterator[None]:
             if done is not None:
                 watch.tell(done)
 
+    # the server of Spark Connect reports operations by itself, so none is asked
     session.registerProgressHandler(told)
     try:
         yield

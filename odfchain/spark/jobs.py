@@ -134,7 +134,6 @@ def _run_elsewhere(
 
 @contextlib.contextmanager
 def _tagged(session: SparkSession, tag: str) -> Iterator[None]:
-    """Mark the jobs that this thread begins meanwhile."""
     _tag(session, tag)
     try:
         yield
@@ -147,7 +146,6 @@ def _tagged(session: SparkSession, tag: str) -> Iterator[None]:
 
 
 def _tag(session: SparkSession, tag: str) -> None:
-    """Mark all jobs of this thread."""
     if is_remote(session):
         session.addTag(tag)
     else:
@@ -156,9 +154,9 @@ def _tag(session: SparkSession, tag: str) -> None:
 
 
 def _cancel(session: SparkSession, tag: str, result: Future[T]) -> None:
-    """End the jobs with this tag, and wait until the action has noticed."""
     end = time.monotonic() + _CANCEL_SECONDS
     with contextlib.suppress(Exception):
+        # jobs that begin meanwhile have the same tag: asked again until the action has noticed
         while not result.done() and time.monotonic() < end:
             if is_remote(session):
                 session.interruptTag(tag)
@@ -168,7 +166,6 @@ def _cancel(session: SparkSession, tag: str, result: Future[T]) -> None:
 
 
 def _shown(seconds: float | None) -> str:
-    """A length of time as a user writes it."""
     if seconds is None or seconds < 1:
         return f"{(seconds or 0) * 1_000:g} ms"
     for unit, size in (("h", 3_600), ("min", 60)):
@@ -219,9 +216,9 @@ def _is_theirs(module: str) -> bool:
 
 
 def _has_ended(error: BaseException) -> bool:
-    """Whether there is no JVM to talk to any more; Py4J lets some errors of its socket pass."""
     if type(error).__name__ == "Py4JNetworkError":
         return True
+    # Py4J lets some errors of its socket pass as they are
     frames = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
     return isinstance(error, ConnectionError) and any(map(_is_theirs, frames))
 

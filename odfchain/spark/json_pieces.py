@@ -98,7 +98,6 @@ class _Brackets:
     _kept: bytes = b""
 
     def feed(self, chunk: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """Where they are, and how many are open behind each of them."""
         import numpy as np
 
         data = self._kept + chunk
@@ -153,13 +152,13 @@ def _split(document: Document, stream: BinaryIO, size: int) -> SplitDocument:
 
 
 def _first_record(head: bytes, keys: tuple[str, ...]) -> int:
-    """Where the list at this place begins, behind its bracket; it is the first that may be meant."""
     places, depth = _Brackets().feed(head)
     for place in places[depth == len(keys) + 1].tolist():
         before = head[:place].rstrip(_BLANK)
         if head[place : place + 1] == b"[" and (
             not keys or before[:-1].rstrip(_BLANK).endswith(quoted(keys[-1]).encode())
         ):
+            # the first place that may be meant
             return int(place) + 1
     raise UnsureError
 
@@ -252,7 +251,6 @@ def _coordinates_as_texts(text: str) -> str:
 
 
 def _json(value: Value, encoder: json.JSONEncoder = _WRITTEN) -> str:
-    """A value with marked numbers as `json_text` writes it."""
     return encoder.encode(value).replace(f'"{MARK}', "").replace(f'{MARK}"', "")
 
 
@@ -264,11 +262,6 @@ class _Columns:
     """Numbers have marks, and are told from texts by them."""
 
     def column(self, values: list[Value], kind: ds.DataType) -> pa.Array:
-        """One column.
-
-        Raises:
-            UnsureError: a value may not be of this form.
-        """
         import numpy as np
         import pyarrow as pa
 
@@ -291,11 +284,6 @@ class _Columns:
         return self.texts(values)
 
     def columns(self, records: list[Record], fields: tuple[ds.DataField, ...]) -> list[pa.Array]:
-        """The columns of records.
-
-        Raises:
-            UnsureError: a value may not be of this form, or a key differs from a column only by case.
-        """
         try:
             check_case(set().union(*records), fields)
         except RecordError:
@@ -303,7 +291,6 @@ class _Columns:
         return [self.column([r.get(f.name) for r in records], f.type) for f in fields]
 
     def texts(self, values: list[Value]) -> pa.Array:
-        """A column of text."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -365,11 +365,6 @@ class _CharacterCheck:
         self._line = line
 
     def check(self, chunk: str, *, last: bool) -> None:
-        """Go on with a chunk.
-
-        Raises:
-            RecordError: half of a pair without the other half.
-        """
         if control := _CONTROL.search(chunk):
             line = self._line + chunk.count("\n", 0, control.start())
             message = f"line {line:,}: not valid JSON: control character 0x{ord(control[0]):02x}"
@@ -630,11 +625,6 @@ class JsonArray:
 
 
 def _enter(events: Events, source: JsonSource, keys: tuple[str, ...]) -> None:
-    """Go to the first element of the array.
-
-    Raises:
-        RecordError: there is no such array.
-    """
     event, _ = next(events)
     for depth, key in enumerate(keys, start=1):
         event = _find(events, source, key) if event == "start_map" else "null"
@@ -657,16 +647,12 @@ def _find(events: Events, source: JsonSource, key: str) -> str:
 
 
 def _leave(events: Events, source: JsonSource, keys: tuple[str, ...]) -> None:
-    """Read on to the end of the document.
-
-    Raises:
-        RecordError: the path occurs a second time, so that it is not clear which is meant.
-    """
     for depth in range(len(keys), 0, -1):
         for event, name in events:
             if event == "end_map":
                 break
             if name == keys[depth - 1]:
+                # the path occurs a second time: either list could be meant
                 raise RecordError(f"Sub-path occurs twice: {'.'.join(keys[:depth])}")
             skip(next(events)[0], events, source)
     for _ in events:

@@ -144,7 +144,7 @@ def judged_steps(
 
 
 def _last(private: Any, dataset: Any, plans: list[CheckedStep]) -> Any:
-    """The rows of the last step; the results of the steps before it are tables."""
+    # the results of the steps before the last one are tables
     result: Any = None
     for checked in plans:
         result = dataset.ofRows(private, checked.plan)
@@ -207,7 +207,7 @@ def _checked(
     *,
     replayed: bool = False,
 ) -> list[CheckedStep]:
-    """The plans of all steps, each resolved against empty tables of these schemas."""
+    # nothing is computed: the tables are empty and have the schemas alone
     with private_session(session) as private:
         gate = Gate(session, private, replayed=replayed)
         known: Schemas = {}
@@ -248,7 +248,6 @@ def _translated(engine: str, label: str, step: SqlQueryStep, schemas: Schemas | 
 
 
 def _steps(transform: TransformSql, tables: Collection[str]) -> list[tuple[str, SqlQueryStep]]:
-    """The steps in order, with what messages call them."""
     if transform.temporal_tables:
         raise QueryError("temporalTables need Flink itself", hint="join on the time range instead")
     if transform.query is not None and transform.queries is not None:
@@ -463,7 +462,7 @@ def _shown(jvm: Any, frame: Any) -> str:
 
 
 def _plan_in(explained: str) -> str:
-    """The resolved plan in what EXPLAIN EXTENDED says, with numbers that begin anew."""
+    # numbers of expressions begin anew, so that equal plans have equal texts
     found = _ANALYZED.search(explained)
     if found is None:
         raise EngineError("Spark does not show the plan of a query")

@@ -247,7 +247,6 @@ class Gate:
             regions += _subqueries(expressions)
 
     def _implementations(self) -> frozenset[str]:
-        """The classes of the functions on the list, as this version of Spark has them."""
         found = _IMPLEMENTATIONS.get(version := self._resolver.version())
         if found is None:
             registry = getattr(self._jvm.org.apache.spark.sql.catalyst.analysis, "FunctionRegistry$")
@@ -311,7 +310,6 @@ class DateGuard:
         return sql
 
     def _casts(self, resolved: Any) -> dict[tuple[int, int], tuple[int, int]]:
-        """Where casts of text to timestamps stand, and where Spark says that their texts stand."""
         return {
             _extent(expressions[i]): _extent(expressions[i].children().apply(0))
             for expressions in self._regions(resolved)
@@ -353,7 +351,6 @@ class DateGuard:
         return guarded.mapExpressions(self._walker.replacing(changed)) if changed.size() else guarded
 
     def _concerns(self, plan: Any) -> bool:
-        """Whether anything beneath casts, or holds a query that might."""
         if plan.getClass().getSimpleName() == "View" and plan.desc().identifier().table() in self._inputs:
             return False
         expressions = self._walker.expressions(plan)
@@ -384,7 +381,7 @@ class DateGuard:
 
 
 def _extent(node: Any) -> tuple[int, int]:
-    """From which character of its query to which a node stands; nowhere is the beginning."""
+    """First and last character of a node in its query; the beginning where Spark has no place."""
     origin = node.origin()
     start, stop = option(origin.startIndex()), option(origin.stopIndex())
     return (0, 0) if start is None or stop is None else (int(start), int(stop) + 1)
@@ -493,7 +490,6 @@ def _syntax(error: Any, engine: str, label: str, query: str) -> QueryError:
 
 @lru_cache
 def _dialect(engine: str) -> Any:
-    """How an engine's SQL is read."""
     from sqlglot import Dialect, exp
     from sqlglot.dialects.postgres import Postgres
     from sqlglot.dialects.spark import Spark
@@ -510,20 +506,17 @@ def _dialect(engine: str) -> Any:
     functions = base.FUNCTIONS
 
     class RisingWaveSql(Postgres):
-        """PostgreSQL, but for its one-argument `to_timestamp`, which drops fractions when translated."""
-
+        # the one-argument `to_timestamp` would lose fractions when translated
         class Parser(base):  # type: ignore[misc]
             FUNCTIONS: ClassVar[dict[str, Any]] = {**functions, "TO_TIMESTAMP": time("postgres")}
 
     class DataFusionSql(Postgres):
-        """Close to PostgreSQL; the formats of times are those of strftime, the library's own."""
-
+        # formats of times are those of strftime, the library's own
         class Parser(base):  # type: ignore[misc]
             FUNCTIONS: ClassVar[dict[str, Any]] = {**functions, "TO_TIMESTAMP": time("")}
 
     class FlinkSql(Spark):
-        """Close to Spark's SQL; double quotes do not make a text."""
-
+        # double quotes do not make a text
         class Tokenizer(Spark.Tokenizer):
             QUOTES: ClassVar[list[tuple[str, str] | str]] = ["'"]
 
@@ -538,7 +531,6 @@ def _target() -> Any:
 
 
 def _rename(tree: exp.Query, label: str) -> None:
-    """Functions that go by another name in Spark."""
     from sqlglot import exp
 
     for call in tree.find_all(exp.Anonymous):
@@ -549,16 +541,13 @@ def _rename(tree: exp.Query, label: str) -> None:
 
 
 def _divide(tree: exp.Query, schemas: Schemas, engine: str, label: str) -> None:
-    """Writes every `/` as the division that the engine would have made.
-
-    The types are found on a copy, since finding them rewrites names; divisions keep their order.
-    """
     from sqlglot import exp
 
     divisions = list(tree.find_all(exp.Div))
     if not divisions:
         return
     for number, division in enumerate(divisions):
+        # types are found on a copy, because finding them rewrites names: divisions are known by number
         division.meta["number"] = number
     typed = _typed(tree, schemas)
     for number, division in enumerate(divisions):

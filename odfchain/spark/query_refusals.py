@@ -100,7 +100,6 @@ def spark_says(
 
 
 def _names(text: str) -> list[str]:
-    """The names that Spark quotes in a message, as a person would write them."""
     return [
         ".".join(part[1:-1].replace("``", "`") for part in re.findall(r"`(?:[^`]|``)*`", name))
         for name in _NAME.findall(text)
@@ -108,8 +107,6 @@ def _names(text: str) -> list[str]:
 
 
 def _columns_hint(name: str, known: list[str]) -> str | None:
-    """Which column may have been meant: the nearest first."""
-
     def likeness(other: str) -> float:
         # with the table's name or without: what is written is compared with what could be
         candidates = (other, other.rpartition(".")[2])
@@ -472,7 +469,6 @@ class StepChecker:
 
 
 def _written_out(value: Any, source: Any, target: Any) -> list[Any] | None:
-    """The texts of an array, map or struct of constants that become times; None for any other value."""
     if not reads_times(source, target):
         return []
     kind, children = _class_name(value), list(items(value.children()))
@@ -490,7 +486,6 @@ def _written_out(value: Any, source: Any, target: Any) -> list[Any] | None:
 
 
 def _constant_column(region: PlanNodes, column: Any) -> Any:
-    """The constant that a column is another name for; None where it is none."""
     if column.getClass().getSimpleName() != "AttributeReference":
         return None
     names = {region[i].exprId().id(): region[i].child() for i in region.of("Alias")}
@@ -502,10 +497,7 @@ def _constant_column(region: PlanNodes, column: Any) -> Any:
 
 
 def _is_constant(node: Any) -> bool:
-    """Whether an expression has one value, also where Spark knows that only once it has replaced a function.
-
-    `nvl` is such a function: it becomes a constant before the optimizer reads the clock for 'now'.
-    """
+    # `nvl` and the like are foldable only after Spark has replaced them, which is before it reads the clock
     return node.foldable() or all(
         leaf.getClass().getSimpleName() == "Literal" for leaf in items(node.collectLeaves())
     )
@@ -521,14 +513,12 @@ def _class_name(node: Any) -> str:
 
 
 def _options(node: Any) -> dict[str, str]:
-    """The options with which an expression reads or writes JSON or CSV; others have none."""
     if _class_name(node) in ("FormatString", "VariantGet"):
         return {}
     return {pair._1(): pair._2() for pair in items(node.options().toSeq())}  # noqa: SLF001
 
 
 def _text(node: Any) -> str | None:
-    """The value of a constant text; None for anything else."""
     if node.getClass().getSimpleName() != "Literal" or node.dataType().typeName() != "string":
         return None
     value = node.value()
@@ -547,7 +537,7 @@ def strings(sequence: Any) -> list[str]:
 
 
 def _source(node: Any) -> str:
-    """The part of the SQL text that a node was read from; Spark counts in code points."""
+    # Spark counts in code points, as Python does
     origin = node.origin()
     text, start, stop = (option(v) for v in (origin.sqlText(), origin.startIndex(), origin.stopIndex()))
     return "" if text is None or start is None or stop is None else str(text)[start : stop + 1]
@@ -560,7 +550,7 @@ def _place(node: Any) -> tuple[int | None, int | None, str]:
 
 
 def _find(step: QueryStep, word: str) -> tuple[int | None, int | None, str]:
-    """Where a word stands in the text, for nodes that Spark does not place."""
+    # Spark gives no place for some nodes: the word is searched
     match = re.search(rf"\b{re.escape(word)}\b", step.sql, re.IGNORECASE)
     if match is None:
         return None, None, ""

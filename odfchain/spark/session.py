@@ -89,11 +89,11 @@ def leave(session: SparkSession | None) -> None:
 
 
 def _release(gateway: Any) -> None:
-    """Take every object that the JVM holds for us out of its table, by three calls."""
     from py4j.finalizer import ThreadSafeFinalizer
     from py4j.java_gateway import JavaObject
 
     client = gateway._gateway_client  # noqa: SLF001
+    # three calls in all: releasing objects one by one takes a call for each
     numbers = JavaObject("GATEWAY_SERVER", client).getGateway().getBindings().keySet()
     prefix = f"{client.address}{client.port}"
     ours = [key.removeprefix(prefix) for key in list(ThreadSafeFinalizer.finalizers)]
@@ -317,7 +317,6 @@ class SparkEngine:
         return session
 
     def _start_java(self, unwanted: Callable[[], bool]) -> _Java:
-        """A JVM of our own, and the settings of its session."""
         java = find_java()
         _remove_old_logs(self._run_folder)
         name = _new_name()
@@ -343,7 +342,7 @@ class SparkEngine:
             return self._found(folder, parts, where, lock, unwanted)
 
     def _join_living(self, finding: Launch[session_client.Lease]) -> SparkSession:
-        """As `_join`, in another JVM where that of our place has ended since we were given it."""
+        # the JVM of our place may have ended since we got it: once more, in another one
         try:
             return self._join(finding)
         except ConnectionRefusedError:
@@ -352,7 +351,6 @@ class SparkEngine:
         return self._join(again)
 
     def _join(self, finding: Launch[session_client.Lease]) -> SparkSession:
-        """A session of our own in the JVM that stays."""
         place = self._place = finding.take()
         self._finding = None
         settings = self._settings(place.scratch)
@@ -367,7 +365,7 @@ class SparkEngine:
         return session
 
     def _made(self, settings: dict[str, str]) -> SparkSession:
-        """The session of a JVM of our own, which PySpark is told of by its environment."""
+        # PySpark reads the address of the JVM from the environment
         from pyspark.sql import SparkSession
 
         return _configured(SparkSession.builder, settings).getOrCreate()
@@ -378,7 +376,6 @@ class SparkEngine:
     def _found(
         self, folder: Path, parts: dict[str, str], where: str, lock: int, unwanted: Callable[[], bool]
     ) -> session_client.Lease:
-        """A place in the session that stays, or in one that is started to stay."""
         if (place := session_client.attach(folder, parts)) is not None:
             return place
         scratch = _scratch_base(_cache_folder()) / _new_name()
@@ -450,11 +447,11 @@ class SparkEngine:
 
     @staticmethod
     def _disconnect(gateway: Gateway) -> None:
-        """Forget PySpark's process-wide connection, so that another engine can be started later."""
         from pyspark import SparkContext
 
         if SparkContext._gateway is not None:  # noqa: SLF001 - PySpark has no public way
             with contextlib.suppress(Exception):
+                # the connection is process-wide: an engine that is started later would use the closed one
                 SparkContext._gateway.shutdown()  # noqa: SLF001
             SparkContext._gateway = None  # noqa: SLF001
             SparkContext._jvm = None  # noqa: SLF001
@@ -527,7 +524,7 @@ def _gateway_environment(port: int, secret: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Keep the handler of Ctrl-C: PySpark's talks to the JVM while another answer is still awaited."""
+    # PySpark's own handler talks to the JVM while another answer is still awaited
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -543,14 +540,13 @@ def _configured(builder: SparkSession.Builder, settings: dict[str, str]) -> Spar
 
 
 def _scratch_base(run_folder: Path) -> Path:
-    """Where Spark's temporary files go: some of its settings cannot hold blanks, commas or quotes."""
+    # some settings of Spark cannot hold blanks, commas or quotes
     if _PLAIN_PATH.fullmatch(str(run_folder)):
         return run_folder
     return session_client.temporary_folder()
 
 
 def _cache_folder() -> Path:
-    """Where Spark writes in the session that stays: in the user's cache, if that can be written."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "odfchain" / "run"
     with contextlib.suppress(StoreError, OSError):
         make_folder(folder, mode=0o700)

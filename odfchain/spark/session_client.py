@@ -123,8 +123,8 @@ def _digest(value: Any) -> str:
 
 
 def _newest(folder: Path) -> int:
-    """When a file below a folder was changed last [ns]; folders change whenever Python compiles a module."""
     files = (Path(where, name) for where, _, names in os.walk(folder) for name in names)
+    # times of folders do not count: they change whenever Python compiles a module
     return max(file.stat().st_mtime_ns for file in files if file.suffix != ".pyc")
 
 
@@ -285,7 +285,6 @@ def _connected(folder: Path) -> socket.socket | None:
 
 
 def _ask(connection: socket.socket, message: dict[str, Any]) -> dict[str, Any]:
-    """The answer; empty where the other side has closed."""
     received = b""
     with contextlib.suppress(ConnectionResetError, BrokenPipeError):
         connection.sendall(json.dumps(message).encode() + b"\n")

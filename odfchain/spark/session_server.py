@@ -77,16 +77,16 @@ class Keeper:
         return sorted(caller.pid for caller in self._callers if caller.pid is not None)
 
     def _left(self) -> float:
-        """Until it is too long that nobody was there [s]."""
+        """Seconds until the idle timeout."""
         return float(max(0, self._empty_since + self._order["idle"] - time.monotonic()))
 
     def _until_rest(self) -> float:
-        """Until memory is to be given back [s]."""
+        """Seconds until unused memory is given back."""
         rest = min(_REST_SECONDS, _REST_SHARE * self._order["idle"])
         return float(max(0, self._empty_since + rest - time.monotonic()))
 
     def _patience(self) -> float | None:
-        """How long to wait for somebody before there is something to do [s]."""
+        """Longest wait for a connection [s] before there is something to do; None without bound."""
         if self._places:
             return None
         return self._left() if self._rested else min(self._left(), self._until_rest())
@@ -110,7 +110,7 @@ class Keeper:
         end.close()
 
     def _give_back(self) -> None:
-        """On a thread: who comes meanwhile does not wait for it."""
+        # on a thread of its own: a command that comes meanwhile does not wait for it
         try:
             give_back(self._gateway)
         except OSError as error:
@@ -237,7 +237,7 @@ def _listen(path: Path) -> socket.socket:
 
 
 def _new_archive(stack: contextlib.ExitStack, target: str | None) -> Path | None:
-    """What the JVM is to record at its end, if there is no class archive and one can be made."""
+    """Where the JVM records a class archive at its end; None if there is one, or none can be made."""
     if target is None:
         return None
     path = Path(target)

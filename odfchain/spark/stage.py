@@ -111,7 +111,7 @@ def write_ordered(
 
 @dataclass(slots=True)
 class _ByRows:
-    """How often a session's setting is needed at the moment, and what it was."""
+    """How many threads need a session's setting at the moment, and its value before them."""
 
     before: str | None
     users: int = 0
@@ -468,8 +468,6 @@ class _WriteSlice:
 
 
 def _brought(files: ExecutorFiles, run: RunFacts, start: int, end: int, target: Path) -> Run:
-    """A run of which this machine has the rows of an interval, and the one before them."""
-
     def ranged(blocks: RunBlocks, first: int, suffix: str) -> ReadBytes:
         low, high = blocks.around(first, end)
         path = target.with_suffix(suffix)
@@ -478,6 +476,7 @@ def _brought(files: ExecutorFiles, run: RunFacts, start: int, end: int, target: 
 
     if start == end:
         return Run(run, _nothing, _nothing)
+    # the row before the interval, too: it has the sum of all sizes up to there
     return Run(run, ranged(run.keys, max(0, start - 1), ".keys"), ranged(run.values, start, ".values"))
 
 

@@ -384,7 +384,6 @@ def _remove_abandoned(base: Path) -> None:
 
 
 def _abandoned(base: Path) -> Iterator[Path]:
-    """Private folders whose owners died; each is locked while it is looked at."""
     for folder in sorted(base.iterdir()):
         if not folder.is_dir() or folder.is_symlink():
             continue
@@ -393,6 +392,7 @@ def _abandoned(base: Path) -> Iterator[Path]:
         except OSError:
             continue
         try:
+            # locked while the caller looks at it, so no new owner comes in between
             if lock_at_once(fd):  # otherwise its owner lives
                 yield folder
         finally:

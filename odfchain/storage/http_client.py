@@ -218,7 +218,7 @@ def _dial_proxy(
 
 
 def _judge_by_name(route: Route, name: str) -> str | None:
-    """Behind a proxy the address is not ours to choose: judge what the name means here, if anything."""
+    # the proxy chooses the address: judge what the name means here, if it means anything
     try:
         addresses = resolve(route.current.host, route.current.port, name=name)
     except (FetchError, TransientError):
@@ -229,7 +229,6 @@ def _judge_by_name(route: Route, name: str) -> str | None:
 
 
 def _proxy_of(target: Target, name: str) -> _Proxy | None:
-    """The proxy on the way, as the environment names it."""
     found = proxy_for(target.scheme, target.host, target.port)
     if found is None:
         return None
@@ -541,7 +540,6 @@ class HttpPipeline:
         return response.read(LIMITS.block_bytes)
 
     def _reconnect(self) -> bool:
-        """Ask again, on a new connection, for everything that was not answered."""
         with contextlib.suppress(TransientError, OdfchainError):
             self._connection = self._lend(new=True)
             self._answers = 0
@@ -570,8 +568,8 @@ class HttpPipeline:
             self._pool.give_back(self._route, connection, usable=False)
 
     def _lost(self) -> None:
-        """The connection has ended; that is nothing unusual after many answers."""
         self._let_go()
+        # a server may close a connection after many answers; after few the pipeline is not worth it
         self._over = self._answers < _WORTH_IT
 
     def _end(self) -> None:

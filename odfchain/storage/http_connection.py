@@ -204,15 +204,15 @@ class Connection:
         return self._read_head(connects=method == b"CONNECT")
 
     def _refused_early(self) -> bool:
-        """Whether a server that reads no more of a file has said why, and only then gone (RFC 9112, 9.3)."""
         try:
+            # a server that reads no more of a file may say why before it closes (RFC 9112, 9.3)
             self._fill()
         except OSError:
             return False
         return self._end > 0
 
     def _send_piece(self, file: BinaryIO) -> int:
-        """Send what comes next of a file; by the kernel where nothing encrypts it on the way."""
+        # by the kernel, which can do that only where nothing is encrypted on the way
         if type(self._sock) is socket.socket:
             return self._sock.sendfile(file, file.tell(), _SENT_BYTES)
         piece = file.read(_SENT_BYTES)
@@ -246,7 +246,7 @@ class Connection:
         return b"%s %s%s HTTP/1.1\r\n%s%s\r\n" % (method, self._prefix, path, headers, self._extra)
 
     def _acknowledge_at_once(self) -> None:
-        """Many simple servers send the body only once the head is acknowledged."""
+        # many simple servers send the body only once the head is acknowledged
         if _QUICKACK is not None and self._start == self._end:
             self._sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
 
@@ -392,7 +392,6 @@ class Connection:
         return False
 
     def _receive(self) -> int:
-        """Read more into the buffer; what was taken from it makes room."""
         if self._start:
             self._data[: self._end - self._start] = self._data[self._start : self._end]
             self._start, self._end = 0, self._end - self._start
@@ -420,7 +419,7 @@ class Connection:
         return count
 
     def _check_rate(self) -> None:
-        """A window of waiting is over: the time in which others took what came does not count."""
+        # only time spent waiting counts, not that in which the caller handled what came
         wanted = int(self._waited * self._slowest)
         if self._came < wanted:
             raise TransientError(

@@ -257,11 +257,8 @@ class LocalObjectStore:
         fsio.sync_folder(self._folder)
 
     def _reuse(self, name: Multihash, repair: Callable[[], None]) -> bool:
-        """Whether a file of this name is there, good, and marked as used, so that it is not discarded.
-
-        Under the lock of `discard`: what is found here is not removed a moment later.
-        """
         path = self._path(name)
+        # the lock that `discard` takes: what is found here is not removed a moment later
         with fsio.locked_folder(self._folder):
             if not path.exists() and not path.is_symlink():
                 return False
@@ -372,9 +369,9 @@ def conflict(name: str, expected: Multihash | None, actual: Multihash | None) ->
 
 
 def _ordinary(path: Path) -> os.stat_result:
-    """What is known of a file; a pipe or a device, which could be read for ever, is damage."""
     found = path.stat()
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        # a pipe or a device could be read for ever
         raise ObjectCorruptedError(f"{path}: not an ordinary file")
     return found
 

@@ -296,14 +296,14 @@ def open_store(
 
 
 def _account(endpoint: str) -> str:
-    """The account of Azure's that an endpoint is of: its host says it, or for other servers its path."""
     parts = urlsplit(endpoint)
+    # Azure has the account in the host's name, other servers as the first part of the path
     return parts.path.strip("/").partition("/")[0] or (parts.hostname or "").partition(".")[0]
 
 
 def _client_options(scheme: str) -> dict[str, Any]:
-    """What the environment says of the connection: the library reads it only when nothing is given."""
     prefix = _PREFIXES.get(scheme, "AZURE")
+    # the library reads these variables only where no option is given
     found = {option: os.environ.get(f"{prefix}_{option.upper()}") for option in (*_SWITCHES, *_TEXTS)}
     options: dict[str, Any] = {option: value for option, value in found.items() if value}
     for option in _SWITCHES:

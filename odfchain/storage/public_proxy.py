@@ -47,7 +47,7 @@ class Pass:
 
 
 class _RefusedError(Exception):
-    """What is asked for is not at a public address."""
+    """The target is not at a public address."""
 
 
 class _Proxy:
@@ -114,7 +114,7 @@ async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asynci
 
 
 async def _answered(upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The answer of a server to one request: the client asks no second one on this connection."""
+    # one answer only: the client makes no second request on this connection
     first, headers = _parted(await upstream.readuntil(b"\r\n\r\n"))
     writer.write(_joined(first, headers))
     await _passed(upstream, writer)
@@ -127,8 +127,8 @@ async def _passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def _first_of(*ways: Awaitable[None]) -> None:
-    """Until one of them ends: then both ends of the connection are closed."""
     tasks = [asyncio.ensure_future(way) for way in ways]
+    # when one direction ends, both ends of the connection are closed
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
@@ -146,7 +146,7 @@ def _value(headers: list[bytes], name: bytes) -> bytes:
 
 
 def _joined(first: bytes, headers: list[bytes]) -> bytes:
-    """A head without what concerns this connection alone, the pass above all."""
+    # hop-by-hop headers stay here, and above all the pass
     names = [(each.partition(b":")[0].lower(), each) for each in headers]
     kept = [each for name, each in names if name not in _OURS and not name.startswith(b"proxy-")]
     return b"\r\n".join([first, *kept, b"Connection: close", b"", b""])

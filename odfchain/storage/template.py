@@ -29,7 +29,6 @@ _PARAMETER = re.compile(r"[?&;](?:[^?&;=]*=|(?![\w.@-]{0,16}(?:[&;]|$)))(?P<valu
 
 
 def _parts(text: str, where: str) -> Iterator[str | re.Match[str]]:
-    """Plain text and templates in turn."""
     start = 0
     while (opening := text.find(_OPEN, start)) >= 0:
         match = _EXPRESSION.match(text, opening)
@@ -82,7 +81,6 @@ def _value(match: re.Match[str], variables: Mapping[str, str], where: str) -> st
 
 
 def _operands(match: re.Match[str]) -> list[str]:
-    """The alternatives of a template, in their order."""
     return _OPERAND.findall(match[0].removeprefix(_OPEN))
 
 
@@ -162,7 +160,7 @@ def _masked(url: str) -> str:
 
 
 def _shown(value: str) -> str:
-    """The value of a parameter: templates alone, or that there is one."""
+    # a value may be a secret: templates alone are shown, or that there is one
     names = _EXPRESSION.sub("", value)
     if names or not value:
         return "…" if value else ""

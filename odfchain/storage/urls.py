@@ -115,7 +115,7 @@ def _escape(match: re.Match[bytes]) -> bytes:
 
 
 def _without_dots(path: str) -> str:
-    """The path that `.` and `..` in it lead to (RFC 3986, 5.2.4)."""
+    # RFC 3986, 5.2.4
     found: list[str] = []
     for segment in path.split("/"):
         if segment == "..":

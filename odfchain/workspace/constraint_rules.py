@@ -76,7 +76,6 @@ class Columns:
 
 
 def _declared(sources: Sequence[ev.SetPollingSource | ev.AddPushSource]) -> DataSchema | None:
-    """The columns that the only source declares."""
     if len(sources) != 1 or sources[0].preprocess is not None or sources[0].read.ddl_schema is None:
         return None
     return parse_ddl(sources[0].read.ddl_schema)

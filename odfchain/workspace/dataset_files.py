@@ -170,8 +170,6 @@ class DatasetFiles:
 def _signing(
     folder: Path, signer: HeadSigner, shared: SharedStore, ref: str
 ) -> Callable[[Multihash, int], None]:
-    """What is told of a head that has moved."""
-
     def moved(head: Multihash, sequence_number: int) -> None:
         signer.head_moved(head, sequence_number, ref)
         shared.signed(folder, ref)

@@ -412,7 +412,6 @@ def check_manual(
 
 
 def _way_back(dataset: DatasetFiles, state: DatasetState, present: Timestamp) -> str:
-    """Which block made the watermark what it is, and the command that undoes it."""
     first = None
     for block in state.chain.nearest_all(*DATA_EVENTS, head=state.head):
         event = block.block.event

@@ -223,10 +223,6 @@ def _dataset(value: Any, path: str, resolve: Resolve) -> DatasetId:
 
 
 def _with_ids(text: str, id_of: Callable[[str, str], object]) -> str:
-    """The text with ids instead of names, and all else (comments, order) as it was.
-
-    `id_of` is given `dataset` or `changesOf`, and what stands there.
-    """
     import yaml
 
     text = text.removeprefix("\ufeff")
@@ -242,6 +238,7 @@ def _with_ids(text: str, id_of: Callable[[str, str], object]) -> str:
                     ((kind, node),) = target.value
                     if (found := str(id_of(kind.value, node.value))) != node.value:
                         places.append((node.start_mark.index, node.end_mark.index, found))
+    # replaced in the text, from the end: comments and order stay as they are
     for start, end, name in sorted(places, reverse=True):
         text = text[:start] + name + text[end:]
     return text

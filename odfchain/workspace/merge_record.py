@@ -128,7 +128,7 @@ def record_of(event: MetadataEvent) -> MergeRecord | None:
 
 
 def understood_record(event: MetadataEvent) -> MergeRecord | None:
-    """As `record_of`; one that is not understood is none: nobody who merges as is done here has made it."""
+    """The merge record of an event; None also for one that this build does not understand."""
     try:
         return record_of(event)
     except CodecError:

@@ -134,7 +134,6 @@ def _is_reference(text: str) -> bool:
 
 
 def _number_or_time(text: str) -> int | Timestamp | None:
-    """None for what does not begin with a digit."""
     if _NUMBER.fullmatch(text):
         return int(text)
     return parse_time(text) if text[:1].isdecimal() else None

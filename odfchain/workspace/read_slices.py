@@ -324,7 +324,6 @@ class _Lines:
         self._known: dict[str, bytes | FileStats] = {}
 
     def get(self, name: Multihash) -> FileStats | None:
-        """What a good line says."""
         key = str(name)
         found = self._known.get(key)
         if isinstance(found, bytes):
@@ -338,7 +337,6 @@ class _Lines:
         return found
 
     def grown(self) -> _Lines:
-        """The same, with what was appended meanwhile."""
         with self._lock, contextlib.suppress(OSError):
             fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
             with os.fdopen(fd, "rb") as stream:
@@ -361,7 +359,6 @@ class _Lines:
             self._known[name.decode("ascii", "replace")] = line
 
     def names(self) -> list[Multihash]:
-        """The slices with a line."""
         found = []
         for key in self._known:
             with contextlib.suppress(InvalidIdError):
@@ -369,7 +366,6 @@ class _Lines:
         return found
 
     def raw(self, name: Multihash) -> bytes:
-        """The line of a slice, as it stands."""
         found = self._known[str(name)]
         if isinstance(found, bytes):
             return found

@@ -114,7 +114,7 @@ def _decisive(root: Path) -> Iterator[Path]:
 
 
 def _why_not(path: Path, trusted: frozenset[int]) -> str | None:
-    """Why a path could be another user's work; None where it could not, or nothing is there."""
+    """Reason why another user could have made or changed a path; None without one."""
     try:
         named = found = path.lstat()
         if stat.S_ISLNK(named.st_mode):
@@ -132,7 +132,6 @@ def _why_not(path: Path, trusted: frozenset[int]) -> str | None:
 
 
 def _others_in(path: Path, gid: int, trusted: frozenset[int]) -> str | None:
-    """Who else a group gives the right to write, in words: none where it is a user's private group."""
     if hasattr(os, "getxattr"):
         try:
             os.getxattr(path, _ACL)
@@ -146,6 +145,7 @@ def _others_in(path: Path, gid: int, trusted: frozenset[int]) -> str | None:
         return f"the group {gid}"
     users = pwd.getpwall()
     members = {*group.gr_mem, *(user.pw_name for user in users if user.pw_gid == gid)}
+    # the user's private group, in which nobody else is
     if members and members <= {user.pw_name for user in users if user.pw_uid in trusted}:
         return None
     return f"the group {group.gr_name} ({gid})"
@@ -262,7 +262,6 @@ class WorkspaceFiles:
         yield from self._here()
 
     def _here(self) -> Iterator[DatasetFiles]:
-        """Every dataset in the folder, whatever a store says."""
         datasets = []
         for folder in (self.root / "datasets").iterdir():
             try:
@@ -494,7 +493,7 @@ class WorkspaceFiles:
 
     @staticmethod
     def _id_of(dataset: DatasetFiles) -> DatasetId:
-        """The id of a dataset whose chain may be damaged: its folder is named by it."""
+        # the chain may be damaged, the folder is named by the id
         return DatasetId.from_multibase(dataset.folder.name)
 
     # --- keys --------------------------------------------------------------------------------------
@@ -555,7 +554,6 @@ def _is_workspace(folder: Path) -> bool:
 
 
 def _store_of(root: Path) -> str | None:
-    """The URL of the store that the datasets of a workspace are in; None where they are in its folder."""
     data = fsio.read_start(root / STORE_FILE, _URL_BYTES)
     return None if data is None else data.decode("utf-8", "replace").strip()
 
