@@ -529,7 +529,7 @@ class JavaNotFoundError(EngineError):
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Whether Ctrl-C stands behind an error, which then only arose while things were put away."""
+    """True if Ctrl-C stands behind an error, which then only arose while things were put away."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, KeyboardInterrupt):

@@ -466,7 +466,7 @@ class FetchLimits:
     max_bytes: int = 1 << 40
     """Largest body, and largest file after unpacking [bytes]."""
     allow_private: bool = False
-    """Whether a public address may redirect to a private one."""
+    """True if a public address may redirect to a private one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class WorkProgress(Progress, Protocol):
 
     @property
     def shows_work(self) -> bool:
-        """Whether anybody looks; nothing is asked of Spark otherwise."""
+        """True if anybody looks; nothing is asked of Spark otherwise."""
 
     def work(self, done: WorkDone) -> None:
         """Spark is so far; called from another thread, and whatever it raises ends that alone."""

@@ -136,7 +136,7 @@ class MetadataChain:
         return self._refs.get(self.ref if ref is None else ref)
 
     def contains(self, name: Multihash) -> bool:
-        """Whether a block of this hash is stored."""
+        """True if a block of this hash is stored."""
         return self._blocks.contains(name)
 
     def get_bytes(self, name: Multihash) -> bytes:

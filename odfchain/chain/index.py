@@ -99,13 +99,13 @@ def link_kind(event: MetadataEvent) -> str:
 
 
 def is_merge(event: MetadataEvent) -> bool:
-    """Whether an event carries what calls itself a merge record, first in its chain or carried on."""
+    """True if an event carries what calls itself a merge record, first in its chain or carried on."""
     state = event.new_source_state if isinstance(event, AddData) else None
     return state is not None and state.source_name == MERGE
 
 
 def is_one_of(event: MetadataEvent, kinds: tuple[str, ...]) -> bool:
-    """Whether an event is of one of these kinds, of which `MERGE` may be one."""
+    """True if an event is of one of these kinds, of which `MERGE` may be one."""
     return event.KIND in kinds or (MERGE in kinds and is_merge(event))
 
 
@@ -227,11 +227,11 @@ class History(Protocol):
         """The push sources in force by name."""
 
     def has_odf_schema(self) -> bool:
-        """Whether any earlier block declares a schema in the ODF form."""
+        """True if any earlier block declares a schema in the ODF form."""
 
 
 def is_odf_schema(event: ev.MetadataEvent) -> bool:
-    """Whether an event declares a schema in the ODF form (not as raw Arrow)."""
+    """True if an event declares a schema in the ODF form (not as raw Arrow)."""
     return isinstance(event, ev.SetDataSchema) and event.schema is not None
 
 
@@ -278,7 +278,7 @@ class WalkedHistory:
         return sources_in_force(block.event for block in self._blocks())
 
     def has_odf_schema(self) -> bool:
-        """Whether the walk meets one."""
+        """True if the walk meets one."""
         return any(is_odf_schema(block.event) for block in self._blocks())
 
 
@@ -316,7 +316,7 @@ class ReplayHistory:
         return self._push_sources
 
     def has_odf_schema(self) -> bool:
-        """Whether any block so far is one."""
+        """True if any block so far is one."""
         return self._has_odf_schema
 
 
@@ -344,7 +344,7 @@ class PendingHistory:
         return sources_in_force([*[block.event for block in reversed(self._pending)], *earlier])
 
     def has_odf_schema(self) -> bool:
-        """Whether a pending block or the chain has one."""
+        """True if a pending block or the chain has one."""
         if any(is_odf_schema(block.event) for block in self._pending):
             return True
         return self._base is not None and self._base.has_odf_schema()

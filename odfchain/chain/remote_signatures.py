@@ -42,7 +42,7 @@ class SignaturePolicy:
     """A signature that is wanted must be the owner's, of the very head, and not of the future."""
 
     require: bool = False
-    """Whether a head without a valid signature is refused; a longest age wants that, too."""
+    """True if a head without a valid signature is refused; a longest age wants that, too."""
     max_age: int | None = None
     """How long ago the signature may have been made [s]: whoever withholds new blocks cannot renew it."""
     now: Callable[[], Timestamp] = field(default=Timestamp.now, repr=False, compare=False)
@@ -53,7 +53,7 @@ class SignaturePolicy:
 
     @property
     def required(self) -> bool:
-        """Whether a head without a valid signature is refused."""
+        """True if a head without a valid signature is refused."""
         return self.require or self.max_age is not None
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ class Offer:
 
     @property
     def fits(self) -> bool:
-        """Whether it is a valid signature of this head, by whomever."""
+        """True if it is a valid signature of this head, by whomever."""
         return self.signed == self.head
 
 

@@ -241,7 +241,7 @@ class Examination:
     believed: list[Did] = field(default_factory=list, init=False)
     """The owner and those auditors, once something of theirs was received."""
     forgets: bool = field(default=False, init=False)
-    """Whether the memory gives way to the peer's chain: `force` was given, and it is another one."""
+    """True if the memory gives way to the peer's chain: `force` was given, and it is another one."""
     warnings: list[str] = field(default_factory=list, init=False)
     _proofs: list[str] = field(default_factory=list, init=False)
     _received: dict[str, bytes] = field(default_factory=dict, init=False)

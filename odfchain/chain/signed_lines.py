@@ -93,7 +93,7 @@ class LineFile(Generic[T]):
     per_subject: Callable[[], int]
     """The largest file [bytes], and the most signers of one subject [count]."""
     newest_first: bool = False
-    """Whether lines of newer blocks stand first, and older ones give way where there is no room."""
+    """True if lines of newer blocks stand first, and older ones give way where there is no room."""
 
     def lines_of(self, content: bytes | None, dataset_id: DatasetId) -> list[SignedLine[T]]:
         """Each line of a file (None: there is none), valid or not; nothing is raised for it."""
@@ -136,7 +136,7 @@ class LineFile(Generic[T]):
         return [line for line in lines if line.statement is not None and accept(line.statement)]
 
     def of_chain(self, block_at: Callable[[int], Multihash | None]) -> Callable[[T], bool]:
-        """Whether a statement is about a block of the chain whose hashes `block_at` knows by number."""
+        """True if a statement is about a block of the chain whose hashes `block_at` knows by number."""
 
         def found(statement: T) -> bool:
             about = self.about(statement)
@@ -373,7 +373,7 @@ class SnapshotLine:
 
     @property
     def by_owner(self) -> bool:
-        """Whether the dataset's own key signed it."""
+        """True if the dataset's own key signed it."""
         return self.signer.public_key == self.dataset_id.public_key
 
     def __repr__(self) -> str:

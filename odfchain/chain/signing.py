@@ -167,7 +167,7 @@ class KeyHolder(Protocol):
         """The private folder, with the memory of heads and the evidence."""
 
     def has_key(self, dataset_id: DatasetId, /) -> bool:
-        """Whether the private key of a dataset is here."""
+        """True if the private key of a dataset is here."""
 
     def key(self, dataset_id: DatasetId, /) -> DatasetKey:
         """The private key of a dataset.

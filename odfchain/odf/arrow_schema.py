@@ -392,7 +392,7 @@ UUID_MARK = {b"odfchain:type": b"uuid"}
 
 
 def is_uuid(f: Any) -> bool:
-    """Whether a `pyarrow.Field` is a UUID, in either form."""
+    """True if a `pyarrow.Field` is a UUID, in either form."""
     import pyarrow as pa  # noqa: PLC0415
 
     marked = f.metadata is not None and UUID_MARK.items() <= f.metadata.items()

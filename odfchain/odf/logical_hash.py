@@ -69,12 +69,12 @@ def plain_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def is_text(data_type: pa.DataType) -> bool:
-    """Whether values are text, however they are stored."""
+    """True if values are text, however they are stored."""
     return data_type.id in _TEXT
 
 
 def is_binary(data_type: pa.DataType) -> bool:
-    """Whether values are bytes, however they are stored."""
+    """True if values are bytes, however they are stored."""
     return data_type.id in _BINARY
 
 
@@ -89,7 +89,7 @@ def _is_list(data_type: pa.DataType) -> bool:
 
 
 def is_plain_fixed(data_type: pa.DataType) -> bool:
-    """Whether values are fed as their memory: every fixed-size type but booleans and binary."""
+    """True if values are fed as their memory: every fixed-size type but booleans and binary."""
     return data_type.id in _PLAIN_FIXED or bool(t.is_decimal(data_type))
 
 

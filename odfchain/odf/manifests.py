@@ -341,12 +341,12 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def is_resource(tree: Any) -> bool:
-    """Whether a document says that it is a resource, of whatever kind."""
+    """True if a document says that it is a resource, of whatever kind."""
     return isinstance(tree, dict) and SCHEMA in tree and "kind" not in tree
 
 
 def is_dataset(tree: Any) -> bool:
-    """Whether a document says that it is a resource of the kind Dataset, of whatever version."""
+    """True if a document says that it is a resource of the kind Dataset, of whatever version."""
     return (
         is_resource(tree) and re.fullmatch(rf"{_SCHEMAS}.*/Dataset(\.json)?", str(tree[SCHEMA])) is not None
     )

@@ -278,7 +278,7 @@ class DatasetNamePattern:
             DatasetName(self.text)
 
     def matches(self, name: DatasetName) -> bool:
-        """Whether the name fits, ignoring ASCII case."""
+        """True if the name fits, ignoring ASCII case."""
         regex = ".*".join(re.escape(part) for part in self.text.lower().split("%"))
         return re.fullmatch(regex, name.key) is not None
 
@@ -294,7 +294,7 @@ class DatasetPattern:
     pattern: DatasetNamePattern
 
     def matches(self, alias: DatasetAlias) -> bool:
-        """Whether a local dataset of this alias is meant."""
+        """True if a local dataset of this alias is meant."""
         return (self.account is None or self.account == alias.account) and self.pattern.matches(alias.name)
 
 
@@ -348,7 +348,7 @@ def parse_ref_any_pattern(
 
 
 def ref_matches(ref: DatasetPattern | DatasetRef, dataset_id: DatasetId, alias: DatasetAlias) -> bool:
-    """Whether a local dataset with this id and alias is meant by the reference or pattern."""
+    """True if a local dataset with this id and alias is meant by the reference or pattern."""
     match ref:
         case DatasetPattern():
             return ref.matches(alias)
@@ -373,7 +373,7 @@ _MOST_CHARACTERS = 64
 
 
 def is_branch_name(text: str) -> bool:
-    """Whether a text may name a branch."""
+    """True if a text may name a branch."""
     return (
         len(text) <= _MOST_CHARACTERS
         and _NAME.fullmatch(text) is not None

@@ -33,7 +33,7 @@ class Hasher(Protocol):
 
 
 def openssl_sha3() -> bool:
-    """Whether `hashlib.sha3_256` is OpenSSL's."""
+    """True if `hashlib.sha3_256` is OpenSSL's."""
     return getattr(hashlib.sha3_256, "__module__", None) == "_hashlib"
 
 

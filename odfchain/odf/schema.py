@@ -248,7 +248,7 @@ class DataField:
 
     @property
     def optional(self) -> bool:
-        """Whether nulls may occur."""
+        """True if nulls may occur."""
         return isinstance(self.type, DataTypeOption)
 
     @property
@@ -282,7 +282,7 @@ UUID = ExtraAttributes({LOGICAL_TYPE: {"kind": "Uuid"}})
 
 
 def is_uuid(data_type: DataType, extra: ExtraAttributes | None) -> bool:
-    """Whether a column is declared as UUID; items of lists and maps have no attributes, so they never are."""
+    """True if a column is declared as UUID; items of lists and maps have no attributes, so they never are."""
     kind = extra.entries.get(LOGICAL_TYPE) if extra is not None else None
     return data_type == DataTypeBinary(fixed_length=16) and kind == UUID.entries[LOGICAL_TYPE]
 

@@ -75,12 +75,12 @@ VERSION_PREFIX = "odfchain_"
 
 
 def is_own_name(engine: str) -> bool:
-    """Whether a manifest or block with this name may mean this engine."""
+    """True if a manifest or block with this name may mean this engine."""
     return engine.lower() in (OWN_ENGINE, FORMER_NAME)
 
 
 def is_own(transform: Transform) -> bool:
-    """Whether a transform is for this engine, as far as its name and version say.
+    """True if a transform is for this engine, as far as its name and version say.
 
     The former name without a version counts; an address in the settings goes before that.
     """
@@ -91,7 +91,7 @@ def is_own(transform: Transform) -> bool:
 
 
 def same_engine(one: Transform, other: Transform) -> bool:
-    """Whether two transforms are for one engine, which can read what it left of the other."""
+    """True if two transforms are for one engine, which can read what it left of the other."""
     return with_own_name(one).engine.lower() == with_own_name(other).engine.lower()
 
 
@@ -118,7 +118,7 @@ _MARK = "+rebuild"
 
 
 def is_rebuilt(transform: Transform) -> bool:
-    """Whether the first step of the transform computes everything anew."""
+    """True if the first step of the transform computes everything anew."""
     return (transform.version or "").endswith(_MARK)
 
 

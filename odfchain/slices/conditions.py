@@ -73,7 +73,7 @@ class Where:
 
     @property
     def understood(self) -> bool:
-        """Whether any of it can skip something."""
+        """True if any of it can skip something."""
         return understood(self.condition)
 
 

@@ -101,7 +101,7 @@ TURNED = {Test.LT: Test.GT, Test.GT: Test.LT, Test.LE: Test.GE, Test.GE: Test.LE
 
 
 def understood(condition: Condition) -> bool:
-    """Whether any of it can skip something."""
+    """True if any of it can skip something."""
     match condition:
         case Every(parts) | AnyOf(parts):
             return (any if isinstance(condition, Every) else all)(map(understood, parts))
@@ -187,7 +187,7 @@ def types_of(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def may_match(stats: FileStats, condition: Condition, *, signed_nan: bool = False) -> bool:
-    """Whether a file with these statistics may hold a row of which the condition is true.
+    """True if a file with these statistics may hold a row of which the condition is true.
 
     `signed_nan`: as the embedded engine compares, which has NaN below all numbers where its sign is set.
     """
@@ -328,7 +328,7 @@ def ordered(values: Sequence[Any]) -> list[Any]:
 
 
 def may_hold(statistics: Any, values: Sequence[Any]) -> bool:
-    """Whether one of some ordered values (None is null, alone) may be where a column chunk has these."""
+    """True if one of some ordered values (None is null, alone) may be where a column chunk has these."""
     if statistics is None:
         return True
     if values[0] is None:

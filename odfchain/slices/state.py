@@ -55,7 +55,7 @@ class SliceFile:
 
     @property
     def is_here(self) -> bool:
-        """Whether the file is known to be on this machine."""
+        """True if the file is known to be on this machine."""
         return isinstance(self.at, Path)
 
     @property

@@ -406,7 +406,7 @@ def _check_conversion(
 
 
 def is_milliseconds(data_type: ds.DataType) -> bool:
-    """Whether a type is a timestamp that ends at the millisecond."""
+    """True if a type is a timestamp that ends at the millisecond."""
     unit = data_type.unit if isinstance(data_type, ds.DataTypeTimestamp) else TimeUnit.MICROSECOND
     return unit in (None, TimeUnit.SECOND, TimeUnit.MILLISECOND)
 

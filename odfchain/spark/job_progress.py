@@ -56,7 +56,7 @@ class Stage:
 
     number: int
     reads: bool
-    """Whether it takes no rows from other stages."""
+    """True if it takes no rows from other stages."""
     tasks: int
     ended_tasks: int = 0
     ended: bool = False
@@ -286,7 +286,7 @@ def watched(progress: Progress, steps: Steps) -> Iterator[None]:
 
 
 def is_watched() -> bool:
-    """Whether somebody looks at the actions of this thread."""
+    """True if somebody looks at the actions of this thread."""
     return _watch.get() is not None
 
 

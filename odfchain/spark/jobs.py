@@ -207,7 +207,7 @@ def first_line(error: Exception) -> str:
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Whether PySpark or the connection to its JVM raised it."""
+    """True if PySpark or the connection to its JVM raised it."""
     return _is_theirs(type(error).__module__) or _has_ended(error)
 
 

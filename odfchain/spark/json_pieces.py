@@ -371,7 +371,7 @@ class SplitDocument:
 
     @property
     def features(self) -> bool:
-        """Whether its records are features."""
+        """True if its records are features."""
         return isinstance(self.whole, FeatureCollection)
 
     def records(self) -> Iterator[Record]:
@@ -401,7 +401,7 @@ class SplitDocument:
         return map(self.whole.record, elements)
 
     def needs_marks(self, fields: tuple[ds.DataField, ...] | None) -> bool:
-        """Whether there are always values that are taken as texts and are none."""
+        """True if there are always values that are taken as texts and are none."""
         return fields is None or (self.features and _has_geometry(fields))
 
     def typed(

@@ -217,7 +217,7 @@ def to_milliseconds(value: Column) -> Column:
 
 
 def has_microseconds(value: Column) -> Column:
-    """Whether a timestamp is finer than a millisecond."""
+    """True if a timestamp is finer than a millisecond."""
     from pyspark.sql import functions as F
 
     return F.pmod(F.unix_micros(value), F.lit(1_000)) != 0
@@ -263,7 +263,7 @@ def value_or_fail(
 
 
 def is_bad(raw: Column, data_type: ds.DataType, rules: TextRules, *, required: bool = False) -> Column:
-    """Whether `value_or_fail` would fail; for finding the row afterwards."""
+    """True if `value_or_fail` would fail; for finding the row afterwards."""
     from pyspark.sql import functions as F
 
     match data_type:

@@ -262,12 +262,12 @@ def remember_names(jvm: Any) -> None:
 
 
 def is_remote(session: SparkSession) -> bool:
-    """Whether it is a session of Spark Connect, which gives nothing of Java away."""
+    """True if it is a session of Spark Connect, which gives nothing of Java away."""
     return not hasattr(session, "_jsparkSession")
 
 
 def is_local(session: SparkSession) -> bool:
-    """Whether all of a session's Spark is in one JVM, that of this process."""
+    """True if all of a session's Spark is in one JVM, that of this process."""
     # PySpark has no public way to ask
     return not is_remote(session) and bool(session._jsparkSession.sparkContext().isLocal())  # noqa: SLF001
 

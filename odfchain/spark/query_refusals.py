@@ -442,7 +442,7 @@ class StepChecker:
         raise self.refuse(function or node, what, hint, node)
 
     def is_spelled(self, value: Any) -> bool:
-        """Whether a value of PIVOT is a constant; a text begins with a date, and a time of day is none."""
+        """True if a value of PIVOT is a constant; a text begins with a date, and a time of day is none."""
         if "Alias" in value.getClass().getSimpleName():
             value = value.child()
         if value.getClass().getSimpleName() != "Literal":
@@ -504,7 +504,7 @@ def _is_constant(node: Any) -> bool:
 
 
 def target_is_text(kind: Any) -> bool:
-    """Whether a cast to this type makes text at any depth."""
+    """True if a cast to this type makes text at any depth."""
     return kind != "variant" and has_text(kind)
 
 

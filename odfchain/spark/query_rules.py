@@ -308,17 +308,17 @@ def times_in(kind: Any) -> frozenset[str]:
 
 
 def has_text(kind: Any) -> bool:
-    """Whether a type holds text at any depth, or values that may be text."""
+    """True if a type holds text at any depth, or values that may be text."""
     return bool(_TEXT.match(kind)) if isinstance(kind, str) else any(has_text(p) for p in parts_of(kind))
 
 
 def holds(kind: Any, plain: Collection[str]) -> bool:
-    """Whether a type is one of these plain types, or holds one at any depth."""
+    """True if a type is one of these plain types, or holds one at any depth."""
     return kind in plain if isinstance(kind, str) else any(holds(part, plain) for part in parts_of(kind))
 
 
 def reads_times(source: Any, target: Any) -> bool:
-    """Whether a cast of one type to another makes dates or times of text at any depth.
+    """True if a cast of one type to another makes dates or times of text at any depth.
 
     A time of day that becomes a timestamp counts as well: Spark adds today's date.
     """
@@ -337,12 +337,12 @@ def unformatted(kind: Any, options: Mapping[str, str]) -> str | None:
 
 
 def spells_date(text: str) -> bool:
-    """Whether a text begins with a date, so that Spark takes nothing of it from the clock."""
+    """True if a text begins with a date, so that Spark takes nothing of it from the clock."""
     return _DATE.match(text) is not None
 
 
 def names_zone(text: str) -> bool:
-    """Whether a time is written with the name of a time zone, whose rules are the Java's at hand."""
+    """True if a time is written with the name of a time zone, whose rules are the Java's at hand."""
     before = _BEFORE_ZONE.match(text)
     rest = text[before.end() :] if before is not None else text
     return _FIXED_ZONE.match(rest) is None

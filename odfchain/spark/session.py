@@ -232,7 +232,7 @@ class SparkEngine:
 
     @property
     def started(self) -> bool:
-        """Whether a session exists."""
+        """True if a session exists."""
         return self._session is not None
 
     @property

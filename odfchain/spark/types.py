@@ -186,7 +186,7 @@ def col(name: str) -> Column:
 
 
 def all_of(conditions: Iterable[Column]) -> Column:
-    """Whether every condition holds; true for none."""
+    """True if every condition holds; true for none."""
     from pyspark.sql import functions as F
 
     result: Column | None = None
@@ -196,7 +196,7 @@ def all_of(conditions: Iterable[Column]) -> Column:
 
 
 def any_of(conditions: Iterable[Column]) -> Column:
-    """Whether some condition holds; false for none."""
+    """True if some condition holds; false for none."""
     from pyspark.sql import functions as F
 
     result: Column | None = None

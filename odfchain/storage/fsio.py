@@ -252,7 +252,7 @@ def try_locked(path: Path) -> Iterator[bool]:
 
 
 def lock_at_once(fd: int) -> bool:
-    """Whether an open file is locked for its holder alone, until it is closed; nothing is waited for."""
+    """True if an open file is locked for its holder alone, until it is closed; nothing is waited for."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -274,7 +274,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def is_unused_since(path: Path, since_ns: int) -> bool:
-    """Whether a file, or all of a folder, was last written, named or used before a time [ns since the epoch].
+    """True if a file, or all of a folder, was last written, named or used before a time [ns since the epoch].
 
     Moving a file changes its status only, so both of its times count. False for what is not there.
     """

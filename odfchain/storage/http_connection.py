@@ -239,7 +239,7 @@ class Connection:
 
     @property
     def persists(self) -> bool:
-        """Whether the other side keeps the connection open for the next request."""
+        """True if the other side keeps the connection open for the next request."""
         return self._keep and not self._until_close
 
     def _request(self, method: bytes, path: bytes, headers: bytes) -> bytes:
@@ -380,7 +380,7 @@ class Connection:
         return line.removesuffix(b"\r")
 
     def settle(self) -> bool:
-        """Whether another request can be sent after this one; a short rest of the body is read for it."""
+        """True if another request can be sent after this one; a short rest of the body is read for it."""
         rest = memoryview(bytearray(1 << 10))
         read = 0
         with contextlib.suppress(Exception):  # whatever it is, the connection is not used again

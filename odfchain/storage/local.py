@@ -34,7 +34,7 @@ class ObjectStore(Protocol):
     """Objects named by the SHA3-256 multihash of their bytes: immutable, verified on read."""
 
     def contains(self, name: Multihash) -> bool:
-        """Whether an object of this name is there (its bytes are not read)."""
+        """True if an object of this name is there (its bytes are not read)."""
 
     def get(self, name: Multihash) -> bytes:
         """The object's bytes.
@@ -163,7 +163,7 @@ class LocalObjectStore:
         return self._path(name)
 
     def contains(self, name: Multihash) -> bool:
-        """Whether the object's file is there."""
+        """True if the object's file is there."""
         return self._path(name).is_file()
 
     def size(self, name: Multihash) -> int:

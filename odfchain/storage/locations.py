@@ -120,7 +120,7 @@ class Location:
 
     @property
     def speaks_s3(self) -> bool:
-        """Whether the store is S3 or one of its many clones."""
+        """True if the store is S3 or one of its many clones."""
         return self.store == "s3"
 
     def href(self) -> str:
@@ -319,7 +319,7 @@ def store_hint(error: BaseException) -> str:
 
 
 def store_refuses(error: BaseException) -> bool:
-    """Whether a store refuses a request as not allowed; of listings the library does not say so by itself."""
+    """True if a store refuses a request as not allowed; of listings the library does not say so by itself."""
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError  # noqa: PLC0415 - as above
 
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):

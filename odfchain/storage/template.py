@@ -47,7 +47,7 @@ def _parts(text: str, where: str) -> Iterator[str | re.Match[str]]:
 
 
 def has_templates(text: str) -> bool:
-    """Whether the text is more than what it says as it stands."""
+    """True if the text is more than what it says as it stands."""
     return _OPEN in text
 
 

@@ -38,7 +38,7 @@ class Target:
 
     @property
     def has_default_port(self) -> bool:
-        """Whether the port goes without saying."""
+        """True if the port goes without saying."""
         return self.port == PORTS[self.scheme]
 
     @property
@@ -151,7 +151,7 @@ _ISATAP = (b"\0\0\x5e\xfe", b"\2\0\x5e\xfe")
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is globally reachable, whatever IPv6 form an IPv4 address is wrapped in."""
+    """True if an IP address is globally reachable, whatever IPv6 form an IPv4 address is wrapped in."""
     found = ipaddress.ip_address(address)
     if isinstance(found, ipaddress.IPv4Address):
         return found.is_global and not found.is_multicast
@@ -179,11 +179,11 @@ class Route:
 
     @property
     def redirected(self) -> bool:
-        """Whether the present target was named by a server."""
+        """True if the present target was named by a server."""
         return len(self._seen) > 1
 
     def admits(self, address: str) -> bool:
-        """Whether the present target may be at this IP address; asked before a connection is made."""
+        """True if the present target may be at this IP address; asked before a connection is made."""
         if not self.redirected or self._allow_private or is_public(address):
             return True
         return self._first_is_private and _same_origin(self.first, self.current)

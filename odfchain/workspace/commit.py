@@ -45,7 +45,7 @@ class StagedFile:
     since: float = 0.0
     """Where executors have put it into the store, that was after this [s, `time.monotonic`]."""
     put: bool = False
-    """Whether they have, of one that has a path."""
+    """True if they have, of one that has a path."""
 
 
 def slice_path(dataset: DatasetFiles, staged: StagedFile) -> Path:

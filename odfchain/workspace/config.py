@@ -135,7 +135,7 @@ class SparkConfig:
 
     @property
     def is_local(self) -> bool:
-        """Whether all of Spark is in processes of this machine that share memory."""
+        """True if all of Spark is in processes of this machine that share memory."""
         return self.remote is None and self.master.partition("[")[0] == "local"
 
 
@@ -450,7 +450,7 @@ class DatasetConfig:
     push_aliases: tuple[str, ...] = ()
     """Where the dataset is pushed to: remote aliases or URLs."""
     require_signature: bool | None = None
-    """Whether pulls need the owner's signature of the head."""
+    """True if pulls need the owner's signature of the head."""
     max_signature_age_seconds: int | None = None
     """How old that signature may be [s]."""
     watermarks: dict[str, WatermarkRule] = field(default_factory=dict)
@@ -567,7 +567,7 @@ def absolute(text: str) -> str:
 
 
 def is_safe(root: Path, config: UserConfig) -> bool:
-    """Whether the user trusts the workspace whose `.odfchain` folder is `root`."""
+    """True if the user trusts the workspace whose `.odfchain` folder is `root`."""
     real = root.resolve()
     return any(_means(text, real, root.name) for text in config.safe.workspace)
 

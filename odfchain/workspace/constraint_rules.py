@@ -37,7 +37,7 @@ class Columns:
     """None while nobody has said."""
     key: tuple[str, ...]
     whole: bool = True
-    """Whether there are no other columns than those of the schema."""
+    """True if there are no other columns than those of the schema."""
 
     @classmethod
     def of(cls, state: DatasetState, name: str) -> Columns:
@@ -68,7 +68,7 @@ class Columns:
         return cls(name, vocabulary, schema, keys.pop() if len(keys) == 1 else declared.primary_key, whole)
 
     def has(self, column: str) -> bool | None:
-        """Whether there is a column of this name; None where it is not known."""
+        """True if there is a column of this name; None where it is not known."""
         if self.schema is None:
             return None
         there = column in self.schema.names

@@ -21,7 +21,7 @@ SOURCES = AddPushSource.KIND, SetPollingSource.KIND
 
 
 def are_of_several_keys(events: Iterable[MetadataEvent]) -> bool:
-    """Whether the sources that these events define tell records apart by different keys.
+    """True if the sources that these events define tell records apart by different keys.
 
     Then what one of them took back another may take back again.
     """

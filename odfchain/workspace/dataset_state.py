@@ -102,7 +102,7 @@ class DatasetState:
 
     @property
     def odf_schema(self) -> bool:
-        """Whether the schema in force is declared in the ODF form (not as raw Arrow)."""
+        """True if the schema in force is declared in the ODF form (not as raw Arrow)."""
         event = self._nearest(SetDataSchema)
         return event is not None and event.schema is not None
 
@@ -186,7 +186,7 @@ class DatasetState:
 
     @property
     def awaits_rebuild(self) -> bool:
-        """Whether the next execution computes everything anew (`odfchain.odf.transform_options`)."""
+        """True if the next execution computes everything anew (`odfchain.odf.transform_options`)."""
         event = self._nearest(SetTransform, ExecuteTransform)
         return (
             isinstance(event, SetTransform)

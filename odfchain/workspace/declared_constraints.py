@@ -41,7 +41,7 @@ class ForeignKey:
     columns: tuple[str, ...]
     dataset: DatasetId
     changes: bool = False
-    """Whether a change is named, by `BLOCK#OFFSET`, and no record."""
+    """True if a change is named, by `BLOCK#OFFSET`, and no record."""
     on_violation: OnViolation = OnViolation.REFUSE
 
     def __str__(self) -> str:

@@ -108,7 +108,7 @@ class MergeRecord:
 
 
 def is_merge_state(state: SourceState | None) -> bool:
-    """Whether a source state is a merge record, and no source's."""
+    """True if a source state is a merge record, and no source's."""
     return state is not None and state.source_name == SOURCE_NAME
 
 
@@ -246,7 +246,7 @@ class FetchedBranch:
 
     @property
     def is_verified(self) -> bool:
-        """Whether nothing of it is left to be verified."""
+        """True if nothing of it is left to be verified."""
         return self.block == self.verified
 
 
@@ -332,7 +332,7 @@ def unverified(dataset: DatasetFiles, upto: Multihash) -> list[Unverified]:
 
 
 def is_known_here(dataset: DatasetFiles, after: Multihash, upto: Multihash, *, owner: bool) -> bool:
-    """Whether the blocks after one, up to another, were all made or verified here.
+    """True if the blocks after one, up to another, were all made or verified here.
 
     Who is not the `owner` has not made the blocks of the head: a copy's moves by pulls alone.
     """

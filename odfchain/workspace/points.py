@@ -216,7 +216,7 @@ def on_branch(dataset: DatasetFiles, branch: str) -> DatasetFiles:
 
 
 def is_referenced(dataset: DatasetFiles, block: Multihash, *, head: Multihash) -> bool:
-    """Whether a stored block is one of those that a head is made of."""
+    """True if a stored block is one of those that a head is made of."""
     return dataset.chain.hash_at(dataset.chain.get(block).sequence_number, head) == block
 
 

@@ -428,7 +428,7 @@ class RecordedSlice:
         return self.key
 
     def may_hold(self, condition: Condition) -> bool:
-        """Whether a row of it may be as a condition says."""
+        """True if a row of it may be as a condition says."""
         from odfchain.slices.skipping import may_match, understood
 
         return self.footer is None or not understood(condition) or may_match(self.footer(), condition)
@@ -570,12 +570,12 @@ def _recorded_slice(dataset: DatasetFiles, ref: SliceRef, kept: KeptFooters) -> 
 
 
 def keeps_state(strategy: MergeStrategy) -> bool:
-    """Whether the strategy compares its input with the state that a checkpoint can hold."""
+    """True if the strategy compares its input with the state that a checkpoint can hold."""
     return isinstance(strategy, MergeStrategySnapshot | MergeStrategyUpsertStream)
 
 
 def checkpoint_is_due(rows: RecordedRows) -> bool:
-    """Whether so much has come after the checkpoint (or the first slice) that a new one saves work.
+    """True if so much has come after the checkpoint (or the first slice) that a new one saves work.
 
     It is when the rows to read beside the state are half as many as those of the state, so that merges read
     at most half as much again as they must and checkpoints take at most twice the space of the log.

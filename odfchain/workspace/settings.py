@@ -70,13 +70,13 @@ class Setting:
 
     @property
     def is_list(self) -> bool:
-        """Whether it holds several values."""
+        """True if it holds several values."""
         hint = self.hint if self.part is None else _parts_of(self)[self.part]
         return any(typing.get_origin(kind) is tuple for kind in (hint, *typing.get_args(hint)))
 
     @property
     def has_keys(self) -> bool:
-        """Whether it holds entries by name."""
+        """True if it holds entries by name."""
         return typing.get_origin(self.hint) is dict
 
 

@@ -519,7 +519,7 @@ class WorkspaceFiles:
         return self.key(DatasetId.from_multibase(folder.name))
 
     def has_key(self, dataset_id: DatasetId) -> bool:
-        """Whether a dataset was created here: its private key is in this workspace."""
+        """True if a dataset was created here: its private key is in this workspace."""
         return self._key_path(dataset_id).is_file()
 
     def key(self, dataset_id: DatasetId) -> DatasetKey:
