@@ -31,7 +31,7 @@ def put_off_pandas() -> None:
 
 
 def allow_pandas() -> None:
-    """Pandas can be imported; whoever looked for it meanwhile goes on without it."""
+    """Let pandas be imported; libraries that looked for it meanwhile go on without it."""
     if _LATER in sys.meta_path:
         import pyarrow as pa  # noqa: PLC0415 - only where it is needed anyway
 

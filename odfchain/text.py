@@ -70,7 +70,7 @@ def counted(number: int, singular: str, plural: str | None = None) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """What a library's exception says; PySpark's ask a JVM, which may be gone, for that."""
+    """The message of a library's exception; PySpark's ask a JVM for it, which may be gone."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - whatever goes wrong while it is asked, the first fault counts
@@ -78,7 +78,7 @@ def message_of(error: BaseException) -> str:
 
 
 def first_line(error: BaseException, limit: int = TEXT_CHARACTERS) -> str:
-    """What a library's exception says in its first line, or else its name."""
+    """The first line of the message of a library's exception, or else its name."""
     return one_line(message_of(error).strip().partition("\n")[0], limit) or type(error).__name__
 
 

@@ -42,7 +42,7 @@ _CACHE_BLOCKS = 256
 E = TypeVar("E", bound=MetadataEvent)
 
 Published = Callable[[Multihash, int], None]
-"""Told of a block (its hash and sequence number) that was made here and that the reference points at now."""
+"""Called with a block (its hash and sequence number) made here, once the reference points at it."""
 
 
 class HashedBlock(NamedTuple):
@@ -309,7 +309,7 @@ class MetadataChain:
     # --- appending ---------------------------------------------------------------------------------
 
     def history(self, prev: Multihash) -> History:
-        """What the append rules may ask when `prev` is the predecessor.
+        """The questions of the append rules, answered for the predecessor `prev`.
 
         Raises:
             AppendError: `PrevBlockNotFound`.
@@ -368,7 +368,7 @@ class MetadataChain:
             self._published(blocks[-1].hash, blocks[-1].block.sequence_number)
 
     def set_ref(self, ref: str, target: Multihash, *, expected: Multihash | None) -> None:
-        """Point a reference at a stored block, which may be another's: nobody is told that it was published.
+        """Point a reference at a stored block, which may be another's: no hook is called.
 
         Raises:
             ObjectNotFoundError: the block is not in the store.

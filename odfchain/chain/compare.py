@@ -67,7 +67,7 @@ class HashList(Sequence[Multihash]):
 
 
 class BlockLink(NamedTuple):
-    """What a comparison needs of a block."""
+    """The fields of a block that a comparison needs."""
 
     sequence_number: int
     prev: Multihash | None
@@ -99,7 +99,7 @@ class ChainLinks:
         return BlockLink(header.sequence_number, header.prev_block_hash)
 
     def broken(self, problem: str) -> OdfchainError:
-        """What is stored here is no chain."""
+        """The error for a chain that is broken on this side."""
         return BrokenChainError(f"the local chain is broken: {problem}", hint="`odfchain verify` says more")
 
 
@@ -157,7 +157,7 @@ class Descent:
 
     def step(self) -> None:
         """Read one block and go to its predecessor."""
-        assert self.at is not None  # noqa: S101 - whoever steps looks where it is
+        assert self.at is not None  # noqa: S101 - `at` is checked before each step
         link = self._link or self._links.link(self.at)
         self._link = None
         if link.sequence_number != self.number:

@@ -184,7 +184,7 @@ class Claim:
 
 
 def prove(one: Claim, other: Claim) -> Evidence | None:
-    """The proof that two claims are two histories; None when they are one, or nobody can say.
+    """The proof that two claims are two histories; None when they are one, or it cannot be decided.
 
     Raises:
         StoreError: the proof would be larger than the limits.

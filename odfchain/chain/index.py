@@ -62,7 +62,7 @@ class Scratch(Protocol):
 
 
 class IndexRow(NamedTuple):
-    """What the index knows of one block."""
+    """One block's row in the index."""
 
     hash: Multihash
     kind: str
@@ -89,7 +89,7 @@ class Link(NamedTuple):
 
     @property
     def event_kind(self) -> str:
-        """What kind of event the block has."""
+        """The kind of the block's event."""
         return AddData.KIND if self.kind == MERGE else self.kind
 
 
@@ -274,7 +274,7 @@ class WalkedHistory:
         return next((b for b in self._blocks() if b.event.KIND in kinds), None)
 
     def push_sources(self) -> Mapping[str, ev.AddPushSource]:
-        """What the walk finds in force."""
+        """Push sources in force, found by the walk."""
         return sources_in_force(block.event for block in self._blocks())
 
     def has_odf_schema(self) -> bool:
@@ -312,7 +312,7 @@ class ReplayHistory:
         return max(blocks, key=lambda block: block.sequence_number, default=None)
 
     def push_sources(self) -> Mapping[str, ev.AddPushSource]:
-        """What the blocks so far leave in force."""
+        """Push sources in force after the blocks so far."""
         return self._push_sources
 
     def has_odf_schema(self) -> bool:
@@ -339,7 +339,7 @@ class PendingHistory:
         return self._base.nearest(*kinds) if self._base else None
 
     def push_sources(self) -> Mapping[str, ev.AddPushSource]:
-        """What the chain and then the pending blocks leave in force."""
+        """Push sources in force after the chain and then the pending blocks."""
         earlier = self._base.push_sources().values() if self._base else ()
         return sources_in_force([*[block.event for block in reversed(self._pending)], *earlier])
 

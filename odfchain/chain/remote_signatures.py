@@ -1,4 +1,4 @@
-"""Signed statements on their way: read with the head, judged by the chain, kept beside the copy's head.
+"""Signed statements in transfer: read with the head, checked against the chain, kept with the copy's head.
 
 A copy's `refs/head.jws` is the owner's word on the copy's own chain, or it is not there: what a peer has is
 stored only if it is that. Without a policy an unsigned or wrongly signed head is said and not refused.
@@ -44,7 +44,7 @@ class SignaturePolicy:
     require: bool = False
     """True if a head without a valid signature is refused; a longest age wants that, too."""
     max_age: int | None = None
-    """How long ago the signature may have been made [s]: whoever withholds new blocks cannot renew it."""
+    """How long ago the signature may have been made [s]: a peer that withholds new blocks cannot renew it."""
     now: Callable[[], Timestamp] = field(default=Timestamp.now, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class SignaturePolicy:
         return "required" if self.require else "not required"
 
     def and_also(self, other: SignaturePolicy) -> SignaturePolicy:
-        """What both want; the clock is this one's."""
+        """The stricter of both policies; the clock is this one's."""
         ages = [age for age in (self.max_age, other.max_age) if age is not None]
         return SignaturePolicy(
             require=self.required or other.required, max_age=min(ages, default=None), now=self.now
@@ -115,7 +115,7 @@ class Offer:
 
     @property
     def signed(self) -> Multihash | None:
-        """The head that somebody has signed with a valid signature, this one or another."""
+        """The head under a valid signature by any signer, this one or another."""
         try:
             return None if self.content is None else read_head(self.content[:-1])[1].head
         except SignatureError:
@@ -159,7 +159,7 @@ def _read(peer: StatementReader) -> Offer | None:
 
 
 def judge(offer: Offer, dataset_id: DatasetId, number: int, block_at: BlockAt) -> HeadSignature:
-    """What the signature of an offer is worth; `block_at` knows the peer's chain."""
+    """The status of an offer's signature; `block_at` knows the peer's chain."""
     if offer.unread is not None:
         return HeadSignature(
             SignatureStatus.UNSIGNED, Problem.MISSING, f"the head's signature cannot be read: {offer.unread}"
@@ -205,7 +205,7 @@ def refuse_unsigned(found: HeadSignature, policy: SignaturePolicy, *, name: str,
 def warnings(
     found: HeadSignature, offer: Offer, now: Timestamp, known: SignedHead | None, *, about: str
 ) -> list[str]:
-    """What the user has to hear of a signature that was not refused; `known` was signed when last seen."""
+    """Warnings about a signature that was not refused; `known` was signed when last seen."""
     if found.status is SignatureStatus.INVALID:
         return [f"{about}: {found.message}; this signature is not kept"]
     if found.status is SignatureStatus.SIGNED and found.signed is not None:
@@ -266,7 +266,7 @@ def signed_last(dataset: StoredDataset, dataset_id: DatasetId) -> SignedHead | N
 def better(one: HeadSignature, other: HeadSignature, now: Timestamp) -> bytes | None:
     """The file of the signature that says more of the same head: the newer block, then the later time.
 
-    A time that has not come is worse than any that has: else nobody could make good what a wrong clock did.
+    A future time is worse than any past one: else a signature made with a wrong clock could not be replaced.
     """
     found = [
         (s.signed.sequence_number, _of_the_future(s.signed, now) is None, s.signed.time.epoch_ns, s.text)
@@ -303,7 +303,7 @@ def keep_lines(
     return file.merge(dataset.folder, dataset_id, received, accept=accept, trusted=trusted)
 
 
-# Signed statements on their way out: after the head, so that nothing is signed there that nobody can read.
+# Signed statements are pushed after the head, so that no signed block is missing at the destination.
 #
 # What the destination has is not lost: the better signature of the head stays, and attestations are joined.
 # Two pushes at the same moment may each write what they know; the next one joins them.
@@ -311,7 +311,7 @@ def keep_lines(
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """What the destination has beside its head now; `problem` says what could not be written there."""
+    """The destination's signed statements now; `problem` says which could not be written."""
 
     signature: SignatureStatus
     problem: str | None = None
@@ -354,7 +354,7 @@ def _push_signature(
 def push_to_node(
     dataset: StoredDataset, dataset_id: DatasetId, peer: StatementWriter, head: Multihash
 ) -> SignatureStatus:
-    """What is beside the head of a node after the owner's signature of it was offered, if it is here."""
+    """A node's signed statements, after it was offered the owner's signature of its head, if that is here."""
     number = dataset.chain.get(head).sequence_number
     here = read_head_signature(dataset.folder)
     if check_head(here, dataset_id, head, number).status is not SignatureStatus.SIGNED:

@@ -37,8 +37,9 @@ from odfchain.odf.sources import FetchStepEthereumLogs, Transform
 # Append rules of the kind of dataset: which events belong in a root, and which in a derivative dataset.
 #
 # A root has its records from its sources, a derivative from its transform, and from nowhere else: what is
-# added beside the query would never be replayed. One table serves append, pull, verification and the
-# reading of manifests. Source: specification "Root Dataset", "Derivative Dataset", "Metadata Events".
+# added by other means than the query would never be replayed. One table serves append, pull, verification
+# and the reading of manifests. Source: specification "Root Dataset", "Derivative Dataset", "Metadata
+# Events".
 
 _ONLY_IN: dict[str, DatasetKind] = {
     ev.AddData.KIND: DatasetKind.ROOT,

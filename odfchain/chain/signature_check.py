@@ -32,7 +32,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.text import one_line
 
-# The newest block of every dataset that was ever pulled or pushed: nobody is sent back to an older one.
+# Rollback guard: the newest block of every dataset that was ever pulled or pushed.
 #
 #     seen/fed01…             `<sequence number> <hash of the block>`, one file for each dataset id;
 #                             a second line is the owner's signature of the newest head that came with one
@@ -84,7 +84,7 @@ class SeenHeads:
         return Seen(int(found[1]), Multihash.parse(found[2]), found[3])
 
     def signed(self, dataset_id: DatasetId, seen: Seen | None) -> SignedHead | None:
-        """What the owner signed of what was seen, verified anew; None when it was never signed.
+        """The owner's signed head that was seen, verified anew; None when it was never signed.
 
         Raises:
             StoreError: the signature in the memory is damaged.
@@ -132,7 +132,7 @@ class SeenHeads:
 # Two histories by one owner: noticed when a signed head meets what was signed before, and kept as proof.
 #
 # What was signed before is what this workspace remembers (`odfchain.chain.signature_check`) and the
-# signature beside the local head. The proof is kept whatever becomes of the pull.
+# signature of the local head. The proof is kept whatever becomes of the pull.
 
 EVIDENCE_HINT = "its owner has signed two histories, and the proof is kept: `odfchain evidence`"
 
@@ -190,7 +190,7 @@ class EquivocationDetector:
         if self.dataset is not None:
             try:
                 texts.append((read_head_signature(self.dataset.folder) or b"").decode("ascii").rstrip("\n"))
-            except (OdfchainError, UnicodeError):  # it is judged by whoever reads it for its own sake
+            except (OdfchainError, UnicodeError):  # a fault of the file itself is reported where it is read
                 texts.append(None)
         claims = []
         for text in dict.fromkeys(texts):
@@ -227,7 +227,7 @@ def _absent(name: Multihash) -> bytes:
 
 @dataclass(slots=True)
 class Examination:
-    """What came of the statements that a peer has beside its head; `warnings` are for the user."""
+    """The result of examining a peer's signed statements; `warnings` are for the user."""
 
     workspace: KeyHolder
     peer: StatementReader
@@ -324,7 +324,7 @@ class Examination:
 
     @contextmanager
     def proving(self) -> Iterator[None]:
-        """Who is refused after a second history was shown is told where the proof is."""
+        """Errors within name the proof, where a second history was found."""
         try:
             yield
         except (ChainsDifferError, NameCollisionError, SignatureError) as error:
@@ -333,7 +333,7 @@ class Examination:
             raise
 
     def keep(self, dataset: StoredDataset, dataset_id: DatasetId) -> None:
-        """The head has moved: its signature is beside it, and what auditors say of this chain is here.
+        """Store the signature of the head that has moved, and the attestations of this chain.
 
         What is signed line by line and cannot be written is a warning.
         """

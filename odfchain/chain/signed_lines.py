@@ -41,7 +41,7 @@ _DAMAGED_LINES = 100
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a statement is about, and whose it is; `kind` parts subjects of one block."""
+    """The subject of a statement, and its signer; `kind` separates subjects of one block."""
 
     dataset_id: DatasetId
     signer: Did
@@ -64,7 +64,7 @@ class SignedLine(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What a merge did: how many lines came in, which were none, and which were not kept and why."""
+    """The result of a merge: lines that came in, malformed ones, and those that were not kept and why."""
 
     added: int
     damaged: tuple[str, ...] = ()
@@ -78,13 +78,13 @@ class Merged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFile(Generic[T]):
-    """One such file: where it is, what stands in it, and how much of it."""
+    """A file of signed lines: its path, its kind of statements, and its bounds."""
 
     key: str
     """Where it is in the dataset's folder, and in the simple transfer layout."""
     one: str
     many: str
-    """What messages call a statement, and several."""
+    """The word for a statement in messages, and for several."""
     read: Callable[[bytes], T]
     unverified: Callable[[bytes], T]
     """The statement of a line, with and without a look at its signature, which takes ten times as long."""
@@ -93,7 +93,7 @@ class LineFile(Generic[T]):
     per_subject: Callable[[], int]
     """The largest file [bytes], and the most signers of one subject [count]."""
     newest_first: bool = False
-    """True if lines of newer blocks stand first, and older ones give way where there is no room."""
+    """True if lines of newer blocks come first, and older ones are dropped where there is no room."""
 
     def lines_of(self, content: bytes | None, dataset_id: DatasetId) -> list[SignedLine[T]]:
         """Each line of a file (None: there is none), valid or not; nothing is raised for it."""
@@ -145,7 +145,7 @@ class LineFile(Generic[T]):
         return found
 
     def content(self, folder: Path) -> bytes | None:
-        """The file in a dataset's folder as it stands, None when there is none."""
+        """The content of the file in a dataset's folder, None when there is none."""
         return read_bounded(folder / self.key, self.most_bytes())
 
     def add(self, folder: Path, dataset_id: DatasetId, text: str, *, trusted: Collection[Did] = ()) -> None:
@@ -172,7 +172,7 @@ class LineFile(Generic[T]):
         accept: Callable[[T], bool] | None = None,
         trusted: Collection[Did] = (),
     ) -> Merged:
-        """Durably take over the valid statements of `received` beside those that are here.
+        """Durably add the valid statements of `received` to those that are here.
 
         Lines that are here and have not the form of one are dropped when something is written. Their
         signatures are verified by who reads them, and here only where they stand against what comes in.
@@ -219,7 +219,7 @@ class LineFile(Generic[T]):
         damaged = 0
         for number, text in enumerate(content.split(b"\n")[:-1], start=1):
             try:
-                # the form only; verifying signatures takes longer and is left to whoever needs it
+                # the form only; verifying signatures takes longer and is left to the caller
                 yield SignedLine(number, text, self.unverified(text))
             except SignatureError:
                 damaged += 1
@@ -274,7 +274,7 @@ class LineFile(Generic[T]):
         return sorted(kept.values(), key=self._order), outdone
 
     def _about(self, line: SignedLine[T]) -> About:
-        assert line.statement is not None  # noqa: S101 - whoever asks has a valid line
+        assert line.statement is not None  # noqa: S101 - callers have a valid line
         return self.about(line.statement)
 
     def _subject(self, line: SignedLine[T]) -> tuple[Multihash, str]:
@@ -306,7 +306,7 @@ def _bad(number: int, text: bytes, message: str) -> SignedLine[T]:
 # The attestations of a dataset: `attestations/audits.jws`, one signed line for each.
 
 Accept = Callable[[Attestation], bool]
-"""Whether an attestation that was received is wanted, for instance because its head is in the chain."""
+"""True if a received attestation is wanted, for instance because its head is in the chain."""
 
 AttestationLine = SignedLine[Attestation]
 
@@ -380,7 +380,7 @@ class SnapshotLine:
         return f"<{self.kind} of block {self.sequence_number:,} by {self.signer}: {self.object}>"
 
     def to_json(self) -> dict[str, Any]:
-        """The members that are signed; the signer stands in the header."""
+        """The members that are signed; the signer is named in the header."""
         return {
             "block": str(self.block),
             "datasetId": str(self.dataset_id),

@@ -54,7 +54,7 @@ def read_regular(path: Path, limit: int, *, follow: bool = False) -> tuple[bytes
     Raises:
         StoreError: it is not an ordinary file (a link is one only with `follow`), or cannot be read.
     """
-    # Not blocking: a pipe that nobody writes to would be waited for.
+    # Not blocking: a pipe without a writer would be waited for.
     flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         fd = os.open(path, flags)
@@ -378,7 +378,7 @@ def sign_statement(key: DatasetKey, signer: Did, kind: StatementType, payload: d
 def read_statement(text: bytes, kind: StatementType, *, verified: bool = True) -> SignedStatement:
     """The statement that `text` is the one signed form of; its signature is verified.
 
-    Without `verified` it only has the form of one, and nobody's word may be taken for it.
+    Without `verified` only its form is checked, and it must not be trusted.
 
     Raises:
         SignatureError: it is anything else; `problem` says what.
@@ -451,7 +451,7 @@ def _shown(value: Any) -> str:
 
 
 class Verdict(StrEnum):
-    """What an examination ended with."""
+    """The result of an examination."""
 
     CLEAN = "clean"
     FAULTY = "faulty"
@@ -505,7 +505,7 @@ class Attestation:
     tool: str
 
     def to_json(self) -> dict[str, Any]:
-        """The members that are signed; the auditor is the signer, and stands in the header."""
+        """The members that are signed; the auditor is the signer, named in the header."""
         return {
             "checks": list(self.checks),
             "datasetId": str(self.dataset_id),

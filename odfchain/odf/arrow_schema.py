@@ -205,7 +205,7 @@ def _build_type(
 
 
 def decode_raw_arrow(data: bytes) -> ds.DataSchema:
-    """The schema that a raw Arrow schema stands for."""
+    """The schema of a raw Arrow schema."""
     buffer = FlatBuffer(data)
     root = buffer.table(buffer.root_position(), 0)
     return ds.DataSchema(fields=tuple(_read_children(buffer, root, "Schema", "fields", 0)))

@@ -42,7 +42,7 @@ from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.schema import ExtraAttributes
 from odfchain.odf.times import Timestamp
 
-# Which dataclass a FlatBuffers table stands for, and what its fields mean.
+# FlatBuffers tables and their dataclasses.
 #
 # A table and its dataclass have the same name, the same fields in the same order. Tables that exist only
 # because a vector or a root cannot be a union (`PrepStepWrapper`, `…ResponseRoot`) have no dataclass.

@@ -452,7 +452,7 @@ def _table(
 
 
 def schema_path(name: str) -> Path:
-    """Where a schema file is: beside the package in a checkout, inside it in an installed wheel."""
+    """Where a schema file is: next to the package in a checkout, inside it in an installed wheel."""
     package = Path(__file__).resolve().parent.parent
     shipped = package / "schemas" / name
     return shipped if shipped.exists() else package.parent / "schemas" / name

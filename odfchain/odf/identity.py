@@ -137,7 +137,7 @@ def encode(data: bytes, encoding: str) -> str:
 
 
 def decode(text: str) -> bytes:
-    """The bytes that `text` stands for, whatever final encoding it is in.
+    """Decode `text`, in any of the final encodings.
 
     Raises:
         InvalidIdError: empty, too long, an unknown prefix, or characters outside the encoding's alphabet.

@@ -94,7 +94,7 @@ def is_plain_fixed(data_type: pa.DataType) -> bool:
 
 
 def type_header(data_type: pa.DataType, name: str) -> bytes:
-    """What a leaf's hasher starts with: type id (u16 LE) and the type's parameters."""
+    """First bytes of a leaf's hasher: type id (u16 LE) and the type's parameters."""
     data_type = plain_type(data_type)
     if t.is_null(data_type):
         return _u16(0)
@@ -172,7 +172,7 @@ def walk_columns(
 def leaf_bytes(
     array: pa.Array, parent_valid: Numbers | None, rule: NullRule
 ) -> list[Callable[[], memoryview]]:
-    """What is fed for a leaf: calls that make the pieces, to be fed one after the other."""
+    """The bytes that a leaf feeds: calls that make the pieces, to be fed one after the other."""
     rows = len(array)
     if rows == 0:
         return []
@@ -188,7 +188,7 @@ def leaf_bytes(
 
 
 def value_bytes(array: pa.Array) -> Iterator[bytes]:
-    """What is fed for each value of an array; of a structure for one leaf after the other."""
+    """The bytes fed for each value of an array; of a structure for one leaf after the other."""
     leaves = [_elements(leaf, _combined(leaf, valid, "correct")) for leaf, valid in walk_columns([array])]
     rows = np.arange(len(array) + 1)
     bounds = [rows * begins if isinstance(begins, int) else begins for _, begins in leaves]
@@ -404,7 +404,7 @@ def _copy_rest(
 
 
 _SMALL = 1 << 16
-"""Bytes of a batch that is hashed sooner than threads could be told of it."""
+"""Bytes of a batch that is hashed sooner than threads could be started for it."""
 
 _u64_bytes = struct.Struct("<Q").pack
 Result = TypeVar("Result")
@@ -496,7 +496,7 @@ def _walk_fields(fields: list[pa.Field], level: int) -> Iterator[tuple[str, int,
 
 
 class _Task(Generic[Result]):
-    """Work for an executor; who needs it does it himself unless it has begun, so nobody waits for a turn."""
+    """Work for an executor; the thread that needs the result does it itself unless it has begun."""
 
     def __init__(self, work: Callable[[], Result], executor: Executor) -> None:
         self._work, self._future = work, executor.submit(work)

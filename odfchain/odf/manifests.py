@@ -149,7 +149,7 @@ class _Builder:
     def __init__(self, *, settings: bool) -> None:
         self.defs: dict[str, Any] = {}
         self._settings = settings
-        """Whether sources may say what is not for blocks."""
+        """True if sources may have settings that blocks do not record."""
 
     def schema(self, hint: Any) -> dict[str, Any]:
         if isinstance(hint, range):
@@ -295,14 +295,14 @@ _SCHEMAS = "https://opendatafabric.org/schemas/"
 _DATASET = "dataset/v1alpha1/Dataset"
 
 PLACES = {"": "spec", "name": "headers.name", "kind": "spec.kind", "metadata": "spec.metadata"}
-"""Where the members of a snapshot are in a resource; its account stands before the name, as in an alias."""
+"""Where the members of a snapshot are in a resource; its account precedes the name, as in an alias."""
 
 _LEFT_OUT = {
     "": ("status",),
     "headers": ("id", "labels", "annotations", "generation", "createdAt", "updatedAt", "deletedAt"),
     "spec": (),
 }
-"""What nodes keep about a resource; nothing of the dataset depends on it."""
+"""Properties that nodes keep about a resource; nothing of the dataset depends on them."""
 
 _REFUSED = {
     "spec.did": (
@@ -314,7 +314,7 @@ _REFUSED = {
         "leave it out; `odfchain init --store URL` makes a workspace that keeps its data in a store",
     ),
 }
-"""What the dataset would be another one without, and what to do about it."""
+"""Properties without which it would be another dataset, and what to do about them."""
 
 _INSTEAD = {
     "Source": "write `read` and `merge` as a SetPollingSource or AddPushSource of the Dataset",
@@ -326,7 +326,7 @@ _INSTEAD = {
     "Account": "`odfchain token create` says who may read and push at a node",
     "Relations": "`odfchain token create` says who may read and push at a node",
 }
-"""What does the same here, by the kind of resource."""
+"""The command that does the same here, by the kind of resource."""
 
 _NEWER = {
     src.FetchStepMqtt: "0.35",
@@ -353,7 +353,7 @@ def is_dataset(tree: Any) -> bool:
 
 
 def as_snapshot(document: Document) -> tuple[Document, list[str]]:
-    """The snapshot's manifest that a resource stands for, with its lines, and the paths that were left out.
+    """Convert a resource to a snapshot's manifest, with its lines, and the paths that were left out.
 
     Raises:
         ManifestError: another kind of resource, or more than a snapshot can say. Paths are the document's.
@@ -444,7 +444,7 @@ def _account(value: Any) -> tuple[str, list[str]]:
 
 
 def notes_of(left_out: list[str], events: tuple[MetadataEvent, ...]) -> tuple[str, ...]:
-    """What to say of a definition whose dataset does not keep all of it, or is not polled as it is."""
+    """Notes on a definition whose dataset does not keep all of it, or is not polled as it says."""
     notes = [f"not kept, because ODF 0.34.1 has no place for it: {', '.join(left_out)}"] if left_out else []
     for fetch in (event.fetch for event in events if isinstance(event, SetPollingSource)):
         if type(fetch) in _NEWER:

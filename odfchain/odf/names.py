@@ -144,7 +144,7 @@ class DatasetAliasRemote:
 #
 # The order in which readings are tried follows the specification's grammar: `DatasetRef` is an id or a
 # local alias, `DatasetRefRemote` an id (perhaps behind a repository), a remote alias or a URL, and
-# `DatasetRefAny` is either, where `a/b` stays ambiguous until somebody says whether `a` is a repository.
+# `DatasetRefAny` is either, where `a/b` stays ambiguous until it is known whether `a` is a repository.
 
 _REMOTE_ID = re.compile(rf"(?:({HOSTNAME})/)?(did:odf:[a-zA-Z0-9+/=_-]+)")
 _URL = re.compile(r"[a-zA-Z0-9]+(?:\+[a-zA-Z0-9]+)*://[^\n]+")
@@ -252,7 +252,7 @@ def local_alias(ref: DatasetRefAny) -> DatasetAlias | None:
     return None
 
 
-# Name patterns: `%` stands for any run of characters, as in SQL LIKE.
+# Name patterns: `%` matches any run of characters, as in SQL LIKE.
 #
 # A text with a `%` is a pattern, any other text a reference. Matching ignores ASCII case; an account in the
 # pattern must equal the dataset's account, and a pattern without one matches in any account.
@@ -358,7 +358,7 @@ def ref_matches(ref: DatasetPattern | DatasetRef, dataset_id: DatasetId, alias: 
             return ref == alias
 
 
-# Names of branches: references beside the head.
+# Names of branches.
 #
 #     [a-z][a-z0-9]*(-[a-z0-9]+)*      at most 64 characters; not `head`, not `overwritten-…`
 #

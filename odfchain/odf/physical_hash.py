@@ -20,7 +20,7 @@ from odfchain.odf.identity import Multihash
 
 
 class Hasher(Protocol):
-    """What this project needs of a running hash."""
+    """A running hash, as `hashlib` has them."""
 
     def update(self, data: bytes | memoryview, /) -> object:
         """Feed bytes."""

@@ -3,7 +3,7 @@
 It is the sum of one hash for each value, so the order of columns does not matter, and a null adds nothing:
 rows from before a column was added are equal to later ones without a value in it. Values are compared as
 Spark compares them, at any depth: there is one zero and one NaN, and a map has no order. The hash is keyed
-with random bytes of this process, so that nobody can make two rows that look equal here. It is never stored.
+with random bytes of this process, so that collisions cannot be prepared. It is never stored.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ def types_within(data_type: DataType) -> Iterator[DataType]:
 def with_types(
     data_type: DataType, change: Callable[[DataType], DataType | None], *, extras: bool = False
 ) -> DataType:
-    """What `change` makes of the type; where that is None, the type with what it makes of those within.
+    """The type as `change` makes it; where that gives None, with the types within changed so.
 
     Members of structs lose their attributes, unless `extras` are to stay.
     """

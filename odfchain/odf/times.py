@@ -307,7 +307,7 @@ def _from_strftime(text: str) -> str:
         elif directive in _NUMBERS:
             letter, width = _NUMBERS[directive]
             follows = tokens[index + 1][0] if index + 1 < len(tokens) else None
-            # digits that touch are told apart by their width alone
+            # adjacent digits are separated by their width alone
             touches = _is_digits(follows) or (index > 0 and _is_digits(tokens[index - 1][0]))
             parts.append(letter * (width if touches else 1))
         else:

@@ -65,7 +65,7 @@ def with_options(tree: Mapping[str, Any], path: str) -> dict[str, Any]:
 # What transforms call the engine of this project.
 #
 # `spark` is what it was called at first, and what other nodes take for an image of theirs. Manifests may
-# still say it; what is recorded says `odfchain-spark`. Chains from before are told by the version, which
+# still say it; what is recorded says `odfchain-spark`. Older chains are recognised by the version, which
 # this engine alone writes. Source: specification "Engine Versioning"; RFC-019.
 
 OWN_ENGINE = "odfchain-spark"

@@ -1,1 +1,1 @@
-"""Reading slices: the Parquet files of somebody else."""
+"""Reading slices: Parquet files, which may come from others."""

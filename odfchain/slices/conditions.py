@@ -43,14 +43,14 @@ _BEFORE = "SELECT 1 WHERE "
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d:\d\d(?:\.\d{1,9})?))?(Z?)", re.ASCII)
 _UTC = (None, "UTC", "Etc/UTC", "+00:00", "Z")
 _UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 10**3}
-"""What is finer than this is compared in other ways by every engine [ns]."""
+"""Finer times are compared differently by every engine [ns]."""
 _TESTS: dict[type, Test] = {
     exp.EQ: Test.EQ, exp.NEQ: Test.NE, exp.LT: Test.LT, exp.LTE: Test.LE, exp.GT: Test.GT, exp.GTE: Test.GE
 }  # fmt: skip
 
 
 _ARGUMENTS = {"this", "expression", "expressions", "low", "high"}
-"""What the nodes that are understood have; with anything else they say something else."""
+"""The arguments of the nodes that are understood; others change their meaning."""
 
 
 class _Words(Spark):

@@ -39,10 +39,10 @@ Value = bool | int | float | str | bytes | Decimal
 
 @dataclass(frozen=True, slots=True)
 class ColumnStats:
-    """What is reported of one column."""
+    """The statistics of one column."""
 
     name: str
-    """A path with dots; a part with a dot or a backtick stands in backticks."""
+    """A path with dots; a part with a dot or a backtick is quoted in backticks."""
     type: pa.DataType
     null_count: int
     low: Value | None = None
@@ -60,7 +60,7 @@ class ColumnStats:
 
 @dataclass(frozen=True, slots=True)
 class FileStats:
-    """What the footer of one file reports."""
+    """The statistics in the footer of one file."""
 
     row_count: int
     columns: tuple[ColumnStats, ...]
@@ -77,12 +77,12 @@ class FileStats:
 
 
 def file_stats(path: Path) -> FileStats:
-    """What a file's footer reports; no row is read."""
+    """The statistics in a file's footer; no row is read."""
     return footer_stats(*read_footer(path))
 
 
 def footer_stats(footer: pq.FileMetaData, schema: pa.Schema) -> FileStats:
-    """What a footer reports of a file with these columns."""
+    """The statistics in the footer of a file with these columns."""
     columns = list(leaves(schema))
     whole = str(footer.created_by or "").startswith(_WHOLE_BOUNDS)
     found = []
@@ -94,7 +94,7 @@ def footer_stats(footer: pq.FileMetaData, schema: pa.Schema) -> FileStats:
 
 
 def quoted(name: str) -> str:
-    """A part of a path as it stands in one."""
+    """A part of a path, quoted where need be."""
     return "`" + name.replace("`", "``") + "`" if "." in name or "`" in name else name
 
 

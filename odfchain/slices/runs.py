@@ -40,7 +40,7 @@ KEY_ROWS = 4_096
 """Rows of one block of keys: what is read to look one up, about 100 KB of an append."""
 
 _RUN_ROWS, _RUN_BYTES = 1 << 20, 128 << 20
-"""What a task puts in order at a time, in memory."""
+"""Most that a task sorts at a time, in memory."""
 _SYSTEM_BYTES = 16
 """Of each row, that its offset and its system time take."""
 
@@ -53,7 +53,7 @@ ReadBytes: TypeAlias = Callable[[int, int], pa.Buffer | bytes]
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """What the columns of rows are that become runs."""
+    """The columns of rows that become runs."""
 
     columns: int
     """The first ones are those of the slice, whose sizes count."""
@@ -80,14 +80,14 @@ class RunBlocks:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What is known of a written run."""
+    """The description of a written run."""
 
     path: str
     rows: int
     size: int
     """Sum of the sizes of its rows [bytes]."""
     keys: RunBlocks
-    """What the rows are ordered by, their operation, and the sum of the sizes so far."""
+    """The sort key of each row, its operation, and the sum of the sizes so far."""
     values: RunBlocks
     """The columns of the slice."""
     index: bytes
@@ -95,7 +95,7 @@ class RunFacts:
 
 
 def row_sizes(rows: pa.RecordBatch) -> Numbers:
-    """What the values of each row take [bytes], with the system columns; it follows from the row alone."""
+    """Size of the values of each row [bytes], with the system columns; it follows from the row alone."""
     return sum((_value_sizes(column) for column in rows.columns), np.full(rows.num_rows, _SYSTEM_BYTES))
 
 
@@ -242,7 +242,7 @@ class Run:
         return int(batch.column(len(self._ordered))[within].as_py())
 
     def key(self, row: int) -> tuple[Any, ...]:
-        """What the row is ordered by; comparable with those of other rows."""
+        """The sort key of a row; comparable with those of other runs."""
         batch, within = self._at(row)
         return tuple(_comparable(batch.column(column)[within]) for column in self._ordered)
 
@@ -269,7 +269,7 @@ class Run:
         return self.size_of(rows if rows in (0, len(self)) else rows + 1)
 
     def keys(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """What the rows of an interval are ordered by, their operations, and the sums of their sizes."""
+        """Sort keys of the rows of an interval, their operations, and the sums of their sizes."""
         return self._keys.rows(start, end)
 
     def values(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -438,7 +438,7 @@ def _flat(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
     if pa.types.is_struct(column.type):
         for part in column.flatten():
             yield from _flat(part)
-    elif pa.types.is_floating(column.type):  # Arrow has NaN beside the nulls
+    elif pa.types.is_floating(column.type):  # Arrow sorts NaN next to the nulls
         odd = pc.is_nan(column)
         yield from (odd, pc.if_else(odd, pa.scalar(0, column.type), column))
     else:

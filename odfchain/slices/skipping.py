@@ -30,7 +30,7 @@ from odfchain.slices.footers import ColumnStats, FileStats, Value, nanoseconds_p
 
 
 class Test(enum.Enum):
-    """What a column is tested for."""
+    """A comparison of a column with a value."""
 
     __test__ = False
 
@@ -86,7 +86,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class Maybe:
-    """Nobody knows."""
+    """No test: rows may or may not match."""
 
 
 Condition = ColumnTest | Every | AnyOf | Maybe
@@ -109,7 +109,7 @@ def understood(condition: Condition) -> bool:
 
 
 def about(condition: Condition, columns: Collection[str]) -> Condition:
-    """What a condition says of some columns alone: true of every row of which the whole is."""
+    """The part of a condition about some columns alone: true of every row of which the whole is."""
     match condition:
         case Every(parts):
             return Every(tuple(about(part, columns) for part in parts))
@@ -121,7 +121,7 @@ def about(condition: Condition, columns: Collection[str]) -> Condition:
 
 
 def with_any_of(column: str, values: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> Condition:
-    """What is true of every row that has one of these values in a column of a type: it is between their ends.
+    """A condition true of every row with one of these values in a column: between the least and the largest.
 
     `column` is a path. Floats are not asked for: a NaN that is looked for is in no bound.
     """
@@ -150,7 +150,7 @@ def with_any_of(column: str, values: pa.ChunkedArray | pa.Array, kind: pa.DataTy
 
 
 def group_of(kind: pa.DataType) -> Group:
-    """What values of a type compare with."""
+    """The group of types that values of a type compare with."""
     for is_one, group in _GROUPS:
         if is_one(kind):
             return group
@@ -319,7 +319,7 @@ def _digits_after_point(number: Decimal) -> int:
 # maximum begins with such a bound. Statistics of another type than the values say nothing.
 
 _ORDERED = (int, str, dt.date)
-"""What compares as its column does; a moment has a zone, and is left out."""
+"""Types that compare as their columns do; a moment has a zone, and is left out."""
 
 
 def ordered(values: Sequence[Any]) -> list[Any]:

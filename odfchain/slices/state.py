@@ -4,7 +4,7 @@
 - `+A` and `+C` put a row in force, `-R` and `-C` take one out of force (`TAKES_BACK`).
 - With a primary key, the row of each key with the largest offset is in force if it puts one in force: older
   ones are history whatever they say, and a `-C` without its `+C` leaves nothing. Nulls are one key.
-- Without a key, rows are told apart by all columns but offset, operation and system time, and a missing
+- Without a key, rows are compared by all columns but offset, operation and system time, and a missing
   column is null.
 - In both, values compare as Spark compares them, at any depth: -0.0 is 0.0, NaN is NaN, whatever its bits,
   and a map has no order.
@@ -102,7 +102,7 @@ def in_force(
 
 
 def takes_back(operations: Numbers) -> Numbers:
-    """Whether rows with these operations take others back."""
+    """A mask: true where the operation takes another row back."""
     return np.isin(operations, TAKES_BACK)
 
 
@@ -116,7 +116,7 @@ def hashed_rows(
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What becomes of rows that have no key: masks over them as they were given."""
+    """State of rows without a key, as masks over them in the order given."""
 
     kept: Numbers
     """Rows in force after all."""

@@ -42,7 +42,7 @@ class SliceObserver(abc.ABC):
 
     `batch` is given all rows in their final form and order, system columns included, with the schema of the
     file. They are cut anywhere, and no batch is empty: what an observer says must not depend on the cuts.
-    Batches are shared, so nobody may change them. Who keeps one keeps its rows in memory: what is kept must
+    Batches are shared and must not be changed. A kept batch keeps its rows in memory: what is kept must
     be bounded by something else than the number of rows.
 
     `data` is given the bytes of the file in order; the view is valid during the call only. Calls of `batch`
@@ -147,7 +147,7 @@ _HASH_THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class SliceSpec:
-    """What a slice is to look like; sent to the worker that writes it."""
+    """Specification of a slice; sent to the worker that writes it."""
 
     schema: bytes
     """The target Arrow schema, system columns included, serialized by pyarrow."""
@@ -169,7 +169,7 @@ class SliceSpec:
 
 @dataclass(frozen=True, slots=True)
 class SliceFacts:
-    """What is known of a written slice; all that comes back from the cluster."""
+    """Facts about a written slice; all that comes back from the cluster."""
 
     path: str
     """Empty where its writer has put it into the store, under its physical hash."""
@@ -184,7 +184,7 @@ class SliceFacts:
     finer: dict[str, int] = field(default_factory=dict)
     """Times that were cut to the unit of their column, by column."""
     footer: str | None = None
-    """What its footer reports, as `odfchain.slices.footers` writes it."""
+    """The statistics in its footer, as `odfchain.slices.footers` writes them."""
 
     def slice_at(self, start: int) -> DataSlice:
         """The slice as a block names it, its first record at an offset."""
@@ -270,7 +270,7 @@ class ObservedParquet:
 
     @property
     def footer(self) -> str | None:
-        """What the footer reports, of a file that is complete, as a line (`odfchain.slices.footers`)."""
+        """The statistics in the footer of a complete file, as a line (`odfchain.slices.footers`)."""
         (footer,) = self._footers
         return stats_text(footer_stats(footer, footer.schema.to_arrow_schema()))
 
@@ -422,7 +422,7 @@ def hash_threads() -> int:
 
 
 def notes_on_cut_times(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """What the user should know about times that were cut to the unit of their column."""
+    """Notes for the user on times that were cut to the unit of their column."""
     return tuple(
         f"`{name}`: {number:,} times are finer than the column keeps; what is finer was cut off"
         for name, number in counts.items()

@@ -63,7 +63,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Records(Protocol):
-    """What has records in an order."""
+    """A source of records in an order."""
 
     def records(self) -> Iterator[Record]:
         """The records in order.
@@ -84,7 +84,7 @@ class RecordSource(Records, Protocol):
 
 
 class LineParser(Protocol):
-    """What one line of a file holds; a small value that is sent to the workers that read it."""
+    """The form of one line of a file; a small value that is sent to the workers that read it."""
 
     def record(self, line: str) -> Record:
         """The record.
@@ -411,7 +411,7 @@ def infer_records(
 
 
 def _differ_by_case(fields: tuple[ds.DataField, ...]) -> bool:
-    # Spark compares names without case, so such columns could not be told apart
+    # Spark compares names without case, so such columns would be one
     if len({f.name.casefold() for f in fields}) < len(fields):
         return True
     for f in fields:
@@ -471,7 +471,7 @@ def read_records(
 def bad_record(
     session: SparkSession, source: RecordSource | LineFile, stored: InputFile, fields: Fields, file: str
 ) -> BadInputError | None:
-    """What is wrong with the form of the file, as an error; None when nothing is.
+    """The error in the form of the file; None when there is none.
 
     Called only after a job has failed.
 

@@ -92,7 +92,7 @@ class StoreFolder:
 
     files: ExecutorFiles
     key: str
-    """What the keys begin with; a slash and the physical hash of the file come after it."""
+    """The prefix of keys; a slash and the physical hash of the file come after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def staged(files: ExecutorFiles) -> Iterator[str]:
 
 
 def copy_put(place: StoreFolder, name: str, size: int, target: Path) -> None:
-    """What a worker has put is a new file of the driver, too, which hashes to its name.
+    """Copy a file that a worker has put to a new file of the driver, and verify its hash.
 
     Raises:
         ObjectCorruptedError: it does not.
@@ -256,7 +256,7 @@ class InputFile:
 
     @contextlib.contextmanager
     def parts(self) -> Iterator[Callable[[int, int], bytes]]:
-        """What gives a worker the bytes from one place up to, not with, another."""
+        """A function that gives a worker the bytes from one place up to, not with, another."""
         if self.files is not None:
             yield functools.partial(self.files.read, self.key)
             return
@@ -320,7 +320,7 @@ class TextRanges:
     cuts: tuple[int, ...]
     """Where ranges begin, and where the last one ends."""
     quote: bytes = b""
-    """What a field with line feeds stands in; nothing where each line is a record."""
+    """The quote around a field with line feeds; empty where each line is a record."""
 
     def records(self, number: int) -> list[bytes]:
         """The records of a range, without the line breaks at their ends."""

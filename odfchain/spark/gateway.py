@@ -68,7 +68,7 @@ def _key(java: Path) -> str:
 def archive_options(java: Path) -> list[str]:
     """Options of the JVM that use the archive; none where there is no archive that can be trusted.
 
-    What is in the file becomes code: it has to be the user's own (or root's), and nobody else's to write.
+    What is in the file becomes code: it has to be owned by the user (or root), and writable by no other.
     """
     path = archive_path(java)
     try:
@@ -188,7 +188,7 @@ def _by_file(command: list[str], folder: Path) -> list[str]:
 def _connection(
     process: subprocess.Popen[bytes], info: Path, log: Path, unwanted: Callable[[], bool]
 ) -> bytes:
-    """What the JVM writes to `info` once it can be connected to."""
+    """The connection data that the JVM writes to `info` once it listens."""
     deadline = time.monotonic() + _START_SECONDS
     while not info.exists():
         if unwanted():
@@ -230,7 +230,7 @@ def start_gateway(
             )
         try:
             data = _connection(process, info, log, unwanted)
-        except BaseException:  # until it has told its port, it does not notice that we are gone
+        except BaseException:  # before it has reported its port, it does not notice that we are gone
             with process:
                 process.kill()
             raise
@@ -241,7 +241,7 @@ def start_gateway(
     return Gateway(process, port, data[8 : 8 + length].decode(), log, patience)
 
 
-# Giving memory of a JVM that nobody uses back to the system, and how much of it there is.
+# Gives unused memory of a JVM back to the system.
 #
 # Java keeps a heap that once was large. A full collection gives back what is free, as far as two settings
 # let it; they are set for that moment only, because a heap that is always tight would be collected again
@@ -252,7 +252,7 @@ _FREE_SHARES = {"MinHeapFreeRatio": "5", "MaxHeapFreeRatio": "20"}
 """How much of the heap may be free after a collection [%]."""
 
 _COLLECTIONS = 4
-"""The first ones let Spark's cleaner drop what nobody has any more; some collectors shrink in steps."""
+"""The first ones let Spark's cleaner drop unreachable objects; some collectors shrink in steps."""
 
 _BETWEEN_SECONDS = 0.3
 _ANSWER_SECONDS = 30
@@ -295,7 +295,7 @@ class _Calls:
 
 
 def give_back(gateway: Gateway) -> None:
-    """What the JVM has on its heap and does not use is the system's again."""
+    """Give unused heap memory of the JVM back to the system."""
     with _Calls(gateway) as java:
         java.authenticate()
         kind = java.call("z:java.lang.Class", "forName", f"s{_BEAN}")

@@ -159,11 +159,11 @@ class FinerTimes:
     numbers: Mapping[str, Column]
     """How many times of a row are cut, by column."""
     name: str = "finer"
-    """What tells these sums from others of the observation."""
+    """A prefix that separates these sums from others of the observation."""
 
     @property
     def sums(self) -> list[Column]:
-        """What the observation has to observe."""
+        """The columns for the observation."""
         from pyspark.sql import functions as F
 
         return [F.sum(number).alias(f"{self.name} {i}") for i, number in enumerate(self.numbers.values())]

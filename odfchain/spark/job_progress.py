@@ -1,9 +1,9 @@
-"""Looking at Spark while it works, for whoever shows progress.
+"""Progress of Spark's jobs.
 
-A thread of ours asks about twice a second, and only where somebody looks. Java never calls us: there is no
+A thread of ours asks about twice a second, and only where progress is shown. Java never calls us: there is no
 callback server, and nothing that could hold a job up. Jobs are found by the tag of their action
 (`odfchain.spark.jobs`), so two commands in one session do not see each other's. What a worker of this machine
-has written stands in a file of eight bytes. Over Spark Connect the server tells by itself.
+has written is counted in a file of eight bytes. Over Spark Connect the server reports by itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """What the steps of Spark's actions are called, and what is known of the reading before it begins."""
+    """Names of the steps of Spark's actions, and the known sizes of the reading before it begins."""
 
     reading: str
     merging: str
@@ -46,13 +46,13 @@ class Steps:
 
     @classmethod
     def all_called(cls, name: str) -> Steps:
-        """Steps that nobody tells apart."""
+        """The same name for all steps."""
         return cls(reading=name, merging=name, writing=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What Spark says of a stage that has begun."""
+    """The status of a stage that has begun."""
 
     number: int
     reads: bool
@@ -192,7 +192,7 @@ class JavaStatus:
                 self._jobs.add(job)
                 self._add_stages(int(job))
         found = [stage for number in list(self._running) if (stage := self._stage(number)) is not None]
-        # another command's bytes are in the same count: from here on nobody can tell them apart
+        # another command's bytes are in the same count: from here on they cannot be separated
         self._alone = self._alone and active <= len(found)
         return found
 
@@ -275,7 +275,7 @@ _watch: ContextVar[_Watch | None] = ContextVar("odfchain-watch", default=None)
 
 @contextlib.contextmanager
 def watched(progress: Progress, steps: Steps) -> Iterator[None]:
-    """Actions that `run_job` runs from this thread are told to `progress`, if it shows how far they are."""
+    """Report actions that `run_job` runs from this thread to `progress`, if it shows how far they are."""
     if not shows_work(progress):
         yield
         return
@@ -286,12 +286,12 @@ def watched(progress: Progress, steps: Steps) -> Iterator[None]:
 
 
 def is_watched() -> bool:
-    """True if somebody looks at the actions of this thread."""
+    """True if the progress of this thread's actions is shown."""
     return _watch.get() is not None
 
 
 def row_counter(session: SparkSession) -> str | None:
-    """The file in which a worker of this machine counts rows (`counted`); None where nobody looks."""
+    """The file in which a worker of this machine counts rows (`counted`); None where no progress is shown."""
     watch = _watch.get()
     try:
         if watch is None or not is_local(session):
@@ -302,7 +302,7 @@ def row_counter(session: SparkSession) -> str | None:
 
 
 def counted(batches: Iterator[pa.RecordBatch], counter: str | None) -> Iterator[pa.RecordBatch]:
-    """The batches; how many rows passed stands in the file, if it can be written."""
+    """The batches; the number of rows that passed is written to the file, if that is possible."""
     if counter is None:
         yield from batches
         return
@@ -322,7 +322,7 @@ def counted(batches: Iterator[pa.RecordBatch], counter: str | None) -> Iterator[
 
 @contextlib.contextmanager
 def following(session: SparkSession, tag: str) -> Iterator[None]:
-    """While jobs with this tag run, whoever looks at this thread's actions is told how far they are."""
+    """While jobs with this tag run, report their progress to the observer of this thread."""
     watch = _watch.get()
     if watch is None:
         yield
@@ -336,19 +336,19 @@ def following(session: SparkSession, tag: str) -> Iterator[None]:
 
 
 class Status(Protocol):
-    """What can be asked of one action."""
+    """The status of one action."""
 
     def stages(self) -> Sequence[Stage]:
         """The stages that have begun, and have not ended at the last look."""
 
     def bytes_read(self) -> int:
-        """Bytes read since the beginning, counted by others than Spark; 0 where nobody does."""
+        """Bytes read since the beginning, counted by others than Spark; 0 without such a count."""
 
 
 class Looking:
     """A thread that looks at an action from time to time, between entering and leaving.
 
-    Its errors end it, and nothing else. Once it is left, nothing more is told.
+    Its errors end it, and nothing else. Once it is left, nothing more is reported.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""Spark actions that can be ended: by Ctrl-C, by a deadline, or by whoever has lost interest.
+"""Spark actions that can be ended: by Ctrl-C, by a deadline, or by the caller.
 
 A command to the JVM that is interrupted while its answer is awaited leaves that answer in the connection for
 the next command, PySpark's own clean-up first. So an action runs on a thread, which has a connection of its
 own, and only the waiting for it is interrupted. Its jobs bear a tag that no others bear: what runs at the
-same time in the same session is left alone, and whoever shows progress sees this action alone.
+same time in the same session is left alone, and progress is that of this action alone.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Cancellation:
 
 
 def on_a_thread(work: Callable[[], T], name: str) -> Future[T]:
-    """What `work` will return or raise, on a thread that ends with the process at the latest."""
+    """The future result of `work`, on a thread that ends with the process at the latest."""
     result: Future[T] = Future()
 
     def run() -> None:
@@ -85,7 +85,7 @@ def run_job(
     deadline: float | None = None,
     cancellation: Cancellation | None = None,
 ) -> T:
-    """What `action` returns or raises; Ctrl-C cancels its jobs and is raised at once.
+    """Run `action`; Ctrl-C cancels its jobs and is raised at once.
 
     Only the main thread is ever interrupted, so on any other one an action that nothing else can end simply
     runs. What is still running 10 s after it was cancelled is left to itself.
@@ -190,7 +190,7 @@ _RAISED: dict[str, type[OdfchainError]] = {
         StorageFullError, StoreError, TransferError,
     )
 }  # fmt: skip
-"""What workers raise that is no fault of Spark's (`odfchain.spark.executor_files.telling`)."""
+"""Errors that workers raise and that are not Spark's own (`odfchain.spark.executor_files.telling`)."""
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.IGNORECASE)
 
 
@@ -264,7 +264,7 @@ _FAILED = -1
 def task_results(
     session: SparkSession, function: Callable[[int], T], count: int, *, file: str | None = None
 ) -> list[T]:
-    """What `function` returned of each number below `count`, called by workers.
+    """The results of `function` for each number below `count`, called by workers.
 
     Raises:
         BadInputError: what it marked as the fault of an input (`file`).

@@ -240,7 +240,7 @@ def _coordinates_as_texts(text: str) -> str:
         return f'{match[1]}"{MARK}{written}{MARK}"{match[2][len(listed) :]}'
 
     changed = _COORDINATES.sub(replaced, text)
-    # each is one list: a text stands between them, which could not be in one of them
+    # each is one list: a text is put between them, which could not be in one of them
     together = '"",'.join([f"{t}," for t in found])
     if _MINUS_ZERO.search(together):
         return text
@@ -259,7 +259,7 @@ class _Columns:
     """Makes columns of values; each value as `column_value` makes it."""
 
     marked: bool
-    """Numbers have marks, and are told from texts by them."""
+    """Numbers have marks, which texts do not have."""
 
     def column(self, values: list[Value], kind: ds.DataType) -> pa.Array:
         import numpy as np

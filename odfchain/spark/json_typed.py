@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 MARK = "\x7f"
-"""Stands on both sides of what is held as a text and is none; no such character is in the piece then."""
+"""Marks both ends of values that are held as texts and are none; the piece has no such character then."""
 TRIES = 2
 """As often a piece may fail before a task tries no further one: they are likely of one kind."""
 _SAMPLE = 200
@@ -43,7 +43,7 @@ _TINY = {
     32: re.compile(rb"-0(?![.0-9])|[eE]-[0-9]{2}"),
     64: re.compile(rb"-0(?![.0-9])|[eE]-[0-9]{3}"),
 }
-"""What may be a number that is zero only as a float of so many bits, or a zero that loses its sign."""
+"""Matches numbers that may be zero only as a float of so many bits, or a zero that loses its sign."""
 _DAY = "[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}"
 _TIME = "T[0-9]{2}:[0-9]{2}:[0-9]{2}"
 _FIRST_LIST = re.compile(r'("coordinates" *: *)\[[-0-9.,\[\] ]*\]( *\}| *, *")')
@@ -219,7 +219,7 @@ def first_records(text: str, most: int) -> list[Record]:
 
 
 class TypedReader:
-    """Reads pieces by columns; learns from the first one which keys there are beside them."""
+    """Reads pieces by columns; learns from the first one which other keys there are."""
 
     def __init__(self, columns: tuple[TypedColumn, ...], *, features: bool) -> None:
         self._columns = columns
@@ -408,7 +408,7 @@ def coordinates_marked(text: str) -> str:
     That they were, and were lists, has to be seen in what is read.
 
     Raises:
-        UnsureError: they cannot be told in a quick way.
+        UnsureError: they cannot be recognised in a quick way.
     """
     first = _FIRST_LIST.search(text)
     if first is None:

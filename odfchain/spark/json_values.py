@@ -350,7 +350,7 @@ _ESCAPE = re.compile(
 )
 _LONGEST_ESCAPE = 12
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
-"""What no JSON text may hold; yajl takes some of them for blanks."""
+"""Characters that no JSON text may hold; yajl takes some of them for blanks."""
 
 Events: TypeAlias = Iterator[tuple[str, Any]]
 """Parts of a JSON text as ijson names them: `start_map`, `map_key`, `number`, …"""
@@ -410,7 +410,7 @@ class JsonSource:
         self._since = 0
 
     def progressed(self) -> None:
-        """What was read so far is no longer held."""
+        """Release the text that was read so far."""
         self._since = 0
 
     def read(self, size: int = -1) -> bytes:
@@ -615,7 +615,7 @@ class JsonArray:
             _leave(events, source, self.keys)
 
     def record(self, members: Record) -> Record:
-        """What an object of the array is as a record."""
+        """The record of an object of the array."""
         return members
 
     @property
@@ -696,7 +696,7 @@ class FeatureCollection:
                 raise RecordError("more than one JSON value")
 
     def record(self, members: Record) -> Record:
-        """What an object of the features is as a record."""
+        """The record of a feature."""
         return feature_record(members)
 
     @property

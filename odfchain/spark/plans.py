@@ -4,7 +4,7 @@ A node asked by itself takes five calls to the JVM: for 1,002 nodes 5,029 calls 
 calls and 48 ms (RFC-029). So the plan's own `foreach` is given a function that is made of nothing but the
 method handles of public methods (`List.add`, `foreach`, `expressions`), and fills a list inside the JVM; the
 class names of the whole list come back as one text. Nothing is hidden by this: the nodes are those that Spark
-itself visits, in pre-order, so that a node's first child stands right behind it.
+itself visits, in pre-order, so that a node's first child comes right after it.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class PlanWalker:
     def tokens(self, sql: str) -> list[str]:
         """The text as Spark's own lexer cuts it up, blanks and comments included.
 
-        What is a comment and what a string is nobody else's guess: comments nest, and `r'\\'` is a string.
+        Only Spark's lexer knows comments from strings: comments nest, and `r'\\'` is a string.
         """
         parser = self._jvm.org.apache.spark.sql.catalyst.parser
         text = self._jvm.org.antlr.v4.runtime.CharStreams.fromString(sql)
@@ -202,7 +202,7 @@ class PlanWalker:
         return [int(number) for number in text[1:-1].split(", ")] if nodes.classes else []
 
     def texts(self, nodes: PlanNodes, owner: str, method: str, kind: str = "java.lang.String") -> list[str]:
-        """What a method of the class `owner` says of each of its nodes; `kind` is what it returns."""
+        """The results of a method of the class `owner` for each of its nodes; `kind` is its type."""
         of_kind = self._lookup.findVirtual(
             self._class("java.lang.Class"), "isInstance", self._type(self._boolean, self._object)
         )
@@ -219,7 +219,7 @@ class PlanWalker:
         described = self._handles.filterReturnValue(
             said, text.asType(self._type(self._class("java.lang.String"), returned))
         )
-        # a name may hold any character, so what separates them is a text that nobody can guess
+        # a name may hold any character, so what separates them is a random text
         between = uuid.uuid4().hex
         joining = self._jvm.java.util.stream.Collectors.joining(between)
         joined: str = nodes.jvm.stream().filter(ours).map(self._as_mapper(described)).collect(joining)
@@ -306,7 +306,7 @@ _sessions: weakref.WeakKeyDictionary[SparkSession, SparkSession] = weakref.WeakK
 
 
 def session_for_few(session: SparkSession) -> SparkSession:
-    """The session beside this one in which few rows are read and merged; a remote one itself."""
+    """A second session in which few rows are read and merged; a remote one itself."""
     if is_remote(session):
         return session
     if (made := _sessions.get(session)) is None:

@@ -39,7 +39,7 @@ MAX_STEPS = QUERY.steps
 """Steps of one transform [count]."""
 
 _BRACKETS = re.compile(r"(?i:\b(?:array|map|struct)(?:\s|/\*.*?\*/|--[^\n]*\n)*<)|[(\[\])>]", re.DOTALL)
-"""What opens and closes a level: `<` does so in the name of a type only."""
+"""Tokens that open and close a level: `<` does so in the name of a type only."""
 
 PRIVATE_SETTINGS = SQL_SETTINGS | {
     "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
@@ -72,7 +72,7 @@ def run_queries(
     """The result of the last step; nothing is computed before every step has passed the gate.
 
     The frame is lazy: a value that cannot be computed shows when it is written (`failed_query` explains it).
-    `note` is told when the SQL of another engine was translated.
+    `note` is called when the SQL of another engine was translated.
     """
     steps = _steps(transform, inputs)
     _classic(session)
@@ -175,7 +175,7 @@ def check_queries(session: SparkSession, transform: TransformSql, tables: Collec
 
 
 def in_time(work: Callable[[], T]) -> T:
-    """What `work` returns or raises, if that is soon.
+    """Run `work`, with a time limit.
 
     Nothing can end what Spark does with a query before it runs: the thread is left to itself, and ends with
     the process.
@@ -335,7 +335,7 @@ _SHOWN_WHOLE = {
 
 _ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized Logical Plan ==", re.DOTALL)
 _NUMBER = re.compile(r"#\d+L?|CTERelation(?:Def|Ref) \d+")
-"""What Spark counts as it goes."""
+"""Numbers that Spark counts up."""
 
 
 @contextlib.contextmanager

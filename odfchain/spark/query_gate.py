@@ -240,7 +240,7 @@ class Gate:
             for i in expressions.of("Cast"):
                 checker.cast(expressions, i, expressions)
             for i in expressions.of(*_READING_TIMES):
-                # a cast stands behind these functions, and appears only when the plan is optimized
+                # these functions contain a cast, which appears only when the plan is optimized
                 behind = self._walker.tree(expressions[i].replacement())
                 for k in behind.of("Cast"):
                     checker.cast(behind, k, expressions, expressions[i])
@@ -274,7 +274,7 @@ def _subqueries(found: PlanNodes) -> list[Any]:
 
 _CASTS = ("Cast", "ParseToTimestamp", "TryToTimestampExpression")
 BARE = r"(?s)^([\x00-\x20\x7F]*[+-]?(?:T|[0-9]{0,2}:).*)$"
-"""What Spark's `stringToTimestamp` reads as a time of day, and a little more."""
+"""Matches times of day as Spark's `stringToTimestamp` does, and a little more."""
 SHOWN = "(a time of day without a date) $1"
 
 
@@ -289,7 +289,7 @@ class DateGuard:
     def guarded_text(self, sql: str, read: Any, resolved: Any) -> str:
         """The query with the guard written where `plan` puts it, as far as its casts are written.
 
-        `read` and `resolved` are its plans. Whoever runs the text compares what becomes of it with what
+        `read` and `resolved` are its plans. The caller compares the plan of the text with what
         `plan` gives: a cast that Spark adds may stand nowhere in it.
         """
         casts = self._casts(resolved)

@@ -1,4 +1,4 @@
-"""Saying no to a fragment of a query: what it does, where it stands, and what to write instead."""
+"""Refusals of a fragment of a query: what it does, its place, and what to write instead."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _TOO_DEEP = "is nested too deeply for Spark's parser"
 
 
 def step_labels(transform: TransformSql) -> list[tuple[str, str]]:
-    """What messages call every step, and its SQL."""
+    """The name of every step in messages, and its SQL."""
     if transform.query is not None:
         return [("query", transform.query)]
     queries = transform.queries or ()
@@ -124,7 +124,7 @@ def failed_query(
     """The error of a query whose values cannot be computed (a cast, a division by zero); None for others.
 
     For the job that runs later: Spark is lazy, so such a fault shows when the rows are written. The step is
-    named when the fragment that Spark shows stands in one step of `transform` only.
+    named when the fragment that Spark shows is in one step of `transform` only.
     """
     text = str(error)
     match = _CODE.search(text)
@@ -181,7 +181,7 @@ def asking_spark(label: str, *, translated: bool = False, sql: str | None = None
 
 
 def option(value: Any) -> Any:
-    """What a Scala Option holds, or None."""
+    """The value of a Scala Option, or None."""
     return value.get() if value.isDefined() else None
 
 
@@ -355,7 +355,7 @@ class StepChecker:
                     raise self.refuse(node, *wrong)
 
     def printed(self, node: Any) -> None:
-        """What is printed is the same text on every Java; for queries that are replayed."""
+        """Refuse printing whose text differs between versions of Java; for queries that are replayed."""
         if self._replayed:
             if (wrong := option_dependence(_options(node), formats=True)) is not None:
                 raise self.refuse(node, *wrong)
@@ -526,7 +526,7 @@ def _text(node: Any) -> str | None:
 
 
 def items(sequence: Any) -> Iterator[Any]:
-    """What a Scala collection holds."""
+    """The items of a Scala collection."""
     for i in range(sequence.size()):
         yield sequence.apply(i)
 

@@ -166,7 +166,7 @@ INSTEAD: dict[str, str] = {
     "tanh": "use (exp(2 * x) - 1) / (exp(2 * x) + 1)",
     "uuid": "use sha2 over the columns that identify a row",
 }
-"""What to write instead."""
+"""Replacements to suggest."""
 
 
 # The classes of Spark's plans that may occur in a query, before and after names are resolved.
@@ -227,7 +227,7 @@ INLINE_EXPRESSIONS = classes_of(
         "expressions": "Cast CreateNamedStruct Literal NamePlaceholder$ UnaryMinus UnaryPositive",
     }
 )
-"""What a row of VALUES may hold: Spark computes it before there is a plan that could be checked."""
+"""Expressions that a row of VALUES may hold: Spark computes it before there is a plan to check."""
 
 RESOLVED_PLANS = classes_of(
     {
@@ -364,7 +364,7 @@ def parts_of(kind: Any) -> list[Any]:
 # What of SQL depends on the Java at hand: its Unicode, time zones, charsets and texts of numbers.
 #
 # A derivative is computed again by others, on another Java. Measured on Java 17, 21 and 25, over all code
-# points, two million numbers and all letters of patterns, these differ: `\b` beside letters that are not
+# points, two million numbers and all letters of patterns, these differ: `\b` next to letters that are not
 # ASCII, `\p{…}`, `\X`, `(?U)` and `(?u)` in patterns; `mask` and `%S`; `tanh` and `cbrt` in their last
 # digit; `F` in patterns of dates; texts of floating-point numbers beyond 2^53 (2^24 for `float`); the rules
 # of named time zones; and the charsets, of which small Javas have few. Where the argument that decides is a

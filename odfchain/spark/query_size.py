@@ -31,7 +31,7 @@ _SUBQUERIES = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubque
 _STARS = frozenset({"UnresolvedStar", "UnresolvedStarExcept", "UnresolvedStarExceptOrReplace"})
 _BY_SCHEMA = frozenset({"from_csv", "from_json"})
 _GENERATED = 3
-"""Columns that a generator may add beside the fields of its argument: a position, a key, a value."""
+"""Columns that a generator may add to the fields of its argument: a position, a key, a value."""
 
 _COMMENTS = ("--", "/*")
 
@@ -41,7 +41,7 @@ class TableSize:
     """A table: what it is made of, and what it has."""
 
     nodes: int = 1
-    """Plans and expressions, with every name replaced by what it stands for."""
+    """Plans and expressions, with every name replaced by its definition."""
     cells: int = 0
     """Columns of this table and of all beneath it."""
     columns: Mapping[str, int] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class PlanMeasure:
         self._walker, self._checker = walker, checker
 
     def table(self, plan: Any, scope: Mapping[str, TableSize], outer: int = 1) -> TableSize:
-        """What a plan of Spark's parser becomes over the tables of `scope`."""
+        """The size of the table that a plan of Spark's parser makes over the tables of `scope`."""
         plans = self._walker.plans(plan)
         children = self._walker.children(plans)
         scopes = self._scopes(plans, children, scope)

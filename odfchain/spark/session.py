@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def enter(make: Callable[[], SparkSession]) -> SparkSession:
-    """A new session in the JVM that PySpark is told of by its environment; `make` makes its first one."""
+    """A new session in the JVM that PySpark's environment names; `make` makes its first one."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -75,7 +75,7 @@ def leave(session: SparkSession | None) -> None:
     try:
         if session is None or gateway is None:
             raise RuntimeError("it was not entered")
-        session._jsparkSession.interruptAll()  # noqa: SLF001 - what still runs is wanted by nobody
+        session._jsparkSession.interruptAll()  # noqa: SLF001 - the results are not wanted any more
         _release(gateway)
     finally:
         ThreadSafeFinalizer.clear_finalizers(clear_all=True)
@@ -111,7 +111,7 @@ class Launch(Generic[T]):
     """One value in the making; nothing of it is left once it was dropped."""
 
     def __init__(self, make: Callable[[Callable[[], bool]], T], undo: Callable[[T], None]) -> None:
-        """`make` is given a question that it asks on its way: whether nobody wants the value any more."""
+        """`make` is given a function that says whether the value is not wanted any more."""
         self._make = make
         self._undo = undo
         self._dropped = threading.Event()
@@ -169,7 +169,7 @@ _ATTACH_SECONDS = 0.5
 the session that stays is not waited for: another command will need it."""
 
 _ENDING_SECONDS = 30
-"""How long it waits for a JVM of its own, which notices within milliseconds that nobody needs it."""
+"""How long it waits for a JVM of its own, which notices within milliseconds that it is not needed."""
 
 _LOG_DAYS = 7
 _PLAIN_PATH = re.compile(r"[\w/.~+-]+", re.ASCII)
@@ -440,7 +440,7 @@ class SparkEngine:
             if self._entered:
                 self._entered = False
                 leave(self._session)
-        except Exception:  # noqa: BLE001 - whatever it was, nobody else shall have it
+        except Exception:  # noqa: BLE001 - whatever it was, the session must not be used again
             place.abandon()
         else:
             place.leave()
@@ -480,7 +480,7 @@ SQL_SETTINGS = {
 }
 """Settings that results depend on or that every plan here assumes; a remote session takes them too.
 
-Nobody may give them other values (`SparkEngine`): what is recorded would depend on who recorded it.
+They cannot be overridden (`SparkEngine`): recorded data would depend on the user's settings.
 """
 
 
@@ -563,7 +563,7 @@ def _remove_old_logs(folder: Path) -> None:
                 log.unlink()
 
 
-# A session that somebody else has made, such as `spark-submit`: what is recorded is computed beside it.
+# A session given by the caller, such as one of `spark-submit`: data are recorded in a second session.
 #
 # What decides what is recorded is set in a session of our own in the same Spark (`session_beside`), so the
 # user's keeps its settings. What cannot be set there is the locale and the time zone of Java, which was
@@ -574,7 +574,7 @@ _ON_EXECUTORS = ("spark.executor.defaultJavaOptions", "spark.executor.extraJavaO
 
 
 class GivenSession:
-    """A session beside one that is given; what `SparkEngine` is where Spark is started here."""
+    """A second session in the Spark of one that is given; the counterpart of `SparkEngine`."""
 
     def __init__(self, given: SparkSession, files: ExecutorFiles | None) -> None:
         self._given = given
@@ -585,7 +585,7 @@ class GivenSession:
 
     @property
     def session(self) -> SparkSession:
-        """The session beside, made now if need be."""
+        """The second session, made now if need be."""
         if self._made is None:
             self._made = session_beside(self._given, self._files)
         return self._made
@@ -599,7 +599,7 @@ class GivenSession:
 
 
 def check_given(session: Any) -> None:
-    """What is recorded in this session's Spark does not depend on where it runs.
+    """Refuse a session in whose Spark recorded data would depend on where it runs.
 
     Of Spark Connect nothing is known of the server's Java.
 
@@ -633,7 +633,7 @@ def check_given(session: Any) -> None:
         )
 
 
-# A session of the JVM that reads and resolves queries, and runs none: the judge beside Spark Connect.
+# A session of the JVM that reads and resolves queries, and runs none: for the gate with Spark Connect.
 #
 # A Connect server hands out neither its parser nor its plans. So the queries that it shall run are read by
 # a JVM on this machine, of the same Spark, over empty tables. PySpark has either a session of its own JVM
@@ -641,18 +641,18 @@ def check_given(session: Any) -> None:
 
 
 class PlanSession:
-    """What `jvm_of` and the gate need of a session; no frame can be made in it from Python."""
+    """A session for `jvm_of` and the gate; no frame can be made in it from Python."""
 
     def __init__(self, jvm: Any, java: Any) -> None:
-        """`java` is a session of the JVM that nobody else uses."""
+        """`java` is a session of the JVM that has no other user."""
         self._jvm, self._jsparkSession = jvm, java
 
     def stop(self) -> None:
-        """Nothing: whoever has started the JVM ends it, or leaves it."""
+        """Nothing: the JVM belongs to its starter."""
 
 
 class PlanEngine(SparkEngine):
-    """As a `SparkEngine` in local mode, with a `PlanSession`: beside a session of Spark Connect as well."""
+    """A `SparkEngine` in local mode with a `PlanSession`; also next to a session of Spark Connect."""
 
     def _made(self, settings: dict[str, str]) -> SparkSession:
         from pyspark import SparkContext

@@ -72,15 +72,15 @@ class Lease:
         self.abandon()
 
     def abandon(self) -> None:
-        """Go without a word: the keeper takes the session for spoilt and gives it to nobody else."""
+        """Disconnect without a farewell: the server discards the session."""
         self.connection.close()
 
 
 def own_folder(folder: Path) -> Path:
-    """This folder, made if need be; nobody else can enter it.
+    """This folder, made if need be, private to the user.
 
     Raises:
-        EngineError: it is somebody else's, or open to others.
+        EngineError: it belongs to another user, or is open to others.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
@@ -135,7 +135,7 @@ def _java_on_the_path() -> list[Any]:
 
 
 def java_identity(java: str) -> list[Any]:
-    """What changes when another Java is put in the place of this one."""
+    """The identity of a Java installation; it changes when another one takes its place."""
     real = Path(java).resolve()
     found = real.stat()
     return [str(real), found.st_mtime_ns, found.st_size]
@@ -225,7 +225,7 @@ def start_keeper(folder: Path, order: dict[str, Any], lock: int) -> None:
 
 
 def status() -> dict[str, Any] | None:
-    """What the keeper of this user says about itself, None where there is none."""
+    """The status that this user's keeper reports, None where there is none."""
     return _request({"ask": "status"})
 
 

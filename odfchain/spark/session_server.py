@@ -2,9 +2,9 @@
 odfchain.spark.session_server`.
 
 It starts the JVM, tells commands of the same fingerprint where it is, and counts them by their connections.
-It ends, and with it the JVM and everything that Spark wrote, when nobody was there for a while, when it is
-told to, when the JVM dies, and when a command went without a word: what it left in the session nobody knows.
-Before that, soon after the last command, memory that nobody uses is given back to the system.
+It ends, and with it the JVM and everything that Spark wrote, after an idle timeout, when it is
+stopped, when the JVM dies, and when a command disconnects without a farewell: its session's state is unknown.
+Before that, soon after the last command, unused memory is given back to the system.
 Source: RFC-030.
 """
 
@@ -33,7 +33,7 @@ from odfchain.versions import __version__
 _LONGEST_LINE = 1 << 20
 
 _REST_SECONDS = 30
-"""How long nobody was there when memory is given back: in a script the next command comes at once."""
+"""Idle time after which memory is given back: in a script the next command comes at once."""
 
 _REST_SHARE = 0.1
 """Of the time that a session stays, where that is less."""
@@ -117,7 +117,7 @@ class Keeper:
             say(f"its Java gives no memory back: {error}")
 
     def retire(self, why: str) -> None:
-        """Nobody else comes in, and the end is when the last one has left."""
+        """Accept no more connections, and end with the last one."""
         if self._retired:
             return
         self._retired = True
@@ -246,7 +246,7 @@ def _new_archive(stack: contextlib.ExitStack, target: str | None) -> Path | None
         try:
             record = made.enter_context(new_archive(path))
         except (StoreError, OSError):
-            return None  # which is told
+            return None  # which is reported
         stack.push(made.pop_all())
     return record
 
@@ -275,7 +275,7 @@ def main() -> int:
         keeper = Keeper(order, listener, gateway)
         say(f"keeps Java {gateway.process.pid}")
         os.close(order["lock"])
-        with contextlib.suppress(BrokenPipeError):  # whoever started it may have ended
+        with contextlib.suppress(BrokenPipeError):  # its starter may have ended
             os.write(1, b"ready\n")
         os.dup2(2, 1)
         try:

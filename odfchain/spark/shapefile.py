@@ -57,7 +57,7 @@ class ShapefileLayer:
     """None: UTF-8 where that is valid for the whole file, else ISO-8859-1."""
 
     def moved(self, path: str) -> ShapefileLayer:
-        """The same of a copy of the file elsewhere, unpacked beside it."""
+        """The same layer in a copy of the file elsewhere, unpacked in its folder."""
         return dataclasses.replace(self, path=path, folder=str(Path(path).parent))
 
     def records(self) -> Iterator[Record]:

@@ -59,7 +59,7 @@ def write_ordered(
     few: int = 0,
     one_task: bool = False,
 ) -> dict[str, Any] | None:
-    """What `write` says of the rows it was given in order, on one worker; None when it says nothing.
+    """Write rows in order on one worker; returns the result of `write`, None where that is None.
 
     Without an order the rows come as they are, partition by partition. Up to `few` rows are written by this
     process instead of a worker, which is faster for so few; they come in the same batches. With `one_task`
@@ -147,7 +147,7 @@ def batches_by_rows(session: SparkSession) -> Iterator[None]:
 
 
 def given_columns(spec: SliceSpec) -> list[str]:
-    """The columns of a slice that whoever writes it is given, in order: all but offset and system time."""
+    """The columns that the writer of a slice is given, in order: all but offset and system time."""
     import pyarrow as pa
 
     made = {spec.vocabulary.offset_column, spec.vocabulary.system_time_column}
@@ -160,7 +160,7 @@ def write_into_store(
     spec: Any,
     place: StoreFolder,
 ) -> Any:
-    """What `write` says of a file that it writes for `spec`, which is then in the store; it has no path.
+    """Write a file for `spec` and put it into the store; returns the result of `write`, without a path.
 
     What is written first, in a folder of the worker alone, is gone in any case.
     """
@@ -215,7 +215,7 @@ SCHEMA_KEY = b"odfchain.spark.schema"
 
 @dataclass(frozen=True, slots=True)
 class RowsSpec:
-    """What a file is to look like; sent to the worker that writes it."""
+    """Specification of a file; sent to the worker that writes it."""
 
     schema: bytes
     """Arrow schema of the rows, serialized by pyarrow."""
@@ -225,7 +225,7 @@ class RowsSpec:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """What is known of a written file."""
+    """Facts about a written file."""
 
     path: str
     """Empty where a worker has put it into the store, under its physical hash."""
@@ -281,7 +281,7 @@ def _write(batches: Iterator[pa.RecordBatch], spec: RowsSpec) -> WrittenRows:
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """What a state checkpoint is to look like; sent to the worker that writes it."""
+    """Specification of a state checkpoint; sent to the worker that writes it."""
 
     schema: bytes
     """Arrow schema of the columns that are kept, serialized by pyarrow."""
@@ -294,7 +294,7 @@ class StateSpec:
 
 @dataclass(frozen=True, slots=True)
 class StateFacts:
-    """What is known of a written checkpoint."""
+    """Facts about a written checkpoint."""
 
     path: str
     """Empty where it is in the store."""

@@ -223,7 +223,7 @@ def comparable(value: Column, kind: DataType) -> Column:
 
 
 RESERVED = "__odfchain_"
-"""How the names of columns begin that stand beside those of an input while it is read and merged."""
+"""Prefix of the names of helper columns while an input is read and merged."""
 
 
 def check_columns(names: Sequence[str], file: str) -> None:

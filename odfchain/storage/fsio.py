@@ -51,7 +51,7 @@ def storage_errors(path: Path | str) -> Iterator[None]:
 
 
 FileState = tuple[int, int, int, int]
-"""What changes when a file does."""
+"""The parts of a file's state that a change of it changes."""
 
 
 def file_state(found: os.stat_result) -> FileState:
@@ -80,7 +80,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make the file's content durable, whoever wrote it."""
+    """Make a file's content durable."""
     with storage_errors(path):
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -101,7 +101,7 @@ def sync_files(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def temp_path(folder: Path) -> Path:
-    """A name in `folder` that nobody else uses."""
+    """A unique name in `folder`."""
     return folder / f"{TEMP_PREFIX}{uuid.uuid4().hex}"
 
 
@@ -242,7 +242,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def try_locked(path: Path) -> Iterator[bool]:
-    """Hold the lock named by `path` if nobody else does; says whether it is held."""
+    """Take the lock named by `path` if it is free; yields whether it is held."""
     with storage_errors(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
@@ -298,7 +298,7 @@ def _last_use_ns(path: Path) -> int:
 def mark_used(path: Path) -> bool:
     """Make the last use of a file the present; content and modification time stay.
 
-    Returns False where that is not allowed, because the file belongs to somebody else.
+    Returns False where that is not allowed, because the file belongs to another user.
     """
     with storage_errors(path):
         found = path.stat()

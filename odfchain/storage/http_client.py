@@ -104,7 +104,7 @@ def connect(
 
 
 def trusted_authorities() -> ssl.SSLContext:
-    """What certificates are judged by: the authorities that browsers trust, or those of `SSL_CERT_FILE`.
+    """The certificate authorities that browsers trust, or those of `SSL_CERT_FILE`.
 
     Raises:
         FetchError: they cannot be read.
@@ -283,7 +283,7 @@ class HttpPool:
         """Set once, by `close`; waiting for it is a pause that closing cuts short."""
         self._limits = limits
         self.slots = threading.BoundedSemaphore(parallel)
-        """The places for requests: whoever enters waits for one."""
+        """A semaphore for requests."""
         self._lock = threading.Lock()
         self._idle: dict[_Origin, list[Connection]] = {}
         self._busy: set[Connection] = set()
@@ -451,7 +451,7 @@ class HttpPool:
 # Many small requests on one connection, sent before the answers to the earlier ones have come.
 #
 # One request after the other costs a round trip and two switches between processes for each block of a few
-# hundred bytes; threads that ask beside each other hide the first and multiply the second. With requests
+# hundred bytes; parallel threads hide the first and multiply the second. With requests
 # sent ahead one system call brings the answers to dozens of them.
 #
 # Only a connection that has answered before is used this way. A server may close it in the middle: what was

@@ -28,7 +28,7 @@ _SENT_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 18
 _LINE_BYTES = 1 << 10
 _SETTLE_BYTES = 16 << 10
-"""What is read of a body that nobody wants, so that the connection can be used again [bytes]."""
+"""Most bytes that are read of an unwanted body so that the connection can be used again."""
 
 _QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 _END = re.compile(rb"\r?\n\r?\n")
@@ -90,7 +90,7 @@ class Response(Body):
         self.headers = headers
         self.length = length
         self.until_close = until_close
-        """Whether nothing but the end of the connection ends the body."""
+        """True if only the end of the connection ends the body."""
         self._connection = connection
 
     @property
@@ -108,7 +108,7 @@ class Response(Body):
         return None if found is None or found.lower() == "identity" else one_line(found.lower(), 40)
 
     def passing(self) -> TransientError | None:
-        """What to raise if the status says that another attempt may succeed."""
+        """The error to raise if the status says that another attempt may succeed."""
         if self.status in _PASSING or 500 <= self.status <= 599:
             return TransientError(self.what, wait=retry_after(self.headers))
         return None
@@ -140,7 +140,7 @@ class Connection:
         self.deadline: Deadline | None = None
         """By when the present exchange must be over."""
         self.name = name
-        """What messages call what is asked for."""
+        """The name of the request's target in messages."""
         self._sock = sock
         self._idle, self._slowest = limits.idle_timeout, limits.bytes_per_second
         self._prefix = prefix
@@ -158,7 +158,7 @@ class Connection:
 
     @property
     def socket(self) -> socket.socket:
-        """The socket, while nobody reads from it."""
+        """The socket, while no body is read from it."""
         return self._sock
 
     def ask(
@@ -173,7 +173,7 @@ class Connection:
     ) -> Response:
         """Send a request, whose `headers` say how long its body is, and read the head of the response.
 
-        The body is `body`, or all of a `file` from where it stands.
+        The body is `body`, or the rest of a `file` from its position.
 
         Raises:
             StaleError: the connection had been closed since it was last used.

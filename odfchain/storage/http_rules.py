@@ -86,7 +86,7 @@ class ContentRange:
 
     @classmethod
     def parse(cls, text: str | None) -> ContentRange | None:
-        """What the header says, or None if it says nothing that makes sense (RFC 9110, 14.4)."""
+        """The range of a header, or None if it is malformed (RFC 9110, 14.4)."""
         match = _CONTENT_RANGE.fullmatch(text or "")
         if match is None:
             return None
@@ -110,7 +110,7 @@ def retry_after(headers: Headers) -> float | None:
 
 
 def range_validator(headers: Headers) -> str | None:
-    """What `If-Range` may carry to continue this answer, or None if it must not be continued.
+    """The `If-Range` validator to continue this answer, or None if it must not be continued.
 
     A strong entity tag; or a date that is strong because the answer was made at least a second after it
     (RFC 9110, 8.8.2.2 and 13.1.5).
@@ -144,12 +144,12 @@ class TransientError(Exception):
 
 
 class ProtocolError(TransientError):
-    """What answers does not keep to the protocol, or says too much; a peer is not asked again."""
+    """The response breaks the protocol, or is too large; the request is not repeated."""
 
     def __init__(self, reason: str, *, name: str) -> None:
         super().__init__(reason)
         self.name = name
-        """What was asked for."""
+        """The requested object, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class Deadline:
             raise self.error()
 
     def error(self) -> FetchError:
-        """What to say when time is up."""
+        """The error to raise when time is up."""
         return FetchError(f"{self._name}: not complete after {self._seconds:g} s", hint=DEADLINE_HINT)
 
 

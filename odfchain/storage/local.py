@@ -83,7 +83,7 @@ class RefStore(Protocol):
     """Named pointers to blocks, moved only by compare-and-swap."""
 
     def get(self, name: str) -> Multihash | None:
-        """What the reference points at, None when it does not exist.
+        """The target of a reference, None when it does not exist.
 
         Raises:
             StoreError: what is stored is not a hash.
@@ -129,7 +129,7 @@ def parse_ref(data: bytes, where: str) -> Multihash:
 
 _OBJECT_NAME = re.compile(r"f1620[0-9a-f]{64}")
 _REF_NAME = re.compile(r"(?!.*\.jws\Z)[a-z0-9]+(?:[.-][a-z0-9]+)*")
-"""Signatures of references are beside them, and are none."""
+"""Files in the same folder with this suffix are signatures, not references."""
 
 _Stamp = tuple[int, int, int, int]
 
@@ -143,7 +143,7 @@ class LocalObjectStore:
     """One folder, one file for each object, named by the base16 text of its multihash."""
 
     on_demand = False
-    """Whether objects come from elsewhere when they are asked for."""
+    """True if objects come from elsewhere when they are asked for."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -267,7 +267,7 @@ class LocalObjectStore:
         return True
 
     def discard(self, names: Iterable[Multihash], *, unused_since_ns: int) -> list[tuple[Multihash, int]]:
-        """Remove objects that nobody stored, or stored again, since a time [ns since the epoch].
+        """Remove objects that were not stored, or stored again, since a time [ns since the epoch].
 
         Returns the names and sizes [bytes] of those removed. Whoever stores one of them meanwhile either
         keeps it from being removed or writes it anew.
@@ -324,7 +324,7 @@ class LocalRefStore:
         return self._folder / name
 
     def get(self, name: str) -> Multihash | None:
-        """What the reference file holds."""
+        """The hash in the reference file."""
         path = self._path(name)
         data = fsio.read_start(path, 4096)
         return None if data is None else parse_ref(data, str(path))
@@ -388,11 +388,11 @@ def _corrupted(path: Path, actual: Multihash) -> StoreError:
     )
 
 
-# Objects in a folder that come from elsewhere when somebody wants to read them.
+# Objects that are fetched into a folder when they are read.
 
 
 class BroughtObjectStore(LocalObjectStore):
-    """A folder that `bring` adds to: whoever asks for an object gets it, and `names` are those that are here.
+    """A folder into which `bring` fetches objects on their first use; `names` are those that are here.
 
     `bring` puts an object into the store it is given, or leaves it as it is when there is none elsewhere.
     """

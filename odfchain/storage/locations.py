@@ -50,7 +50,7 @@ _ACCOUNT = re.compile(
 )
 _WRITE = "write it like s3://bucket/path/to/object"
 _IN_PATH = "/-._~!$&'()*,;=:@"
-"""What stays as it is in the paths of http, https and file; a plus sign does not: some read it as a space."""
+"""Unescaped characters in paths of http, https and file; not the plus sign: some read it as a space."""
 _CONTAINER = re.compile(r"[^/?#@\s]+")
 
 
@@ -138,7 +138,7 @@ class Location:
         return f"{self.store}://{self.container}/{key}"
 
     def below(self, key: str) -> Location:
-        """What is under this key in the folder that this location is."""
+        """The location of a key below this one."""
         return replace(self, key=f"{self.key}/{key}" if self.key and key else self.key or key)
 
 
@@ -194,7 +194,7 @@ _RETRY_TIMEOUT = 180.0
 """Longest time in which a request is repeated [s]; signatures do not live much longer."""
 
 _AZURE_VERSION = "2023-11-03"
-"""The oldest protocol of Azure writes entity tags otherwise; it is spoken to whoever names none."""
+"""The oldest protocol of Azure writes entity tags otherwise; it is the default."""
 _OF_AZURE = (".blob.core.windows.net", ".blob.fabric.microsoft.com")
 _PREFIXES = {"s3": "AWS", "gs": "GOOGLE"}
 _SWITCHES = ("allow_http", "allow_invalid_certificates")
@@ -222,7 +222,7 @@ _HINTS = tuple(
         (" 40[13] ", _ACCESS_HINT),
     )
 )
-"""What to do about failures, by what the library says of them."""
+"""Hints for failures, by a part of the library's message."""
 
 
 def open_store(
@@ -256,7 +256,9 @@ def open_store(
         "retry_timeout": dt.timedelta(seconds=max(1e-3, min(_RETRY_TIMEOUT, seconds))),
     }
     config = cast("ClientConfig", options)
-    if place.endpoint is not None and not place.endpoint.endswith(_OF_AZURE):  # whoever writes http means it
+    if place.endpoint is not None and not place.endpoint.endswith(
+        _OF_AZURE
+    ):  # plain http is allowed where it is asked for
         options["allow_http"] = place.endpoint.startswith("http://")
     if place.store in ("http", "https"):  # `from_url` would take a host of Amazon's for a bucket
         options["allow_http"] = place.store == "http"
@@ -313,7 +315,7 @@ def _client_options(scheme: str) -> dict[str, Any]:
 
 
 def store_hint(error: BaseException) -> str:
-    """What to do about a failure of the library's."""
+    """A hint for a failure of the library's."""
     line = (str(error).splitlines() or [""])[0]
     return next((hint for pattern, hint in _HINTS if pattern.search(line)), ENVIRONMENT_HINT)
 
@@ -328,6 +330,6 @@ def store_refuses(error: BaseException) -> bool:
 
 
 def store_message(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """What the library says of a failure, as one printable line without the values in `secrets`."""
+    """The library's message of a failure as one printable line, without the values in `secrets`."""
     line = (str(error).splitlines() or [""])[0]
     return one_line(redact(_PREAMBLE.sub("", line), secrets), _SHOWN)

@@ -1,6 +1,6 @@
 """A proxy on loopback that connects to public addresses, and to no others.
 
-A library that resolves names and follows redirects by itself cannot be told where it may go; sent through
+A library that resolves names and follows redirects by itself cannot be limited in its targets; sent through
 here, it can: each connection is to an address that was judged, so neither a redirect nor a name that resolves
 differently a moment later leads to what only this machine can reach. Source: RFC 9110, 9.3.6 (CONNECT) of
 the IETF.
@@ -27,7 +27,7 @@ _HEAD = 1 << 18
 """Bytes of a head at most."""
 _PIECE = 1 << 16
 _FAILURES = (OSError, ValueError, EOFError, LookupError, TimeoutError, asyncio.LimitOverrunError)
-"""What ends a connection: one side is gone, or says what is no HTTP."""
+"""Errors that end a connection: one side is gone, or does not speak HTTP."""
 _SECONDS = 30.0
 """Longest time to a head, and to a connection [s]."""
 _OURS = (b"connection", b"keep-alive")

@@ -23,7 +23,7 @@ _OPERAND = re.compile(rf"{_LITERAL}|{_NAME}")
 _EXPRESSION = re.compile(rf"\$\{{\{{\s*(?:{_OPERAND.pattern})(?:\s*\|\|\s*(?:{_OPERAND.pattern}))*\s*\}}\}}")
 _MOST_NAMES = 5
 _UNESCAPED = re.compile(r"[^:]+://[^/?#@]*:[^/?#@]*[?#][^@]*@")
-"""What seems to be a host with a port and is a user with a password that should have been escaped."""
+"""A URL that seems to have a host and port, and has a user with an unescaped password."""
 _PARAMETER = re.compile(r"[?&;](?:[^?&;=]*=|(?![\w.@-]{0,16}(?:[&;]|$)))(?P<value>[^&;]*)", re.ASCII)
 """A parameter with its value; what is alone and no short word is a value without a name."""
 
@@ -47,7 +47,7 @@ def _parts(text: str, where: str) -> Iterator[str | re.Match[str]]:
 
 
 def has_templates(text: str) -> bool:
-    """True if the text is more than what it says as it stands."""
+    """True if the text contains templates."""
     return _OPEN in text
 
 
@@ -130,7 +130,7 @@ def redact(text: str, values: Iterable[str]) -> str:
 
 
 def public_name(url: str) -> str:
-    """What messages, pages and documents call a URL: without all of it that may let somebody in.
+    """The name of a URL in messages, pages and documents: without any part that may give access.
 
     User and password, the fragment, and what parameters are set to are left out; templates stay, but for
     their literals in parameters. Any value may be a secret: no list of names would have them all.
@@ -168,5 +168,5 @@ def _shown(value: str) -> str:
 
 
 def unreadable_name(name: str) -> str:
-    """What messages call a URL that cannot be read: all before its last `@` may be a user and password."""
+    """The name of a malformed URL in messages: all before its last `@` may be a user and password."""
     return re.sub("//.*@", "//***@", name)

@@ -41,7 +41,7 @@ class StagedFile:
     """None where its writer has put it into the store, which only a commit lets others see."""
     physical_hash: Multihash
     footer: str | None = None
-    """What its writer says of its footer (`odfchain.slices.footers`)."""
+    """The statistics in its footer, from its writer (`odfchain.slices.footers`)."""
     since: float = 0.0
     """Where executors have put it into the store, that was after this [s, `time.monotonic`]."""
     put: bool = False
@@ -60,7 +60,7 @@ def keep_staged(store: LocalObjectStore, staged: StagedFile) -> None:
 
 
 AfterCommit = Callable[[Multihash], None]
-"""Is told the new head. It raises nothing: the commit stands."""
+"""Called with the new head. It raises nothing: the commit is done."""
 CommitCheck = Callable[
     [DatasetFiles, DatasetState, Sequence[MetadataEvent], Sequence[StagedFile]], AfterCommit | None
 ]
@@ -124,7 +124,7 @@ def commit(
 
 
 def on_the_newest_head(run: Callable[[], T], retries: int | None, progress: Progress) -> T:
-    """What `run` returns, repeated from the start when another writer moved the head meanwhile."""
+    """Run `run`, and repeat it from the start when another writer has moved the head meanwhile."""
     attempts = max(0, retries or 0) + 1
     for attempt in range(1, attempts + 1):
         try:

@@ -30,7 +30,7 @@ class ProfileWhen(Enum):
     """When profiles are written."""
 
     DEMAND = "demand"
-    """When somebody asks for one."""
+    """On request."""
     COMMIT = "commit"
     """Whenever rows are committed."""
 
@@ -55,7 +55,7 @@ class OwnSnapshots:
     """Empty: none, whatever the workspace says."""
 
     def over(self, others: SnapshotsConfig) -> SnapshotsConfig:
-        """What is in force for the dataset."""
+        """The settings in force for the dataset."""
         return SnapshotsConfig(
             profile=others.profile if self.profile is None else self.profile,
             guard=others.guard if self.guard is None else self.guard,
@@ -148,7 +148,7 @@ class EngineConfig:
 
 
 class LateEdits(Enum):
-    """What to do when a ledger's source brings a known key with other values (RFC-009)."""
+    """Action when a ledger's source brings a known key with other values (RFC-009)."""
 
     IGNORE = "ignore"
     """Nothing, without looking: the strategy as it is specified."""
@@ -161,7 +161,7 @@ class LateEdits(Enum):
 
 
 class DuplicateKeys(Enum):
-    """What to do when one input of a ledger or snapshot has rows with one key and other values (RFC-009)."""
+    """Action when one input of a ledger or snapshot has rows with one key and other values (RFC-009)."""
 
     REFUSE = "refuse"
     """Stop the run and show the first two."""
@@ -188,9 +188,9 @@ class IngestConfig:
     max_retract_ratio: float = 0.5
     """Largest share of the recorded keys that one snapshot may retract without `--allow-retract`."""
     late_edits: LateEdits = LateEdits.IGNORE
-    """What to do when a ledger's source brings a known key with other values."""
+    """Action when a ledger's source brings a known key with other values."""
     duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
-    """What to do when rows of one input have one key and other values (Ledger, Snapshot)."""
+    """Action when rows of one input have one key and other values (Ledger, Snapshot)."""
     retries: int = 3
     """How often a run is repeated on a new head when another writer was faster."""
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -236,7 +236,7 @@ class IsolationPolicy(Enum):
     ALWAYS = "always"
     """Every query."""
     NEVER = "never"
-    """None: nothing stands behind the query gate."""
+    """None: queries have the gate alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +271,7 @@ class ShareConfig:
     allow_private_redirects: bool = False
     """Follow redirects from public to private addresses."""
     hosts: tuple[str, ...] = ()
-    """Names under which `serve` is asked, beside its address and those of this machine."""
+    """Host names of `serve` in addition to its address and those of this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,7 +304,7 @@ class QueryConfig:
     """How queries are answered."""
 
     signing_key: str = "node.pem"
-    """The file with the key that signs answers, beside the settings unless it is an absolute path; the
+    """The file with the key that signs answers, in the settings' folder unless it is an absolute path; the
     default one is made when it is first needed."""
 
 
@@ -313,7 +313,7 @@ class BranchesConfig:
     """How states and branches of datasets are computed."""
 
     cache_bytes: int = 1 << 30
-    """What states that were computed before may take, for each dataset [bytes]; 0 keeps none."""
+    """Most bytes of cached states, for each dataset; 0 keeps none."""
     spark_bytes: int = 256 << 20
     """Slices of more than this are compared, merged and profiled by Spark, others in the process [bytes]."""
 
@@ -458,7 +458,7 @@ class DatasetConfig:
     system_columns: SystemColumns | None = None
     """Types of offsets and operations until the first schema is written; None is what the settings say."""
     snapshots: OwnSnapshots | None = None
-    """What is done about profiles in this dataset; None is what the settings say."""
+    """Profile settings of this dataset; None is the workspace's setting."""
 
 
 DATASET_CONFIG = ManifestKind("DatasetConfig", DatasetConfig, range(1, 2))
@@ -470,7 +470,7 @@ def config_path(dataset: DatasetFiles) -> Path:
 
 
 def read_config(dataset: DatasetFiles) -> DatasetConfig:
-    """What is set for a dataset; nothing when it has no such file."""
+    """Read the settings of a dataset; the defaults when it has no such file."""
     path = config_path(dataset)
     data = fsio.read_start(path, LIMITS.manifest_bytes + 1)
     if data is None:
@@ -480,7 +480,7 @@ def read_config(dataset: DatasetFiles) -> DatasetConfig:
 
 
 def snapshots_of(dataset: DatasetFiles, settings: SnapshotsConfig) -> SnapshotsConfig:
-    """What is done about profiles in a dataset, given what its workspace says; errors as `read_config`."""
+    """Profile settings in force for a dataset, given its workspace's; errors as `read_config`."""
     own = read_config(dataset).snapshots
     return settings if own is None else own.over(settings)
 
@@ -514,7 +514,7 @@ class SafeConfig:
     """What is trusted although others could have written it."""
 
     workspace: tuple[str, ...] = ()
-    """Folders of workspaces that are used whoever owns them: a path, `PATH/*` for all below it, or `*`."""
+    """Folders of workspaces that are trusted with any owner: a path, `PATH/*` for all below it, or `*`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,13 +28,13 @@ from odfchain.workspace.declared_constraints import (
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What is known of a dataset's columns."""
+    """The known columns of a dataset."""
 
     name: str
-    """What messages call the dataset."""
+    """The dataset's name in messages."""
     vocabulary: ev.DatasetVocabulary
     schema: DataSchema | None
-    """None while nobody has said."""
+    """None while it is not known."""
     key: tuple[str, ...]
     whole: bool = True
     """True if there are no other columns than those of the schema."""
@@ -82,7 +82,7 @@ def _declared(sources: Sequence[ev.SetPollingSource | ev.AddPushSource]) -> Data
 
 
 Find = Callable[[DatasetId], Columns | None]
-"""What is known of another dataset; None where it is not here."""
+"""The known columns of another dataset; None where it is not here."""
 
 
 def check_declared(

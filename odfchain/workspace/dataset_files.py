@@ -99,11 +99,11 @@ class DatasetFiles:
         return LocalObjectStore(self.folder / "profiles")
 
     def keys(self, kind: str) -> str:
-        """What keys of slices (`data`) or checkpoints (`checkpoints`) begin with, for `executor_files`."""
+        """The prefix of keys of slices (`data`) or checkpoints (`checkpoints`), for `executor_files`."""
         return f"datasets/{self.folder.name}/{kind}"
 
     def key(self, kind: str, name: Multihash) -> str:
-        """What `SharedStore.executor_files` calls a slice (`data`) or checkpoint (`checkpoints`)."""
+        """The key of a slice (`data`) or checkpoint (`checkpoints`) in `SharedStore.executor_files`."""
         return f"{self.keys(kind)}/{name}"
 
     @property
@@ -155,7 +155,7 @@ class DatasetFiles:
     def set_head(self, target: Multihash, *, expected: Multihash | None) -> None:
         """Point the reference at a stored block of this dataset's owner, and sign it if his key is here.
 
-        Blocks that came from others are published by `chain.set_ref`: nobody signs what he has not made.
+        Blocks that came from others are published by `chain.set_ref`: only own blocks are signed.
         """
         number = self.chain.get(target).sequence_number
         self.chain.set_ref(self.ref, target, expected=expected)

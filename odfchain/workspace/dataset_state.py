@@ -208,7 +208,7 @@ class DatasetState:
 
     @property
     def constraints(self) -> Constraints:
-        """What CONSTRAINTS.yaml declares."""
+        """The constraints that CONSTRAINTS.yaml declares."""
         return recorded_constraints(self._nearest(SetAttachments))
 
     @property
@@ -266,7 +266,7 @@ OPERATIONS = ", ".join(f"{op.code} for {op.value}" for op in OperationType)
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """What a source needs and does not have, and what helps."""
+    """The prerequisite that a source lacks, and a hint."""
 
     message: str
     hint: str
@@ -275,7 +275,7 @@ class SourceProblem:
 def operations_problem(
     merge: MergeStrategy, names: Sequence[str], operation: str, where: str
 ) -> SourceProblem | None:
-    """What is wrong where rows have to say what they do and no column does; None when nothing is."""
+    """The problem where rows need an operation column and there is none; None without one."""
     if not isinstance(merge, MergeStrategyChangelogStream) or operation in names:
         return None
     return SourceProblem(

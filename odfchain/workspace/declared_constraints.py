@@ -27,7 +27,7 @@ FILE = "CONSTRAINTS.yaml"
 
 
 class OnViolation(Enum):
-    """What becomes of a commit that breaks a foreign key."""
+    """Action on a commit that breaks a foreign key."""
 
     REFUSE = "refuse"
     REPORT = "report"
@@ -50,10 +50,10 @@ class ForeignKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """What a dataset declares of its records."""
+    """The declared constraints of a dataset."""
 
     primary_key: tuple[str, ...] = ()
-    """What tells records apart where no merge strategy says it."""
+    """The key of records where no merge strategy has one."""
     foreign_keys: tuple[ForeignKey, ...] = ()
 
 
@@ -76,7 +76,7 @@ def attached_text(event: SetAttachments | None) -> str | None:
 
 
 def recorded_constraints(event: SetAttachments | None) -> Constraints:
-    """What the attachments of a chain declare."""
+    """The constraints that the attachments of a chain declare."""
     text = attached_text(event)
     return NONE if text is None else parse_constraints(text, _only_ids)
 
@@ -122,7 +122,7 @@ def referenced_names(event: SetAttachments) -> list[DatasetRefAny]:
 
 
 def parse_constraints(text: str, resolve: Resolve) -> Constraints:
-    """What a text declares.
+    """The constraints that a text declares.
 
     Raises:
         ManifestError: naming line and path.

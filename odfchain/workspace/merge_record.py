@@ -34,7 +34,7 @@ _VERSION = 1
 
 
 class MergeMode(Enum):
-    """What the block does."""
+    """The kind of the block."""
 
     MERGE = "merge"
     REVERT = "revert"
@@ -52,7 +52,7 @@ class Resolution(Enum):
 
 
 class Granularity(Enum):
-    """What a conflict is about."""
+    """The kind of a conflict."""
 
     CELL = "cell"
     ROW = "row"
@@ -67,14 +67,14 @@ class MergeRecord:
     source: Multihash
     """The block whose changes were taken over."""
     source_ref: str
-    """What its reference was called."""
+    """The name of its reference."""
     target: Multihash
     """The head before the transaction."""
     mode: MergeMode = MergeMode.MERGE
     resolution: Resolution = Resolution.NONE
     granularity: Granularity = Granularity.CELL
     conflicts: int = 0
-    """Cells (rows, where a side is absent) that somebody decided."""
+    """Cells (rows, where a side is absent) that the user decided."""
     references: Mapping[DatasetId, Multihash] = field(default_factory=dict)
     """The blocks of other datasets that foreign keys were checked against."""
     message: str = ""
@@ -174,7 +174,7 @@ def _parse(state: SourceState) -> MergeRecord:
 
 
 def merged_names(event: MetadataEvent) -> tuple[Multihash, ...]:
-    """What a merge names beside its target: the source, then the bases; nothing where it is no merge."""
+    """The parents of a merge other than its target: the source, then the bases; empty for other blocks."""
     record = understood_record(event)
     return (record.source, *record.base) if record is not None else ()
 
@@ -236,7 +236,7 @@ class FetchedBranch:
     """A branch as it was fetched last; it may have gone on here since."""
 
     branch: str | None
-    """What it is called here; None once it is gone."""
+    """Its name here; None once it is gone."""
     where: str
     """The URL, or `repo/name`, that it came from."""
     block: Multihash
@@ -251,7 +251,7 @@ class FetchedBranch:
 
 
 def fetched_branches(dataset: DatasetFiles) -> tuple[FetchedBranch, ...]:
-    """What was fetched of the dataset, and is still a branch or unverified.
+    """Records of fetched references that are still branches, or unverified.
 
     Raises:
         StoreError: the file cannot be read, or is damaged.
@@ -270,7 +270,7 @@ def fetched_branches(dataset: DatasetFiles) -> tuple[FetchedBranch, ...]:
 
 
 def fetched_branch(dataset: DatasetFiles, name: str) -> FetchedBranch | None:
-    """What is known of a branch; None where it was made here. Errors as `fetched_branches`."""
+    """The record of a fetched branch; None where it was made here. Errors as `fetched_branches`."""
     return next((found for found in fetched_branches(dataset) if found.branch == name), None)
 
 
@@ -318,7 +318,7 @@ class Unverified:
 
 
 def unverified(dataset: DatasetFiles, upto: Multihash) -> list[Unverified]:
-    """What the chain up to a block has of fetched branches that was not verified."""
+    """Unverified blocks of fetched branches in the chain up to a block."""
     found = []
     chain, top = dataset.chain, dataset.chain.get(upto).sequence_number
     for entry in fetched_branches(dataset):

@@ -40,13 +40,13 @@ from odfchain.workspace.dataset_state import DatasetState
 # The references of a dataset: its head, its branches, and heads that were given up.
 #
 # refs/head                   the dataset as it is refs/NAME                   a branch
-# refs/overwritten-<hash>     a head that was given up; kept until garbage collection is told to drop it
+# refs/overwritten-<hash>     a head that was given up; kept until `gc` is asked to drop it
 
 OVERWRITTEN = "overwritten-"
 """Prefix of references to heads that were given up."""
 
 _NOT_REFS = ".jws"
-"""Suffix of signatures, which stand beside the references they are about."""
+"""Suffix of the signature file of a reference, in the same folder."""
 
 
 def refs_of(dataset: DatasetFiles) -> LocalRefStore:
@@ -85,7 +85,7 @@ def keep_reachable(dataset: DatasetFiles, head: Multihash) -> str:
 
 
 def lock_path(dataset: DatasetFiles) -> Path:
-    """The lock of whoever lets objects arrive, names objects that no reference needs, or removes them."""
+    """The lock for fetching objects, naming objects that no reference needs, and removing them."""
     return dataset.folder / "info" / "incoming.lock"
 
 
@@ -104,7 +104,7 @@ _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
 
 
 def parse_point(text: str) -> Point:
-    """What a text after `@` means; digits alone are a block's number, not a year.
+    """The point that a text after `@` names; digits alone are a block's number, not a year.
 
     Raises:
         InvalidIdError: neither a branch, nor a number, nor a hash, nor a time.
@@ -234,7 +234,7 @@ def reference_of(dataset: DatasetFiles, block: Multihash) -> str | None:
 
 
 def named_block(dataset: DatasetFiles, point: Point) -> Multihash:
-    """The block that somebody named.
+    """The block that a text names.
 
     Raises:
         BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.

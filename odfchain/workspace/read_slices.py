@@ -73,7 +73,7 @@ def read_state(
 
     Without `key` the one that the sources agree on tells rows apart; an empty one compares whole rows, and
     counts them. With `event_time` those in force then (`odfchain.slices.state`).
-    `slices` are files that were verified already; the first may be a state that stands for older ones.
+    `slices` are files that were verified already; the first may be a state that replaces older ones.
 
     Raises:
         SchemaError: a column is not in the schema, or sources have different keys.
@@ -204,7 +204,7 @@ def verified_slice(dataset: DatasetFiles, ref: SliceRef) -> Path:
 
 
 def unreadable(path: Path, reason: str) -> ObjectCorruptedError:
-    """What is said of a slice that is not what its block says."""
+    """The error for a slice that differs from what its block says."""
     return ObjectCorruptedError(
         f"{path}: the slice cannot be read: {reason}",
         hint="`odfchain verify` says what else is wrong with it",
@@ -227,20 +227,20 @@ _CRC = 8
 
 
 class KeptFooters:
-    """What is kept of the slices of a dataset; what is found out here is kept from then on."""
+    """Cached footer statistics of a dataset's slices; what is read here is added."""
 
     def __init__(self, dataset: DatasetFiles) -> None:
         self._dataset = dataset
         self._lines: _Lines | None = None
 
     def known(self, name: Multihash) -> FileStats | None:
-        """What a slice's footer reports, where that was verified before; the slice need not be here."""
+        """The footer statistics of a slice that was verified before; the slice need not be here."""
         if self._lines is None:
             self._lines = _lines_of(_path(self._dataset))
         return self._lines.get(name)
 
     def stats(self, ref: SliceRef, locate: Callable[[SliceRef], Path] | None = None) -> FileStats:
-        """What a slice's footer reports; where nothing is known, its file is hashed first.
+        """The footer statistics of a slice; its file is hashed first where they are not cached.
 
         `locate` gives files that hash to their names. That it cannot be kept costs time only.
 
@@ -266,7 +266,7 @@ class KeptFooters:
 
 
 def kept_stats(dataset: DatasetFiles, ref: SliceRef) -> FileStats:
-    """What the footer of one slice reports; errors as `KeptFooters.stats`."""
+    """The footer statistics of one slice; errors as `KeptFooters.stats`."""
     return KeptFooters(dataset).stats(ref)
 
 
@@ -347,7 +347,7 @@ class _Lines:
                 stream.seek(self._size)
                 for line in stream:
                     if not line.endswith(b"\n"):
-                        break  # somebody is writing it
+                        break  # another process is writing it
                     self._size += len(line)
                     self._add(line[:-1])
         return self
@@ -389,7 +389,7 @@ def _lines_of(path: Path) -> _Lines:
     return lines.grown()
 
 
-# What merging looks back at: the slices so far, and the state checkpoint that stands for the older ones.
+# The records that merging reads: the slices so far, and the state checkpoint that replaces the older ones.
 #
 # A state checkpoint is a Parquet file with the rows that are still in force: for each primary key the one
 # with the largest offset, unless that is a retraction. Rows are as recorded, their offset and operation
@@ -401,7 +401,7 @@ METADATA_KEY = b"odfchain.state"
 
 _VERSION = 1
 _LARGEST_DELTA = 32
-"""Slices that are read beside a checkpoint before the next one is due; opening many files is slow."""
+"""Slices that are read after a checkpoint before the next one is due; opening many files is slow."""
 _SMALLEST_DELTA = 50_000
 """Rows that are not worth a checkpoint."""
 
@@ -415,7 +415,7 @@ class RecordedSlice:
     name: Multihash | None = None
     """Its physical hash, once it is committed."""
     footer: Callable[[], FileStats] | None = None
-    """What its footer reports, as `KeptFooters.stats`; once it is committed."""
+    """Its footer statistics, as `KeptFooters.stats`; once it is committed."""
     key: str = ""
     """Its key for executors that see no folder of the driver (`odfchain.spark.executor_files`)."""
     unsent: Path | None = None
@@ -537,7 +537,7 @@ class RecordedRows:
         return SinceCheckpoint(cls(tuple(slices[::-1]), used), described is not None)
 
     def for_state(self, key: tuple[str, ...]) -> RecordedRows:
-        """What the state of a key follows from: the checkpoint, if it is of that key, and later slices."""
+        """The files that give the state of a key: the checkpoint, if it is of that key, and later slices."""
         if self.checkpoint is None or self.checkpoint.key != key:
             return RecordedRows(self.slices)
         last = self.checkpoint.last_offset
@@ -549,14 +549,14 @@ class RecordedRows:
         return own + [piece.locate() for piece in self.slices]
 
     def keys(self, files: ExecutorFiles) -> list[str]:
-        """What executors call the files, which are in the store; errors as `ExecutorFiles.put`."""
+        """The keys of files for executors, put into the store; errors as `ExecutorFiles.put`."""
         own = [self.checkpoint.stored] if self.checkpoint else []
         return own + [piece.key_in(files) for piece in self.slices]
 
 
 @dataclass(frozen=True, slots=True)
 class SinceCheckpoint:
-    """What a state follows from, and whether the chain names a checkpoint that is a state here."""
+    """The files that give a state, and whether the chain names a checkpoint that is a state here."""
 
     rows: RecordedRows
     named: bool
@@ -577,7 +577,7 @@ def keeps_state(strategy: MergeStrategy) -> bool:
 def checkpoint_is_due(rows: RecordedRows) -> bool:
     """True if so much has come after the checkpoint (or the first slice) that a new one saves work.
 
-    It is when the rows to read beside the state are half as many as those of the state, so that merges read
+    It is due when the rows after the state are half as many as those of the state, so that merges read
     at most half as much again as they must and checkpoints take at most twice the space of the log.
     """
     slices = rows.slices if rows.checkpoint else rows.slices[1:]

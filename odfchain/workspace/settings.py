@@ -128,12 +128,12 @@ def _parts_of(item: Setting) -> dict[str, Any]:
 
 
 def default_of(item: Setting, of: SettingsFile = OF_WORKSPACE) -> Any:
-    """What is in force where nothing is set, as `value_of` has it; None for an entry or a part of one."""
+    """The default of a setting, as `value_of` has it; None for an entry or a part of one."""
     return None if item.key is not None else value_of(of.kind(), item)
 
 
 def value_of(config: Any, item: Setting) -> Any:
-    """What is in force, as a plain tree; None where nothing is set and there is no default."""
+    """The value in force as a plain tree; None where nothing is set and there is no default."""
     section = getattr(config, _field(type(config), item.section))
     value = to_tree(getattr(section, _field(type(section), item.name)))
     if item.key is None:

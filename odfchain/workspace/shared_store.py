@@ -33,7 +33,7 @@ class Garbage:
 
 
 class SharedStore(Protocol):
-    """What a workspace asks of the store behind it; folders are those of datasets, or of one being built.
+    """The store behind a workspace; folders are those of datasets, or of one being built.
 
     Raises, all of them:
         AccessError, TransferError: the store cannot be reached, or refuses.
@@ -48,7 +48,7 @@ class SharedStore(Protocol):
         """Where the store has a dataset; None where the folder is all there is."""
 
     def renew(self) -> None:
-        """What was asked before is asked again when it is needed next."""
+        """Forget cached answers: they are asked again when needed next."""
 
     def fresh(self) -> SharedStore:
         """The same store, of which nothing is known yet: for another thread than that of this one."""
@@ -159,7 +159,7 @@ class SharedStore(Protocol):
         """
 
     def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:
-        """The store has nothing that was left beside datasets; as `collect`, without what is too young."""
+        """Remove files in the store that belong to no dataset, as `collect`; young ones are not listed."""
 
 
 class OnlyHere:

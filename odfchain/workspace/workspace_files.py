@@ -145,7 +145,7 @@ def _others_in(path: Path, gid: int, trusted: frozenset[int]) -> str | None:
         return f"the group {gid}"
     users = pwd.getpwall()
     members = {*group.gr_mem, *(user.pw_name for user in users if user.pw_gid == gid)}
-    # the user's private group, in which nobody else is
+    # the user's private group, without other members
     if members and members <= {user.pw_name for user in users if user.pw_uid in trusted}:
         return None
     return f"the group {group.gr_name} ({gid})"
@@ -274,7 +274,7 @@ class WorkspaceFiles:
         return self.root / "datasets" / encode_base16(dataset_id.to_bytes())
 
     def key_of(self, path: Path) -> str | None:
-        """What `executor_files` call a slice or checkpoint of a dataset; None for other files."""
+        """The key of a slice or checkpoint in `executor_files`; None for other files."""
         kind = path.parent
         if kind.name not in ("data", "checkpoints") or kind.parent.parent != self.root / "datasets":
             return None
@@ -339,7 +339,7 @@ class WorkspaceFiles:
         return next((d.id for d in self._here() if d.alias == alias), None)
 
     def columns_of(self, dataset_id: DatasetId) -> Columns | None:
-        """What is known of the columns of a dataset; None where it is not here."""
+        """The known columns of a dataset; None where it is not here."""
         from odfchain.workspace.constraint_rules import Columns
 
         self.shared.opening(dataset_id)
@@ -465,7 +465,7 @@ class WorkspaceFiles:
         self.check_new(dataset_id, built.alias)
         self.shared.publish(built.folder)
         with fsio.locked(self.root / "lock"):
-            # whoever has looked into the store since has brought it from there
+            # another command may have fetched it from the store since
             if self.shared.where is None or not folder.is_dir():
                 self.check_new(dataset_id, built.alias)
                 fsio.move_folder(built.folder, folder)
@@ -480,7 +480,7 @@ class WorkspaceFiles:
             fsio.replace_file(dataset.folder / "info" / "alias", str(alias).encode())
 
     def delete(self, dataset: DatasetFiles, *, with_key: bool = False) -> None:
-        """Remove a dataset from the workspace; its private key is kept, unless nobody has ever seen it."""
+        """Remove a dataset from the workspace; its private key is kept, unless it was never published."""
         key = self._key_path(dataset.id) if with_key else None
         self.shared.delete(self._id_of(dataset), dataset.alias)
         with fsio.locked(self.root / "lock"):
