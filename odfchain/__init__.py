@@ -147,6 +147,7 @@ if TYPE_CHECKING:
     from odfchain.workspace.config import SystemColumns
     from odfchain.workspace.dataset_state import DatasetState
 
+# Where the public names are: loaded on use, because the command line promises a short start.
 _PLACES = {
     "api.asset_locks": "AssetLock StoreOptions",
     "api.branching": "DatasetAt",
@@ -206,7 +207,6 @@ _PLACES = {
     "workspace.config": "SystemColumns",
     "workspace.dataset_state": "DatasetState",
 }
-"""Where the public names are: loaded on use, because the command line promises a short start."""
 
 __all__ = [
     "CHECKS", "SPEC_VERSION", "AccessError", "AccessToken", "AddData", "AddPushSource", "Answer",

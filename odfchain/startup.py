@@ -39,7 +39,7 @@ def allow_pandas() -> None:
         sys.meta_path.remove(_LATER)
 
 
-# Python's search for objects that refer to each other in a circle, and when it is not worth it.
+# Python's cyclic garbage collection, and when it is not worth it.
 
 
 @contextlib.contextmanager

@@ -101,8 +101,8 @@ def from_fields(require: bool | None, max_age: int | None, *, source: str) -> Si
 
 
 _NS = 1_000_000_000
+# How long a signature is waited for that follows its head [s]: about as long as a push takes for it.
 _PAUSES = (0.02, 0.1)
-"""How long a signature is waited for that follows its head [s]: about as long as a push takes for it."""
 
 
 @dataclass(frozen=True, slots=True)

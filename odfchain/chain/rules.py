@@ -41,6 +41,7 @@ from odfchain.odf.sources import FetchStepEthereumLogs, Transform
 # and the reading of manifests. Source: specification "Root Dataset", "Derivative Dataset", "Metadata
 # Events".
 
+# Events that are not listed belong in datasets of either kind.
 _ONLY_IN: dict[str, DatasetKind] = {
     ev.AddData.KIND: DatasetKind.ROOT,
     ev.SetPollingSource.KIND: DatasetKind.ROOT,
@@ -50,7 +51,6 @@ _ONLY_IN: dict[str, DatasetKind] = {
     ev.SetTransform.KIND: DatasetKind.DERIVATIVE,
     ev.ExecuteTransform.KIND: DatasetKind.DERIVATIVE,
 }
-"""Events that are not listed belong in datasets of either kind."""
 
 
 def belongs_in(event: ev.MetadataEvent) -> DatasetKind | None:

@@ -168,7 +168,7 @@ def read_head_signature(folder: Path, ref: str = HEAD) -> bytes | None:
 # The signature of a branch: one line in `refs/NAME.jws`, next to `refs/NAME`, as a head's is next to the
 # head.
 #
-# It is a statement of another type (`odf-ref+jws`) with the branch's name in it. A branch may be set back
+# It is a statement of another type (`odf-ref+jws`) with the branch's name in it. A branch may be rewound
 # and made anew, so two signed blocks with one number prove nothing here, and no memory is kept of them.
 #
 #     SIGNED     the owner's valid word that this block is the newest of this branch

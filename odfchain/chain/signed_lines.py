@@ -35,8 +35,8 @@ from odfchain.storage import fsio
 
 T = TypeVar("T")
 
+# Bad lines after which a file is given up [count]: a million empty ones would cost a reader seconds.
 _DAMAGED_LINES = 100
-"""Bad lines after which a file is given up [count]: a million empty ones would cost a reader seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +338,7 @@ def read_attestations(folder: Path, dataset_id: DatasetId) -> list[AttestationLi
     return AUDITS.lines_of(AUDITS.content(folder), dataset_id)
 
 
-# Who vouches for which description of which block: `attestations/snapshots.jws`, one signed line for each.
+# Signed manifests and profiles of blocks: `attestations/snapshots.jws`, one signed line for each.
 #
 # A line names a manifest or a profile, an object of the dataset, by its hash and size. The documents follow
 # from the dataset: a line of its owner saves a reader the walk along the chain, and that of anybody else is

@@ -115,7 +115,7 @@ def sign_head(workspace: KeyHolder, dataset: StoredDataset) -> SignedHead:
     return signed
 
 
-# What signed statements need of others: a dataset that is here, a place that has one, the workspace's keys.
+# Protocols of the rooms above: a dataset that is here, a place that has one, the workspace's keys.
 #
 # Rooms above have these things and more; a change to how statements are judged, kept or carried ends here.
 

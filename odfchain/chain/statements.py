@@ -76,7 +76,7 @@ def read_regular(path: Path, limit: int, *, follow: bool = False) -> tuple[bytes
         os.close(fd)
 
 
-# What can be wrong with a signature, in a word each: programs ask for it, messages explain it.
+# Faults of a signature, in a word each for programs; messages explain them.
 
 
 class Problem(StrEnum):
@@ -214,7 +214,7 @@ def malformed(why: str) -> SignatureError:
     return SignatureError(Problem.DAMAGED, f"a malformed statement: {why}")
 
 
-# Who signs: identifiers that are ed25519 public keys, and files with the private halves.
+# Signers: identifiers that are ed25519 public keys, and files with the private keys.
 #
 # Some 32 bytes are no one's key. Under a point of small order a signature can be found that fits many
 # messages, without any private key; and a point that is written in two ways is two signers in one. Such
@@ -224,12 +224,12 @@ def malformed(why: str) -> SignatureError:
 Did = DatasetId | DidKey
 """The public key of a signer, as it is written: a dataset's, or a person's or program's."""
 
+# The prime of the field (RFC 8032, section 5.1).
 _P = 2**255 - 19
-"""The prime of the field (RFC 8032, section 5.1)."""
 
 _Y_OF_ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+# The y of the eight points whose eightfold is the neutral element; with both signs of x.
 _SMALL_ORDER_Y = frozenset({0, 1, _P - 1, _Y_OF_ORDER_8, _P - _Y_OF_ORDER_8})
-"""The y of the eight points whose eightfold is the neutral element; with both signs of x."""
 
 
 def check_public_key(key: bytes) -> None:

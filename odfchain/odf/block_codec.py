@@ -121,7 +121,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return (rest[0] if len(rest) == 1 else typing.Union[rest]), True  # noqa: UP007 - built at run time
 
 
-# The JSON text that `ExtraAttributes` are stored as.
+# The JSON text of `ExtraAttributes`.
 #
 # The text is part of what is hashed, so its form is fixed: no spaces, keys sorted at every level, non-ASCII
 # left as it is, floats in the shortest form the reference implementation's library prints.

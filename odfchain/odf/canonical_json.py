@@ -18,8 +18,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 
 LARGEST_INTEGER = 2**53 - 1
+# Fractions from here on are written alike by Python and by the RFC; smaller ones with other exponents.
 _SHORTEST = 1e-4
-"""Fractions from here on are written alike by Python and by the RFC; smaller ones with other exponents."""
 
 
 class _WrittenOtherwiseError(Exception):

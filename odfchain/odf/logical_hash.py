@@ -142,14 +142,14 @@ Bounds: TypeAlias = Numbers | int
 """Where each element begins, and the end of the last; a number when all are of that size."""
 
 _PIECE_BYTES, _PIECE_ROWS, _FEWEST_ROWS = 1 << 19, 1 << 14, 1 << 6
+# Bytes of a value that are copied with its length (few values are longer), and at once of what is left.
 _BLOCK, _LARGEST_BLOCK = 128, 1 << 13
-"""Bytes of a value that are copied with its length (few values are longer), and at once of what is left."""
+# So few rows are copied one by one.
 _FEW = 16
-"""So few rows are copied one by one."""
+# So few words of up to eight bytes are copied sooner than values as a whole, from so many rows on.
 _WORDS, _WORD_ROWS = 3, 256
-"""So few words of up to eight bytes are copied sooner than values as a whole, from so many rows on."""
+# Memory of so many bytes is Arrow's, whose pool keeps the pages; others would be asked for anew.
 _POOLED = 1 << 16
-"""Memory of so many bytes is Arrow's, whose pool keeps the pages; others would be asked for anew."""
 _HEAD = 8
 _HEADS = np.arange(_PIECE_ROWS + 1, dtype=np.int64) * _HEAD
 _NOTHING = np.empty(0, np.uint8)
@@ -403,8 +403,8 @@ def _copy_rest(
         result[place + done : place + int(sizes[row])] = data[begin:end]
 
 
+# Bytes of a batch that is hashed sooner than threads could be started for it.
 _SMALL = 1 << 16
-"""Bytes of a batch that is hashed sooner than threads could be started for it."""
 
 _u64_bytes = struct.Struct("<Q").pack
 Result = TypeVar("Result")

@@ -49,11 +49,11 @@ from odfchain.odf.tree import (
 )
 from odfchain.odf.yaml import Document, read_document, read_documents
 
-# What a manifest says of a source beyond its event: how its watermark moves.
+# Settings of a source that are not in its event: how its watermark moves.
 #
-# The tables of a block have no place for it (specification "Metadata Reference"), and nobody but who
+# The tables of a block have no place for it (specification "Metadata Reference"), and only the node that
 # ingests needs it: the watermarks that come of it are recorded. So it is taken out of the manifest before
-# the event is read, and kept beside the dataset (RFC-014).
+# the event is read, and kept in the dataset's folder (RFC-014).
 
 POLLING_SOURCE = "default"
 """Name under which what belongs to the polling source is kept."""
@@ -297,13 +297,14 @@ _DATASET = "dataset/v1alpha1/Dataset"
 PLACES = {"": "spec", "name": "headers.name", "kind": "spec.kind", "metadata": "spec.metadata"}
 """Where the members of a snapshot are in a resource; its account precedes the name, as in an alias."""
 
+# Properties that nodes keep about a resource; nothing of the dataset depends on them.
 _LEFT_OUT = {
     "": ("status",),
     "headers": ("id", "labels", "annotations", "generation", "createdAt", "updatedAt", "deletedAt"),
     "spec": (),
 }
-"""Properties that nodes keep about a resource; nothing of the dataset depends on them."""
 
+# Properties without which it would be another dataset, and what to do about them.
 _REFUSED = {
     "spec.did": (
         "a new dataset gets an id of its own, not the one given here",
@@ -314,8 +315,8 @@ _REFUSED = {
         "leave it out; `odfchain init --store URL` makes a workspace that keeps its data in a store",
     ),
 }
-"""Properties without which it would be another dataset, and what to do about them."""
 
+# The command that does the same here, by the kind of resource.
 _INSTEAD = {
     "Source": "write `read` and `merge` as a SetPollingSource or AddPushSource of the Dataset",
     "Flow": "let a scheduler run `odfchain pull`, or use `odfchain pull --watch`",
@@ -326,16 +327,15 @@ _INSTEAD = {
     "Account": "`odfchain token create` says who may read and push at a node",
     "Relations": "`odfchain token create` says who may read and push at a node",
 }
-"""The command that does the same here, by the kind of resource."""
 
+# Steps that 0.34.1 does not have and nothing here polls, and the version that brought them.
 _NEWER = {
     src.FetchStepMqtt: "0.35",
     src.FetchStepEthereumLogs: "0.36",
 }
-"""Steps that 0.34.1 does not have and nothing here polls, and the version that brought them."""
 
+# Members of what is left out that are named, and characters of each.
 _SHOWN, _LONGEST = 8, 100
-"""Members of what is left out that are named, and characters of each."""
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 

@@ -140,7 +140,7 @@ class DatasetAliasRemote:
         return "/".join(str(part) for part in (self.repo, self.account, self.name) if part)
 
 
-# References: what a user may type where a dataset is meant.
+# References to datasets, as users type them.
 #
 # The order in which readings are tried follows the specification's grammar: `DatasetRef` is an id or a
 # local alias, `DatasetRefRemote` an id (perhaps behind a repository), a remote alias or a URL, and

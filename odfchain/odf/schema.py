@@ -393,8 +393,8 @@ _UNSIGNED: dict[str, DataType] = {
 }
 _TOKEN = re.compile(r"""\s*(?:(`[^`]+`|"[^"]+")|([^\W\d]\w*(?:[.-]\w+)*|\d+)|([(),<>:]))""")
 _MAX_DECIMAL = 38
+# Digits of a second.
 _MILLISECONDS, _MICROSECONDS, _NANOSECONDS = 3, 6, 9
-"""Digits of a second."""
 
 
 class _Parser:
@@ -638,7 +638,7 @@ def type_name(data_type: DataType, extra: ExtraAttributes | None = None) -> str:
         return inner.KIND
 
 
-# Which types a slice can hold, and as what its Parquet file gives them back.
+# Types that a slice can hold, and the types that its Parquet file gives back.
 #
 # The logical hash is made over what the file gives back, so that it is the same for all who have the file.
 # Source: specification "Schema Format", "Physical and Logical Hashes"; RFC-012.

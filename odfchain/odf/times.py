@@ -139,7 +139,7 @@ class Timestamp:
         return f"{date.isoformat()}T{hour:02d}:{minute:02d}:{second:02d}{dot}{fraction}Z"
 
 
-# A length of time as people write it: `1 day`, `36 hours`, `90m`, `1h 30m`.
+# Durations: `1 day`, `36 hours`, `90m`, `1h 30m`.
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _WORDS = {
@@ -187,7 +187,7 @@ class Duration:
         return " ".join(terms) or "0 s"
 
 
-# Formats of dates and times in read steps: which there are, and their form for Java.
+# Formats of dates and times in read steps, and their form for Java.
 #
 #     rfc3339                what the specification requires; the default
 #     yyyy-MM-dd HH:mm       Java's DateTimeFormatter, as Spark reads it

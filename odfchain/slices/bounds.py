@@ -171,13 +171,13 @@ class _Header:
 BATCH_ROWS = 65_536
 """Rows that are decoded at a time where they are short [count]."""
 
+# Rows whose bytes are added up together [count].
 _STEP = 16
-"""Rows whose bytes are added up together [count]."""
 
 _MOST_STEPS = 1 << 20
 
+# A text that is null [bytes], for what so many of them cost.
 _NULL_TEXT = 8
-"""A text that is null [bytes], for what so many of them cost."""
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 

@@ -42,15 +42,15 @@ _MOST_CHARACTERS = 10_000
 _BEFORE = "SELECT 1 WHERE "
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d:\d\d(?:\.\d{1,9})?))?(Z?)", re.ASCII)
 _UTC = (None, "UTC", "Etc/UTC", "+00:00", "Z")
+# Finer times are compared differently by every engine [ns].
 _UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 10**3}
-"""Finer times are compared differently by every engine [ns]."""
 _TESTS: dict[type, Test] = {
     exp.EQ: Test.EQ, exp.NEQ: Test.NE, exp.LT: Test.LT, exp.LTE: Test.LE, exp.GT: Test.GT, exp.GTE: Test.GE
 }  # fmt: skip
 
 
+# The arguments of the nodes that are understood; others change their meaning.
 _ARGUMENTS = {"this", "expression", "expressions", "low", "high"}
-"""The arguments of the nodes that are understood; others change their meaning."""
 
 
 class _Words(Spark):

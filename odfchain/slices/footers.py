@@ -28,8 +28,8 @@ from pyarrow import types as t
 from odfchain.odf.times import Timestamp
 from odfchain.slices.reader import PER_SECOND, read_footer
 
+# The writer that leaves long bounds out instead of cutting them.
 _WHOLE_BOUNDS = "parquet-cpp"
-"""The writer that leaves long bounds out instead of cutting them."""
 _LONGEST_OF_OTHERS = 60
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 
@@ -210,7 +210,7 @@ def _fraction(nanoseconds: int) -> str:
     return f".{nanoseconds:09d}".rstrip("0") if nanoseconds else ""
 
 
-# What a footer reports as one line of text, and back: bounds as they are compared, types by their names.
+# Statistics of a footer as one line of text, and back: bounds as they are compared, types by their names.
 
 LONGEST = 1 << 20
 """A longer text is not worth keeping: reading the footer again costs as much [characters]."""

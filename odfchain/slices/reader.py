@@ -29,9 +29,9 @@ _FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Parts of a second in each of Arrow's units."""
 
+# What Arrow raises for a value that Python cannot hold: a year after 9999, bytes that are no text, a time
+# zone that nobody knows.
 _IMPOSSIBLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
-"""What Arrow raises for a value that Python cannot hold: a year after 9999, bytes that are no text, a time
-zone that nobody knows."""
 
 
 def check_values(column: pa.Array, name: str) -> None:

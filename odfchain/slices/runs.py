@@ -33,16 +33,16 @@ from odfchain.slices.bounds import BATCH_ROWS
 BATCH_BYTES = 64 << 20
 """Rows that are handed on together take no more than that, give or take one [bytes]."""
 
+# Blocks of a run that stay in memory for who asks for them again [count].
 _KEPT_BLOCKS = 4
-"""Blocks of a run that stay in memory for who asks for them again [count]."""
 
 KEY_ROWS = 4_096
 """Rows of one block of keys: what is read to look one up, about 100 KB of an append."""
 
+# Most that a task sorts at a time, in memory.
 _RUN_ROWS, _RUN_BYTES = 1 << 20, 128 << 20
-"""Most that a task sorts at a time, in memory."""
+# Of each row, that its offset and its system time take.
 _SYSTEM_BYTES = 16
-"""Of each row, that its offset and its system time take."""
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Rows: TypeAlias = tuple[int, ...]

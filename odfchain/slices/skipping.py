@@ -318,8 +318,8 @@ def _digits_after_point(number: Decimal) -> int:
 # Bounds of floating-point numbers leave NaN out, and those of texts may be cut by who wrote them: the true
 # maximum begins with such a bound. Statistics of another type than the values say nothing.
 
+# Types that compare as their columns do; a moment has a zone, and is left out.
 _ORDERED = (int, str, dt.date)
-"""Types that compare as their columns do; a moment has a zone, and is left out."""
 
 
 def ordered(values: Sequence[Any]) -> list[Any]:

@@ -41,8 +41,8 @@ from odfchain.odf.times import Timestamp
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.text import one_line
 
+# Rows of keys that are gathered before only the newest of each is kept.
 _AT_ONCE = 1 << 20
-"""Rows of keys that are gathered before only the newest of each is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,18 +261,18 @@ def rows_with_offsets(
 
 # The rows in force by a key, from one reading of the slices: for answers, which are asked for often.
 #
-# They are those of `odfchain.slices.state.state`, by the same rule, and a property test holds the two to
+# They are those of `state`, by the same rule, and a property test holds the two to
 # each other. There the keys are read first, so that memory has the keys and the result; here all columns
 # are, and whenever `_AT_ONCE` has come together what is not in force any more is let go. Keys become
 # numbers, and the position of each number's last row is written down: nothing is sorted, and nothing
 # joined.
 
+# Rows that are gathered before only those in force are kept [bytes].
 _ROWS_AT_ONCE = 256 << 20
-"""Rows that are gathered before only those in force are kept [bytes]."""
+# Slices with so many rows at most [count] are read ahead; larger ones batch by batch.
 _WHOLE = 1 << 20
-"""Slices with so many rows at most [count] are read ahead; larger ones batch by batch."""
+# Whole numbers are their own codes where there are at most so many times as many as rows.
 _SPREAD = 4
-"""Whole numbers are their own codes where there are at most so many times as many as rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,8 +385,8 @@ def _as_they_are(column: pa.ChunkedArray) -> tuple[Numbers, int] | None:
 # not after the asked one is in force. Rows without an event time have no place in it. Source: specification
 # "Projection".
 
+# Times are compared in microseconds, in nanoseconds where the dataset declares them [1/s].
 _MICROS, _NANOS = 10**6, 10**9
-"""Times are compared in microseconds, in nanoseconds where the dataset declares them [1/s]."""
 _FROM, _TO = OperationType.CORRECT_FROM.code, OperationType.CORRECT_TO.code
 
 

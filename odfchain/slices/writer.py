@@ -34,7 +34,7 @@ from odfchain.slices.footers import footer_stats, stats_text
 from odfchain.slices.marker import marker
 from odfchain.slices.reader import check_values
 
-# What is found out about records in the same pass in which they are written, or read.
+# Observers: hashes and counts made in the pass that writes or reads the records.
 
 
 class SliceObserver(abc.ABC):

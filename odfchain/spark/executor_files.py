@@ -219,10 +219,10 @@ def own_folder(name: str) -> Path:
     return base / name
 
 
-# Files of the driver as workers reach them: by the folder that both see, or by a store.
+# Input files for workers: in a folder that both see, or in a store.
 #
 # The driver checks every byte of an input, so it has the file. Where executors see its folders they are
-# told the path. Elsewhere it is put once into the store of the workspace, below `staging/`, and workers
+# given the path. Elsewhere it is put once into the store of the workspace, below `staging/`, and workers
 # read ranges of it that begin and end with records: which ones is found out here, in the file, by a few
 # reads for each. A small file goes within the plan instead, which costs no request.
 
@@ -236,8 +236,8 @@ CARRIED_BYTES = 256 << 10
 """A file of at most this size is sent within the plan: it is put, listed and removed for nothing."""
 
 _BATCH_RECORDS = 65_536
+# A range holds fewer records than this many bits can count.
 _ID_BITS = 33
-"""A range holds fewer records than this many bits can count."""
 _CHUNK = 1 << 20
 
 

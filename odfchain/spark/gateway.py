@@ -248,11 +248,11 @@ def start_gateway(
 # and again. The keeper asks for it in the text protocol of Py4J, so that it needs no PySpark for that
 # (RFC-030).
 
+# How much of the heap may be free after a collection [%].
 _FREE_SHARES = {"MinHeapFreeRatio": "5", "MaxHeapFreeRatio": "20"}
-"""How much of the heap may be free after a collection [%]."""
 
+# The first ones let Spark's cleaner drop unreachable objects; some collectors shrink in steps.
 _COLLECTIONS = 4
-"""The first ones let Spark's cleaner drop unreachable objects; some collectors shrink in steps."""
 
 _BETWEEN_SECONDS = 0.3
 _ANSWER_SECONDS = 30

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# What Spark says of the stages of one action, added up for people: rows, bytes, tasks, time left.
+# The stages of one action, added up: rows, bytes, tasks, time left.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,8 @@ class Stage:
         return dataclasses.replace(self, **{f: max(getattr(self, f), getattr(older, f)) for f in _GROWING})
 
 
+# Each task reads beyond the end of its part of a text, to the end of the line.
 _OVER = 1.05
-"""Each task reads beyond the end of its part of a text, to the end of the line."""
 
 _GROWING = ("tasks", "ended_tasks", "ended", "read_bytes", "read_rows", "taken_rows", "handed_rows")
 
@@ -163,9 +163,9 @@ def _part(done: int, total: int | None) -> float | None:
 
 # The stages of an action in the status store of the JVM that Spark runs in, asked for over Py4J.
 #
-# The store is there also where Spark has no web page. Executors tell of tasks that run with each heartbeat.
-# In local mode Spark tells of a task at its end only; there Hadoop's count of what was read from files
-# stands in, as long as no other command works in the session.
+# The store exists also where Spark has no web page. Executors report running tasks with each heartbeat.
+# In local mode Spark reports a task at its end only; there Hadoop's count of bytes read from files
+# is used, as long as no other command works in the session.
 
 _ACTIVE, _ENDED = "ACTIVE", ("COMPLETE", "FAILED")
 
@@ -239,11 +239,11 @@ def _java_error() -> type[Exception]:
     return error
 
 
+# Seconds between two looks: as fast as people read, and shorter actions are never looked at.
 _PERIOD = 0.5
-"""Seconds between two looks: as fast as people read, and shorter actions are never looked at."""
 
+# How long the end of an action waits for the last look.
 _END_SECONDS = 0.5
-"""How long the end of an action waits for the last look."""
 
 
 class _Watch:

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# How long a cancelled action may take to stop writing.
 _CANCEL_SECONDS = 10
-"""How long a cancelled action may take to stop writing."""
 
+# An action that is between two jobs is cancelled when it has begun the next one.
 _AGAIN_SECONDS = 0.2
-"""An action that is between two jobs is cancelled when it has begun the next one."""
 
 
 class Cancellation:
@@ -174,15 +174,16 @@ def _shown(seconds: float | None) -> str:
     return f"{seconds:g} s"
 
 
-# What Spark reports when a task fails, as one line a person can use.
+# Failures of tasks, as one line for the user.
 #
 # Our own stages fail with a marker in the message; it survives the way from a Python worker or an
 # expression through the JVM to the driver, and is turned into the right error here.
 
 _LONGEST = 500
+# Py4J's first line, which names an object of Java's; the error itself comes after it.
 _CALL = re.compile(r"An error occurred while calling \S+$")
-"""Py4J's first line, which names an object of Java's; the error itself comes after it."""
 _LOST = re.compile(r"ExecutorLostFailure \(.*?\) Reason: (.+)")
+# Errors that workers raise and that are not Spark's own (`odfchain.spark.executor_files.telling`).
 _RAISED: dict[str, type[OdfchainError]] = {
     kind.__name__: kind
     for kind in (
@@ -190,7 +191,6 @@ _RAISED: dict[str, type[OdfchainError]] = {
         StorageFullError, StoreError, TransferError,
     )
 }  # fmt: skip
-"""Errors that workers raise and that are not Spark's own (`odfchain.spark.executor_files.telling`)."""
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.IGNORECASE)
 
 
@@ -254,11 +254,11 @@ def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
     return EngineError(f"Spark failed: {one_line(first_line(error), _LONGEST)}")
 
 
-# A function of numbers by Spark's workers: for work that has its input, and what it makes, in files.
+# A function of numbers, run by Spark's workers: its input and output are files.
 
 _MOST_TASKS = 1_000
+# Instead of the number of a call, where it raised an error.
 _FAILED = -1
-"""Instead of the number of a call, where it raised an error."""
 
 
 def task_results(

@@ -52,18 +52,18 @@ SMALL = 2 << 20
 PIECE = 1 << 20
 """A piece ends with the first record that ends behind so much [bytes]; a worker holds one piece at a time."""
 _CHUNK = 4 << 20
+# Most that may surround the records, on either side [bytes].
 _AROUND = 1 << 18
-"""Most that may surround the records, on either side [bytes]."""
+# Nesting that every bound allows, that of types as well.
 _LEVELS = 32
-"""Nesting that every bound allows, that of types as well."""
 _BLANK = b" \t\r\n"
 _TOKENS = bytes(c in b'"[]{}' for c in range(256))
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
+# A number with so many digits in a row may have to be spelled in another way, or have too many of them.
 _LONG = b"0" * 40
-"""A number with so many digits in a row may have to be spelled in another way, or have too many of them."""
 _MINUS_ZERO = re.compile(r"-0(?![.0-9])")
+# A list of numbers, or of such lists, and the blanks and the comma behind it.
 _COORDINATES = re.compile(r'("coordinates"[ \t\r\n]*:[ \t\r\n]*)(\[[-+0-9.eE,\[\] \t\r\n]*+)')
-"""A list of numbers, or of such lists, and the blanks and the comma behind it."""
 _BEHIND = " \t\r\n,"
 _EXPONENTIAL = re.compile(r"-?[0-9.]+[eE][-+]?[0-9]+")
 _NO_BREAKS = dict.fromkeys(map(ord, "\t\r\n"))

@@ -29,21 +29,21 @@ MARK = "\x7f"
 """Marks both ends of values that are held as texts and are none; the piece has no such character then."""
 TRIES = 2
 """As often a piece may fail before a task tries no further one: they are likely of one kind."""
+# Records that tell of which types the keys are that are no columns.
 _SAMPLE = 200
-"""Records that tell of which types the keys are that are no columns."""
+# Of values in a piece: objects times keys, most of which are missing where keys differ.
 _MOST_PLACES = 20_000_000
-"""Of values in a piece: objects times keys, most of which are missing where keys differ."""
 _LEVELS = 32
 _BETWEEN = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
+# A break would end a block for Arrow's reader; a tab is as much a blank, and within a text as wrong.
 _NO_BREAKS = bytes.maketrans(b"\r\n", b"\t\t")
-"""A break would end a block for Arrow's reader; a tab is as much a blank, and within a text as wrong."""
 _DIGITS = Context(prec=38)
 _EXPONENT = re.compile(rb"[0-9][eE]")
+# Matches numbers that may be zero only as a float of so many bits, or a zero that loses its sign.
 _TINY = {
     32: re.compile(rb"-0(?![.0-9])|[eE]-[0-9]{2}"),
     64: re.compile(rb"-0(?![.0-9])|[eE]-[0-9]{3}"),
 }
-"""Matches numbers that may be zero only as a float of so many bits, or a zero that loses its sign."""
 _DAY = "[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}"
 _TIME = "T[0-9]{2}:[0-9]{2}:[0-9]{2}"
 _FIRST_LIST = re.compile(r'("coordinates" *: *)\[[-0-9.,\[\] ]*\]( *\}| *, *")')
@@ -58,8 +58,8 @@ def _lists(item: str, *, levels: int) -> str:
 
 
 _NUMBER = r"(?:-?[1-9][0-9]*(?:\.[0-9]+)?|-?0\.[0-9]+|0)"
+# Lists of coordinates between marks, as usual geometries have them: without exponents and `-0`.
 _LISTS = _lists(_NUMBER, levels=4)
-"""Lists of coordinates between marks, as usual geometries have them: without exponents and `-0`."""
 _KINDS = {"Point", "LineString", "Polygon", "MultiPoint", "MultiLineString", "MultiPolygon"}
 
 

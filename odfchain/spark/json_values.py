@@ -349,8 +349,8 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 _LONGEST_ESCAPE = 12
+# Characters that no JSON text may hold; yajl takes some of them for blanks.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
-"""Characters that no JSON text may hold; yajl takes some of them for blanks."""
 
 Events: TypeAlias = Iterator[tuple[str, Any]]
 """Parts of a JSON text as ijson names them: `start_map`, `map_key`, `number`, …"""

@@ -55,8 +55,8 @@ DEFAULT_RULES = TextRules()
 _EPOCH = dt.date(1970, 1, 1)
 _WHOLE_SECONDS = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z\z"
 _FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
+# The years 1 to 9999, which is all that RFC 3339 can write.
 _FIRST_MICRO, _LAST_MICRO = _FIRST_DAY * 86_400_000_000, (_LAST_DAY + 1) * 86_400_000_000 - 1
-"""The years 1 to 9999, which is all that RFC 3339 can write."""
 
 
 def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column:

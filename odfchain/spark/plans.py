@@ -258,7 +258,7 @@ def remember_names(jvm: Any) -> None:
     jvm.__class__ = remembering(JVMView)
 
 
-# What a session of Spark is: Spark Connect's, one in Java's reach, one whose Spark is all here.
+# Kinds of sessions: Spark Connect, a JVM of this process, local mode.
 
 
 def is_remote(session: SparkSession) -> bool:

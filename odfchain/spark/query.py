@@ -38,8 +38,8 @@ T = TypeVar("T")
 MAX_STEPS = QUERY.steps
 """Steps of one transform [count]."""
 
+# Tokens that open and close a level: `<` does so in the name of a type only.
 _BRACKETS = re.compile(r"(?i:\b(?:array|map|struct)(?:\s|/\*.*?\*/|--[^\n]*\n)*<)|[(\[\])>]", re.DOTALL)
-"""Tokens that open and close a level: `<` does so in the name of a type only."""
 
 PRIVATE_SETTINGS = SQL_SETTINGS | {
     "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
@@ -319,7 +319,7 @@ def private_session(session: SparkSession, settings: Mapping[str, str] = PRIVATE
             sessions.clearActiveSession()
 
 
-# Runs a transform's SQL steps over Spark Connect, as strictly judged as in a session of our own.
+# A transform's SQL steps over Spark Connect, checked as strictly as in a session of our own.
 #
 # A Connect server takes texts and hands out no plans. So a JVM on this machine, of the version of the
 # server, reads and resolves every step over empty tables, and the gate judges it
@@ -327,15 +327,15 @@ def private_session(session: SparkSession, settings: Mapping[str, str] = PRIVATE
 # tables, and only where its plan is the one that was judged, with the guard for times in it, are the tables
 # given rows. Source: RFC-016.
 
+# Plans are compared as texts, and Spark leaves the tail of long lists out of them.
 _SHOWN_WHOLE = {
     "spark.sql.debug.maxToStringFields": str((1 << 31) - 1),
     "spark.sql.maxPlanStringLength": str((1 << 31) - 16),
 }
-"""Plans are compared as texts, and Spark leaves the tail of long lists out of them."""
 
 _ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized Logical Plan ==", re.DOTALL)
+# Numbers that Spark counts up.
 _NUMBER = re.compile(r"#\d+L?|CTERelation(?:Def|Ref) \d+")
-"""Numbers that Spark counts up."""
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from odfchain.spark.query_rules import (
 )
 from odfchain.text import excerpt, located, one_line
 
-# What Spark says about a query, as one line: which step, where in it, what is wrong.
+# Spark's messages about a query, as one line: the step, the place, the fault.
 
 _POSITION = re.compile(r"line (\d+),? pos (\d+)")
 _CODE = re.compile(r"\s*\[([A-Z_0-9]+(?:\.[A-Z_0-9]+)*)\]\s*")
@@ -188,10 +188,10 @@ def option(value: Any) -> Any:
 TEMPORAL = frozenset({"date", "timestamp", "timestamp_ntz", "time"})
 """Types whose values Spark may take from the clock."""
 
+# Types that Java's formatter prints by their value; of others it prints an address in memory.
 _PRINTABLE = TEMPORAL | frozenset(
     {"string", "boolean", "byte", "short", "integer", "long", "float", "double", "void"}
 )
-"""Types that Java's formatter prints by their value; of others it prints an address in memory."""
 
 _QUOTED = re.compile(r"""r?(['"])(.*)\1\s*\Z""", re.DOTALL | re.IGNORECASE)
 _FORMAT_HINT = "say how the text is written: to_timestamp(x, 'yyyy-MM-dd HH:mm:ss'), to_date(x, 'yyyy-MM-dd')"

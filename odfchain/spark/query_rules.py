@@ -277,7 +277,7 @@ REFUSED: dict[str, tuple[str, str | None]] = {
 """Why well-known classes are not on the lists: what the fragment does, and what to do instead."""
 
 
-# Where text becomes a date or a time, and whether it is always the same one.
+# Text that becomes a date or a time: it has to be always the same one.
 #
 # Spark reads '10:00' as that time of the day on which it reads it, 'now' and 'today' from the clock, and
 # '12:00 Europe/Paris' by the time zones of the Java at hand. So a text becomes a time by a format, or it is
@@ -286,6 +286,7 @@ REFUSED: dict[str, tuple[str, str | None]] = {
 
 _TEMPORAL = re.compile(r"(date|timestamp|timestamp_ntz|timestamp_ltz|time(\(\d+\))?)\Z")
 _TEXT = re.compile(r"(string|char|varchar|variant)\b")
+# The option that says how a text is read as each type.
 _TIME_FORMATS = {
     "date": "dateFormat",
     "timestamp": "timestampFormat",
@@ -293,7 +294,6 @@ _TIME_FORMATS = {
     "timestamp_ntz": "timestampNTZFormat",
     "time": "timeFormat",
 }
-"""The option that says how a text is read as each type."""
 
 _DATE = re.compile(r"\s*[+-]?[0-9]{4,7}(?:-[0-9]|[T\s]|\Z)", re.ASCII)
 _FIXED_ZONE = re.compile(r"(?:Z|UTC|GMT|UT)?(?:[+-][0-9:]+)?\s*\Z")
@@ -361,7 +361,7 @@ def parts_of(kind: Any) -> list[Any]:
     return []  # types of users, which queries have not
 
 
-# What of SQL depends on the Java at hand: its Unicode, time zones, charsets and texts of numbers.
+# SQL that depends on the Java at hand: its Unicode, time zones, charsets and texts of numbers.
 #
 # A derivative is computed again by others, on another Java. Measured on Java 17, 21 and 25, over all code
 # points, two million numbers and all letters of patterns, these differ: `\b` next to letters that are not
@@ -390,10 +390,10 @@ _ZONES = {
     **dict.fromkeys(("from_utc_timestamp", "to_utc_timestamp"), (1,)),
     "convert_timezone": (0, 1),
 }
+# The zone comes last: after a date and a time of day, or after six numbers.
 _MADE_IN_ZONE = frozenset(
     {"make_timestamp", "make_timestamp_ltz", "try_make_timestamp", "try_make_timestamp_ltz"}
 )
-"""The zone comes last: after a date and a time of day, or after six numbers."""
 _PRINTED = {"format_string": (0,), "printf": (0,)}
 _CHARSETS = {"decode": (1,), "encode": (1,)}
 

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _ANALYSIS = "org.apache.spark.sql.catalyst.analysis."
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
+# Functions whose result holds all of their arguments; that of others holds one of them at most.
 _COMPOSING = frozenset({"arrays_zip", "map", "map_from_arrays", "map_zip_with", "named_struct", "struct"})
-"""Functions whose result holds all of their arguments; that of others holds one of them at most."""
 _STRUCTS = frozenset({"CreateNamedStruct", "CreateStruct"})
 _SUBQUERIES = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
 _STARS = frozenset({"UnresolvedStar", "UnresolvedStarExcept", "UnresolvedStarExceptOrReplace"})
 _BY_SCHEMA = frozenset({"from_csv", "from_json"})
+# Columns that a generator may add to the fields of its argument: a position, a key, a value.
 _GENERATED = 3
-"""Columns that a generator may add to the fields of its argument: a position, a key, a value."""
 
 _COMMENTS = ("--", "/*")
 

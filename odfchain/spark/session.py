@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 # One session of many in a JVM that was there before this process, and will be after it.
 #
-# PySpark can be told to use a JVM and a context that exist. What it makes there for itself belongs to this
+# PySpark can use a JVM and a context that exist. What it makes there for itself belongs to this
 # process: its accumulator (a task reports to the driver whose function it runs, so a driver that has ended
-# is asked by nobody), its temporary views and its settings. What would stay behind is what Py4J holds for
+# is not asked), its temporary views and its settings. What would stay behind is what Py4J holds for
 # us by number, in one table for all drivers: our part of it is emptied before we go.
 
 
@@ -102,7 +102,7 @@ def _release(gateway: Any) -> None:
     numbers.removeAll([number for number in (*ours, *waiting) if number.startswith("o")])
 
 
-# What is begun on a thread before it is known for certain that it is needed: taken, or undone.
+# Work begun on a thread before it is certain that it is needed: its result is taken, or undone.
 
 T = TypeVar("T")
 
@@ -143,33 +143,32 @@ class Launch(Generic[T]):
 BATCH_ROWS = 65_536
 """Rows of one Arrow batch between Spark and Python."""
 
+# A query over many columns is one huge method; left to the interpreter it is five times slower.
+#
+# What runs ten times as often as by default is compiled by the optimising compiler: in a command over small
+# files that took a quarter of all CPU, and large ones reach it all the same (RFC-011).
 _JIT = (
     "-XX:-DontCompileHugeMethods -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-"""A query over many columns is one huge method; left to the interpreter it is five times slower.
-
-What runs ten times as often as by default is compiled by the optimising compiler: in a command over small
-files that took a quarter of all CPU, and large ones reach it all the same (RFC-011).
-"""
 
 SAME_EVERYWHERE = "-Duser.language=en -Duser.country=US -Duser.timezone=UTC"
 """On a Turkish machine `upper('iä')` would be another text, in Tokyo `format_string('%tH', 0L)`."""
 
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
+# Masters whose session may stay: all of it is one process on this machine.
 _LOCAL = re.compile(r"local(\[(\*|[0-9]+)\])?", re.ASCII)
-"""Masters whose session may stay: all of it is one process on this machine."""
 
+# A JVM, and the settings of the session in it.
 _Java: TypeAlias = tuple[Gateway, dict[str, str]]
-"""A JVM, and the settings of the session in it."""
 
+# How long a command that needs no Spark waits to leave a place that it was just given; who is still
+# starting the session that stays is not waited for: another command will need it.
 _ATTACH_SECONDS = 0.5
-"""How long a command that needs no Spark waits to leave a place that it was just given; who is still starting
-the session that stays is not waited for: another command will need it."""
 
+# How long it waits for a JVM of its own, which notices within milliseconds that it is not needed.
 _ENDING_SECONDS = 30
-"""How long it waits for a JVM of its own, which notices within milliseconds that it is not needed."""
 
 _LOG_DAYS = 7
 _PLAIN_PATH = re.compile(r"[\w/.~+-]+", re.ASCII)

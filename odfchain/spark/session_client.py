@@ -37,23 +37,23 @@ LOG = "keeper.log"
 SOCKET = "keeper.sock"
 _LOCK = "keeper.lock"
 
+# A keeper that is well answers in a millisecond; one that was suspended does not answer at all.
 _ANSWER_SECONDS = 5
-"""A keeper that is well answers in a millisecond; one that was suspended does not answer at all."""
 
 _START_SECONDS = 150
+# How long to wait for another command that is starting the session.
 _WAIT_SECONDS = 120
-"""How long to wait for another command that is starting the session."""
 
 _LOOK_SECONDS = 0.02
 _LARGEST_LOG = 1 << 20
 
+# Names of environment variables that Java, Spark, or the Python of its workers look at.
 _MATTERS = re.compile(
     r"(?!SPARK_(AUTH_SOCKET_TIMEOUT|BUFFER_SIZE|WORKER_DIR)$)"  # PySpark and we set them on the way
     r"(_?JAVA|JDK|SPARK|PYSPARK|PYTHON|HADOOP|ARROW|AWS|AZURE|GOOGLE|OMP|MALLOC|LD|LC)_?\w*"
     r"|PATH|HOME|USER|LANG|LANGUAGE|TZ|TMPDIR|\w*_PROXY",
     re.IGNORECASE | re.ASCII,
 )
-"""Names of environment variables that Java, Spark, or the Python of its workers look at."""
 
 
 @dataclass(slots=True)

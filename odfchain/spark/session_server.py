@@ -32,11 +32,11 @@ from odfchain.versions import __version__
 
 _LONGEST_LINE = 1 << 20
 
+# Idle time after which memory is given back: in a script the next command comes at once.
 _REST_SECONDS = 30
-"""Idle time after which memory is given back: in a script the next command comes at once."""
 
+# Of the time that a session stays, where that is less.
 _REST_SHARE = 0.1
-"""Of the time that a session stays, where that is less."""
 
 
 def say(text: str) -> None:

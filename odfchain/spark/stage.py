@@ -207,7 +207,7 @@ def write_frame(
     return None if facts is None else SliceFacts(**facts)
 
 
-# Rows as they are to one Parquet file whose bytes follow from them alone, in one Arrow stage.
+# Rows to one Parquet file whose bytes depend on the rows alone, in one Arrow stage.
 
 SCHEMA_KEY = b"odfchain.spark.schema"
 """Key of the file's metadata that holds Spark's schema of the rows, as JSON."""

@@ -459,8 +459,8 @@ class HttpPool:
 # else is unusual (a redirect, an error, another body) ends the pipeline, and the caller asks for the blocks
 # one by one, where failures are judged. Source: RFC 9112, 9.3.2.
 
+# How many answers a connection must bring, or there is no gain in asking ahead on the next.
 _WORTH_IT = 16
-"""How many answers a connection must bring, or there is no gain in asking ahead on the next."""
 
 
 class HttpPipeline:

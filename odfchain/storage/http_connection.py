@@ -27,8 +27,8 @@ _BUFFER_BYTES = 2 * _HEAD_BYTES
 _SENT_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 18
 _LINE_BYTES = 1 << 10
+# Most bytes that are read of an unwanted body so that the connection can be used again.
 _SETTLE_BYTES = 16 << 10
-"""Most bytes that are read of an unwanted body so that the connection can be used again."""
 
 _QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 _END = re.compile(rb"\r?\n\r?\n")

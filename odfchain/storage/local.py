@@ -128,15 +128,15 @@ def parse_ref(data: bytes, where: str) -> Multihash:
 
 
 _OBJECT_NAME = re.compile(r"f1620[0-9a-f]{64}")
+# Files in the same folder with this suffix are signatures, not references.
 _REF_NAME = re.compile(r"(?!.*\.jws\Z)[a-z0-9]+(?:[.-][a-z0-9]+)*")
-"""Files in the same folder with this suffix are signatures, not references."""
 
 _Stamp = tuple[int, int, int, int]
 
+# Files from this number on are synced together, which waits for all that the machine has to write.
 _MANY = 64
-"""Files from this number on are synced together, which waits for all that the machine has to write."""
+# Objects removed under one hold of the lock: writers that need one of them wait no longer than that.
 _DISCARDED_AT_ONCE = 256
-"""Objects removed under one hold of the lock: writers that need one of them wait no longer than that."""
 
 
 class LocalObjectStore:

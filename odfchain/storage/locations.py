@@ -49,8 +49,8 @@ _ACCOUNT = re.compile(
     r"([a-z0-9]+)\.(?:dfs|blob)\.(core\.windows\.net|fabric\.microsoft\.com)", re.IGNORECASE
 )
 _WRITE = "write it like s3://bucket/path/to/object"
+# Unescaped characters in paths of http, https and file; not the plus sign: some read it as a space.
 _IN_PATH = "/-._~!$&'()*,;=:@"
-"""Unescaped characters in paths of http, https and file; not the plus sign: some read it as a space."""
 _CONTAINER = re.compile(r"[^/?#@\s]+")
 
 
@@ -190,11 +190,11 @@ def _key(path: str, *, folder: bool) -> str:
 #
 # Addresses and credentials come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), as with other tools.
 
+# Longest time in which a request is repeated [s]; signatures do not live much longer.
 _RETRY_TIMEOUT = 180.0
-"""Longest time in which a request is repeated [s]; signatures do not live much longer."""
 
+# The oldest protocol of Azure writes entity tags otherwise; it is the default.
 _AZURE_VERSION = "2023-11-03"
-"""The oldest protocol of Azure writes entity tags otherwise; it is the default."""
 _OF_AZURE = (".blob.core.windows.net", ".blob.fabric.microsoft.com")
 _PREFIXES = {"s3": "AWS", "gs": "GOOGLE"}
 _SWITCHES = ("allow_http", "allow_invalid_certificates")
@@ -210,6 +210,7 @@ _LOST_HINT = f"run the command again when the store can be reached; {ENVIRONMENT
 _ACCESS_HINT = (
     "grant reading and listing (without it a store does not say what is absent), and look at the clock"
 )
+# Hints for failures, by a part of the library's message.
 _HINTS = tuple(
     (re.compile(pattern), hint)
     for pattern, hint in (
@@ -222,7 +223,6 @@ _HINTS = tuple(
         (" 40[13] ", _ACCESS_HINT),
     )
 )
-"""Hints for failures, by a part of the library's message."""
 
 
 def open_store(

@@ -23,13 +23,13 @@ from urllib.parse import urlsplit
 from odfchain.storage.urls import PORTS, is_public
 
 _T = TypeVar("_T")
+# Bytes of a head at most.
 _HEAD = 1 << 18
-"""Bytes of a head at most."""
 _PIECE = 1 << 16
+# Errors that end a connection: one side is gone, or does not speak HTTP.
 _FAILURES = (OSError, ValueError, EOFError, LookupError, TimeoutError, asyncio.LimitOverrunError)
-"""Errors that end a connection: one side is gone, or does not speak HTTP."""
+# Longest time to a head, and to a connection [s].
 _SECONDS = 30.0
-"""Longest time to a head, and to a connection [s]."""
 _OURS = (b"connection", b"keep-alive")
 
 

@@ -22,10 +22,10 @@ _LITERAL = r"""'[^']*'|"[^"]*"|-?[0-9]+(?:\.[0-9]+)?"""
 _OPERAND = re.compile(rf"{_LITERAL}|{_NAME}")
 _EXPRESSION = re.compile(rf"\$\{{\{{\s*(?:{_OPERAND.pattern})(?:\s*\|\|\s*(?:{_OPERAND.pattern}))*\s*\}}\}}")
 _MOST_NAMES = 5
+# A URL that seems to have a host and port, and has a user with an unescaped password.
 _UNESCAPED = re.compile(r"[^:]+://[^/?#@]*:[^/?#@]*[?#][^@]*@")
-"""A URL that seems to have a host and port, and has a user with an unescaped password."""
+# A parameter with its value; what is alone and no short word is a value without a name.
 _PARAMETER = re.compile(r"[?&;](?:[^?&;=]*=|(?![\w.@-]{0,16}(?:[&;]|$)))(?P<value>[^&;]*)", re.ASCII)
-"""A parameter with its value; what is alone and no short word is a value without a name."""
 
 
 def _parts(text: str, where: str) -> Iterator[str | re.Match[str]]:

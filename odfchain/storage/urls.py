@@ -142,12 +142,12 @@ def _without_dots(path: str) -> str:
 # are
 # judged when they are connected to, not when a name is looked up.
 
+# All that IPv6 has given out for the world; a form that is invented elsewhere is private.
 _UNICAST = ipaddress.IPv6Network("2000::/3")
-"""All that IPv6 has given out for the world; a form that is invented elsewhere is private."""
 _DOCUMENTATION = ipaddress.IPv6Network("3fff::/20")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# The bytes before an IPv4 address in the lower half of an address (RFC 5214, 6.1).
 _ISATAP = (b"\0\0\x5e\xfe", b"\2\0\x5e\xfe")
-"""The bytes before an IPv4 address in the lower half of an address (RFC 5214, 6.1)."""
 
 
 def is_public(address: str) -> bool:

@@ -23,7 +23,7 @@ from odfchain.odf.yaml import dump_yaml, read_document
 from odfchain.storage import fsio
 from odfchain.workspace.dataset_files import DatasetFiles
 
-# What is done about profiles when rows are committed, in a workspace or in one of its datasets.
+# Settings of profiles, in a workspace or in one of its datasets.
 
 
 class ProfileWhen(Enum):
@@ -438,7 +438,7 @@ def parse_config(data: bytes, source: str) -> WorkspaceConfig:
     return config
 
 
-# What is set for one dataset here: `info/config`, a private manifest of kind `DatasetConfig`.
+# Settings of one dataset here: `info/config`, a private manifest of kind `DatasetConfig`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -501,7 +501,7 @@ def change_config(dataset: DatasetFiles, change: Callable[[DatasetConfig], Datas
     return True
 
 
-# What a user sets for himself, whatever the workspace: a manifest of kind `UserConfig`.
+# Settings of a user, for every workspace: a manifest of kind `UserConfig`.
 #
 # $XDG_CONFIG_HOME/odfchain/config.yaml       (~/.config where that is not set), mode 0600
 

@@ -33,7 +33,7 @@ from odfchain.workspace.declared_constraints import referenced_names, resolved_a
 #     read.schema: {fields: [...]}            DDL text for each column
 #     SetDataSchema.schema: {fields: [...]}   a raw Arrow schema
 #
-# A reader of 0.34.1 passes over the newer form without a word and would read other columns. Nothing is
+# A reader of 0.34.1 silently ignores the newer form and would read other columns. Nothing is
 # dropped: each column is written, read back and compared. Source: specification "Schema Format"; RFC-005.
 
 Source: TypeAlias = ev.AddPushSource | ev.SetPollingSource
@@ -398,7 +398,7 @@ def resolve_own_name(resolve: Resolve, names: Iterable[DatasetAlias], own: Datas
 
 # From a snapshot to the events that an existing dataset lacks of it.
 #
-# What a snapshot says and the chain does not is appended; what it does not mention stays in force. Source:
+# What a snapshot has and the chain has not is appended; what it does not mention stays in force. Source:
 # specification "Dataset Evolution", "Query Evolution".
 
 

@@ -286,20 +286,16 @@ def operations_problem(
     )
 
 
-# Where a watermark may stand, and which rows are dated too far in the future to be believed.
+# The watermark, and the bound for event times in the future.
 #
 # - The watermark of a transaction with rows is the largest event time so far, less the delay that the
-# source
-#   allows; never ahead of the data, and never further in the future than rows may be.
+#   source allows; never ahead of the data, and never further in the future than rows may be.
 # - A source that says `fromSystemTime` moves it to the system time, in a block of its own without data:
-# that is
-#   how the specification lets it be set without rows, and what `verify` takes for set by hand.
-# - It never goes back: a later block must keep it or raise it. So one row dated 2999 would set it for ever,
-# and
-#   rows that lie further in the future than a bound are refused.
+#   the specification lets it be set without rows, and `verify` takes it for set by hand.
+# - It never goes back. One row dated 2999 would set it for ever, so rows further in the future than a
+#   bound, counted from the system time of the commit, are refused.
 #
-# The bound counts from the system time of the commit. Source: specification "Watermark", "AddData";
-# RFC-014.
+# Source: specification "Watermark", "AddData"; RFC-014.
 
 DEFAULT_RULE = WatermarkRule()
 ALLOW_FUTURE = "--allow-future"

@@ -219,7 +219,7 @@ def first_records(
     return found
 
 
-# Branches that came from elsewhere: where from, and up to which block they were verified here.
+# Fetched branches: their source, and the block up to which they were verified here.
 #
 #     info/branches.json      [{"branch": "fix", "from": "https://…", "block": "f1620…", "verified":
 #     "f1620…"}]

@@ -39,14 +39,15 @@ from odfchain.workspace.dataset_state import DatasetState
 
 # The references of a dataset: its head, its branches, and heads that were given up.
 #
-# refs/head                   the dataset as it is refs/NAME                   a branch
-# refs/overwritten-<hash>     a head that was given up; kept until `gc` is asked to drop it
+#     refs/head                  the dataset as it is
+#     refs/NAME                  a branch
+#     refs/overwritten-<hash>    a head that was given up; kept until `gc` is asked to drop it
 
 OVERWRITTEN = "overwritten-"
 """Prefix of references to heads that were given up."""
 
+# Suffix of the signature file of a reference, in the same folder.
 _NOT_REFS = ".jws"
-"""Suffix of the signature file of a reference, in the same folder."""
 
 
 def refs_of(dataset: DatasetFiles) -> LocalRefStore:

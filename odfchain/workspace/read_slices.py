@@ -211,7 +211,7 @@ def unreadable(path: Path, reason: str) -> ObjectCorruptedError:
     )
 
 
-# What footers of slices report, kept: one line for each slice in `info/file-stats`.
+# Cached statistics of slices: one line for each slice in `info/file-stats`.
 #
 #     <CRC-32, 8 hex digits> <physical hash> <the statistics, `odfchain.slices.footers`>
 #
@@ -221,8 +221,8 @@ def unreadable(path: Path, reason: str) -> ObjectCorruptedError:
 # file is private and disposable: a line that is damaged or missing is made anew when the slice is read;
 # commits only append.
 
+# Files whose lines stay in memory [count].
 _DATASETS = 16
-"""Files whose lines stay in memory [count]."""
 _CRC = 8
 
 
@@ -400,10 +400,10 @@ METADATA_KEY = b"odfchain.state"
 """Key of the Parquet file's metadata under which a checkpoint describes itself."""
 
 _VERSION = 1
+# Slices that are read after a checkpoint before the next one is due; opening many files is slow.
 _LARGEST_DELTA = 32
-"""Slices that are read after a checkpoint before the next one is due; opening many files is slow."""
+# Rows that are not worth a checkpoint.
 _SMALLEST_DELTA = 50_000
-"""Rows that are not worth a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from odfchain.workspace.constraint_rules import Columns
 
 
-# Whose a workspace is: its settings run programs, so that of another user is not taken unasked (RFC-053).
+# Trust: a workspace's settings run programs, so that of another user is refused by default (RFC-053).
 #
 # What decides is who may write `.odfchain` and what lies in it directly: the user, root, or (for root, by
 # sudo) the user who asked. Folders above are not asked: who may write there can only put a workspace of his
@@ -567,7 +567,7 @@ def _similar(name: str, known: list[str]) -> str:
     return "`odfchain list` shows the datasets of this workspace"
 
 
-# Which datasets of a workspace come from which others.
+# Inputs of derivative datasets, and everything upstream of them.
 
 
 def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetFiles]:
