@@ -244,8 +244,8 @@ class Examination:
     """True if the memory gives way to the peer's chain: `force` was given, and it is another one."""
     warnings: list[str] = field(default_factory=list, init=False)
     _proofs: list[str] = field(default_factory=list, init=False)
+    # Files of signed lines, by their keys.
     _received: dict[str, bytes] = field(default_factory=dict, init=False)
-    """Files of signed lines, by their keys."""
 
     @property
     def text(self) -> str | None:

@@ -148,8 +148,8 @@ _DDL: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
 class _Builder:
     def __init__(self, *, settings: bool) -> None:
         self.defs: dict[str, Any] = {}
+        # True if sources may have settings that blocks do not record.
         self._settings = settings
-        """True if sources may have settings that blocks do not record."""
 
     def schema(self, hint: Any) -> dict[str, Any]:
         if isinstance(hint, range):

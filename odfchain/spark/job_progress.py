@@ -179,8 +179,8 @@ class JavaStatus:
         self._tag, self._context, self._store = tag, context, context.statusStore()
         self._tracker, self._arrays = context.statusTracker(), jvm.java.util.Arrays
         self._jobs: set[str] = set()
+        # Stages that have not ended, and whether they read.
         self._running: dict[int, bool] = {}
-        """Stages that have not ended, and whether they read."""
         self._alone = bool(context.isLocal())
         self._counts = jvm.org.apache.hadoop.fs.FileSystem.getGlobalStorageStatistics()
         self._before = self._count() if self._alone else 0

@@ -93,8 +93,8 @@ class _Brackets:
     plain: bool = True
     """There was no escape and no DEL so far: no text holds a control character, where it is JSON."""
     _depth: int = 0
+    # 1 within a text.
     _inside: int = 0
-    """1 within a text."""
     _kept: bytes = b""
 
     def feed(self, chunk: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:

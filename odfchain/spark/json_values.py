@@ -360,8 +360,8 @@ class _CharacterCheck:
     """Looks for what the parser lets pass: control characters, and escapes of half a character."""
 
     def __init__(self, line: int) -> None:
+        # The end of the last chunk, from an escape that may go on in the next one.
         self._rest = ""
-        """The end of the last chunk, from an escape that may go on in the next one."""
         self._line = line
 
     def check(self, chunk: str, *, last: bool) -> None:

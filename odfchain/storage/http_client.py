@@ -488,8 +488,8 @@ class HttpPipeline:
         self._asked: deque[Multihash] = deque()
         self._connection: Connection | None = None
         self._over = False
+        # How many came over the present connection; of the first one it is not known.
         self._answers = _WORTH_IT
-        """How many came over the present connection; of the first one it is not known."""
 
     def open(self) -> bool:
         """Take a connection that has answered before; returns whether there is one."""
