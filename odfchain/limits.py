@@ -442,7 +442,7 @@ ASKED = AskedLimits()
 """The limits in force on such queries."""
 
 OWN = AskedLimits(text_bytes=1 << 20)
-"""What the text of a user's own query may be; how long it runs and what it takes is the user's choice."""
+"""Limits of the text of a user's own query; its time and memory are the user's choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -270,16 +270,14 @@ class MetadataChain:
             hashed = self.nearest(*kinds, head=prev) if prev is not None else None
 
     def hashes(self, head: Multihash) -> list[Multihash]:
-        """Hashes of all blocks up to `head`, seed first, as the index says; the blocks are not read.
-
-        Without an index, or where it is damaged, the chain is walked.
-        """
+        """Hashes of all blocks up to `head`, seed first, as the index says; the blocks are not read."""
         if self._index is not None:
             block = self.get(head)
             self._index.sync(Link.of(head, block))
             known = self._index.hashes(block.sequence_number + 1)
             if known is not None and known[-1] == head:
                 return known
+        # no index, or a damaged one
         return [link.hash for link in self._walk_links(head)][::-1]
 
     def names(self, head: Multihash) -> Sequence[Multihash]:
@@ -287,12 +285,10 @@ class MetadataChain:
         return _Names(self, head, self.get(head).sequence_number + 1)
 
     def hash_at(self, number: int, head: Multihash) -> Multihash | None:
-        """The block of this number among those up to `head`; None where they are fewer.
-
-        As fast for long chains as for short ones, with an index that knows them.
-        """
+        """The block of this number among those up to `head`; None where they are fewer."""
         if number > self.get(head).sequence_number:
             return None
+        # with an index one look-up, whatever the chain's length
         return self.indexed_hash(number, head) or next(
             link.hash for link in self._walk_links(head) if link.sequence_number == number
         )

@@ -190,15 +190,13 @@ def whole_chain(links: Links, head: Multihash) -> Sequence[Multihash]:
 def compare(
     source_head: Multihash, source: Links, destination_head: Multihash | None, destination: Links
 ) -> Comparison:
-    """How the source's chain lies to the destination's (None: it has no head).
-
-    Reads at most the difference in length plus the distance to the newest common block on either side.
-    """
+    """How the source's chain lies to the destination's (None: it has no head)."""
     if source_head == destination_head:
         return Equal()
     if destination_head is None:
         return Ahead(whole_chain(source, source_head))
     theirs, ours = Descent(source, source_head), Descent(destination, destination_head)
+    # reads at most the difference in length plus the distance to the newest common block on either side
     if theirs.down_to(ours.number) == destination_head:
         return Ahead(theirs.passed)
     if ours.down_to(theirs.number) == source_head:

@@ -157,10 +157,7 @@ class ChainIndex:
         return hashes
 
     def sync(self, head: Link) -> None:
-        """Make rows 0 to `head.sequence_number` describe the chain that ends at `head`.
-
-        Reads only the blocks that the index does not know yet; a damaged or foreign index is rebuilt.
-        """
+        """Make rows 0 to `head.sequence_number` describe the chain that ends at `head`."""
         if self._head == head:
             return
         if self._fits(head) is not None:
@@ -168,6 +165,7 @@ class ChainIndex:
             return
         missing = bytearray()  # a million links as objects would take 400 MB
         known: IndexRow | None = None
+        # only unknown blocks are read; a damaged or foreign index matches none of them and is rebuilt
         for link in self._walk(head.hash):
             known = self._fits(link)
             if known is not None:

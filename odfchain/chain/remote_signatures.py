@@ -132,14 +132,13 @@ def read_offer(
 ) -> Offer | None:
     """The peer's head and signature, read once more when they do not fit: its owner may just have committed.
 
-    Where a signature is required and that of another head is there, it is waited for a moment.
-
     None: there is no such dataset.
     """
     offer = _read(peer)
     if offer is None or offer.fits or (offer.content is None and not policy.required):
         return offer
     offer = _read(peer)
+    # the owner may have committed and not yet signed: worth a moment's wait where a signature is required
     for seconds in _PAUSES if policy.required else ():
         if offer is None or offer.fits or offer.signed is None:
             break
@@ -264,10 +263,8 @@ def signed_last(dataset: StoredDataset, dataset_id: DatasetId) -> SignedHead | N
 
 
 def better(one: HeadSignature, other: HeadSignature, now: Timestamp) -> bytes | None:
-    """The file of the signature that says more of the same head: the newer block, then the later time.
-
-    A future time is worse than any past one: else a signature made with a wrong clock could not be replaced.
-    """
+    """The file of the signature that says more of the same head: the newer block, then the later time."""
+    # a future time is worse than any past one: else a signature made with a wrong clock could not be replaced
     found = [
         (s.signed.sequence_number, _of_the_future(s.signed, now) is None, s.signed.time.epoch_ns, s.text)
         for s in (other, one)

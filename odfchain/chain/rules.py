@@ -235,9 +235,6 @@ _HINT = (
 def check_set_data_schema(event: ev.SetDataSchema, history: History) -> None:
     """A schema that replaces another names no column twice, is new and is compatible with it.
 
-    The first one is accepted as it is, even if it cannot be read here (0.34.1 takes any Arrow type); one that
-    cannot be read is never replaced.
-
     Raises:
         AppendError: NoOpEvent or InvalidEvent.
     """
@@ -245,6 +242,7 @@ def check_set_data_schema(event: ev.SetDataSchema, history: History) -> None:
     try:
         new = schema_of_event(event.raw_arrow_schema, event.schema)
     except CodecError as error:
+        # 0.34.1 takes any Arrow type, so the first schema need not be readable here; it can never be replaced
         if block is None:
             return
         raise AppendError("InvalidEvent", "schema-readable", f"the schema cannot be read: {error}") from None

@@ -172,11 +172,7 @@ class LineFile(Generic[T]):
         accept: Callable[[T], bool] | None = None,
         trusted: Collection[Did] = (),
     ) -> Merged:
-        """Durably add the valid statements of `received` to those that are here.
-
-        Lines that are here and have not the form of one are dropped when something is written. Their
-        signatures are verified by who reads them, and here only where they stand against what comes in.
-        """
+        """Durably add the valid statements of `received` to those that are here."""
         if received == self.content(folder):
             return Merged(0)
         lines = self.lines_of(received, dataset_id)
@@ -189,6 +185,7 @@ class LineFile(Generic[T]):
         path = folder / self.key
         fsio.make_folder(path.parent)
         with fsio.locked(folder / "info" / "lock"):
+            # malformed lines are dropped; of the others only those that compete with new ones are verified
             here = self._kept(self.content(folder), dataset_id, {self._subject(line) for line in wanted})
             kept, outdone = self.joined(here, wanted, trusted)
             texts = {line.text for line in here}

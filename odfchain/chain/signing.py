@@ -210,9 +210,6 @@ _READS = 5
 def head_signature(dataset: StoredDataset) -> HeadSignature:
     """The status of the signature in the folder for the head, or branch, that the dataset is opened on.
 
-    A head that moves meanwhile is looked at again. Where the signature is of an earlier block, that block is
-    looked up in the chain.
-
     Raises:
         BrokenChainError: the dataset has no head.
     """
@@ -220,6 +217,7 @@ def head_signature(dataset: StoredDataset) -> HeadSignature:
         head = dataset.chain.head()
         if head is None:
             raise BrokenChainError(f"{dataset.folder / 'refs' / dataset.chain.ref}: the dataset has no head")
+        # the head may move between the two reads: then both are read again
         content = read_head_signature(dataset.folder, dataset.chain.ref)
         signature = _judge(dataset, head, content)
         if signature.status is SignatureStatus.SIGNED or dataset.chain.head() == head:

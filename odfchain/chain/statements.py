@@ -1,4 +1,4 @@
-"""What is signed: heads by a dataset's own key, verdicts by an auditor's.
+"""Signed statements: heads by a dataset's own key, attestations by an auditor's.
 
 Both are values with one signed text each. A signed head says "this block is the newest of this dataset at
 this time"; only the owner can say so, because the dataset's id is the public key. An attestation says "I

@@ -29,8 +29,6 @@ class _WrittenOtherwiseError(Exception):
 def canonical_bytes(document: Mapping[str, Any]) -> bytes:
     """The one text of a document of objects, lists, texts, numbers, booleans and nulls.
 
-    Python's own JSON writes it, a dozen times as fast, where nothing is in it that it writes in another way.
-
     Raises:
         CodecError: it has something else in it, such as NaN or text that is not Unicode.
     """
@@ -39,6 +37,7 @@ def canonical_bytes(document: Mapping[str, Any]) -> bytes:
             told = _plain(document, strict=True)
         except _WrittenOtherwiseError:
             return bytes(rfc8785.dumps(_plain(document)))
+        # Python's own JSON is a dozen times as fast, and nothing here is written otherwise by it
         text = json.dumps(told, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
         return text.encode()
     except (TypeError, ValueError, RecursionError) as error:

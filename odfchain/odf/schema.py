@@ -648,13 +648,10 @@ _UNREAD = "Spark does not read it from Parquet files"
 
 
 def stored(data_type: DataType, *, extras: bool = False) -> DataType:
-    """The type as which Parquet gives values back.
-
-    It has no seconds but milliseconds, no zone but UTC, and no lists of a fixed length. Members of structs
-    keep their attributes with `extras`.
-    """
+    """The type as which Parquet gives values back."""
 
     def change(part: DataType) -> DataType | None:
+        # Parquet has no seconds but milliseconds, no zone but UTC, and no lists of a fixed length
         match part:
             case DataTypeTimestamp(unit=unit, timezone=zone):
                 return DataTypeTimestamp(unit=_kept(unit), timezone="" if zone == "" else "UTC")

@@ -256,8 +256,6 @@ def java_format(text: str) -> str:
 def check_timestamp_format(text: str) -> None:
     """A format reads all that lies above the smallest thing that it reads: no hours without days.
 
-    What is not read is the same in every value, so `yyyy-mm-dd` (minutes for months) would move all of them.
-
     Raises:
         SchemaError: something between is not read; or as `java_format`.
     """
@@ -267,6 +265,7 @@ def check_timestamp_format(text: str) -> None:
     read = {part for letter in letters for part in _READS.get(letter, ())}
     if not read:
         raise SchemaError(f"time format {text!r}: holds no field of a date or time")
+    # what is not read is the same in every value: `yyyy-mm-dd` (minutes for months) would shift all of them
     lacking = next((part for part in _PARTS[: max(map(_PARTS.index, read))] if part not in read), None)
     if lacking is not None:
         raise SchemaError(

@@ -80,12 +80,10 @@ def is_own_name(engine: str) -> bool:
 
 
 def is_own(transform: Transform) -> bool:
-    """True if a transform is for this engine, as far as its name and version say.
-
-    The former name without a version counts; an address in the settings goes before that.
-    """
+    """True if a transform is for this engine, as far as its name and version say."""
     name, version = transform.engine.lower(), named_version(transform)
     if name == FORMER_NAME:
+        # chains of the first versions have the former name without a version
         return not version or version.startswith(VERSION_PREFIX)
     return name == OWN_ENGINE
 

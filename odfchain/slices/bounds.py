@@ -1,4 +1,4 @@
-"""What a Parquet file becomes when it is decoded, found out without doing so.
+"""Bounds on the decoded size of a Parquet file, without decoding it.
 
 A text that is named 100,000 times by a dictionary, pages of zeros, a run of a billion nulls: a few kilobytes
 may stand for terabytes. Before rows are decoded, every page header is read, and where a dictionary or shared

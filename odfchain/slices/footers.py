@@ -1,4 +1,4 @@
-"""What the footer of a Parquet file reports of its columns: nothing estimated, nothing filled in.
+"""Column statistics from the footer of a Parquet file: nothing estimated, nothing filled in.
 
 Bounds and null counts of row groups are merged only where every row group with a value reports them. Repeated
 leaves are left out (their counts are of elements), and so are columns without a count of nulls. Other writers

@@ -29,22 +29,19 @@ _FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Parts of a second in each of Arrow's units."""
 
-# What Arrow raises for a value that Python cannot hold: a year after 9999, bytes that are no text, a time
-# zone that nobody knows.
+# Arrow's errors for values that Python cannot hold: a year after 9999, bytes that are no text, an unknown
+# time zone.
 _IMPOSSIBLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
 
 
 def check_values(column: pa.Array, name: str) -> None:
-    """Nothing when every value is one of its type, and so has a text.
-
-    Texts are UTF-8, decimals have their digits, times are in the years 1 to 9999, which is all that RFC 3339
-    can write. Parquet and Spark hand on any bytes as text and any number as a time; other readers refuse the
-    whole file for them, or fail.
+    """Refuse values not of their type: text that is not UTF-8, times outside the years 1 to 9999.
 
     Raises:
         ValueError: says which column and what is wrong with it.
     """
     try:
+        # Parquet and Spark hand on any bytes as text and any number as a time; other readers refuse the file
         column.validate(full=True)
     except pa.ArrowInvalid as error:
         wrong = "a text is not UTF-8" if "UTF8" in str(error) else one_line(str(error))
@@ -266,16 +263,14 @@ def hash_parquet(
 
 
 def other_rule(path: Path, recorded: Multihash, declared: DataSchema | None) -> str | None:
-    """By which other rule a file has the recorded logical hash, as words; None where by none.
-
-    A null struct counted otherwise (RFC-006), or types as the schema declares them where Parquet gives
-    others back: that is how this project once hashed times of day in seconds (RFC-012).
-    """
+    """By which other rule a file has the recorded logical hash, as words; None where by none."""
     if hash_parquet(path, null_rule="reference")[0] == recorded:
         return "follows the reference implementation's rule for null structs"
     if declared is None:
         return None
     with contextlib.suppress(pa.ArrowException, ValueError, SchemaError):  # other columns, or finer times
+        # this project once hashed times of day in seconds as declared, not as Parquet gives them back
+        # (RFC-012)
         schema = to_arrow(declared)
         if schema != slice_schema(declared) and hash_parquet(path, schema=schema)[0] == recorded:
             return "is that of the declared types, where Parquet keeps others"

@@ -1,4 +1,4 @@
-"""Whether a file may hold a row that a condition keeps: false only where no row can.
+"""Data skipping: a file is skipped only where none of its rows can match a condition.
 
 A condition is a tree of tests (a column against a value), AND and OR; whatever else it says is `MAYBE`. Texts
 compare by their UTF-8 bytes, as engines do. Values are of the declared types, and a test decides only where
@@ -121,10 +121,7 @@ def about(condition: Condition, columns: Collection[str]) -> Condition:
 
 
 def with_any_of(column: str, values: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> Condition:
-    """A condition true of every row with one of these values in a column: between the least and the largest.
-
-    `column` is a path. Floats are not asked for: a NaN that is looked for is in no bound.
-    """
+    """A condition true of every row with one of these values at a path: between the least and the largest."""
     if not len(values):
         return AnyOf(())
     nulls = (ColumnTest(column, Test.NULL),) if values.null_count else ()
@@ -135,6 +132,7 @@ def with_any_of(column: str, values: pa.ChunkedArray | pa.Array, kind: pa.DataTy
         numbers, scale = values.cast(pa.int64()), nanoseconds_per_unit(values.type)
     elif t.is_date32(values.type):
         numbers = values.cast(pa.int32())
+    # a NaN that is looked for is in no bound
     elif group_of(kind) in (Group.FLOAT, Group.OTHER):
         return MAYBE
     group, ends = group_of(kind), pc.min_max(numbers).as_py()
@@ -282,10 +280,7 @@ def _rounded(value: float, kind: pa.DataType) -> float:
 
 
 def value_for(value: object, kind: pa.DataType) -> Value | None:
-    """A number, text or truth as bounds of a column of this type are compared; None where it is none of it.
-
-    Whole numbers and decimals only where every engine compares them exactly.
-    """
+    """A value as a bound of a column of this type; None where engines would not compare it exactly."""
     match group_of(kind):
         case Group.TRUTH:
             return value if isinstance(value, bool) else None
@@ -299,6 +294,7 @@ def value_for(value: object, kind: pa.DataType) -> Value | None:
         case Group.WHOLE:
             if isinstance(value, int):
                 return value
+            # beyond 2^53 engines compare integers with floats in different ways
             return int(value) if abs(float(value)) < 2**53 and value == int(value) else None
         case Group.FLOAT:
             return float(value)

@@ -121,7 +121,7 @@ class Walk:
     kept: Numbers
     """Rows in force after all."""
     net: Numbers
-    """As `kept`, where rows that take back what is not there count against equal ones that come later."""
+    """`kept`, where a row that takes back what is not there counts against equal ones that come later."""
     in_vain: Numbers
     """Rows that take back what is not in force."""
     never_there: Numbers

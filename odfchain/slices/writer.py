@@ -74,12 +74,10 @@ class PhysicalHash(SliceObserver):
         self._hasher = sha3_256()
 
     def data(self, view: memoryview) -> None:
-        """Hash the next bytes."""
         self._hasher.update(view)
         self.size += len(view)
 
     def finish(self) -> None:
-        """Know the hash."""
         self.hash = Multihash.sha3_256(self._hasher.digest())
 
 
@@ -95,11 +93,9 @@ class LogicalHash(SliceObserver):
         self._digest = LogicalDigest(schema, executor=executor)
 
     def batch(self, rows: pa.RecordBatch) -> None:
-        """Hash the next rows."""
         self._digest.update(rows)
 
     def finish(self) -> None:
-        """Know the hash."""
         self.hash = self._digest.finish()
 
 
@@ -115,7 +111,6 @@ class RowTotals(SliceObserver):
         self._counts = np.zeros(256, dtype=np.int64)
 
     def batch(self, rows: pa.RecordBatch) -> None:
-        """Count the next rows."""
         operations = rows.column(self._names.operation_type_column).to_numpy(zero_copy_only=False)
         self._counts += np.bincount(operations, minlength=256)[:256]
         latest = pc.max(_as_ms(rows.column(self._names.event_time_column))).as_py()
@@ -123,7 +118,6 @@ class RowTotals(SliceObserver):
             self.latest_ms = latest
 
     def finish(self) -> None:
-        """Know the counts."""
         self.ops = {str(code): int(count) for code, count in enumerate(self._counts) if count}
 
     @property

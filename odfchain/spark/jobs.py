@@ -85,12 +85,9 @@ def run_job(
     deadline: float | None = None,
     cancellation: Cancellation | None = None,
 ) -> T:
-    """Run `action`; Ctrl-C cancels its jobs and is raised at once.
-
-    Only the main thread is ever interrupted, so on any other one an action that nothing else can end simply
-    runs. What is still running 10 s after it was cancelled is left to itself.
-    """
+    """Run `action`; Ctrl-C cancels its jobs and is raised at once."""
     on_main = threading.current_thread() is threading.main_thread()
+    # only the main thread is interrupted by Ctrl-C: elsewhere an action that nothing can end simply runs
     here = not on_main and deadline is None and cancellation is None
     if here and not is_watched():
         return action()

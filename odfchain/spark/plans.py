@@ -235,10 +235,7 @@ class PlanWalker:
 
 
 def remember_names(jvm: Any) -> None:
-    """From now on `jvm` (PySpark's view of the JVM) asks for packages, classes and methods only once.
-
-    Fields are asked for each time: they may change.
-    """
+    """From now on `jvm` (PySpark's view of the JVM) asks for packages, classes and methods only once."""
     from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
     def remembering(base: Any) -> Any:
@@ -247,6 +244,7 @@ def remember_names(jvm: Any) -> None:
                 found = super().__getattr__(name)
                 if isinstance(found, JavaPackage | JavaClass):
                     found.__class__ = package if isinstance(found, JavaPackage) else java_class
+                # fields are asked for each time: they may change
                 elif not isinstance(found, JavaMember):
                     return found
                 self.__dict__[name] = found

@@ -177,14 +177,12 @@ def check_queries(session: SparkSession, transform: TransformSql, tables: Collec
 def in_time(work: Callable[[], T]) -> T:
     """Run `work`, with a time limit.
 
-    Nothing can end what Spark does with a query before it runs: the thread is left to itself, and ends with
-    the process.
-
     Raises:
         QueryError: it is not.
     """
     result = on_a_thread(work, "odfchain-query")
     wait((result,), timeout=QUERY.reading_seconds)
+    # nothing can end what Spark does with a query before it runs: the thread ends with the process
     if not result.done():
         raise QueryError(
             f"the query is not read and resolved after {QUERY.reading_seconds:g} s",
@@ -362,7 +360,7 @@ def run_queries_over_connect(
     *,
     note: Callable[[str], None],
 ) -> DataFrame:
-    """As `run_queries`, in a session of `session_for_queries`.
+    """Run queries in a session of Spark Connect, as `run_queries` does.
 
     Raises:
         EngineError: the JVM that judges does not start, or is of another version than the server.

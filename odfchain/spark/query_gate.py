@@ -71,14 +71,12 @@ class Gate:
     # --- before names are resolved ---------------------------------------------------------------
 
     def read(self, step: QueryStep, tables: Mapping[str, TableSize]) -> tuple[Any, TableSize]:
-        """The plan of a query that asks for nothing but `tables` and functions on the list, and its size.
-
-        The bare parser is used, not the session's: that one replaces `${env:NAME}` in the text.
-        """
+        """The plan of a query that asks for nothing but `tables` and functions on the list, and its size."""
         checker = StepChecker(step, replayed=self._replayed)
         with asking_spark(step.label, translated=step.translated, sql=step.sql):
             if "cube" in step.sql.lower():
                 check_cubes(self._walker.tokens(step.sql), checker)
+            # the bare parser: the session's replaces `${env:NAME}` in the text
             plan = self._parser.parsePlan(step.sql)
             self._check_read(plan, checker, tables)
             return plan, PlanMeasure(self._walker, checker).table(plan, tables)

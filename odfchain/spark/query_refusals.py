@@ -121,11 +121,8 @@ def _columns_hint(name: str, known: list[str]) -> str | None:
 def failed_query(
     error: Exception, label: str = "the query", *, transform: TransformSql | None = None
 ) -> QueryError | None:
-    """The error of a query whose values cannot be computed (a cast, a division by zero); None for others.
-
-    For the job that runs later: Spark is lazy, so such a fault shows when the rows are written. The step is
-    named when the fragment that Spark shows is in one step of `transform` only.
-    """
+    """The error of a query whose values cannot be computed (a cast, a division by zero); None for others."""
+    # Spark is lazy: such a fault shows only when the rows are written, far from the query
     text = str(error)
     match = _CODE.search(text)
     state = re.search(r"SQLSTATE: (\w{2})\w{3}", text)
@@ -236,7 +233,7 @@ class StepChecker:
         return self._refusal(line, column, fragment, what, hint)
 
     def refuse_at(self, place: tuple[int, int], fragment: str, what: str, hint: str) -> RefusedQueryError:
-        """As `refuse`, for a fragment of the text that was not read yet; lines and columns count from 1."""
+        """The error for a fragment of text that was not parsed yet; lines and columns count from 1."""
         line, column = (None, None) if self._step.translated else place
         return self._refusal(line, column, fragment, what, hint)
 

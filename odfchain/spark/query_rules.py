@@ -318,11 +318,9 @@ def holds(kind: Any, plain: Collection[str]) -> bool:
 
 
 def reads_times(source: Any, target: Any) -> bool:
-    """True if a cast of one type to another makes dates or times of text at any depth.
-
-    A time of day that becomes a timestamp counts as well: Spark adds today's date.
-    """
+    """True if a cast of one type to another makes dates or times of text at any depth."""
     if isinstance(source, str) or isinstance(target, str):
+        # a time of day that becomes a timestamp counts as well: Spark adds today's date
         made = times_in(target)
         return bool(made) and (has_text(source) or ("time" in times_in(source) and made != {"time"}))
     pairs = zip(parts_of(source), parts_of(target), strict=False)
@@ -452,7 +450,7 @@ def java_dependence(function: str, arguments: int, text: str | None) -> tuple[st
 
 
 def option_dependence(options: Mapping[str, str], *, formats: bool) -> tuple[str, str] | None:
-    """As `java_dependence`, of the options with which JSON or CSV is read or written; `formats` too."""
+    """Find options of JSON or CSV that depend on the Java; `formats` are looked at, too."""
     for name, text in options.items():
         if name.lower() in OPTIONS_OF_JAVA:
             return f"has the option {one_line(name, 40)}", "leave it out"
@@ -472,7 +470,7 @@ def _format_dependence(text: str) -> tuple[str, str] | None:
 
 
 def pattern_dependence(text: str | None) -> tuple[str, str] | None:
-    r"""As `java_dependence`, of a regular expression: `\p{L}` is decided by Java's edition of Unicode."""
+    r"""Find what depends on the Java in a regular expression: `\p{L}` follows its edition of Unicode."""
     if text is None:
         return (
             "takes its pattern from the data, and some patterns differ between versions of Java",

@@ -67,11 +67,10 @@ def table_size(columns: Mapping[str, int], nodes: int = 1) -> TableSize:
 def check_cubes(tokens: Sequence[str], checker: StepChecker) -> None:
     """No CUBE has more grouping sets than may be, nor all of a text more than a plan may have nodes.
 
-    Looked for among the tokens of the text, since the parser writes some out.
-
     Raises:
         QueryError: one has, or all have.
     """
+    # tokens of the text, since Spark's parser already writes some grouping sets out
     total = 0
     for i, token in enumerate(tokens):
         if token.upper() != "CUBE":

@@ -600,13 +600,12 @@ class GivenSession:
 def check_given(session: Any) -> None:
     """Refuse a session in whose Spark recorded data would depend on where it runs.
 
-    Of Spark Connect nothing is known of the server's Java.
-
     Raises:
         UsageError: it is no session, or has ended; or Java has another locale or time zone.
     """
     if not hasattr(session, "newSession"):
         raise UsageError(f"a {type(session).__name__} is no session of Spark", hint="give a SparkSession")
+    # nothing is known of the server's Java
     if is_remote(session):
         return
     if session.sparkContext._jsc is None or session.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 - no public way

@@ -196,9 +196,6 @@ def attach(folder: Path, parts: dict[str, str]) -> Lease | None:
 def start_keeper(folder: Path, order: dict[str, Any], lock: int) -> None:
     """Start a keeper that goes on when this process ends, and wait until it can be attached to.
 
-    `lock` is released when both processes have closed it: a second command waits for this one's keeper, even
-    where this process has ended meanwhile.
-
     Raises:
         EngineError: it ends or stays silent instead.
     """
@@ -208,6 +205,7 @@ def start_keeper(folder: Path, order: dict[str, Any], lock: int) -> None:
             path.unlink()
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     try:
+        # `lock` goes to the server: other commands wait for it even if this process ends before it listens
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "odfchain.spark.session_server"],
             cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, pass_fds=(lock,),

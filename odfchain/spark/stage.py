@@ -123,10 +123,7 @@ _by_rows_lock = threading.Lock()
 
 @contextlib.contextmanager
 def batches_by_rows(session: SparkSession) -> Iterator[None]:
-    """Arrow batches are cut by rows alone: measuring their bytes after every row takes half of the time.
-
-    The setting is the session's: of several threads that need it at a time, the last one takes it back.
-    """
+    """Arrow batches are cut by rows alone: measuring their bytes after every row takes half of the time."""
     key = "spark.sql.execution.arrow.maxBytesPerBatch"
     with _by_rows_lock:
         if session not in _by_rows:
@@ -138,6 +135,7 @@ def batches_by_rows(session: SparkSession) -> Iterator[None]:
     finally:
         with _by_rows_lock:
             _by_rows[session].users -= 1
+            # the setting is the session's, so the last of several threads takes it back
             if not _by_rows[session].users:
                 before = _by_rows.pop(session).before
                 if before is None:

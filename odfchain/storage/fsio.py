@@ -55,10 +55,8 @@ FileState = tuple[int, int, int, int]
 
 
 def file_state(found: os.stat_result) -> FileState:
-    """The state of a file: its inode and size, and its times of change.
-
-    Who edits a file can set its modification time back, the other one he cannot.
-    """
+    """The state of a file: its inode and size, and its times of change."""
+    # the modification time can be set by whoever edits the file, the change time cannot
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
@@ -192,7 +190,7 @@ def adopt_file(source: Path, path: Path) -> bool:
 
 
 def move_file(source: Path, path: Path) -> bool:
-    """As `adopt_file`, of a file that is durable; its name is so once the caller has synced the folder."""
+    """Publish a durable file under its final name; the name is durable once the caller syncs the folder."""
     with storage_errors(path):
         os.chmod(source, 0o644)
         try:
@@ -339,8 +337,6 @@ def link_file(source: Path, path: Path) -> bool:
 def link_or_copy(source: Path, path: Path) -> bool:
     """Durably have a file's content under a second name, which is free; returns whether it is the same file.
 
-    Where a file cannot have two names (other file systems, other owners) it is copied.
-
     Raises:
         StoreError: neither is possible; nothing has the name.
     """
@@ -349,6 +345,7 @@ def link_or_copy(source: Path, path: Path) -> bool:
     except FileExistsError as error:
         raise storage_error(error, path) from error
     except OSError:
+        # another file system or another owner: no second name is possible
         with replaced(path) as stream, source.open("rb") as content:
             shutil.copyfileobj(content, stream, 1 << 20)
         return False
@@ -417,14 +414,12 @@ def clear_abandoned(base: Path, *, keep: bool = False) -> tuple[int, int]:
 
 
 def weigh(path: Path) -> tuple[int, int]:
-    """Files and bytes of a file or of everything in a folder; what vanishes meanwhile does not count.
-
-    A folder counts as a file, so that an empty one is something too.
-    """
+    """Files and bytes of a file or of everything in a folder; what vanishes meanwhile does not count."""
     files, size = 0, 0
     for found in (path, *(path.rglob("*") if path.is_dir() and not path.is_symlink() else ())):
         with contextlib.suppress(OSError):
             stat = found.lstat()
+            # folders count, so that an empty one is not nothing
             files += 1
             size += stat.st_size if not found.is_dir() else 0
     return files, size

@@ -1,4 +1,4 @@
-"""What HTTP headers say: dates, entity tags, ranges, waits. Pure rules. Source: RFC 9110 of the IETF."""
+"""HTTP headers: dates, entity tags, ranges, waits. Pure rules. Source: RFC 9110 of the IETF."""
 
 from __future__ import annotations
 
@@ -110,17 +110,14 @@ def retry_after(headers: Headers) -> float | None:
 
 
 def range_validator(headers: Headers) -> str | None:
-    """The `If-Range` validator to continue this answer, or None if it must not be continued.
-
-    A strong entity tag; or a date that is strong because the answer was made at least a second after it
-    (RFC 9110, 8.8.2.2 and 13.1.5).
-    """
+    """The `If-Range` validator to continue this answer, or None if it must not be continued."""
     if (headers.get("accept-ranges") or "").lower() == "none":
         return None
     tag = headers.get("etag")
     if tag is not None and tag.startswith('"'):
         return tag
     modified, made = headers.date("last-modified"), headers.date("date")
+    # a date is strong if the answer was made at least a second after it (RFC 9110, 8.8.2.2 and 13.1.5)
     if modified is not None and made is not None and made.epoch_ns - modified.epoch_ns >= _SECOND_NS:
         return headers.get("last-modified")
     return None

@@ -232,7 +232,7 @@ class LocalObjectStore:
                 return
 
     def put_files(self, files: Sequence[tuple[Path, Multihash]]) -> Iterator[Multihash]:
-        """As `put_file` for each; all of them are durable when the last one was yielded.
+        """Put files; all of them are durable when the last one was yielded.
 
         Many are synced together: two waits for the disk for each are minutes for a long chain.
         """

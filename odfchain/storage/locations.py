@@ -256,9 +256,8 @@ def open_store(
         "retry_timeout": dt.timedelta(seconds=max(1e-3, min(_RETRY_TIMEOUT, seconds))),
     }
     config = cast("ClientConfig", options)
-    if place.endpoint is not None and not place.endpoint.endswith(
-        _OF_AZURE
-    ):  # plain http is allowed where it is asked for
+    # plain http is allowed where it is asked for
+    if place.endpoint is not None and not place.endpoint.endswith(_OF_AZURE):
         options["allow_http"] = place.endpoint.startswith("http://")
     if place.store in ("http", "https"):  # `from_url` would take a host of Amazon's for a bucket
         options["allow_http"] = place.store == "http"

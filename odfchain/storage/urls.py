@@ -1,4 +1,4 @@
-"""What a URL says: where a request goes, as a value."""
+"""URLs, as values: the target of a request."""
 
 from __future__ import annotations
 

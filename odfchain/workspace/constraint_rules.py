@@ -1,4 +1,4 @@
-"""What constraints may declare, judged by what is known of the columns when they are recorded (RFC-037).
+"""Rules of declared constraints, checked against the known columns when they are recorded (RFC-037).
 
 What is not known then (a dataset has no schema before its first rows) is judged with the rows.
 """

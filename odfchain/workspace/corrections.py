@@ -1,4 +1,4 @@
-"""What is taken back was there: a retraction, or the old half of a correction, equals a row that is in force.
+"""The rule of corrections: a retraction, or the old half of a correction, equals a row that is in force.
 
 What is in force without a key says `odfchain.slices.state`. Commits of what an engine or a changelog
 brought and check 10 of verification use this one rule. Slices are decoded once more for it, and what is kept
@@ -21,11 +21,9 @@ SOURCES = AddPushSource.KIND, SetPollingSource.KIND
 
 
 def are_of_several_keys(events: Iterable[MetadataEvent]) -> bool:
-    """True if the sources that these events define tell records apart by different keys.
-
-    Then what one of them took back another may take back again.
-    """
+    """True if the sources that these events define tell records apart by different keys."""
     keys = {primary_key(e.merge) for e in events if isinstance(e, AddPushSource | SetPollingSource)}
+    # with several keys, what one source took back another may take back again
     return len(keys) > 1
 
 

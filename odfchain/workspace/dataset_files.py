@@ -153,12 +153,10 @@ class DatasetFiles:
         return self.seed.dataset_kind
 
     def set_head(self, target: Multihash, *, expected: Multihash | None) -> None:
-        """Point the reference at a stored block of this dataset's owner, and sign it if his key is here.
-
-        Blocks that came from others are published by `chain.set_ref`: only own blocks are signed.
-        """
+        """Point the reference at a stored block of this dataset's owner, and sign it if his key is here."""
         number = self.chain.get(target).sequence_number
         self.chain.set_ref(self.ref, target, expected=expected)
+        # blocks of others are published by `chain.set_ref`: only own blocks are signed
         if self.signer is not None:
             _signing(self.folder, self.signer, self.shared, self.ref)(target, number)
 

@@ -1,4 +1,4 @@
-"""What a chain says about the present: names, schema, sources, offsets, watermark.
+"""The present state in a chain: names, schema, sources, offsets, watermark.
 
 Everything here is found through the chain's index: the cost does not grow with the chain.
 """

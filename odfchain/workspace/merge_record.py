@@ -1,4 +1,4 @@
-"""What a merge says of itself, in the `newSourceState` of its AddData.
+"""The record of a merge, in the `newSourceState` of its AddData.
 
     sourceName: odfchain/merge    kind: odfchain/merge    value: canonical JSON (RFC 8785)
 
@@ -200,7 +200,7 @@ def merges(
 def first_records(
     newest_first: Iterable[HashedBlock], damaged: list[tuple[HashedBlock, OdfchainError]] | None = None
 ) -> list[RecordedMerge]:
-    """As `merges`, of the AddData blocks of a whole chain; others than merges may be left out."""
+    """The merge records of a whole chain from its AddData blocks; others than merges may be left out."""
     oldest: dict[str, HashedBlock] = {}
     for block in newest_first:
         state = _state_of(block)
@@ -332,15 +332,13 @@ def unverified(dataset: DatasetFiles, upto: Multihash) -> list[Unverified]:
 
 
 def is_known_here(dataset: DatasetFiles, after: Multihash, upto: Multihash, *, owner: bool) -> bool:
-    """True if the blocks after one, up to another, were all made or verified here.
-
-    Who is not the `owner` has not made the blocks of the head: a copy's moves by pulls alone.
-    """
+    """True if the blocks after one, up to another, were all made or verified here."""
     foreign = {
         name
         for part in unverified(dataset, upto)
         for name, _ in dataset.chain.walk(part.upto, tail=part.after)
     }
+    # without the owner's key no block of the head was made here: a copy's head moves by pulls alone
     if not owner:
         lowest, head = dataset.chain.get(after).sequence_number, dataset.chain.head(HEAD)
         for name, block in dataset.chain.walk(head) if head is not None else ():

@@ -522,7 +522,7 @@ class RecordedRows:
     def since_checkpoint(
         cls, dataset: DatasetFiles, state: DatasetState, key: tuple[str, ...]
     ) -> SinceCheckpoint:
-        """As `of(…).for_state(key)`, looking back to the checkpoint only, which is not verified."""
+        """The files that give the state of a key, back to the checkpoint only, which is not verified."""
         described = None
         if state.checkpoint is not None:
             path = Path(dataset.checkpoints.locate(state.checkpoint.physical_hash))
@@ -575,12 +575,10 @@ def keeps_state(strategy: MergeStrategy) -> bool:
 
 
 def checkpoint_is_due(rows: RecordedRows) -> bool:
-    """True if so much has come after the checkpoint (or the first slice) that a new one saves work.
-
-    It is due when the rows after the state are half as many as those of the state, so that merges read
-    at most half as much again as they must and checkpoints take at most twice the space of the log.
-    """
+    """True if so much has come after the checkpoint (or the first slice) that a new one saves work."""
     slices = rows.slices if rows.checkpoint else rows.slices[1:]
     base = rows.checkpoint.rows if rows.checkpoint else sum(s.rows for s in rows.slices[:1])
     later = sum(s.rows for s in slices)
+    # merges read at most half as much again as they must, and checkpoints take at most twice the space of the
+    # log
     return len(slices) >= _LARGEST_DELTA or later >= max(_SMALLEST_DELTA, base // 2)

@@ -63,7 +63,7 @@ class SharedStore(Protocol):
         """
 
     def current(self, folder: Path) -> None:
-        """As `opening`, of the dataset in a folder, with the blocks that were merged into it.
+        """The dataset in a folder is here as it is in the store, with the blocks that were merged into it.
 
         One that could only be listed raises what it is.
 

@@ -307,7 +307,7 @@ class WorkspaceFiles:
         )
 
     def damaged_or_not(self, ref: str | DatasetRef) -> DatasetFiles:
-        """As `dataset`, also where the store has something else that cannot be taken over."""
+        """Open a dataset, also where the store has something else that cannot be taken over."""
         try:
             return self.dataset(ref)
         except (StoreError, CorruptedPeerError):
