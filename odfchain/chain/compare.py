@@ -195,6 +195,7 @@ def compare(
         return Equal()
     if destination_head is None:
         return Ahead(whole_chain(source, source_head))
+    # the longer chain walks down to the length of the shorter one, then both step together
     theirs, ours = Descent(source, source_head), Descent(destination, destination_head)
     # reads at most the difference in length plus the distance to the newest common block on either side
     if theirs.down_to(ours.number) == destination_head:

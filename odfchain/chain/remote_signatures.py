@@ -230,12 +230,10 @@ def _of_the_future(signed: SignedHead, now: Timestamp) -> str | None:
 def keep_signature(
     dataset: StoredDataset, dataset_id: DatasetId, head: Multihash, found: HeadSignature, now: Timestamp
 ) -> None:
-    """Durably keep the better of the peer's signature and the one that is here; a wrong one is removed.
-
-    Nothing is done when the head has moved on meanwhile.
-    """
+    """Durably keep the better of the peer's signature and the one that is here; a wrong one is removed."""
     number = dataset.chain.get(head).sequence_number
     with fsio.locked(dataset.folder / "info" / "lock"):
+        # the head has moved on meanwhile, so neither signature is of the newest block
         if dataset.chain.head(HEAD) != head:
             return
         try:
@@ -332,6 +330,7 @@ def push_statements(
         # the owner is the first to be believed about his own dataset
         _push_lines(SNAPSHOTS, dataset, dataset_id, peer, block_at, (dataset_id, *trusted))
     except (TransferError, StoreError) as error:
+        # the push itself is done by now: what fails here must not fail it
         return Statements(status, f"not all signed statements were written: {one_line(error.message, 800)}")
     return Statements(status)
 

@@ -112,6 +112,7 @@ class SeenHeads:
         A signature takes the place of one that is remembered if it is of the same block or a later one.
         """
         fsio.make_folder(self.folder)
+        # two commands may remember blocks of one dataset at the same time
         with fsio.locked(self.folder / ".lock"):
             known = None if lower else self.get(dataset_id)
             new = seen if known is None else self._newer(dataset_id, known, seen)
@@ -333,16 +334,14 @@ class Examination:
             raise
 
     def keep(self, dataset: StoredDataset, dataset_id: DatasetId) -> None:
-        """Store the signature of the head that has moved, and the attestations of this chain.
-
-        What is signed line by line and cannot be written is a warning.
-        """
+        """Store the signature of the head that has moved, and the attestations of this chain."""
         assert self.signature is not None  # noqa: S101 - it was judged before
         keep_signature(dataset, dataset_id, self.offer.head, self.signature, self.policy.now())
         if self._received:
             self.believed = [dataset_id, *(parse_did(text) for text in self.trusted())]
             merged = self._keep(AUDITS, dataset, dataset_id, self.believed[1:])
             self.attestations = merged.added
+            # lines that cannot be stored are a warning: the head has moved already
             self._not_taken(AUDITS.many, merged.refused)
             # that old lines give way to new ones, or were said better since, is no news
             merged = self._keep(SNAPSHOTS, dataset, dataset_id, self.believed)

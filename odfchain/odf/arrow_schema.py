@@ -73,14 +73,12 @@ def _slots(table: str) -> dict[str, tuple[int, str, int]]:
 def encode_raw_arrow(schema: ds.DataSchema) -> bytes:
     """The raw Arrow schema of `schema`, byte for byte as the Rust Arrow library writes it.
 
-    Of the attributes only those are written that Arrow knows: dates in milliseconds, and UUIDs as Arrow's
-    canonical extension type.
-
     Raises:
         SchemaError: a type that Arrow's schema cannot hold.
     """
     builder = FlatBufferBuilder()
     try:
+        # of the attributes Arrow has two: dates in milliseconds, and UUIDs as its canonical extension type
         fields = [_build_field(builder, f) for f in schema.fields]
         vector = builder.offset_vector(fields)
         root = _table(builder, "Schema", fields=_Offset(vector))
@@ -425,13 +423,11 @@ def _without_extension(f: Any) -> Any:
 
 
 def castable(kind: Any) -> Any:
-    """The `pyarrow.DataType` that numbers of 64 bits can be cast to, and structs that are null themselves.
-
-    Arrow makes no time of day of 32 bits of them, and no struct whose required member is null under a null.
-    """
+    """The `pyarrow.DataType` that numbers of 64 bits can be cast to, and structs that are null themselves."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import types as t  # noqa: PLC0415
 
+    # Arrow casts no 64-bit numbers to times of day of 32 bits, and no null structs with required members
     def change(f: Any) -> Any:
         return pa.field(f.name, pa.int32() if t.is_time32(f.type) else f.type)
 

@@ -242,10 +242,7 @@ class FlatBufferBuilder:
         return self.size
 
     def end_table(self, start: int, slots: list[int]) -> int:
-        """Close a table whose fields were pushed since position `start`; `slots` holds their offsets or 0.
-
-        An identical vtable written earlier is used again. Returns the offset of the table.
-        """
+        """Close a table whose fields were pushed since position `start`; `slots` holds their offsets or 0."""
         self.prep(4, 0)
         parts = self._parts
         placeholder = len(parts)
@@ -259,6 +256,7 @@ class FlatBufferBuilder:
             table - start,
             *[table - offset if offset else 0 for offset in slots],
         )
+        # an identical vtable written earlier is shared, as the common builders do
         vtable = self._vtables.get(entries)
         if vtable is None:
             parts.append(entries)

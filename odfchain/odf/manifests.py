@@ -64,13 +64,11 @@ _SOURCES = {text: cls for cls in (SetPollingSource, AddPushSource) for text in s
 
 
 def split_settings(tree: Any) -> tuple[Any, dict[str, WatermarkRule]]:
-    """(the manifest without what is not for blocks, the rules by the name of their source).
-
-    Whatever is malformed otherwise is left for the reader of the rest.
-    """
+    """(the manifest without what is not for blocks, the rules by the name of their source)."""
     content = tree.get("content") if isinstance(tree, dict) else None
     events = content.get("metadata") if isinstance(content, dict) else None
     if not isinstance(content, dict) or not isinstance(events, list):
+        # what is malformed is reported by the reader of the rest
         return tree, {}
     rules: dict[str, WatermarkRule] = {}
     rest = []

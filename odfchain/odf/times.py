@@ -272,6 +272,7 @@ def check_timestamp_format(text: str) -> None:
             f"time format {text!r} does not read the {lacking}: it would be the same in every value",
             hint=_HINTS["strftime" if "%" in text else "java"],
         )
+    # half-day hours without AM or PM mean two times
     if letters & {"h", "K"} and "a" not in letters:
         raise SchemaError(
             f"time format {text!r} reads hours of half a day and not which half",

@@ -42,6 +42,7 @@ def check_values(column: pa.Array, name: str) -> None:
     """
     try:
         # Parquet and Spark hand on any bytes as text and any number as a time; other readers refuse the file
+        # full validation looks at every value: UTF-8, and digits of decimals
         column.validate(full=True)
     except pa.ArrowInvalid as error:
         wrong = "a text is not UTF-8" if "UTF8" in str(error) else one_line(str(error))

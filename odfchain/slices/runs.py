@@ -311,6 +311,7 @@ def cuts(runs: Sequence[Run], max_bytes: int) -> list[Rows]:
     number = -(-total // max_bytes)
     found: list[Rows] = []
     for index in range(1, number):
+        # equal shares of the bytes, so that the last slice is not a small rest
         at = _whole_corrections(runs, _rows_within(runs, total * index // number))
         if sum(at) > (sum(found[-1]) if found else 0):
             found.append(at)
@@ -377,6 +378,7 @@ def rows_between(runs: Sequence[Run], start: Rows, end: Rows) -> Iterator[pa.Rec
     """
     parts = [part for part in map(_RowRange, runs, start, end) if part.rows]
     parts.sort(key=lambda part: part.first)
+    # runs that do not overlap are concatenated: no sorting
     if all(one.last < other.first for one, other in itertools.pairwise(parts)):
         order = None
     else:

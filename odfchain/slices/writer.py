@@ -314,6 +314,7 @@ def parquet_writer(
     `schema` and the batches that are written are in the types of a dataset (`odfchain.odf.arrow_schema`). The
     footer is added to `collected` when the file is complete.
     """
+    # every offset occurs once, so a dictionary of them would be as large as they are
     dictionary = [name for name in schema.names if name != vocabulary.offset_column]
     return _AnnotatingWriter(
         sink,

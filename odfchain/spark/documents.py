@@ -485,6 +485,7 @@ def bad_record(
     if isinstance(source, SplitDocument):
         source = source.whole
     try:
+        # no row matches: the read alone shows whether the form is right
         _frame(session, source, stored, fields).where(F.col("row_id") < 0).collect()
     except Exception as failure:
         error = document_error(failure, file)

@@ -148,15 +148,13 @@ def session_like(session: SparkSession) -> SparkSession:
 
 @contextlib.contextmanager
 def staged(files: ExecutorFiles) -> Iterator[str]:
-    """The beginning of keys, without a slash at its end, for files that are gone afterwards.
-
-    What a driver that was killed has left there is named by nothing.
-    """
+    """The beginning of keys, without a slash at its end, for files that are gone afterwards."""
     below = f"staging/{secrets.token_hex(16)}"
     try:
         yield below
     finally:
         with contextlib.suppress(OdfchainError):  # the outcome of the run does not depend on it
+            # files of a killed driver stay, under a random prefix that nothing refers to
             files.clear(below)
 
 
@@ -204,6 +202,7 @@ def kept_copy(kind: str, what: bytes) -> tuple[Path, bool]:
     """
     path = own_folder("brought") / f"{kind}-{hashlib.sha3_256(what).hexdigest()}"
     try:
+        # marks its use: copies that were not used for an hour may be removed
         os.utime(path)
     except FileNotFoundError:
         return path, False
@@ -294,6 +293,7 @@ class Handover:
             return InputFile(link)
         with path.open("rb") as stream:
             content = stream.read(CARRIED_BYTES + 1)
+        # a small file goes within the plan, which costs no request
         if len(content) <= CARRIED_BYTES:
             return InputFile(path, CarriedFile(content))
         if known is not None:
@@ -341,6 +341,7 @@ def text_ranges(
     with file.path.open("rb") as stream:
         total = stream.seek(0, io.SEEK_END)
         stream.seek(0)
+        # a byte order mark belongs to no record
         begin = len(codecs.BOM_UTF8) if stream.read(3) == codecs.BOM_UTF8 else 0
         cuts = [_behind_header(stream, begin, total, mark) if header else begin]
         while cuts[-1] < total:

@@ -66,15 +66,13 @@ def _key(java: Path) -> str:
 
 
 def archive_options(java: Path) -> list[str]:
-    """Options of the JVM that use the archive; none where there is no archive that can be trusted.
-
-    What is in the file becomes code: it has to be owned by the user (or root), and writable by no other.
-    """
+    """Options of the JVM that use the archive; none where there is no archive that can be trusted."""
     path = archive_path(java)
     try:
         found = path.lstat()
     except OSError:
         return []
+    # the content of the file becomes code: only the user or root may have written it
     own = found.st_uid in (os.getuid(), 0)
     if not own or not stat.S_ISREG(found.st_mode) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return []

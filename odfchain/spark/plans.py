@@ -178,12 +178,10 @@ class PlanWalker:
         return self._listed(nodes)
 
     def tokens(self, sql: str) -> list[str]:
-        """The text as Spark's own lexer cuts it up, blanks and comments included.
-
-        Only Spark's lexer knows comments from strings: comments nest, and `r'\\'` is a string.
-        """
+        """The text as Spark's own lexer cuts it up, blanks and comments included."""
         parser = self._jvm.org.apache.spark.sql.catalyst.parser
         text = self._jvm.org.antlr.v4.runtime.CharStreams.fromString(sql)
+        # only Spark's lexer tells comments from strings: comments nest, and r'\' is a string
         lexer = parser.SqlBaseLexer(parser.UpperCaseCharStream(text))
         lexer.removeErrorListeners()
         return self.texts(PlanNodes((), lexer.getAllTokens()), "org.antlr.v4.runtime.Token", "getText")

@@ -620,6 +620,7 @@ def check_given(session: Any) -> None:
     if not is_local(session):
         conf = session.sparkContext.getConf()
         given = " ".join(conf.get(name, "") for name in _ON_EXECUTORS).split()
+        # executors have Javas of their own, which must have the same options
         absent = [option for option in SAME_EVERYWHERE.split() if option not in given]
         if absent:
             wrong.append((_ON_EXECUTORS[-1], f"{_ON_EXECUTORS[-1]} has no {' '.join(absent)}"))

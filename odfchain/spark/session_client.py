@@ -189,6 +189,7 @@ def attach(folder: Path, parts: dict[str, str]) -> Lease | None:
     except BaseException:
         connection.close()
         raise
+    # refused: a server with another fingerprint has stopped listening
     connection.close()
     return None
 

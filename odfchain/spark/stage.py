@@ -158,10 +158,8 @@ def write_into_store(
     spec: Any,
     place: StoreFolder,
 ) -> Any:
-    """Write a file for `spec` and put it into the store; returns the result of `write`, without a path.
-
-    What is written first, in a folder of the worker alone, is gone in any case.
-    """
+    """Write a file for `spec` and put it into the store; returns the result of `write`, without a path."""
+    # the worker's own folder is removed whatever happens
     with telling(), worker_folder() as folder:
         facts = write(batches, replace(spec, folder=str(folder)))
         if facts is None:

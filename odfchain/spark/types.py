@@ -126,6 +126,7 @@ def result_schema(struct: StructType, given: ds.DataSchema) -> ds.DataSchema:
     fields = []
     unit = finest_unit(given)
     for f in struct.fields:
+        # an unchanged column keeps its logical type: unsigned integers, times and identifiers survive a query
         known = given.field(f.name)
         if known is not None and physical_type(known.type) == f.dataType:
             logical = known.value_type

@@ -138,6 +138,7 @@ def create_file(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
     with storage_errors(path):
         temp = _write_temp(path.parent, data, mode)
         try:
+            # a link fails where the name exists, a rename would replace it
             os.link(temp, path)
         except FileExistsError:
             return False
@@ -232,6 +233,7 @@ def locked(path: Path) -> Iterator[None]:
     with storage_errors(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
+        # the kernel releases the lock when its holder dies
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
@@ -363,6 +365,7 @@ def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
     fd = -1
     try:
         with locked(base / ".lock"):
+            # under the lock: a new folder is not yet locked by its owner
             _remove_abandoned(base)
             with storage_errors(folder):
                 folder.mkdir()

@@ -357,6 +357,7 @@ class HttpPool:
                         sized = headers + b"Content-Length: %d\r\n" % len(body)
                         response = connection.ask(b"POST", target.path, sized, deadline, name, body)
                 except StaleError:
+                    # a kept connection that turns out to be closed does not count as an attempt
                     self._drop(connection)
                     continue
                 yield response

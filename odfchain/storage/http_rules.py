@@ -60,10 +60,8 @@ def http_date(time: Timestamp) -> str:
 
 
 def parse_http_date(text: str) -> Timestamp | None:
-    """The time in any of the three forms that recipients must accept (RFC 9110, 5.6.7), or None.
-
-    What programs for mail write is understood as well: other zones, two digits of a year from 1969 on.
-    """
+    """The time in any of the three forms that recipients must accept (RFC 9110, 5.6.7), or None."""
+    # also understands what mail programs write: other zones, and years of two digits from 1969 on
     found = parsedate_tz(text)
     if found is None:
         return None

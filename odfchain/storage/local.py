@@ -232,15 +232,13 @@ class LocalObjectStore:
                 return
 
     def put_files(self, files: Sequence[tuple[Path, Multihash]]) -> Iterator[Multihash]:
-        """Put files; all of them are durable when the last one was yielded.
-
-        Many are synced together: two waits for the disk for each are minutes for a long chain.
-        """
+        """Put files; all of them are durable when the last one was yielded."""
         if len(files) < _MANY:
             for source, name in files:
                 self.put_file(source, name)
                 yield name
             return
+        # synced together: two waits for the disk for each file are minutes for a long chain
         for _ in fsio.sync_files([source for source, _ in files]):
             pass
         for source, name in files:
@@ -275,6 +273,7 @@ class LocalObjectStore:
         gone: list[tuple[Multihash, int]] = []
         waiting = list(names)
         for start in range(0, len(waiting), _DISCARDED_AT_ONCE):
+            # the lock of `_reuse`: who stores an object meanwhile either keeps it or writes it anew
             with fsio.locked_folder(self._folder):
                 gone += self._discard(waiting[start : start + _DISCARDED_AT_ONCE], unused_since_ns)
         return gone

@@ -124,15 +124,13 @@ class Location:
         return self.store == "s3"
 
     def href(self) -> str:
-        """The href of an object; that of a file that is relative to something begins with `./`.
-
-        GDAL, boto and s3fs take the keys of buckets literally, so there only `%`, `?` and `#` are escaped.
-        """
+        """The href of an object; that of a file that is relative to something begins with `./`."""
         if self.store in _PORTS:
             return f"{self.container}/{quote(self.key, _IN_PATH)}"
         if self.store == "file":
             path = quote(self.key, _IN_PATH)
             return f"file://{path}" if path.startswith("/") else f"./{path}"
+        # GDAL, boto and s3fs take the keys of buckets literally, so only these three are escaped
         key = re.sub("[%?#]", lambda found: f"%{ord(found[0]):02X}", self.key)
         key = f"{key[:-1]}%20" if key.endswith(" ") else key
         return f"{self.store}://{self.container}/{key}"

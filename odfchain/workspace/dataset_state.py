@@ -158,6 +158,7 @@ class DatasetState:
             state = event.new_source_state
             if state is not None and state.source_name == name:
                 return state, block.hash
+            # data without a state says that the source had none
             if state is None and event.new_data is not None:
                 return None
         return None
@@ -361,6 +362,7 @@ def of_system_time(
     mark = _shifted(system_time, -_delay_ms(rule))
     if previous is None:
         return mark
+    # an idle run writes a block for the watermark alone, so only for a step that is worth one
     least = INGEST_LIMITS.watermark_step_ms if idle else 1
     return mark if mark.epoch_ms >= previous.epoch_ms + least else None
 

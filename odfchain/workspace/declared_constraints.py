@@ -258,6 +258,7 @@ def moved_attachments(event: SetAttachments, old: DatasetId, new: DatasetId) -> 
             event, _with_ids(text, lambda kind, name: new if (kind, name) == ("dataset", own) else name)
         )
     except ManifestError:
+        # a file that is not understood stays as it is
         return event
 
 

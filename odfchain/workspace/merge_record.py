@@ -205,6 +205,7 @@ def first_records(
     for block in newest_first:
         state = _state_of(block)
         if state is not None and is_merge_state(state):
+            # later blocks carry the record on: the oldest one is the merge
             oldest[state.value] = block
     found = []
     for block in sorted(oldest.values(), key=lambda block: block.block.sequence_number):

@@ -130,6 +130,7 @@ def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: i
         interval = ref.slice.offset_interval
         if interval.start > high:
             continue
+        # slices come newest first, so all others are older
         if interval.end < low:
             break
         table = _read_slice(
@@ -261,6 +262,7 @@ class KeptFooters:
                 found = file_stats(path)
             except BadInputError as error:
                 raise unreadable(path, error.message) from None
+            # a failure to write the cache costs time only
             keep_footers(self._dataset, [(name, stats_text(found))])
         return found
 

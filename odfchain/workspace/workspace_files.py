@@ -586,6 +586,7 @@ def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetF
         try:
             inputs.append(like(workspace.dataset(str(target)), dataset))
         except DatasetNotFoundError:
+            # the transform may name an input that was deleted or never pulled
             raise DatasetNotFoundError(
                 f"{dataset.alias}: its input {item.alias or target} ({target}) is not in this workspace"
             ) from None
