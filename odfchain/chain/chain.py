@@ -92,6 +92,7 @@ def check_following(
     for index, (name, _, block) in enumerate(blocks):
         if block.prev_block_hash != prev:
             raise ChainError(f"block {block.sequence_number} does not follow the one before it")
+        # rules look at earlier blocks of this group, which are not stored yet
         pending = [b.block for b in blocks[:index]]
         check_append(block, PendingHistory(pending, base) if pending else base)
         prev = name
@@ -149,6 +150,7 @@ class MetadataChain:
         if block is None:
             block = decode_block(self._blocks.get(name))
             self._cache[name] = block
+            # bounded: a walk over a long chain must not keep all its blocks
             if len(self._cache) > _CACHE_BLOCKS:
                 self._cache.popitem(last=False)
         return block
@@ -175,6 +177,7 @@ class MetadataChain:
             block = self._get_linked(current, expected)
             yield HashedBlock(current, block)
             self._check_link(current, block.sequence_number, expected, block.prev_block_hash)
+            # numbers count down to 0, so the walk ends even over hostile blocks
             expected, current = block.sequence_number - 1, block.prev_block_hash
         if tail is not None and not ignore_missing_tail:
             raise ChainError(f"InvalidInterval: block {tail} is not an ancestor of {head or self.head()}")
@@ -200,6 +203,7 @@ class MetadataChain:
                 f"block {self._blocks.locate(name)} has sequence number {sequence_number} and "
                 f"{'no' if prev is None else 'a'} predecessor"
             )
+        # sequence numbers come from peers: a bound for all that loops or allocates by them
         if sequence_number >= LIMITS.chain_blocks:
             raise BrokenChainError(f"a chain of more than {LIMITS.chain_blocks:,} blocks")
 
@@ -244,6 +248,7 @@ class MetadataChain:
         block = self.get(start)
         link = Link.of(start, block)
         for attempt in (1, 2):
+            # a second attempt after a rebuild: the scratch file may be damaged or of another chain
             self._index.sync(link)
             row = self._index.row(link.sequence_number)
             if row is not None and row.hash == start:

@@ -93,6 +93,7 @@ def in_force(
     if key:
         return _newest_of_keys(slices, key, upto)
     plain = [rows[1:] for item in slices for rows in rows_of(item, (), upto)]
+    # nothing is taken back: all rows are in force, and no values need to be hashed
     if not any(takes_back(operations).any() for _, operations in plain):
         return np.sort(np.concatenate([np.zeros(0, np.uint64), *(offsets for offsets, _ in plain)]))
     found = [rows for item in slices for rows in hashed_rows(item, upto)]
@@ -130,6 +131,7 @@ class Walk:
     @classmethod
     def of(cls, offsets: Numbers, back: Numbers, hashes: Numbers) -> Walk:
         """The walk over rows in order of offset; those with one hash are equal."""
+        # equal rows together, each group in order of offset
         order = np.lexsort((offsets, hashes["low"], hashes["high"]))
         back, hashes = back[order], hashes[order]
         starts = np.concatenate(([True], hashes[1:] != hashes[:-1]))[: len(order)]
@@ -172,6 +174,7 @@ def _newest_of_keys(slices: Sequence[SliceFile], key: Sequence[str], upto: int |
             rows.append(pa.table(columns, [str(index) for index in range(len(columns))]))
             gathered += batch.num_rows
         if gathered > limit:
+            # reduced from time to time, so that memory has the keys and not all rows
             rows = [_newest(rows)]
             gathered = rows[0].num_rows
             limit = gathered + max(_AT_ONCE, gathered)
@@ -194,6 +197,7 @@ def comparable(batch: pa.RecordBatch, name: str) -> list[pa.Array]:
     if t.is_dictionary(column.type):
         column = column.dictionary_decode()
     if t.is_nested(column.type):
+        # Arrow groups by plain columns only
         hashes = hash_rows(pa.RecordBatch.from_arrays([column], [name]), ())
         return [pa.array(hashes["high"]), pa.array(hashes["low"])]
     if t.is_floating(column.type):
@@ -215,6 +219,7 @@ def rows_of(
     """
     names, first, last = item.vocabulary, item.interval.start, item.interval.end
     system = (names.offset_column, names.operation_type_column)
+    # the whole slice is later
     if upto is not None and first > upto:
         return
     with open_parquet(item.path) as file:

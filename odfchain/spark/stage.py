@@ -97,6 +97,7 @@ def write_ordered(
         return facts
 
     def here_or_there() -> dict[str, Any] | None:
+        # one row more than `few` shows whether there are more
         table = (numbered if one_task else numbered.limit(few + 1)).toArrow()
         if table.num_rows > few and not one_task:
             return on_worker()
@@ -128,6 +129,7 @@ def batches_by_rows(session: SparkSession) -> Iterator[None]:
     with _by_rows_lock:
         if session not in _by_rows:
             _by_rows[session] = _ByRows(session.conf.get(key, None))
+            # so large that Spark never cuts by bytes
             session.conf.set(key, str(2**31 - 1))
         _by_rows[session].users += 1
     try:

@@ -194,12 +194,15 @@ class Connection:
         except TimeoutError as error:
             raise self._late() from error
         except OSError as error:
+            # a refusal may have arrived before the whole file was sent; nothing else explains the lost
+            # connection
             if file is None or not self._refused_early():
                 raise (StaleError if used else TransientError)(_lost(error)) from error
             refused = self._read_head(connects=False)
             self._keep = False
             return refused
         if self._end == 0:
+            # a kept connection may have been closed while idle: that is no failure of the server
             raise (StaleError if used else TransientError)("the connection was closed without a response")
         return self._read_head(connects=method == b"CONNECT")
 
@@ -260,6 +263,7 @@ class Connection:
             if found is None:
                 raise self._broken("what answers does not speak HTTP/1.1")
             status = int(found[2])
+            # informational responses precede the one that was asked for
             if status < 200 and status != 101:
                 continue
             return self._begin_body(status, self._parse(lines), is_new=found[1] == b"1", connects=connects)
@@ -288,6 +292,7 @@ class Connection:
             pairs.append((match[1], match[2]))
         lengths = {value for key, value in pairs if key.lower() == b"content-length"}
         codings = [value for key, value in pairs if key.lower() == b"transfer-encoding"]
+        # several lengths are how responses are smuggled past proxies (RFC 9112, 6.3)
         if len(lengths) > 1 or len(codings) > 1 or (lengths and codings):
             raise self._broken("the response declares its length in several ways")
         for value in lengths:
@@ -304,6 +309,7 @@ class Connection:
         if status == 101:
             raise self._broken("the server wants another protocol, which was not asked for")
         length = headers.length()
+        # these have no body, whatever their headers say
         if status in _BODILESS or (connects and status == 200):
             length = 0
         self._chunked = length is None and headers.get("transfer-encoding") is not None
@@ -336,6 +342,7 @@ class Connection:
                 self._left = 0
                 return 0
         self._left -= count
+        # an empty line follows the bytes of each chunk
         if self._left == 0 and self._chunked and self._line():
             raise self._bad_chunk()
         return count
@@ -354,6 +361,7 @@ class Connection:
             raise self._bad_chunk()
         self._left = int(match[1], 16)
         if self._left == 0:
+            # trailers are read and ignored, up to a bound
             while line := self._line():
                 self._trailer_bytes += len(line)
                 if self._trailer_bytes > _HEAD_BYTES:
@@ -388,6 +396,7 @@ class Connection:
                 if self._left > _SETTLE_BYTES or read > _SETTLE_BYTES:
                     return False
                 read += self.read_into(rest)
+            # bytes beyond the response were not asked for: such a connection is not used again
             return self._keep and not self._until_close and self._start == self._end
         return False
 
@@ -412,6 +421,7 @@ class Connection:
             raise self._late() from error
         except OSError as error:
             raise TransientError(_lost(error)) from error
+        # only the wait for bytes is measured, not the time between two reads
         self._waited += time.monotonic() - began
         self._came += count
         if self._waited >= self._window and self._slowest:

@@ -128,7 +128,7 @@ def parse_ref(data: bytes, where: str) -> Multihash:
 
 
 _OBJECT_NAME = re.compile(r"f1620[0-9a-f]{64}")
-# Files in the same folder with this suffix are signatures, not references.
+# Names in `.jws` are those of signatures, which are in the same folder.
 _REF_NAME = re.compile(r"(?!.*\.jws\Z)[a-z0-9]+(?:[.-][a-z0-9]+)*")
 
 _Stamp = tuple[int, int, int, int]
@@ -204,6 +204,7 @@ class LocalObjectStore:
         try:
             found = _ordinary(path)
             stamp = fsio.file_state(found)
+            # an unchanged file need not be hashed again in this process
             if self._verified.get(name) == stamp:
                 return path
             actual, _ = hash_file(path)
@@ -227,6 +228,7 @@ class LocalObjectStore:
         """Move a finished file into the store; a damaged file under its name is repaired."""
         path = self._path(name)
         while not fsio.adopt_file(source, path):
+            # the name is taken: use that file, or put this one in its place if it is damaged
             if self._reuse(name, lambda: self._replace(source, path)):
                 fsio.remove_quietly(source)
                 return

@@ -106,6 +106,7 @@ def commit(
         next_sequence_number=state.head_block.sequence_number + 1,
         system_time=system_time,
     )
+    # before any file is stored: what breaks a rule leaves nothing behind
     dataset.chain.check_all(blocks, expected_head=state.head)
     after = check(dataset, state, events, slices) if check is not None else None
     for store, kind, files in (
@@ -116,9 +117,11 @@ def commit(
             keep_staged(store, staged)
             if staged.path is None or staged.put:
                 dataset.shared.sent(dataset.folder, kind, staged.physical_hash, staged.since)
+    # the head moves last, when every file that its blocks name is durable
     dataset.chain.publish(blocks, expected_head=state.head)
     if after is not None:
         after(blocks[-1].hash)
+    # only a cache, so after the commit
     keep_footers(dataset, ((staged.physical_hash, staged.footer) for staged in slices))
     return [block.hash for block in blocks]
 
@@ -130,6 +133,7 @@ def on_the_newest_head(run: Callable[[], T], retries: int | None, progress: Prog
         try:
             return run()
         except RefConflictError:
+            # nothing was changed: compare-and-swap has failed
             if attempt == attempts:
                 raise
             progress.note("another writer was faster; repeating the run on the new head")
