@@ -238,6 +238,7 @@ def sources_in_force(events: Iterable[ev.MetadataEvent]) -> dict[str, ev.AddPush
     active: dict[str, ev.AddPushSource] = {}
     decided: set[str] = set()
     for event in events:
+        # newest first, so the first event about a source decides
         if isinstance(event, ev.AddPushSource | ev.DisablePushSource) and event.source_name not in decided:
             decided.add(event.source_name)
             if isinstance(event, ev.AddPushSource):
@@ -256,6 +257,7 @@ class WalkedHistory:
         index = 0
         while True:
             if index == len(self._seen):
+                # shared by all questions, so that each block is read once
                 block = next(self._rest, None)
                 if block is None:
                     return

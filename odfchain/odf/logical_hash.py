@@ -215,6 +215,7 @@ def _validity(array: pa.Array) -> Numbers | None:
 
 
 def _bits(buffer: pa.Buffer, first: int, count: int) -> Numbers:
+    # only the bytes of the window are unpacked
     octets = np.frombuffer(buffer, np.uint8)[first >> 3 : (first + count + 7) >> 3]
     return np.unpackbits(octets, bitorder="little")[first & 7 : (first & 7) + count]
 
@@ -230,6 +231,7 @@ def _combined(array: pa.Array, parent_valid: Numbers | None, rule: NullRule) -> 
     if parent_valid is None:
         return _validity(array)
     own = _validity(array)
+    # the other rule is that of the reference implementation (RFC-006)
     if rule == "correct" or array.buffers()[0] is None:
         return _both(parent_valid, own)
     return parent_valid | own if own is not None and not parent_valid.all() else None
@@ -239,6 +241,7 @@ def _combined(array: pa.Array, parent_valid: Numbers | None, rule: NullRule) -> 
 
 
 def _decoded(array: pa.Array) -> pa.Array:
+    # an encoding is not part of the value: equal values have one hash
     while True:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
@@ -269,6 +272,7 @@ def _elements(array: pa.Array, valid: Numbers | None) -> tuple[Numbers, Bounds]:
         sizes = np.full(rows, width, np.int64)
         return _framed(_fixed_memory(array, width), np.arange(rows + 1) * width, sizes, valid)
     if is_text(data_type) or is_binary(data_type):
+        # views have no offsets that lie one after the other
         if data_type in (pa.string_view(), pa.binary_view()):
             array = array.cast(pa.large_binary())
         bounds = _offsets(array)
@@ -278,6 +282,7 @@ def _elements(array: pa.Array, valid: Numbers | None) -> tuple[Numbers, Bounds]:
 
 def _list_elements(array: pa.Array, valid: Numbers | None) -> tuple[Numbers, Bounds]:
     data_type = array.type
+    # the items of views may lie in any order, or overlap: they are gathered first
     if t.is_list_view(data_type) or t.is_large_list_view(data_type):
         counts = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
         bounds, items = np.concatenate(([0], np.cumsum(counts))), array.flatten()

@@ -225,6 +225,7 @@ class SparkEngine:
         self._entered = False
         self._beginning = threading.Lock()
         self._gateway: Gateway | None = None
+        # only a local session can be shared: others belong to a cluster
         self._idle = idle if _LOCAL.fullmatch(master) and remote is None and record_classes is None else 0
         self._place: session_client.Lease | None = None
         self._resources = contextlib.ExitStack()
@@ -288,6 +289,7 @@ class SparkEngine:
                 return
             os.environ["PYSPARK_PYTHON"] = sys.executable
             os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+            # in the background: Java takes most of the time of a short command
             if self._idle:
                 self._finding = Launch(self._find_place, session_client.Lease.leave)
             else:
@@ -301,6 +303,7 @@ class SparkEngine:
             except Exception as error:  # noqa: BLE001 - the session that stays is a gain of time, nothing else
                 session_client.note(f"command {os.getpid()} starts its own Java: {error!r}")
                 self.close()
+        # a JVM of our own
         launch = self._starting = self._starting or Launch(self._start_java, _end_java)
         gateway, settings = launch.take()
         self._gateway, self._starting = gateway, None
@@ -328,6 +331,7 @@ class SparkEngine:
                 java, settings, log, scratch, record=self._record_classes, unwanted=unwanted
             )
         finally:
+            # not needed any more, which is no failure that a log would explain
             if unwanted():
                 log.unlink(missing_ok=True)
         return gateway, settings
@@ -336,6 +340,7 @@ class SparkEngine:
         """A place in the JVM that stays; it is started if need be (RFC-030)."""
         folder = session_client.keeper_folder()
         where = os.getcwd() if self._conf else "/"  # noqa: PTH109 - settings may hold relative paths
+        # a fixed scratch folder: the real one differs each time and must not tell sessions apart
         parts = session_client.fingerprint(self._settings(Path("/scratch")) | {"folder": where})
         with session_client.turn(folder) as lock:
             return self._found(folder, parts, where, lock, unwanted)
@@ -390,6 +395,7 @@ class SparkEngine:
             "cwd": where,
         }
         session_client.start_keeper(folder, order, lock)
+        # the command has ended meanwhile, the session stays for the next one
         if unwanted():
             raise EngineError("Spark is not needed any more")
         place = session_client.attach(folder, parts)
@@ -404,6 +410,7 @@ class SparkEngine:
 
             builder = SparkSession.builder.remote(str(self._remote))
             session = _configured(builder, SQL_SETTINGS | self._conf).getOrCreate()
+            # a query shows whether the server answers
             session.range(1).count()
         except Exception as error:
             text = f"no Spark Connect session at {self._remote}: {str(error).splitlines()[0]}"

@@ -95,6 +95,7 @@ class Keeper:
         """Returns when there is nothing left to wait for."""
         ended, end = socket.socketpair()
         self._selector.register(ended, selectors.EVENT_READ, self._jvm_died)
+        # the selector cannot wait for a process: a thread waits, and closes a socket
         threading.Thread(target=self._close_when_it_ends, args=(end,), daemon=True).start()
         while not self._dead and (self._places or not self._retired):
             for key, _ in self._selector.select(self._patience()):
@@ -123,6 +124,7 @@ class Keeper:
         self._retired = True
         say(f"takes no more commands: {why}")
         self._selector.unregister(self._listener)
+        # the socket goes first, so that new commands start a server of their own
         (Path(self._order["folder"]) / SOCKET).unlink(missing_ok=True)
         self._listener.close()
 
@@ -145,6 +147,7 @@ class Keeper:
         except OSError:
             data = b""
         caller.received += data
+        # closed without a word, or a peer that floods: its place is lost
         if not data or len(caller.received) > _LONGEST_LINE:
             self._forget(caller)
             return
@@ -184,6 +187,7 @@ class Keeper:
         if other:
             self.retire(f"replaced, because a command differs in {', '.join(other)}")
             return {"other": other}
+        # no place: the caller starts another server
         if self._retired:
             return {}
         caller.pid = pid
@@ -198,6 +202,7 @@ class Keeper:
         try:
             return java_identity(self._order["java"]) != self._java
         except OSError:
+            # it was removed or cannot be read: as good as another one
             return True
 
     def _status(self) -> dict[str, Any]:

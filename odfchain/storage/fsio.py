@@ -287,11 +287,13 @@ def is_unused_since(path: Path, since_ns: int) -> bool:
             for found in path.rglob("*"):
                 with contextlib.suppress(FileNotFoundError):
                     times.append(_last_use_ns(found))
+    # a folder is as new as the newest file in it
     return max(times) < since_ns
 
 
 def _last_use_ns(path: Path) -> int:
     found = path.lstat()
+    # moving or linking a file changes its status only
     return max(found.st_mtime_ns, found.st_ctime_ns)
 
 
@@ -303,6 +305,7 @@ def mark_used(path: Path) -> bool:
     with storage_errors(path):
         found = path.stat()
         try:
+            # sets the change time to the present, and that alone
             os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
         except PermissionError:
             return False
@@ -373,6 +376,7 @@ def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
                 fcntl.flock(fd, fcntl.LOCK_EX)
         yield folder
     finally:
+        # removed while it is locked, so that no other process takes it for abandoned
         shutil.rmtree(folder, ignore_errors=True)
         if fd >= 0:
             os.close(fd)

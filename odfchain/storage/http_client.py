@@ -349,6 +349,7 @@ class HttpPool:
                 try:
                     if file is not None:
                         sized = headers + b"Content-Length: %d\r\n" % file[1]
+                        # a second attempt sends the file from its start
                         file[0].seek(0)
                         response = connection.ask(b"PUT", target.path, sized, deadline, name, file=file[0])
                     elif body is None:
@@ -365,6 +366,7 @@ class HttpPool:
                 self._drop(connection)
                 raise
             if connection.settle():
+                # its rest was read: the next request can use it
                 self._keep(origin, connection)
             else:
                 self._drop(connection)
@@ -412,6 +414,7 @@ class HttpPool:
             if not self.closed.is_set():
                 self._busy.add(connection)
                 return
+        # the pool was closed while this connection was made
         connection.close()
         self._check()
 
@@ -442,6 +445,7 @@ class HttpPool:
         self.closed.set()
         with self._lock:
             for connection in self._busy:
+                # shuts the socket down, which wakes the thread that waits for it
                 connection.abort()
             kept = [connection for found in self._idle.values() for connection in found]
             self._idle.clear()
@@ -452,8 +456,8 @@ class HttpPool:
 # Many small requests on one connection, sent before the answers to the earlier ones have come.
 #
 # One request after the other costs a round trip and two switches between processes for each block of a few
-# hundred bytes; parallel threads hide the first and multiply the second. With requests
-# sent ahead one system call brings the answers to dozens of them.
+# hundred bytes; parallel threads hide the first and multiply the second. With requests sent ahead one system
+# call brings the answers to dozens of them.
 #
 # Only a connection that has answered before is used this way. A server may close it in the middle: what was
 # not answered is asked for again on a new one, as long as each brings a good number of answers. Whatever

@@ -71,6 +71,7 @@ class _Proxy:
         with contextlib.closing(writer), contextlib.suppress(*_FAILURES):
             first, headers = _parted(await _in_time(reader.readuntil(b"\r\n\r\n")))
             method, target, _ = first.split(b" ")
+            # without a pass it connects all the same: the pass only says to whom a refusal is reported
             client = self._passes.get(_value(headers, b"proxy-authorization"))
             # of CONNECT the target is a host and a port, of all else a whole URL
             parts = urlsplit((b"//" + target if method == b"CONNECT" else target).decode("latin-1"))
@@ -105,6 +106,7 @@ async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asynci
     if not public:
         raise _RefusedError
     failure = OSError("no address")
+    # connected to by address: the name could mean another one a moment later
     for address in dict.fromkeys(public):
         try:
             return await asyncio.open_connection(address, port, limit=_HEAD)
@@ -123,6 +125,7 @@ async def _answered(upstream: asyncio.StreamReader, writer: asyncio.StreamWriter
 async def _passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(_PIECE):
         writer.write(data)
+        # no faster than the other side takes it, so memory stays at one piece
         await writer.drain()
 
 

@@ -463,6 +463,7 @@ class WorkspaceFiles:
         dataset_id = built.id
         folder = self._folder(dataset_id)
         self.check_new(dataset_id, built.alias)
+        # the store first: what is here and not there would be lost to others
         self.shared.publish(built.folder)
         with fsio.locked(self.root / "lock"):
             # another command may have fetched it from the store since
@@ -484,6 +485,7 @@ class WorkspaceFiles:
         key = self._key_path(dataset.id) if with_key else None
         self.shared.delete(self._id_of(dataset), dataset.alias)
         with fsio.locked(self.root / "lock"):
+            # moved first, which is atomic; removing the files takes longer and may be interrupted
             doomed = self.root / "trash" / uuid.uuid4().hex
             fsio.make_folder(doomed.parent)
             fsio.move_folder(dataset.folder, doomed)
@@ -509,6 +511,7 @@ class WorkspaceFiles:
         """
         path = self._key_path(key.dataset_id)
         fsio.make_folder(path.parent, mode=0o700)
+        # never replaced: a lost private key cannot be had again
         if not fsio.create_file(path, key.to_pem(), mode=0o600):
             raise StoreError(f"{path}: a key of this name exists already")
 
@@ -536,6 +539,7 @@ class WorkspaceFiles:
             raise WorkspaceError(f"the private key of {dataset_id} is not in this workspace") from None
         except OSError as error:
             raise fsio.storage_error(error, path) from error
+        # a key that others may have read is no proof of anything
         if mode & 0o077:
             raise WorkspaceError(
                 f"{path}: mode {mode:04o} lets others read a private key", hint=f"chmod 600 {path}"
