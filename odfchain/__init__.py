@@ -146,6 +146,7 @@ if TYPE_CHECKING:
     from odfchain.upkeep.reset import Dependent, Remote, ResetPlan
     from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 
+# Where the public names are: loaded on use, because the command line promises a short start.
 _PLACES = {
     "api.asset_locks": "AssetLock StoreOptions",
     "api.branching": "DatasetAt",
@@ -204,7 +205,6 @@ _PLACES = {
     "upkeep.reset": "Dependent Remote ResetPlan",
     "workspace.dataset_state": "DatasetState SystemColumns",
 }
-"""Where the public names are: loaded on use, because the command line promises a short start."""
 
 __all__ = [
     "CHECKS", "SPEC_VERSION", "AccessError", "AccessToken", "AddData", "AddPushSource", "Answer",

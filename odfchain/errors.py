@@ -86,7 +86,6 @@ class OdfchainError(Exception):
         return printable(self._described().replace("\n", " "))
 
     def _described(self) -> str:
-        """The message and where it happened."""
         return self.message
 
 
@@ -178,7 +177,7 @@ class SchemaError(OdfchainError):
 
 
 class AssetError(OdfchainError):
-    """What names an asset cannot be recorded in a lock, or two things name one asset."""
+    """An asset's name cannot be recorded in a lock, or two things have one name."""
 
     exit_code = 3
 
@@ -233,13 +232,13 @@ class SliceNotFoundError(ObjectNotFoundError):
 
     @classmethod
     def of(cls, alias: object, path: object) -> SliceNotFoundError:
-        """What is said of the slice of a dataset that should be at `path`."""
+        """The error for a missing slice of a dataset, expected at `path`."""
         hint = f"a partial copy lacks slices: `odfchain fetch {alias}` brings them"
         return cls(f"{path}: no such object: the slice is not here", hint=hint)
 
 
 class PartialCopyError(SliceNotFoundError):
-    """A snapshot needs slices that the copy here may well lack: nobody's fault (RFC-039)."""
+    """A snapshot needs slices that the copy here may well lack, which is no damage (RFC-039)."""
 
     exit_code = 7
 
@@ -396,7 +395,7 @@ class NothingToCommitError(IngestError):
         super().__init__(message)
         self.input_rows = input_rows
         self.notes = tuple(notes)
-        """What is to be said of the rows all the same."""
+        """Notes on the rows all the same."""
 
 
 class FetchError(IngestError):
@@ -410,7 +409,7 @@ class SourceNotFoundError(FetchError):
 
 
 class PrepareError(IngestError):
-    """What was fetched cannot be unpacked, or a command that it is piped through failed."""
+    """A fetched file cannot be unpacked, or a command that it is piped through failed."""
 
     exit_code = 3
 
@@ -465,7 +464,7 @@ class AccessError(TransferError):
 
 
 class CorruptedPeerError(TransferError):
-    """What a peer sent is not what it should be: other content, a broken chain, a block against the rules."""
+    """A peer sent something invalid: other content, a broken chain, a block against the rules."""
 
     exit_code = 6
 
@@ -530,7 +529,7 @@ class JavaNotFoundError(EngineError):
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Whether Ctrl-C stands behind an error, which then only arose while things were put away."""
+    """True if Ctrl-C caused an error, which then only arose during clean-up."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, KeyboardInterrupt):

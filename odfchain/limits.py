@@ -180,7 +180,7 @@ class SmartLimits:
     unpacked_bytes: int = 256 << 20
     """…and unpacked."""
     uncommitted_share: float = 0.5
-    """What all that one token has sent and not committed may take of the disk space that there is for it."""
+    """Share of the disk space for uploads that one token's uncommitted ones may take."""
 
 
 SMART = SmartLimits()
@@ -268,7 +268,7 @@ class PageLimits:
     marks: int = 1_600
     """Marks of the time lines [count], of all datasets together."""
     line_marks: int = 160
-    """Marks of one time line [count]: more are not told apart on a screen."""
+    """Marks of one time line [count]: more cannot be distinguished on a screen."""
     lines: int = 60
     """Lines of every other list of a dataset [count]."""
     sections: int = 100
@@ -429,7 +429,7 @@ class AskedLimits:
     starting_seconds: float = 60.0
     """Until the process that answers has loaded its engine [s]: half a second on an idle machine."""
     memory: int = 1 << 30
-    """What rows may take [bytes]; nothing is spilled."""
+    """Most bytes of rows; nothing is spilled."""
     rows: int = 10_000
     """Rows of an answer [count]."""
     answer_bytes: int = 16 << 20
@@ -442,7 +442,7 @@ ASKED = AskedLimits()
 """The limits in force on such queries."""
 
 OWN = AskedLimits(text_bytes=1 << 20)
-"""What the text of a user's own query may be; how long it runs and what it takes is the user's choice."""
+"""Limits of the text of a user's own query; its time and memory are the user's choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -466,7 +466,7 @@ class FetchLimits:
     max_bytes: int = 1 << 40
     """Largest body, and largest file after unpacking [bytes]."""
     allow_private: bool = False
-    """Whether a public address may redirect to a private one."""
+    """True if a public address may redirect to a private one."""
 
 
 @dataclass(frozen=True, slots=True)

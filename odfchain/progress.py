@@ -8,7 +8,7 @@ from typing import Protocol, TypeGuard
 
 
 class Progress(Protocol):
-    """Told about phases and steps; must be cheap and may be called from worker threads."""
+    """Receives phases and steps; must be cheap and may be called from worker threads."""
 
     def phase(self, name: str, total: int | None = None) -> None:
         """A new phase begins; `total` is the number of steps when it is known."""
@@ -25,7 +25,7 @@ class WorkDone:
     """How far Spark's workers are with a step, and how much there is to do, where that is known."""
 
     step: str
-    """What they do: `Reading flights.csv`."""
+    """The activity: `Reading flights.csv`."""
     rows: int = 0
     """Rows that were read, taken from the step before, or written; of tasks that have ended at least."""
     total_rows: int | None = None
@@ -43,23 +43,23 @@ class WorkDone:
 
 
 class WorkProgress(Progress, Protocol):
-    """A `Progress` that is also told how far Spark is, about twice a second while it works."""
+    """A `Progress` that also receives how far Spark is, about twice a second while it works."""
 
     @property
     def shows_work(self) -> bool:
-        """Whether anybody looks; nothing is asked of Spark otherwise."""
+        """True if anybody looks; nothing is asked of Spark otherwise."""
 
     def work(self, done: WorkDone) -> None:
         """Spark is so far; called from another thread, and whatever it raises ends that alone."""
 
 
 def shows_work(progress: Progress) -> TypeGuard[WorkProgress]:
-    """Whether it is worth asking Spark how far it is."""
+    """True if Spark should be asked how far it is."""
     return bool(getattr(progress, "shows_work", False))
 
 
 class SideBySide:
-    """Pieces of work that run at the same time, whose rows, bytes and tasks are told as one sum."""
+    """Pieces of work that run at the same time, whose rows, bytes and tasks are reported as one sum."""
 
     def __init__(self, progress: Progress, step: str) -> None:
         self._progress, self._step = progress, step
@@ -68,7 +68,7 @@ class SideBySide:
         self._lock = threading.Lock()
 
     def part(self) -> Progress:
-        """What one of them tells of its work; its phases and notes are its own business."""
+        """The progress of one of them; its phases and notes are its own."""
         self._begun += 1
         return _Share(self, self._begun) if shows_work(self._progress) else SILENT
 
@@ -109,6 +109,7 @@ def time_left(fraction: float | None, took: float, ago: float) -> float | None:
     """
     if fraction is None or not _LEAST_FRACTION <= fraction <= 1 or took + ago < _LEAST_SECONDS:
         return None
+    # as fast as before; between two reports the estimate runs down
     left = took * (1 - fraction) / fraction - ago
     return left if left >= 0 else None
 
@@ -140,7 +141,7 @@ class _Share(Silent):
 
 
 class DeferredProgress:
-    """Keeps what it is told until there is somebody to show it, and ends what nobody needs any more."""
+    """Keeps reports until there is a `Progress` to show them, and interrupts work that is not needed."""
 
     def __init__(self) -> None:
         self._shown: Progress | None = None
@@ -176,7 +177,7 @@ class DeferredProgress:
                 self._shown.note(text)
 
     def show_on(self, progress: Progress) -> None:
-        """What was told so far is told there, and all that comes."""
+        """Show on `progress` what was reported so far, and all that follows."""
         with self._lock:
             self._shown = progress
             if self._phase is not None:
@@ -186,7 +187,7 @@ class DeferredProgress:
                 progress.note(text)
 
     def stop(self) -> None:
-        """Whoever tells something from now on is interrupted."""
+        """Interrupt the work at its next report."""
         self._stopped = True
 
     def check(self) -> None:

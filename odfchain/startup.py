@@ -31,7 +31,7 @@ def put_off_pandas() -> None:
 
 
 def allow_pandas() -> None:
-    """Pandas can be imported; whoever looked for it meanwhile goes on without it."""
+    """Let pandas be imported; libraries that looked for it meanwhile go on without it."""
     if _LATER in sys.meta_path:
         import pyarrow as pa  # noqa: PLC0415 - only where it is needed anyway
 
@@ -39,17 +39,14 @@ def allow_pandas() -> None:
         sys.meta_path.remove(_LATER)
 
 
-# Python's search for objects that refer to each other in a circle, and when it is not worth it.
+# Python's cyclic garbage collection, and when it is not worth it.
 
 
 @contextlib.contextmanager
 def no_search_for_circles() -> Iterator[None]:
-    """Nothing is searched within the block.
-
-    Where many objects are made and none of them refers back to another, the search finds nothing and takes a
-    third of the time. Objects go as always when nothing refers to them.
-    """
+    """Nothing is searched within the block."""
     was = gc.isenabled()
+    # with many new objects and no cycles the collector finds nothing, and takes a third of the time
     gc.disable()
     try:
         yield

@@ -20,9 +20,11 @@ SECRET = re.compile(
 
 Java reads it too."""
 
+# Characters of a line of SQL that are shown.
 _SQL_WIDTH = 100
-"""Characters of a line of SQL that are shown."""
 
+# All controls and format characters but those that scripts and emoji need to look as they are meant:
+# U+200C, U+200D, the separator of Mongolian, the joiners of hieroglyphs, the signs before Arabic numbers.
 _ACTING = (
     "\x00-\x1f\x7f-\x9f"  # Cc: C0 and C1
     "\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # Zl, Zp, bidi, invisible
@@ -30,14 +32,12 @@ _ACTING = (
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # controls of shorthand and of music
     "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"  # tags, and what is reserved for more of their kind
 )
-"""All controls and format characters but those that scripts and emoji need to look as they are meant:
-U+200C, U+200D, the separator of Mongolian, the joiners of hieroglyphs, the signs before Arabic numbers."""
 
+# England, Scotland, Wales: the only sequences of tags that Unicode recommends for interchange.
 _FLAGS = "|".join(
     "\U0001f3f4" + "".join(chr(0xE0000 + ord(c)) for c in region) + "\U000e007f"
     for region in ("gbeng", "gbsct", "gbwls")
 )
-"""England, Scotland, Wales: the only sequences of tags that Unicode recommends for interchange."""
 
 _LINE = re.compile(f"({_FLAGS})|[{_ACTING}]")
 _JSON = re.compile(f"({_FLAGS})|[{_ACTING}]".replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
@@ -70,7 +70,7 @@ def counted(number: int, singular: str, plural: str | None = None) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """What a library's exception says; PySpark's ask a JVM, which may be gone, for that."""
+    """The message of a library's exception; PySpark's ask a JVM for it, which may be gone."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - whatever goes wrong while it is asked, the first fault counts
@@ -78,7 +78,7 @@ def message_of(error: BaseException) -> str:
 
 
 def first_line(error: BaseException, limit: int = TEXT_CHARACTERS) -> str:
-    """What a library's exception says in its first line, or else its name."""
+    """The first line of the message of a library's exception, or else its name."""
     return one_line(message_of(error).strip().partition("\n")[0], limit) or type(error).__name__
 
 
@@ -131,7 +131,7 @@ def excerpt(sql: str | None, line: int | None, column: int | None) -> tuple[str,
 
 
 def _cells(character: str) -> int:
-    """How many columns of a terminal a character takes."""
+    # East Asian characters take two columns, combining ones none
     import unicodedata  # noqa: PLC0415 - few messages need it
 
     if unicodedata.combining(character):

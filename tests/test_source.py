@@ -280,12 +280,40 @@ def public_definitions(
             if isinstance(node, ast.ClassDef) and not is_file_like(node):
                 for item in node.body:
                     public = isinstance(item, ast.FunctionDef) and not item.name.startswith("_")
-                    if public and not is_override(item):
+                    if public and not is_override(item) and not says_its_base(node, item.name):
                         yield f"{node.name}.{item.name}", item
 
 
 def is_file_like(node: ast.ClassDef) -> bool:
     return {"write", "tell", "close"} <= {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
+
+
+def says_its_base(node: ast.ClassDef, method: str) -> bool:
+    """Whether a class of the package from which this one inherits, or that it fulfils, describes the method.
+
+    What it fulfils without inheriting (a protocol) is named in its docstring: fulfils `Name`.
+    """
+    bases = {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases}
+    bases |= set(re.findall(r"[Ff]ulfils `(\w+)`", ast.get_docstring(node) or ""))
+    return any(
+        says_its_base(other, method)
+        or any(
+            isinstance(item, ast.FunctionDef) and item.name == method and ast.get_docstring(item)
+            for item in other.body
+        )
+        for base in bases - {node.name}
+        for other in classes_by_name().get(base, ())
+    )
+
+
+@functools.cache
+def classes_by_name() -> dict[str, list[ast.ClassDef]]:
+    found: dict[str, list[ast.ClassDef]] = {}
+    for path in MODULES:
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(node)
+    return found
 
 
 def is_override(node: ast.FunctionDef) -> bool:

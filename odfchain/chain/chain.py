@@ -42,7 +42,7 @@ _CACHE_BLOCKS = 256
 E = TypeVar("E", bound=MetadataEvent)
 
 Published = Callable[[Multihash, int], None]
-"""Told of a block (its hash and sequence number) that was made here and that the reference points at now."""
+"""Called with a block (its hash and sequence number) made here, once the reference points at it."""
 
 
 class HashedBlock(NamedTuple):
@@ -92,6 +92,7 @@ def check_following(
     for index, (name, _, block) in enumerate(blocks):
         if block.prev_block_hash != prev:
             raise ChainError(f"block {block.sequence_number} does not follow the one before it")
+        # rules look at earlier blocks of this group, which are not stored yet
         pending = [b.block for b in blocks[:index]]
         check_append(block, PendingHistory(pending, base) if pending else base)
         prev = name
@@ -136,7 +137,7 @@ class MetadataChain:
         return self._refs.get(self.ref if ref is None else ref)
 
     def contains(self, name: Multihash) -> bool:
-        """Whether a block of this hash is stored."""
+        """True if a block of this hash is stored."""
         return self._blocks.contains(name)
 
     def get_bytes(self, name: Multihash) -> bytes:
@@ -149,6 +150,7 @@ class MetadataChain:
         if block is None:
             block = decode_block(self._blocks.get(name))
             self._cache[name] = block
+            # bounded: a walk over a long chain must not keep all its blocks
             if len(self._cache) > _CACHE_BLOCKS:
                 self._cache.popitem(last=False)
         return block
@@ -175,6 +177,7 @@ class MetadataChain:
             block = self._get_linked(current, expected)
             yield HashedBlock(current, block)
             self._check_link(current, block.sequence_number, expected, block.prev_block_hash)
+            # numbers count down to 0, so the walk ends even over hostile blocks
             expected, current = block.sequence_number - 1, block.prev_block_hash
         if tail is not None and not ignore_missing_tail:
             raise ChainError(f"InvalidInterval: block {tail} is not an ancestor of {head or self.head()}")
@@ -200,6 +203,7 @@ class MetadataChain:
                 f"block {self._blocks.locate(name)} has sequence number {sequence_number} and "
                 f"{'no' if prev is None else 'a'} predecessor"
             )
+        # sequence numbers come from peers: a bound for all that loops or allocates by them
         if sequence_number >= LIMITS.chain_blocks:
             raise BrokenChainError(f"a chain of more than {LIMITS.chain_blocks:,} blocks")
 
@@ -244,6 +248,7 @@ class MetadataChain:
         block = self.get(start)
         link = Link.of(start, block)
         for attempt in (1, 2):
+            # a second attempt after a rebuild: the scratch file may be damaged or of another chain
             self._index.sync(link)
             row = self._index.row(link.sequence_number)
             if row is not None and row.hash == start:
@@ -270,35 +275,31 @@ class MetadataChain:
             hashed = self.nearest(*kinds, head=prev) if prev is not None else None
 
     def hashes(self, head: Multihash) -> list[Multihash]:
-        """Hashes of all blocks up to `head`, seed first, as the index says; the blocks are not read.
-
-        Without an index, or where it is damaged, the chain is walked.
-        """
+        """Hashes of all blocks up to `head`, seed first, as the index says; the blocks are not read."""
         if self._index is not None:
             block = self.get(head)
             self._index.sync(Link.of(head, block))
             known = self._index.hashes(block.sequence_number + 1)
             if known is not None and known[-1] == head:
                 return known
+        # no index, or a damaged one
         return [link.hash for link in self._walk_links(head)][::-1]
 
     def names(self, head: Multihash) -> Sequence[Multihash]:
-        """As `hashes`, each looked up when it is asked for; errors are raised then."""
+        """Hashes up to `head`, seed first, each looked up (with its errors) only when it is asked for."""
         return _Names(self, head, self.get(head).sequence_number + 1)
 
     def hash_at(self, number: int, head: Multihash) -> Multihash | None:
-        """The block of this number among those up to `head`; None where they are fewer.
-
-        As fast for long chains as for short ones, with an index that knows them.
-        """
+        """The block of this number among those up to `head`; None where they are fewer."""
         if number > self.get(head).sequence_number:
             return None
+        # with an index one look-up, whatever the chain's length
         return self.indexed_hash(number, head) or next(
             link.hash for link in self._walk_links(head) if link.sequence_number == number
         )
 
     def indexed_hash(self, number: int, head: Multihash) -> Multihash | None:
-        """As `hash_at`, None also where there is no index, or a damaged one; the chain is not walked."""
+        """The hash of a block by its number, from the index alone; None where it has none or is damaged."""
         block = self.get(head)
         if self._index is None:
             return None
@@ -309,7 +310,7 @@ class MetadataChain:
     # --- appending ---------------------------------------------------------------------------------
 
     def history(self, prev: Multihash) -> History:
-        """What the append rules may ask when `prev` is the predecessor.
+        """The questions of the append rules, answered for the predecessor `prev`.
 
         Raises:
             AppendError: `PrevBlockNotFound`.
@@ -368,7 +369,7 @@ class MetadataChain:
             self._published(blocks[-1].hash, blocks[-1].block.sequence_number)
 
     def set_ref(self, ref: str, target: Multihash, *, expected: Multihash | None) -> None:
-        """Point a reference at a stored block, which may be another's: nobody is told that it was published.
+        """Point a reference at a stored block, which may be another's: no hook is called.
 
         Raises:
             ObjectNotFoundError: the block is not in the store.

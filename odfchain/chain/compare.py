@@ -67,7 +67,7 @@ class HashList(Sequence[Multihash]):
 
 
 class BlockLink(NamedTuple):
-    """What a comparison needs of a block."""
+    """The fields of a block that a comparison needs."""
 
     sequence_number: int
     prev: Multihash | None
@@ -99,7 +99,7 @@ class ChainLinks:
         return BlockLink(header.sequence_number, header.prev_block_hash)
 
     def broken(self, problem: str) -> OdfchainError:
-        """What is stored here is no chain."""
+        """The error for a chain that is broken on this side."""
         return BrokenChainError(f"the local chain is broken: {problem}", hint="`odfchain verify` says more")
 
 
@@ -157,7 +157,7 @@ class Descent:
 
     def step(self) -> None:
         """Read one block and go to its predecessor."""
-        assert self.at is not None  # noqa: S101 - whoever steps looks where it is
+        assert self.at is not None  # noqa: S101 - `at` is checked before each step
         link = self._link or self._links.link(self.at)
         self._link = None
         if link.sequence_number != self.number:
@@ -190,15 +190,14 @@ def whole_chain(links: Links, head: Multihash) -> Sequence[Multihash]:
 def compare(
     source_head: Multihash, source: Links, destination_head: Multihash | None, destination: Links
 ) -> Comparison:
-    """How the source's chain lies to the destination's (None: it has no head).
-
-    Reads at most the difference in length plus the distance to the newest common block on either side.
-    """
+    """How the source's chain lies to the destination's (None: it has no head)."""
     if source_head == destination_head:
         return Equal()
     if destination_head is None:
         return Ahead(whole_chain(source, source_head))
+    # the longer chain walks down to the length of the shorter one, then both step together
     theirs, ours = Descent(source, source_head), Descent(destination, destination_head)
+    # reads at most the difference in length plus the distance to the newest common block on either side
     if theirs.down_to(ours.number) == destination_head:
         return Ahead(theirs.passed)
     if ours.down_to(theirs.number) == source_head:

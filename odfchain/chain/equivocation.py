@@ -184,7 +184,7 @@ class Claim:
 
 
 def prove(one: Claim, other: Claim) -> Evidence | None:
-    """The proof that two claims are two histories; None when they are one, or nobody can say.
+    """The proof that two claims are two histories; None when they are one, or it cannot be decided.
 
     Raises:
         StoreError: the proof would be larger than the limits.
@@ -309,10 +309,10 @@ def _is_sound(path: Path) -> bool:
 
 
 def _sightings(path: Path) -> tuple[Sighting, ...]:
-    """Where a proof was met, as far as that can be read: nothing depends on it."""
     try:
         data = read_bounded(path.with_suffix(".seen"), _SEEN_BYTES) or b""
     except StoreError:
+        # nothing depends on this file: a damaged one is as good as none
         return ()
     found = []
     for line in data.decode("utf-8", "replace").splitlines():

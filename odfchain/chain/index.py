@@ -62,7 +62,7 @@ class Scratch(Protocol):
 
 
 class IndexRow(NamedTuple):
-    """What the index knows of one block."""
+    """One block's row in the index."""
 
     hash: Multihash
     kind: str
@@ -89,7 +89,7 @@ class Link(NamedTuple):
 
     @property
     def event_kind(self) -> str:
-        """What kind of event the block has."""
+        """The kind of the block's event."""
         return AddData.KIND if self.kind == MERGE else self.kind
 
 
@@ -99,13 +99,13 @@ def link_kind(event: MetadataEvent) -> str:
 
 
 def is_merge(event: MetadataEvent) -> bool:
-    """Whether an event carries what calls itself a merge record, first in its chain or carried on."""
+    """True if an event carries what calls itself a merge record, first in its chain or carried on."""
     state = event.new_source_state if isinstance(event, AddData) else None
     return state is not None and state.source_name == MERGE
 
 
 def is_one_of(event: MetadataEvent, kinds: tuple[str, ...]) -> bool:
-    """Whether an event is of one of these kinds, of which `MERGE` may be one."""
+    """True if an event is of one of these kinds, of which `MERGE` may be one."""
     return event.KIND in kinds or (MERGE in kinds and is_merge(event))
 
 
@@ -157,10 +157,7 @@ class ChainIndex:
         return hashes
 
     def sync(self, head: Link) -> None:
-        """Make rows 0 to `head.sequence_number` describe the chain that ends at `head`.
-
-        Reads only the blocks that the index does not know yet; a damaged or foreign index is rebuilt.
-        """
+        """Make rows 0 to `head.sequence_number` describe the chain that ends at `head`."""
         if self._head == head:
             return
         if self._fits(head) is not None:
@@ -168,6 +165,7 @@ class ChainIndex:
             return
         missing = bytearray()  # a million links as objects would take 400 MB
         known: IndexRow | None = None
+        # only unknown blocks are read; a damaged or foreign index matches none of them and is rebuilt
         for link in self._walk(head.hash):
             known = self._fits(link)
             if known is not None:
@@ -227,11 +225,11 @@ class History(Protocol):
         """The push sources in force by name."""
 
     def has_odf_schema(self) -> bool:
-        """Whether any earlier block declares a schema in the ODF form."""
+        """True if any earlier block declares a schema in the ODF form."""
 
 
 def is_odf_schema(event: ev.MetadataEvent) -> bool:
-    """Whether an event declares a schema in the ODF form (not as raw Arrow)."""
+    """True if an event declares a schema in the ODF form (not as raw Arrow)."""
     return isinstance(event, ev.SetDataSchema) and event.schema is not None
 
 
@@ -240,6 +238,7 @@ def sources_in_force(events: Iterable[ev.MetadataEvent]) -> dict[str, ev.AddPush
     active: dict[str, ev.AddPushSource] = {}
     decided: set[str] = set()
     for event in events:
+        # newest first, so the first event about a source decides
         if isinstance(event, ev.AddPushSource | ev.DisablePushSource) and event.source_name not in decided:
             decided.add(event.source_name)
             if isinstance(event, ev.AddPushSource):
@@ -258,6 +257,7 @@ class WalkedHistory:
         index = 0
         while True:
             if index == len(self._seen):
+                # shared by all questions, so that each block is read once
                 block = next(self._rest, None)
                 if block is None:
                     return
@@ -274,11 +274,11 @@ class WalkedHistory:
         return next((b for b in self._blocks() if b.event.KIND in kinds), None)
 
     def push_sources(self) -> Mapping[str, ev.AddPushSource]:
-        """What the walk finds in force."""
+        """Push sources in force, found by the walk."""
         return sources_in_force(block.event for block in self._blocks())
 
     def has_odf_schema(self) -> bool:
-        """Whether the walk meets one."""
+        """True if the walk meets one."""
         return any(is_odf_schema(block.event) for block in self._blocks())
 
 
@@ -312,11 +312,11 @@ class ReplayHistory:
         return max(blocks, key=lambda block: block.sequence_number, default=None)
 
     def push_sources(self) -> Mapping[str, ev.AddPushSource]:
-        """What the blocks so far leave in force."""
+        """Push sources in force after the blocks so far."""
         return self._push_sources
 
     def has_odf_schema(self) -> bool:
-        """Whether any block so far is one."""
+        """True if any block so far is one."""
         return self._has_odf_schema
 
 
@@ -339,12 +339,12 @@ class PendingHistory:
         return self._base.nearest(*kinds) if self._base else None
 
     def push_sources(self) -> Mapping[str, ev.AddPushSource]:
-        """What the chain and then the pending blocks leave in force."""
+        """Push sources in force after the chain and then the pending blocks."""
         earlier = self._base.push_sources().values() if self._base else ()
         return sources_in_force([*[block.event for block in reversed(self._pending)], *earlier])
 
     def has_odf_schema(self) -> bool:
-        """Whether a pending block or the chain has one."""
+        """True if a pending block or the chain has one."""
         if any(is_odf_schema(block.event) for block in self._pending):
             return True
         return self._base is not None and self._base.has_odf_schema()

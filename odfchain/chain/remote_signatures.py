@@ -1,4 +1,4 @@
-"""Signed statements on their way: read with the head, judged by the chain, kept beside the copy's head.
+"""Signed statements in transfer: read with the head, checked against the chain, kept with the copy's head.
 
 A copy's `refs/head.jws` is the owner's word on the copy's own chain, or it is not there: what a peer has is
 stored only if it is that. Without a policy an unsigned or wrongly signed head is said and not refused.
@@ -42,33 +42,27 @@ class SignaturePolicy:
     """A signature that is wanted must be the owner's, of the very head, and not of the future."""
 
     require: bool = False
-    """Whether a head without a valid signature is refused; a longest age wants that, too."""
+    """True if a head without a valid signature is refused; a longest age wants that, too."""
     max_age: int | None = None
-    """How long ago the signature may have been made [s]: whoever withholds new blocks cannot renew it."""
+    """How long ago the signature may have been made [s]: a peer that withholds new blocks cannot renew it."""
     now: Callable[[], Timestamp] = field(default=Timestamp.now, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            UsageError: no age at all.
-        """
         if self.max_age is not None and self.max_age < 1:
             raise UsageError(f"a signature cannot be younger than {self.max_age} seconds")
 
     @property
     def required(self) -> bool:
-        """Whether a head without a valid signature is refused."""
+        """True if a head without a valid signature is refused."""
         return self.require or self.max_age is not None
 
     def __str__(self) -> str:
-        """What is wanted, for people."""
         if self.max_age is not None:
             return f"required, at most {length(self.max_age)} old"
         return "required" if self.require else "not required"
 
     def and_also(self, other: SignaturePolicy) -> SignaturePolicy:
-        """What both want; the clock is this one's."""
+        """The stricter of both policies; the clock is this one's."""
         ages = [age for age in (self.max_age, other.max_age) if age is not None]
         return SignaturePolicy(
             require=self.required or other.required, max_age=min(ages, default=None), now=self.now
@@ -107,8 +101,8 @@ def from_fields(require: bool | None, max_age: int | None, *, source: str) -> Si
 
 
 _NS = 1_000_000_000
+# How long a signature is waited for that follows its head [s]: about as long as a push takes for it.
 _PAUSES = (0.02, 0.1)
-"""How long a signature is waited for that follows its head [s]: about as long as a push takes for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +115,7 @@ class Offer:
 
     @property
     def signed(self) -> Multihash | None:
-        """The head that somebody has signed with a valid signature, this one or another."""
+        """The head under a valid signature by any signer, this one or another."""
         try:
             return None if self.content is None else read_head(self.content[:-1])[1].head
         except SignatureError:
@@ -129,7 +123,7 @@ class Offer:
 
     @property
     def fits(self) -> bool:
-        """Whether it is a valid signature of this head, by whomever."""
+        """True if it is a valid signature of this head, by whomever."""
         return self.signed == self.head
 
 
@@ -138,14 +132,13 @@ def read_offer(
 ) -> Offer | None:
     """The peer's head and signature, read once more when they do not fit: its owner may just have committed.
 
-    Where a signature is required and that of another head is there, it is waited for a moment.
-
     None: there is no such dataset.
     """
     offer = _read(peer)
     if offer is None or offer.fits or (offer.content is None and not policy.required):
         return offer
     offer = _read(peer)
+    # the owner may have committed and not yet signed: worth a moment's wait where a signature is required
     for seconds in _PAUSES if policy.required else ():
         if offer is None or offer.fits or offer.signed is None:
             break
@@ -165,7 +158,7 @@ def _read(peer: StatementReader) -> Offer | None:
 
 
 def judge(offer: Offer, dataset_id: DatasetId, number: int, block_at: BlockAt) -> HeadSignature:
-    """What the signature of an offer is worth; `block_at` knows the peer's chain."""
+    """The status of an offer's signature; `block_at` knows the peer's chain."""
     if offer.unread is not None:
         return HeadSignature(
             SignatureStatus.UNSIGNED, Problem.MISSING, f"the head's signature cannot be read: {offer.unread}"
@@ -211,7 +204,7 @@ def refuse_unsigned(found: HeadSignature, policy: SignaturePolicy, *, name: str,
 def warnings(
     found: HeadSignature, offer: Offer, now: Timestamp, known: SignedHead | None, *, about: str
 ) -> list[str]:
-    """What the user has to hear of a signature that was not refused; `known` was signed when last seen."""
+    """Warnings about a signature that was not refused; `known` was signed when last seen."""
     if found.status is SignatureStatus.INVALID:
         return [f"{about}: {found.message}; this signature is not kept"]
     if found.status is SignatureStatus.SIGNED and found.signed is not None:
@@ -237,12 +230,10 @@ def _of_the_future(signed: SignedHead, now: Timestamp) -> str | None:
 def keep_signature(
     dataset: StoredDataset, dataset_id: DatasetId, head: Multihash, found: HeadSignature, now: Timestamp
 ) -> None:
-    """Durably keep the better of the peer's signature and the one that is here; a wrong one is removed.
-
-    Nothing is done when the head has moved on meanwhile.
-    """
+    """Durably keep the better of the peer's signature and the one that is here; a wrong one is removed."""
     number = dataset.chain.get(head).sequence_number
     with fsio.locked(dataset.folder / "info" / "lock"):
+        # the head has moved on meanwhile, so neither signature is of the newest block
         if dataset.chain.head(HEAD) != head:
             return
         try:
@@ -270,10 +261,8 @@ def signed_last(dataset: StoredDataset, dataset_id: DatasetId) -> SignedHead | N
 
 
 def better(one: HeadSignature, other: HeadSignature, now: Timestamp) -> bytes | None:
-    """The file of the signature that says more of the same head: the newer block, then the later time.
-
-    A time that has not come is worse than any that has: else nobody could make good what a wrong clock did.
-    """
+    """The file of the signature that says more of the same head: the newer block, then the later time."""
+    # a future time is worse than any past one: else a signature made with a wrong clock could not be replaced
     found = [
         (s.signed.sequence_number, _of_the_future(s.signed, now) is None, s.signed.time.epoch_ns, s.text)
         for s in (other, one)
@@ -309,16 +298,15 @@ def keep_lines(
     return file.merge(dataset.folder, dataset_id, received, accept=accept, trusted=trusted)
 
 
-# Signed statements on their way out: after the head, so that nothing is signed there that nobody can read.
+# Signed statements are pushed after the head, so that no signed block is missing at the destination.
 #
 # What the destination has is not lost: the better signature of the head stays, and attestations are joined.
-# Two
-# pushes at the same moment may each write what they know; the next one joins them.
+# Two pushes at the same moment may each write what they know; the next one joins them.
 
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """What the destination has beside its head now; `problem` says what could not be written there."""
+    """The destination's signed statements now; `problem` says which could not be written."""
 
     signature: SignatureStatus
     problem: str | None = None
@@ -342,6 +330,7 @@ def push_statements(
         # the owner is the first to be believed about his own dataset
         _push_lines(SNAPSHOTS, dataset, dataset_id, peer, block_at, (dataset_id, *trusted))
     except (TransferError, StoreError) as error:
+        # the push itself is done by now: what fails here must not fail it
         return Statements(status, f"not all signed statements were written: {one_line(error.message, 800)}")
     return Statements(status)
 
@@ -361,7 +350,7 @@ def _push_signature(
 def push_to_node(
     dataset: StoredDataset, dataset_id: DatasetId, peer: StatementWriter, head: Multihash
 ) -> SignatureStatus:
-    """What is beside the head of a node after the owner's signature of it was offered, if it is here."""
+    """A node's signed statements, after it was offered the owner's signature of its head, if that is here."""
     number = dataset.chain.get(head).sequence_number
     here = read_head_signature(dataset.folder)
     if check_head(here, dataset_id, head, number).status is not SignatureStatus.SIGNED:
@@ -404,8 +393,8 @@ def _push_lines(
 
 
 def _there(peer: StatementWriter, file: SignedFile) -> bytes | None:
-    """What the destination has; where that is nothing that can be read, anything is better."""
     try:
         return peer.signed(file)
     except TransferError:
+        # what cannot be read there is worse than any signature of ours, so it is replaced
         return b""

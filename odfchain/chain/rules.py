@@ -37,10 +37,11 @@ from odfchain.odf.sources import FetchStepEthereumLogs, Transform
 # Append rules of the kind of dataset: which events belong in a root, and which in a derivative dataset.
 #
 # A root has its records from its sources, a derivative from its transform, and from nowhere else: what is
-# added
-# beside the query would never be replayed. One table serves append, pull, verification and the reading of
-# manifests. Source: specification "Root Dataset", "Derivative Dataset", "Metadata Events".
+# added by other means than the query would never be replayed. One table serves append, pull, verification
+# and the reading of manifests. Source: specification "Root Dataset", "Derivative Dataset", "Metadata
+# Events".
 
+# Events that are not listed belong in datasets of either kind.
 _ONLY_IN: dict[str, DatasetKind] = {
     ev.AddData.KIND: DatasetKind.ROOT,
     ev.SetPollingSource.KIND: DatasetKind.ROOT,
@@ -50,7 +51,6 @@ _ONLY_IN: dict[str, DatasetKind] = {
     ev.SetTransform.KIND: DatasetKind.DERIVATIVE,
     ev.ExecuteTransform.KIND: DatasetKind.DERIVATIVE,
 }
-"""Events that are not listed belong in datasets of either kind."""
 
 
 def belongs_in(event: ev.MetadataEvent) -> DatasetKind | None:
@@ -223,10 +223,8 @@ def _check_input(new: ev.ExecuteTransformInput, old: ev.ExecuteTransformInput) -
 # Append rules of data schemas: only additions of optional columns keep old readers working.
 #
 # Both forms of `SetDataSchema`, raw Arrow (0.34.1) and ODF (0.37), are turned into one schema type and
-# follow
-# one rule. The first ODF schema of a chain may change optionality, because writers of raw schemas often did
-# not
-# know it. Source: specification "Schema Evolution"; RFC-015.
+# follow one rule. The first ODF schema of a chain may change optionality, because writers of raw schemas
+# often did not know it. Source: specification "Schema Evolution"; RFC-015.
 
 _HINT = (
     "a schema only gains columns that may be null (those that runs have added belong in a manifest's schema, "
@@ -237,9 +235,6 @@ _HINT = (
 def check_set_data_schema(event: ev.SetDataSchema, history: History) -> None:
     """A schema that replaces another names no column twice, is new and is compatible with it.
 
-    The first one is accepted as it is, even if it cannot be read here (0.34.1 takes any Arrow type); one that
-    cannot be read is never replaced.
-
     Raises:
         AppendError: NoOpEvent or InvalidEvent.
     """
@@ -247,6 +242,7 @@ def check_set_data_schema(event: ev.SetDataSchema, history: History) -> None:
     try:
         new = schema_of_event(event.raw_arrow_schema, event.schema)
     except CodecError as error:
+        # 0.34.1 takes any Arrow type, so the first schema need not be readable here; it can never be replaced
         if block is None:
             return
         raise AppendError("InvalidEvent", "schema-readable", f"the schema cannot be read: {error}") from None
@@ -357,7 +353,7 @@ def _fields_change(
 
 
 def _date_unit(f: ds.DataField) -> object:
-    """The one attribute that is part of a type: Arrow tells dates in milliseconds from dates in days."""
+    # the one attribute that is part of a type: Arrow tells dates in milliseconds from dates in days
     is_date = isinstance(f.value_type, ds.DataTypeDate)
     return f.extra.entries.get(DATE_UNIT) if is_date and f.extra is not None else None
 

@@ -32,16 +32,15 @@ from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.text import one_line
 
-# The newest block of every dataset that was ever pulled or pushed: nobody is sent back to an older one.
+# Rollback guard: the newest block of every dataset that was ever pulled or pushed.
 #
 #     seen/fed01…             `<sequence number> <hash of the block>`, one file for each dataset id;
 #                             a second line is the owner's signature of the newest head that came with one
 #
 # Hashes prove that a chain was not altered, not that it is the newest. So the highest block seen is
-# remembered,
-# also after the dataset was deleted here; a peer whose chain does not contain it is refused (RFC-021). The
-# signature shows later that a dataset was signed once, and is one half of the proof if the owner ever signs
-# another history.
+# remembered, also after the dataset was deleted here; a peer whose chain does not contain it is refused
+# (RFC-021). The signature shows later that a dataset was signed once, and is one half of the proof if the
+# owner ever signs another history.
 
 _TEXT = re.compile(
     r"(0|[1-9][0-9]{0,19}) (f1620[0-9a-f]{64})(?:\n([A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+))?",
@@ -85,7 +84,7 @@ class SeenHeads:
         return Seen(int(found[1]), Multihash.parse(found[2]), found[3])
 
     def signed(self, dataset_id: DatasetId, seen: Seen | None) -> SignedHead | None:
-        """What the owner signed of what was seen, verified anew; None when it was never signed.
+        """The owner's signed head that was seen, verified anew; None when it was never signed.
 
         Raises:
             StoreError: the signature in the memory is damaged.
@@ -113,6 +112,7 @@ class SeenHeads:
         A signature takes the place of one that is remembered if it is of the same block or a later one.
         """
         fsio.make_folder(self.folder)
+        # two commands may remember blocks of one dataset at the same time
         with fsio.locked(self.folder / ".lock"):
             known = None if lower else self.get(dataset_id)
             new = seen if known is None else self._newer(dataset_id, known, seen)
@@ -133,8 +133,7 @@ class SeenHeads:
 # Two histories by one owner: noticed when a signed head meets what was signed before, and kept as proof.
 #
 # What was signed before is what this workspace remembers (`odfchain.chain.signature_check`) and the
-# signature beside the
-# local head. The proof is kept whatever becomes of the pull.
+# signature of the local head. The proof is kept whatever becomes of the pull.
 
 EVIDENCE_HINT = "its owner has signed two histories, and the proof is kept: `odfchain evidence`"
 
@@ -192,7 +191,7 @@ class EquivocationDetector:
         if self.dataset is not None:
             try:
                 texts.append((read_head_signature(self.dataset.folder) or b"").decode("ascii").rstrip("\n"))
-            except (OdfchainError, UnicodeError):  # it is judged by whoever reads it for its own sake
+            except (OdfchainError, UnicodeError):  # a fault of the file itself is reported where it is read
                 texts.append(None)
         claims = []
         for text in dict.fromkeys(texts):
@@ -202,7 +201,7 @@ class EquivocationDetector:
         return claims
 
     def _claim(self, text: str | None, block_at: BlockAt, read: Callable[[Multihash], bytes]) -> Claim | None:
-        """What the owner signed with a text; None where it is not the owner's word on this dataset."""
+        """The claim that a signed text makes; None where the text is not of this dataset's owner."""
         try:
             signer, signed = read_head((text or "").encode())
         except SignatureError:
@@ -229,7 +228,7 @@ def _absent(name: Multihash) -> bytes:
 
 @dataclass(slots=True)
 class Examination:
-    """What came of the statements that a peer has beside its head; `warnings` are for the user."""
+    """The result of examining a peer's signed statements; `warnings` are for the user."""
 
     workspace: KeyHolder
     peer: StatementReader
@@ -243,11 +242,11 @@ class Examination:
     believed: list[Did] = field(default_factory=list, init=False)
     """The owner and those auditors, once something of theirs was received."""
     forgets: bool = field(default=False, init=False)
-    """Whether the memory gives way to the peer's chain: `force` was given, and it is another one."""
+    """True if the memory gives way to the peer's chain: `force` was given, and it is another one."""
     warnings: list[str] = field(default_factory=list, init=False)
     _proofs: list[str] = field(default_factory=list, init=False)
+    # Files of signed lines, by their keys.
     _received: dict[str, bytes] = field(default_factory=dict, init=False)
-    """Files of signed lines, by their keys."""
 
     @property
     def text(self) -> str | None:
@@ -305,7 +304,7 @@ class Examination:
     def _to_the_owner(
         self, dataset: StoredDataset, dataset_id: DatasetId, theirs: BlockAt, about: str
     ) -> None:
-        """Who has the key answers for everything below the next block, and for what was signed before."""
+        # the key's holder vouches for all blocks below the next one, and for what was signed before
         assert self.signature is not None  # noqa: S101 - it was judged before
         if self.signature.status is not SignatureStatus.SIGNED and dataset.chain.head() != self.offer.head:
             self.warnings.append(
@@ -326,7 +325,7 @@ class Examination:
 
     @contextmanager
     def proving(self) -> Iterator[None]:
-        """Who is refused after a second history was shown is told where the proof is."""
+        """Errors within name the proof, where a second history was found."""
         try:
             yield
         except (ChainsDifferError, NameCollisionError, SignatureError) as error:
@@ -335,16 +334,14 @@ class Examination:
             raise
 
     def keep(self, dataset: StoredDataset, dataset_id: DatasetId) -> None:
-        """The head has moved: its signature is beside it, and what auditors say of this chain is here.
-
-        What is signed line by line and cannot be written is a warning.
-        """
+        """Store the signature of the head that has moved, and the attestations of this chain."""
         assert self.signature is not None  # noqa: S101 - it was judged before
         keep_signature(dataset, dataset_id, self.offer.head, self.signature, self.policy.now())
         if self._received:
             self.believed = [dataset_id, *(parse_did(text) for text in self.trusted())]
             merged = self._keep(AUDITS, dataset, dataset_id, self.believed[1:])
             self.attestations = merged.added
+            # lines that cannot be stored are a warning: the head has moved already
             self._not_taken(AUDITS.many, merged.refused)
             # that old lines give way to new ones, or were said better since, is no news
             merged = self._keep(SNAPSHOTS, dataset, dataset_id, self.believed)

@@ -1,4 +1,4 @@
-"""The signature of a dataset's head: one line in `refs/head.jws`, beside `refs/head`.
+"""The signature of a dataset's head: one line in `refs/head.jws`, next to `refs/head`.
 
 Blocks are bound by hashes, but nothing in them says who wrote them or which one is the newest. The signature
 does: it is made by the key that the dataset's id is. It is written right after the head has moved, never
@@ -37,7 +37,7 @@ BlockAt = Callable[[int], Multihash | None]
 
 
 class SignatureStatus(StrEnum):
-    """What a head's signature is worth; there is no yes or no."""
+    """The status of a head's signature; there is no yes or no."""
 
     SIGNED = "signed"
     UNSIGNED = "unsigned"
@@ -60,7 +60,7 @@ class HeadSignature:
     text: str | None = None
 
     def require(self, where: str = "") -> SignedHead:
-        """What the owner signed: only for a signed head.
+        """The head that the owner signed.
 
         Raises:
             SignatureError: the head is unsigned or its signature is invalid; named.
@@ -79,7 +79,7 @@ def check_head(
     *,
     block_at: BlockAt | None = None,
 ) -> HeadSignature:
-    """What the content of `refs/head.jws` is worth for this head, whatever it is; None: there is no file.
+    """The status of the content of `refs/head.jws` for this head, whatever it is; None: there is no file.
 
     A valid signature of an earlier block is INVALID, unless `block_at` shows that block in this chain: then
     the newest blocks are UNSIGNED, as after a commit that was interrupted.
@@ -165,12 +165,11 @@ def read_head_signature(folder: Path, ref: str = HEAD) -> bytes | None:
     return read_bounded(folder / signature_key(ref), ATTEST.statement_bytes + 1)
 
 
-# The signature of a branch: one line in `refs/NAME.jws`, beside `refs/NAME`, as a head's is beside the
+# The signature of a branch: one line in `refs/NAME.jws`, next to `refs/NAME`, as a head's is next to the
 # head.
 #
-# It is a statement of another type (`odf-ref+jws`) with the branch's name in it. A branch may be set back
-# and
-# made anew, so two signed blocks with one number prove nothing here, and no memory is kept of them.
+# It is a statement of another type (`odf-ref+jws`) with the branch's name in it. A branch may be rewound
+# and made anew, so two signed blocks with one number prove nothing here, and no memory is kept of them.
 #
 #     SIGNED     the owner's valid word that this block is the newest of this branch
 #     UNSIGNED   no word about this block: no file, or (stale) one of before the branch moved
@@ -179,7 +178,7 @@ def read_head_signature(folder: Path, ref: str = HEAD) -> bytes | None:
 
 
 def check_branch(content: bytes | None, dataset_id: DatasetId, ref: str, head: Multihash) -> HeadSignature:
-    """What the content of a branch's `refs/NAME.jws` is worth for its newest block; None: there is none."""
+    """The status of a branch's `refs/NAME.jws` for its newest block; None: there is none."""
     if content is None:
         return HeadSignature(SignatureStatus.UNSIGNED, Problem.MISSING, f"branch {ref} is not signed")
     line = content[:-1] if content.endswith(b"\n") else b""  # without its end it was cut

@@ -35,13 +35,13 @@ from odfchain.storage import fsio
 
 T = TypeVar("T")
 
+# Bad lines after which a file is given up [count]: a million empty ones would cost a reader seconds.
 _DAMAGED_LINES = 100
-"""Bad lines after which a file is given up [count]: a million empty ones would cost a reader seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a statement is about, and whose it is; `kind` parts subjects of one block."""
+    """The subject of a statement, and its signer; `kind` separates subjects of one block."""
 
     dataset_id: DatasetId
     signer: Did
@@ -64,7 +64,7 @@ class SignedLine(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What a merge did: how many lines came in, which were none, and which were not kept and why."""
+    """The result of a merge: lines that came in, malformed ones, and those that were not kept and why."""
 
     added: int
     damaged: tuple[str, ...] = ()
@@ -78,13 +78,13 @@ class Merged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFile(Generic[T]):
-    """One such file: where it is, what stands in it, and how much of it."""
+    """A file of signed lines: its path, its kind of statements, and its bounds."""
 
     key: str
     """Where it is in the dataset's folder, and in the simple transfer layout."""
     one: str
     many: str
-    """What messages call a statement, and several."""
+    """The word for a statement in messages, and for several."""
     read: Callable[[bytes], T]
     unverified: Callable[[bytes], T]
     """The statement of a line, with and without a look at its signature, which takes ten times as long."""
@@ -93,7 +93,7 @@ class LineFile(Generic[T]):
     per_subject: Callable[[], int]
     """The largest file [bytes], and the most signers of one subject [count]."""
     newest_first: bool = False
-    """Whether lines of newer blocks stand first, and older ones give way where there is no room."""
+    """True if lines of newer blocks come first, and older ones are dropped where there is no room."""
 
     def lines_of(self, content: bytes | None, dataset_id: DatasetId) -> list[SignedLine[T]]:
         """Each line of a file (None: there is none), valid or not; nothing is raised for it."""
@@ -136,7 +136,7 @@ class LineFile(Generic[T]):
         return [line for line in lines if line.statement is not None and accept(line.statement)]
 
     def of_chain(self, block_at: Callable[[int], Multihash | None]) -> Callable[[T], bool]:
-        """Whether a statement is about a block of the chain whose hashes `block_at` knows by number."""
+        """True if a statement is about a block of the chain whose hashes `block_at` knows by number."""
 
         def found(statement: T) -> bool:
             about = self.about(statement)
@@ -145,7 +145,7 @@ class LineFile(Generic[T]):
         return found
 
     def content(self, folder: Path) -> bytes | None:
-        """The file in a dataset's folder as it stands, None when there is none."""
+        """The content of the file in a dataset's folder, None when there is none."""
         return read_bounded(folder / self.key, self.most_bytes())
 
     def add(self, folder: Path, dataset_id: DatasetId, text: str, *, trusted: Collection[Did] = ()) -> None:
@@ -172,11 +172,7 @@ class LineFile(Generic[T]):
         accept: Callable[[T], bool] | None = None,
         trusted: Collection[Did] = (),
     ) -> Merged:
-        """Durably take over the valid statements of `received` beside those that are here.
-
-        Lines that are here and have not the form of one are dropped when something is written. Their
-        signatures are verified by who reads them, and here only where they stand against what comes in.
-        """
+        """Durably add the valid statements of `received` to those that are here."""
         if received == self.content(folder):
             return Merged(0)
         lines = self.lines_of(received, dataset_id)
@@ -189,6 +185,7 @@ class LineFile(Generic[T]):
         path = folder / self.key
         fsio.make_folder(path.parent)
         with fsio.locked(folder / "info" / "lock"):
+            # malformed lines are dropped; of the others only those that compete with new ones are verified
             here = self._kept(self.content(folder), dataset_id, {self._subject(line) for line in wanted})
             kept, outdone = self.joined(here, wanted, trusted)
             texts = {line.text for line in here}
@@ -206,7 +203,6 @@ class LineFile(Generic[T]):
     def _kept(
         self, content: bytes | None, dataset_id: DatasetId, subjects: Collection[tuple[Multihash, str]]
     ) -> list[SignedLine[T]]:
-        """The lines of a file, those about some subjects verified."""
         own = [form for form in self._forms(content) if self._about(form).dataset_id == dataset_id]
         found = [
             self.line(form.number, form.text, dataset_id) if self._subject(form) in subjects else form
@@ -215,12 +211,12 @@ class LineFile(Generic[T]):
         return [line for line in found if line.statement is not None]
 
     def _forms(self, content: bytes | None) -> Iterator[SignedLine[T]]:
-        """What has the form of a line; whether its signature is right is not known."""
         if content is None or len(content) > self.most_bytes():
             return
         damaged = 0
         for number, text in enumerate(content.split(b"\n")[:-1], start=1):
             try:
+                # the form only; verifying signatures takes longer and is left to the caller
                 yield SignedLine(number, text, self.unverified(text))
             except SignatureError:
                 damaged += 1
@@ -275,7 +271,7 @@ class LineFile(Generic[T]):
         return sorted(kept.values(), key=self._order), outdone
 
     def _about(self, line: SignedLine[T]) -> About:
-        assert line.statement is not None  # noqa: S101 - whoever asks has a valid line
+        assert line.statement is not None  # noqa: S101 - callers have a valid line
         return self.about(line.statement)
 
     def _subject(self, line: SignedLine[T]) -> tuple[Multihash, str]:
@@ -307,7 +303,7 @@ def _bad(number: int, text: bytes, message: str) -> SignedLine[T]:
 # The attestations of a dataset: `attestations/audits.jws`, one signed line for each.
 
 Accept = Callable[[Attestation], bool]
-"""Whether an attestation that was received is wanted, for instance because its head is in the chain."""
+"""True if a received attestation is wanted, for instance because its head is in the chain."""
 
 AttestationLine = SignedLine[Attestation]
 
@@ -339,12 +335,11 @@ def read_attestations(folder: Path, dataset_id: DatasetId) -> list[AttestationLi
     return AUDITS.lines_of(AUDITS.content(folder), dataset_id)
 
 
-# Who vouches for which description of which block: `attestations/snapshots.jws`, one signed line for each.
+# Signed manifests and profiles of blocks: `attestations/snapshots.jws`, one signed line for each.
 #
 # A line names a manifest or a profile, an object of the dataset, by its hash and size. The documents follow
 # from the dataset: a line of its owner saves a reader the walk along the chain, and that of anybody else is
-# a
-# second opinion. Source: RFC-042.
+# a second opinion. Source: RFC-042.
 
 
 class SnapshotKind(StrEnum):
@@ -375,14 +370,14 @@ class SnapshotLine:
 
     @property
     def by_owner(self) -> bool:
-        """Whether the dataset's own key signed it."""
+        """True if the dataset's own key signed it."""
         return self.signer.public_key == self.dataset_id.public_key
 
     def __repr__(self) -> str:
         return f"<{self.kind} of block {self.sequence_number:,} by {self.signer}: {self.object}>"
 
     def to_json(self) -> dict[str, Any]:
-        """The members that are signed; the signer stands in the header."""
+        """The members that are signed; the signer is named in the header."""
         return {
             "block": str(self.block),
             "datasetId": str(self.dataset_id),

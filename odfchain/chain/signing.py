@@ -1,4 +1,4 @@
-"""Signing heads where they move: at every commit, by whoever holds the dataset's key.
+"""Signing heads where they move: at every commit, with the dataset's key, where it is here.
 
 The commit comes first and is done by then, so a signature that cannot be made is said once and nothing fails.
 The next commit, or `odfchain sign`, makes it good.
@@ -115,7 +115,7 @@ def sign_head(workspace: KeyHolder, dataset: StoredDataset) -> SignedHead:
     return signed
 
 
-# What signed statements need of others: a dataset that is here, a place that has one, the workspace's keys.
+# Protocols of the rooms above: a dataset that is here, a place that has one, the workspace's keys.
 #
 # Rooms above have these things and more; a change to how statements are judged, kept or carried ends here.
 
@@ -148,7 +148,7 @@ class StoredDataset(Protocol):
 
     @property
     def alias(self) -> DatasetAlias:
-        """What this workspace calls it."""
+        """The dataset's alias in this workspace."""
 
     @property
     def chain(self) -> MetadataChain:
@@ -167,7 +167,7 @@ class KeyHolder(Protocol):
         """The private folder, with the memory of heads and the evidence."""
 
     def has_key(self, dataset_id: DatasetId, /) -> bool:
-        """Whether the private key of a dataset is here."""
+        """True if the private key of a dataset is here."""
 
     def key(self, dataset_id: DatasetId, /) -> DatasetKey:
         """The private key of a dataset.
@@ -182,7 +182,7 @@ class StatementReader(Protocol):
 
     @property
     def where(self) -> str:
-        """What messages call it."""
+        """The peer's name in messages."""
 
     def head(self) -> Multihash | None:
         """The newest block; None when there is no dataset."""
@@ -202,16 +202,13 @@ class StatementWriter(StatementReader, Protocol):
         """
 
 
-# The signature of a dataset's head, or branch, as it stands in the dataset's folder, judged by its chain.
+# The signature of a head or branch in the dataset's folder, checked against the chain.
 
 _READS = 5
 
 
 def head_signature(dataset: StoredDataset) -> HeadSignature:
-    """What the signature in the folder is worth for the head, or the branch, that the dataset is opened on.
-
-    A head that moves meanwhile is looked at again. Where the signature is of an earlier block, that block is
-    looked up in the chain.
+    """The status of the signature in the folder for the head, or branch, that the dataset is opened on.
 
     Raises:
         BrokenChainError: the dataset has no head.
@@ -220,6 +217,7 @@ def head_signature(dataset: StoredDataset) -> HeadSignature:
         head = dataset.chain.head()
         if head is None:
             raise BrokenChainError(f"{dataset.folder / 'refs' / dataset.chain.ref}: the dataset has no head")
+        # the head may move between the two reads: then both are read again
         content = read_head_signature(dataset.folder, dataset.chain.ref)
         signature = _judge(dataset, head, content)
         if signature.status is SignatureStatus.SIGNED or dataset.chain.head() == head:

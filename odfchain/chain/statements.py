@@ -1,4 +1,4 @@
-"""What is signed: heads by a dataset's own key, verdicts by an auditor's.
+"""Signed statements: heads by a dataset's own key, attestations by an auditor's.
 
 Both are values with one signed text each. A signed head says "this block is the newest of this dataset at
 this time"; only the owner can say so, because the dataset's id is the public key. An attestation says "I
@@ -54,7 +54,7 @@ def read_regular(path: Path, limit: int, *, follow: bool = False) -> tuple[bytes
     Raises:
         StoreError: it is not an ordinary file (a link is one only with `follow`), or cannot be read.
     """
-    # Not blocking: a pipe that nobody writes to would be waited for.
+    # Not blocking: a pipe without a writer would be waited for.
     flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         fd = os.open(path, flags)
@@ -76,7 +76,7 @@ def read_regular(path: Path, limit: int, *, follow: bool = False) -> tuple[bytes
         os.close(fd)
 
 
-# What can be wrong with a signature, in a word each: programs ask for it, messages explain it.
+# Faults of a signature, in a word each for programs; messages explain them.
 
 
 class Problem(StrEnum):
@@ -192,7 +192,7 @@ class Members:
         return value
 
     def _spelled(self, name: str, parse: Callable[[str], _T]) -> _T:
-        """Values with many spellings are written in one."""
+        # one spelling each: what can be written in two ways would have two signed texts
         text = self._payload[name]
         try:
             value = parse(text if isinstance(text, str) else "")
@@ -214,25 +214,22 @@ def malformed(why: str) -> SignatureError:
     return SignatureError(Problem.DAMAGED, f"a malformed statement: {why}")
 
 
-# Who signs: identifiers that are ed25519 public keys, and files with the private halves.
+# Signers: identifiers that are ed25519 public keys, and files with the private keys.
 #
 # Some 32 bytes are no one's key. Under a point of small order a signature can be found that fits many
-# messages,
-# without any private key; and a point that is written in two ways is two signers in one. Such keys are
-# refused
-# before anything is checked with them (RFC 8032, section 5.1.3; Chalkias, Garillot and Nikolaenko, "Taming
-# the
-# Many EdDSAs", 2020).
+# messages, without any private key; and a point that is written in two ways is two signers in one. Such
+# keys are refused before anything is checked with them (RFC 8032, section 5.1.3; Chalkias, Garillot and
+# Nikolaenko, "Taming the Many EdDSAs", 2020).
 
 Did = DatasetId | DidKey
 """The public key of a signer, as it is written: a dataset's, or a person's or program's."""
 
+# The prime of the field (RFC 8032, section 5.1).
 _P = 2**255 - 19
-"""The prime of the field (RFC 8032, section 5.1)."""
 
 _Y_OF_ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+# The y of the eight points whose eightfold is the neutral element; with both signs of x.
 _SMALL_ORDER_Y = frozenset({0, 1, _P - 1, _Y_OF_ORDER_8, _P - _Y_OF_ORDER_8})
-"""The y of the eight points whose eightfold is the neutral element; with both signs of x."""
 
 
 def check_public_key(key: bytes) -> None:
@@ -335,8 +332,7 @@ def read_key_file(path: Path) -> DatasetKey:
 #
 # There is nothing to choose. The header has exactly these three members, the key is what `kid` names and
 # nothing else, and header and payload are canonical JSON in canonical base64url: a statement has one text,
-# so
-# any changed bit of a file is noticed. `typ` separates the kinds: a signature of one is none of another.
+# so any changed bit of a file is noticed. `typ` separates the kinds: a signature of one is none of another.
 
 ALGORITHM = "EdDSA"
 
@@ -382,7 +378,7 @@ def sign_statement(key: DatasetKey, signer: Did, kind: StatementType, payload: d
 def read_statement(text: bytes, kind: StatementType, *, verified: bool = True) -> SignedStatement:
     """The statement that `text` is the one signed form of; its signature is verified.
 
-    Without `verified` it only has the form of one, and nobody's word may be taken for it.
+    Without `verified` only its form is checked, and it must not be trusted.
 
     Raises:
         SignatureError: it is anything else; `problem` says what.
@@ -450,12 +446,12 @@ def _damaged(why: str) -> SignatureError:
 
 
 def _shown(value: Any) -> str:
-    """What an untrusted publisher wrote, as one short printable word."""
+    # what an untrusted publisher wrote: one short printable word
     return repr(printable(value, _SHOWN)) if isinstance(value, str) else type(value).__name__
 
 
 class Verdict(StrEnum):
-    """What an examination ended with."""
+    """The result of an examination."""
 
     CLEAN = "clean"
     FAULTY = "faulty"
@@ -509,7 +505,7 @@ class Attestation:
     tool: str
 
     def to_json(self) -> dict[str, Any]:
-        """The members that are signed; the auditor is the signer, and stands in the header."""
+        """The members that are signed; the auditor is the signer, named in the header."""
         return {
             "checks": list(self.checks),
             "datasetId": str(self.dataset_id),
@@ -540,10 +536,10 @@ def read_head(text: bytes) -> tuple[Did, SignedHead]:
 
 
 def read_branch(text: bytes) -> tuple[Did, SignedHead]:
-    """As `read_head`, of a branch.
+    """Parse the signed form of a branch's newest block.
 
     Raises:
-        SignatureError: the text is not the signed form of a branch's newest block.
+        SignatureError: the text is something else.
     """
     found = read_statement(text, StatementType.REF)
     members = Members(found.payload, _HEAD | {"ref"})

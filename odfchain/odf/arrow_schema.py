@@ -73,14 +73,12 @@ def _slots(table: str) -> dict[str, tuple[int, str, int]]:
 def encode_raw_arrow(schema: ds.DataSchema) -> bytes:
     """The raw Arrow schema of `schema`, byte for byte as the Rust Arrow library writes it.
 
-    Of the attributes only those are written that Arrow knows: dates in milliseconds, and UUIDs as Arrow's
-    canonical extension type.
-
     Raises:
         SchemaError: a type that Arrow's schema cannot hold.
     """
     builder = FlatBufferBuilder()
     try:
+        # of the attributes Arrow has two: dates in milliseconds, and UUIDs as its canonical extension type
         fields = [_build_field(builder, f) for f in schema.fields]
         vector = builder.offset_vector(fields)
         root = _table(builder, "Schema", fields=_Offset(vector))
@@ -205,7 +203,7 @@ def _build_type(
 
 
 def decode_raw_arrow(data: bytes) -> ds.DataSchema:
-    """The schema that a raw Arrow schema stands for."""
+    """The schema of a raw Arrow schema."""
     buffer = FlatBuffer(data)
     root = buffer.table(buffer.root_position(), 0)
     return ds.DataSchema(fields=tuple(_read_children(buffer, root, "Schema", "fields", 0)))
@@ -222,8 +220,6 @@ def _read_children(
 
 
 class _TypeTable:
-    """Inline values of one type table by name."""
-
     def __init__(self, buffer: FlatBuffer, view: TableView, table: str) -> None:
         self._buffer, self._view, self._table = buffer, view, table
 
@@ -264,7 +260,6 @@ def _read_field(buffer: FlatBuffer, pos: int, depth: int) -> ds.DataField:
 
 
 def _extension_name(buffer: FlatBuffer, field: TableView, depth: int) -> str | None:
-    """The extension type that the metadata of a field names, if any."""
     pos = field.field(_slots("Field")["custom_metadata"][0], 4)
     if not pos:
         return None
@@ -388,15 +383,14 @@ def schema_of_event(raw_arrow_schema: bytes | None, schema: ds.DataSchema | None
 # UUID columns of Parquet: annotated in the file, 16 bytes with a mark in memory.
 #
 # Arrow reads and writes Parquet's annotation as an extension type. Nothing compares, casts or hashes that,
-# so a
-# column has it only on its way into a file. pyarrow is loaded on use.
+# so a column has it only on its way into a file. pyarrow is loaded on use.
 
 UUID_MARK = {b"odfchain:type": b"uuid"}
 """Metadata of a `pyarrow.Field` of 16 bytes that is a UUID; with Arrow's own key it would be another type."""
 
 
 def is_uuid(f: Any) -> bool:
-    """Whether a `pyarrow.Field` is a UUID, in either form."""
+    """True if a `pyarrow.Field` is a UUID, in either form."""
     import pyarrow as pa  # noqa: PLC0415
 
     marked = f.metadata is not None and UUID_MARK.items() <= f.metadata.items()
@@ -429,13 +423,11 @@ def _without_extension(f: Any) -> Any:
 
 
 def castable(kind: Any) -> Any:
-    """The `pyarrow.DataType` that numbers of 64 bits can be cast to, and structs that are null themselves.
-
-    Arrow makes no time of day of 32 bits of them, and no struct whose required member is null under a null.
-    """
+    """The `pyarrow.DataType` that numbers of 64 bits can be cast to, and structs that are null themselves."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import types as t  # noqa: PLC0415
 
+    # Arrow casts no 64-bit numbers to times of day of 32 bits, and no null structs with required members
     def change(f: Any) -> Any:
         return pa.field(f.name, pa.int32() if t.is_time32(f.type) else f.type)
 
@@ -471,10 +463,8 @@ def mapped(schema: Any, change: Callable[[Any], Any]) -> Any:
 # `DataSchema` and pyarrow schemas, both ways. pyarrow is loaded on use.
 #
 # In Arrow, dataset columns are plain (not large, not view), timestamps as declared, and a required column
-# is
-# a non-nullable field. A UUID column is its 16 bytes, and its field says so in its metadata: Arrow's
-# extension
-# type is for Parquet only (`odfchain.odf.arrow_schema`).
+# is a non-nullable field. A UUID column is its 16 bytes, and its field says so in its metadata: Arrow's
+# extension type is for Parquet only (`odfchain.odf.arrow_schema`).
 
 _UNITS = {
     TimeUnit.SECOND: "s",

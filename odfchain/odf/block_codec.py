@@ -42,7 +42,7 @@ from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.schema import ExtraAttributes
 from odfchain.odf.times import Timestamp
 
-# Which dataclass a FlatBuffers table stands for, and what its fields mean.
+# FlatBuffers tables and their dataclasses.
 #
 # A table and its dataclass have the same name, the same fields in the same order. Tables that exist only
 # because a vector or a root cannot be a union (`PrepStepWrapper`, `…ResponseRoot`) have no dataclass.
@@ -121,7 +121,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return (rest[0] if len(rest) == 1 else typing.Union[rest]), True  # noqa: UP007 - built at run time
 
 
-# The JSON text that `ExtraAttributes` are stored as.
+# The JSON text of `ExtraAttributes`.
 #
 # The text is part of what is hashed, so its form is fixed: no spaces, keys sorted at every level, non-ASCII
 # left as it is, floats in the shortest form the reference implementation's library prints.
@@ -151,7 +151,6 @@ def _dump(value: Any, depth: int) -> str:
 
 
 def _dump_float(value: float) -> str:
-    """Shortest digits; plain notation while the decimal point is at most 16 digits right or 4 zeros left."""
     if not math.isfinite(value):
         raise CodecError(f"{value} is not JSON")
     if value == 0:
@@ -163,6 +162,7 @@ def _dump_float(value: float) -> str:
     digits = padded.lstrip("0")
     point = len(whole) + int(exponent or 0) - (len(padded) - len(digits))  # digits before the decimal point
     digits = digits.rstrip("0")
+    # as the reference implementation prints it: plain up to 16 digits before the point, or 4 zeros after it
     if len(digits) <= point <= 16:
         return f"{sign}{digits}{'0' * (point - len(digits))}.0"
     if 0 < point <= 16:
@@ -198,9 +198,9 @@ def load_attributes(text: str) -> dict[str, Any]:
 # Dataclasses to FlatBuffers: the two passes of the specification, table by table.
 #
 # First every child that is present is built, in declaration order and depth first; then all fields are
-# pushed
-# in declaration order, scalars and offsets interleaved. A plain scalar equal to its default is left out, an
-# optional one is written whenever it is present. Source: specification "Metadata Block Hashing"; RFC-002.
+# pushed in declaration order, scalars and offsets interleaved. A plain scalar equal to its default is left
+# out, an optional one is written whenever it is present. Source: specification "Metadata Block Hashing";
+# RFC-002.
 
 _TIMESTAMP = struct.Struct("<iH2xII").pack
 
@@ -232,9 +232,9 @@ class Encoder:
         return builder.finish(root)
 
     def _table(self, table: str) -> BuildChild:
-        """The encoder of a table, put together on first use so that recursive types end."""
         tables = self._tables
 
+        # compiled on first use: a table that contains itself would be compiled for ever
         def build(builder: FlatBufferBuilder, value: Any) -> int:
             encoder = tables.get(table)
             if encoder is None:
@@ -359,9 +359,8 @@ def _build_extra_attributes(builder: FlatBufferBuilder, value: Any) -> int:
 # FlatBuffers to dataclasses, through the bounds-checked reader.
 #
 # Absent optional fields become None, absent plain scalars their default; an absent field that ODF requires
-# is
-# an error. Slots beyond those of the schema are ignored, as FlatBuffers intends for newer writers; unknown
-# union members and enum values are errors, because their meaning would be lost.
+# is an error. Slots beyond those of the schema are ignored, as FlatBuffers intends for newer writers;
+# unknown union members and enum values are errors, because their meaning would be lost.
 
 _TIMESTAMP_STRUCT = struct.Struct("<iH2xII").unpack_from
 
@@ -395,9 +394,9 @@ class Decoder:
         return self._table(table)(buffer, buffer.root_position(), 0)
 
     def _table(self, table: str) -> DecodeTable:
-        """The decoder of a table, put together on first use so that recursive types end."""
         tables = self._tables
 
+        # compiled on first use: a table that contains itself would be compiled for ever
         def decode(buffer: FlatBuffer, pos: int, depth: int) -> Any:
             decoder = tables.get(table)
             if decoder is None:
@@ -547,8 +546,6 @@ class Decoder:
 
 
 def _named(where: str, read: ReadField) -> ReadField:
-    """`read`, with the field's name in front of the errors of value types."""
-
     def read_named(buffer: FlatBuffer, view: TableView, pos: int, depth: int) -> Any:
         try:
             return read(buffer, view, pos, depth)

@@ -44,7 +44,7 @@ class TimeUnit(Enum):
 
 
 class OperationType(Enum):
-    """What a row does to the history before it; `code` is what the `op` column holds.
+    """Effect of a row on the history before it; `code` is the value in the `op` column.
 
     Source: specification "Representation of Retractions and Corrections".
     """

@@ -325,7 +325,7 @@ class MetadataBlock:
 
 
 class BlockHeader(NamedTuple):
-    """What a walk along a chain needs; read without decoding the event."""
+    """The fields that a walk along a chain needs; read without decoding the event."""
 
     prev_block_hash: Multihash | None
     sequence_number: int
@@ -343,7 +343,7 @@ class Origin:
     places: Mapping[str, str] = field(default_factory=dict)
     """Where the members of a snapshot are, where the document has another form; the whole of it under ''."""
     notes: tuple[str, ...] = ()
-    """What of the document a dataset of 0.34.1 does not keep, and what other nodes cannot read."""
+    """Parts of the document that a dataset of 0.34.1 does not keep, and that other nodes cannot read."""
 
     def located(self, error: ManifestError) -> ManifestError:
         """The same fault with file, line and the path in the document."""
@@ -362,7 +362,7 @@ class DatasetSnapshot:
     kind: DatasetKind
     metadata: tuple[MetadataEvent, ...]
     watermarks: Mapping[str, WatermarkRule] = field(default_factory=dict, metadata={"tree": False})
-    """How the watermarks of its sources move; in the manifest it stands with each source."""
+    """How the watermarks of its sources move; in the manifest each source has its own."""
     origin: Origin | None = field(default=None, compare=False, repr=False, metadata={"tree": False})
 
     def located(self, error: ManifestError) -> ManifestError:

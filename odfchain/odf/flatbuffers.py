@@ -161,12 +161,10 @@ class FlatBuffer:
 # The reference bytes depend on every detail of how a builder pads, orders and shares vtables, so this class
 # does exactly what the common builders do and no more (`tests/metadata/test_builder.py` holds it against
 # Google's). It keeps the pushed pieces in a list and joins them once, which in Python is several times
-# faster
-# than filling a byte array (RFC-002).
+# faster than filling a byte array (RFC-002).
 #
 # Positions are counted from the end of the buffer: the "offset" of an object is the number of bytes from
-# its
-# start to the end.
+# its start to the end.
 
 _U32 = struct.Struct("<I").pack
 _I32 = struct.Struct("<i").pack
@@ -244,10 +242,7 @@ class FlatBufferBuilder:
         return self.size
 
     def end_table(self, start: int, slots: list[int]) -> int:
-        """Close a table whose fields were pushed since position `start`; `slots` holds their offsets or 0.
-
-        An identical vtable written earlier is used again. Returns the offset of the table.
-        """
+        """Close a table whose fields were pushed since position `start`; `slots` holds their offsets or 0."""
         self.prep(4, 0)
         parts = self._parts
         placeholder = len(parts)
@@ -261,6 +256,7 @@ class FlatBufferBuilder:
             table - start,
             *[table - offset if offset else 0 for offset in slots],
         )
+        # an identical vtable written earlier is shared, as the common builders do
         vtable = self._vtables.get(entries)
         if vtable is None:
             parts.append(entries)
@@ -454,7 +450,7 @@ def _table(
 
 
 def schema_path(name: str) -> Path:
-    """Where a schema file is: beside the package in a checkout, inside it in an installed wheel."""
+    """Where a schema file is: next to the package in a checkout, inside it in an installed wheel."""
     package = Path(__file__).resolve().parent.parent
     shipped = package / "schemas" / name
     return shipped if shipped.exists() else package.parent / "schemas" / name

@@ -98,9 +98,8 @@ def decode_varint(data: bytes, pos: int = 0) -> tuple[int, int]:
 # Multibase text: base16 here, every other encoding through the `multiformats` library.
 #
 # The specification asks for all encodings that the multibase registry lists as final; base16 is the one
-# that
-# is printed (specification "Hash Representation", RFC-012 of ODF). Base16 is on every hot path and done
-# natively; the library is loaded only when another prefix is met.
+# that is printed (specification "Hash Representation", RFC-012 of ODF). Base16 is on every hot path and
+# done natively; the library is loaded only when another prefix is met.
 
 FINAL_PREFIXES = {
     "f": "base16",
@@ -138,7 +137,7 @@ def encode(data: bytes, encoding: str) -> str:
 
 
 def decode(text: str) -> bytes:
-    """The bytes that `text` stands for, whatever final encoding it is in.
+    """Decode `text`, in any of the final encodings.
 
     Raises:
         InvalidIdError: empty, too long, an unknown prefix, or characters outside the encoding's alphabet.

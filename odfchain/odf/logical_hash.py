@@ -69,12 +69,12 @@ def plain_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def is_text(data_type: pa.DataType) -> bool:
-    """Whether values are text, however they are stored."""
+    """True if values are text, however they are stored."""
     return data_type.id in _TEXT
 
 
 def is_binary(data_type: pa.DataType) -> bool:
-    """Whether values are bytes, however they are stored."""
+    """True if values are bytes, however they are stored."""
     return data_type.id in _BINARY
 
 
@@ -89,12 +89,12 @@ def _is_list(data_type: pa.DataType) -> bool:
 
 
 def is_plain_fixed(data_type: pa.DataType) -> bool:
-    """Whether values are fed as their memory: every fixed-size type but booleans and binary."""
+    """True if values are fed as their memory: every fixed-size type but booleans and binary."""
     return data_type.id in _PLAIN_FIXED or bool(t.is_decimal(data_type))
 
 
 def type_header(data_type: pa.DataType, name: str) -> bytes:
-    """What a leaf's hasher starts with: type id (u16 LE) and the type's parameters."""
+    """First bytes of a leaf's hasher: type id (u16 LE) and the type's parameters."""
     data_type = plain_type(data_type)
     if t.is_null(data_type):
         return _u16(0)
@@ -130,14 +130,11 @@ def type_header(data_type: pa.DataType, name: str) -> bytes:
 # The bytes that the logical hash feeds for the values of a leaf, made by numpy a piece at a time.
 #
 # A piece is so small that all that is made on the way stays in the processor's cache: fresh memory would
-# cost
-# more than the work. Numbers without nulls are fed as they lie in memory. For everything else the values
-# are
-# copied as blocks of one size, first to last, to where they begin in the result: what a block has beyond
-# its
-# value is overwritten by the blocks after it. This relies on numpy assigning in the order of the indices,
-# as
-# it promises for an index that comes twice; the tests hold every byte to a plain reading of the algorithm.
+# cost more than the work. Numbers without nulls are fed as they lie in memory. For everything else the
+# values are copied as blocks of one size, first to last, to where they begin in the result: what a block
+# has beyond its value is overwritten by the blocks after it. This relies on numpy assigning in the order of
+# the indices, as it promises for an index that comes twice; the tests hold every byte to a plain reading of
+# the algorithm.
 
 NullRule: TypeAlias = Literal["correct", "reference"]
 Numbers: TypeAlias = np.ndarray[Any, Any]
@@ -145,14 +142,14 @@ Bounds: TypeAlias = Numbers | int
 """Where each element begins, and the end of the last; a number when all are of that size."""
 
 _PIECE_BYTES, _PIECE_ROWS, _FEWEST_ROWS = 1 << 19, 1 << 14, 1 << 6
+# Bytes of a value that are copied with its length (few values are longer), and at once of what is left.
 _BLOCK, _LARGEST_BLOCK = 128, 1 << 13
-"""Bytes of a value that are copied with its length (few values are longer), and at once of what is left."""
+# So few rows are copied one by one.
 _FEW = 16
-"""So few rows are copied one by one."""
+# So few words of up to eight bytes are copied sooner than values as a whole, from so many rows on.
 _WORDS, _WORD_ROWS = 3, 256
-"""So few words of up to eight bytes are copied sooner than values as a whole, from so many rows on."""
+# Memory of so many bytes is Arrow's, whose pool keeps the pages; others would be asked for anew.
 _POOLED = 1 << 16
-"""Memory of so many bytes is Arrow's, whose pool keeps the pages; others would be asked for anew."""
 _HEAD = 8
 _HEADS = np.arange(_PIECE_ROWS + 1, dtype=np.int64) * _HEAD
 _NOTHING = np.empty(0, np.uint8)
@@ -175,7 +172,7 @@ def walk_columns(
 def leaf_bytes(
     array: pa.Array, parent_valid: Numbers | None, rule: NullRule
 ) -> list[Callable[[], memoryview]]:
-    """What is fed for a leaf: calls that make the pieces, to be fed one after the other."""
+    """The bytes that a leaf feeds: calls that make the pieces, to be fed one after the other."""
     rows = len(array)
     if rows == 0:
         return []
@@ -191,7 +188,7 @@ def leaf_bytes(
 
 
 def value_bytes(array: pa.Array) -> Iterator[bytes]:
-    """What is fed for each value of an array; of a structure for one leaf after the other."""
+    """The bytes fed for each value of an array; of a structure for one leaf after the other."""
     leaves = [_elements(leaf, _combined(leaf, valid, "correct")) for leaf, valid in walk_columns([array])]
     rows = np.arange(len(array) + 1)
     bounds = [rows * begins if isinstance(begins, int) else begins for _, begins in leaves]
@@ -218,6 +215,7 @@ def _validity(array: pa.Array) -> Numbers | None:
 
 
 def _bits(buffer: pa.Buffer, first: int, count: int) -> Numbers:
+    # only the bytes of the window are unpacked
     octets = np.frombuffer(buffer, np.uint8)[first >> 3 : (first + count + 7) >> 3]
     return np.unpackbits(octets, bitorder="little")[first & 7 : (first & 7) + count]
 
@@ -233,6 +231,7 @@ def _combined(array: pa.Array, parent_valid: Numbers | None, rule: NullRule) -> 
     if parent_valid is None:
         return _validity(array)
     own = _validity(array)
+    # the other rule is that of the reference implementation (RFC-006)
     if rule == "correct" or array.buffers()[0] is None:
         return _both(parent_valid, own)
     return parent_valid | own if own is not None and not parent_valid.all() else None
@@ -242,6 +241,7 @@ def _combined(array: pa.Array, parent_valid: Numbers | None, rule: NullRule) -> 
 
 
 def _decoded(array: pa.Array) -> pa.Array:
+    # an encoding is not part of the value: equal values have one hash
     while True:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
@@ -272,6 +272,7 @@ def _elements(array: pa.Array, valid: Numbers | None) -> tuple[Numbers, Bounds]:
         sizes = np.full(rows, width, np.int64)
         return _framed(_fixed_memory(array, width), np.arange(rows + 1) * width, sizes, valid)
     if is_text(data_type) or is_binary(data_type):
+        # views have no offsets that lie one after the other
         if data_type in (pa.string_view(), pa.binary_view()):
             array = array.cast(pa.large_binary())
         bounds = _offsets(array)
@@ -281,6 +282,7 @@ def _elements(array: pa.Array, valid: Numbers | None) -> tuple[Numbers, Bounds]:
 
 def _list_elements(array: pa.Array, valid: Numbers | None) -> tuple[Numbers, Bounds]:
     data_type = array.type
+    # the items of views may lie in any order, or overlap: they are gathered first
     if t.is_list_view(data_type) or t.is_large_list_view(data_type):
         counts = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
         bounds, items = np.concatenate(([0], np.cumsum(counts))), array.flatten()
@@ -305,7 +307,6 @@ def _fixed_memory(array: pa.Array, width: int) -> Numbers:
 
 
 def _offsets(array: pa.Array) -> Numbers:
-    """The offsets of the window of an array of text, binary or lists."""
     wide = t.is_large_string(array.type) or t.is_large_binary(array.type) or t.is_large_list(array.type)
     offsets = np.frombuffer(array.buffers()[1], np.int64 if wide else np.int32)
     return offsets[array.offset : array.offset + len(array) + 1]
@@ -393,9 +394,9 @@ def _framed_alike(data: Numbers, size: int, counts: Numbers) -> tuple[Numbers, B
 def _copy_rest(
     data: Numbers, begins: Numbers, sizes: Numbers, result: Numbers, places: Numbers, done: int
 ) -> None:
-    """What of each row is beyond its first `done` bytes, in blocks twice as large each time."""
     if done < _BLOCK:
         return
+    # blocks are twice as large each time, so few rounds copy long values and short ones cost little
     rows = np.flatnonzero(sizes > done)
     while len(rows) > _FEW and done <= _LARGEST_BLOCK:
         at = np.minimum(sizes[rows] - done, done).astype(np.int64)  # a block ends where its row does
@@ -407,8 +408,8 @@ def _copy_rest(
         result[place + done : place + int(sizes[row])] = data[begin:end]
 
 
+# Bytes of a batch that is hashed sooner than threads could be started for it.
 _SMALL = 1 << 16
-"""Bytes of a batch that is hashed sooner than threads could be told of it."""
 
 _u64_bytes = struct.Struct("<Q").pack
 Result = TypeVar("Result")
@@ -500,22 +501,21 @@ def _walk_fields(fields: list[pa.Field], level: int) -> Iterator[tuple[str, int,
 
 
 class _Task(Generic[Result]):
-    """Work for an executor; who needs it does it himself unless it has begun, so nobody waits for a turn."""
+    """Work for an executor; the thread that needs the result does it itself unless it has begun."""
 
     def __init__(self, work: Callable[[], Result], executor: Executor) -> None:
         self._work, self._future = work, executor.submit(work)
 
     def result(self) -> Result:
-        """What the work returns; raises what it raises."""
         return self._work() if self._future.cancel() else self._future.result()
 
 
 def _feed_ahead(
     hasher: Hasher, pieces: Sequence[Callable[[], memoryview]], executor: Executor, untaken: Iterator[int]
 ) -> None:
-    """Feed the pieces; once each leaf has a thread, others may make the next piece while one is hashed."""
     ahead: _Task[memoryview] | None = None
     for make, following in zip_longest(pieces, pieces[1:]):
         piece = make() if ahead is None else ahead.result()
+        # only once each leaf has a thread may another one make the next piece while this one is hashed
         ahead = _Task(following, executor) if following and not length_hint(untaken) else None
         hasher.update(piece)

@@ -54,8 +54,7 @@ from odfchain.odf.yaml import Document, read_document, read_documents
 # JSON Schemas of the user-facing manifests: made from the dataclasses, shipped, and used for validation.
 #
 # `schemas/generate.py` writes them; the `schemas/*.json` in the repository are its output and a test holds
-# them
-# against it. Editors can use the files for completion.
+# them against it. Editors can use the files for completion.
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _SCALARS: dict[Any, dict[str, Any]] = {
@@ -81,8 +80,8 @@ _DDL: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
 class _Builder:
     def __init__(self, *, settings: bool) -> None:
         self.defs: dict[str, Any] = {}
+        # True if sources may have settings that blocks do not record.
         self._settings = settings
-        """Whether sources may say what is not for blocks."""
 
     def schema(self, hint: Any) -> dict[str, Any]:
         if isinstance(hint, range):
@@ -220,25 +219,24 @@ def validate_tree(kind: str, tree: Any) -> None:
 # Resources of ODF 0.39: one of the kind Dataset as the manifest of a snapshot, which 0.34.1 has (RFC-054).
 #
 # The mapping is the tables of this page. What a resource says beyond a snapshot is named: as left out where
-# it
-# is about the resource at one node, as a fault where the dataset would be another one without it. The
-# events
-# are left to the reader of snapshots.
+# it is about the resource at one node, as a fault where the dataset would be another one without it. The
+# events are left to the reader of snapshots.
 
 SCHEMA = "$schema"
 _SCHEMAS = "https://opendatafabric.org/schemas/"
 _DATASET = "dataset/v1alpha1/Dataset"
 
 PLACES = {"": "spec", "name": "headers.name", "kind": "spec.kind", "metadata": "spec.metadata"}
-"""Where the members of a snapshot are in a resource; its account stands before the name, as in an alias."""
+"""Where the members of a snapshot are in a resource; its account precedes the name, as in an alias."""
 
+# Properties that nodes keep about a resource; nothing of the dataset depends on them.
 _LEFT_OUT = {
     "": ("status",),
     "headers": ("id", "labels", "annotations", "generation", "createdAt", "updatedAt", "deletedAt"),
     "spec": (),
 }
-"""What nodes keep about a resource; nothing of the dataset depends on it."""
 
+# Properties without which it would be another dataset, and what to do about them.
 _REFUSED = {
     "spec.did": (
         "a new dataset gets an id of its own, not the one given here",
@@ -249,8 +247,8 @@ _REFUSED = {
         "leave it out; `odfchain init --store URL` makes a workspace that keeps its data in a store",
     ),
 }
-"""What the dataset would be another one without, and what to do about it."""
 
+# The command that does the same here, by the kind of resource.
 _INSTEAD = {
     "Source": "write `read` and `merge` as a SetPollingSource or AddPushSource of the Dataset",
     "Flow": "let a scheduler run `odfchain pull`, or use `odfchain pull --watch`",
@@ -261,34 +259,33 @@ _INSTEAD = {
     "Account": "`odfchain token create` says who may read and push at a node",
     "Relations": "`odfchain token create` says who may read and push at a node",
 }
-"""What does the same here, by the kind of resource."""
 
+# Steps that 0.34.1 does not have and nothing here polls, and the version that brought them.
 _NEWER = {
     src.FetchStepMqtt: "0.35",
     src.FetchStepEthereumLogs: "0.36",
 }
-"""Steps that 0.34.1 does not have and nothing here polls, and the version that brought them."""
 
+# Members of what is left out that are named, and characters of each.
 _SHOWN, _LONGEST = 8, 100
-"""Members of what is left out that are named, and characters of each."""
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def is_resource(tree: Any) -> bool:
-    """Whether a document says that it is a resource, of whatever kind."""
+    """True if a document says that it is a resource, of whatever kind."""
     return isinstance(tree, dict) and SCHEMA in tree and "kind" not in tree
 
 
 def is_dataset(tree: Any) -> bool:
-    """Whether a document says that it is a resource of the kind Dataset, of whatever version."""
+    """True if a document says that it is a resource of the kind Dataset, of whatever version."""
     return (
         is_resource(tree) and re.fullmatch(rf"{_SCHEMAS}.*/Dataset(\.json)?", str(tree[SCHEMA])) is not None
     )
 
 
 def as_snapshot(document: Document) -> tuple[Document, list[str]]:
-    """The snapshot's manifest that a resource stands for, with its lines, and the paths that were left out.
+    """Convert a resource to a snapshot's manifest, with its lines, and the paths that were left out.
 
     Raises:
         ManifestError: another kind of resource, or more than a snapshot can say. Paths are the document's.
@@ -342,11 +339,7 @@ def _member(tree: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _beyond(tree: dict[str, Any], path: str, carried: tuple[str, ...]) -> list[str]:
-    """What is left out of a part of a resource, as paths.
-
-    Raises:
-        ManifestError: what is neither carried nor left out.
-    """
+    """Paths of the parts of a resource that a snapshot leaves out."""
     found = []
     for key, value in tree.items():
         where = f"{path}.{key}" if path else key
@@ -383,7 +376,7 @@ def _account(value: Any) -> tuple[str, list[str]]:
 
 
 def notes_of(left_out: list[str], events: tuple[MetadataEvent, ...]) -> tuple[str, ...]:
-    """What to say of a definition whose dataset does not keep all of it, or is not polled as it is."""
+    """Notes on a definition whose dataset does not keep all of it, or is not polled as it says."""
     notes = [f"not kept, because ODF 0.34.1 has no place for it: {', '.join(left_out)}"] if left_out else []
     for fetch in (event.fetch for event in events if isinstance(event, SetPollingSource)):
         if type(fetch) in _NEWER:

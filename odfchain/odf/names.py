@@ -44,7 +44,6 @@ class _Name:
 
     @property
     def key(self) -> str:
-        """The form that comparisons use."""
         return self.text.lower()
 
     def __eq__(self, other: object) -> bool:
@@ -141,13 +140,11 @@ class DatasetAliasRemote:
         return "/".join(str(part) for part in (self.repo, self.account, self.name) if part)
 
 
-# References: what a user may type where a dataset is meant.
+# References to datasets, as users type them.
 #
 # The order in which readings are tried follows the specification's grammar: `DatasetRef` is an id or a
-# local
-# alias, `DatasetRefRemote` an id (perhaps behind a repository), a remote alias or a URL, and
-# `DatasetRefAny`
-# is either, where `a/b` stays ambiguous until somebody says whether `a` is a repository.
+# local alias, `DatasetRefRemote` an id (perhaps behind a repository), a remote alias or a URL, and
+# `DatasetRefAny` is either, where `a/b` stays ambiguous until it is known whether `a` is a repository.
 
 _REMOTE_ID = re.compile(rf"(?:({HOSTNAME})/)?(did:odf:[a-zA-Z0-9+/=_-]+)")
 _URL = re.compile(r"[a-zA-Z0-9]+(?:\+[a-zA-Z0-9]+)*://[^\n]+")
@@ -255,7 +252,7 @@ def local_alias(ref: DatasetRefAny) -> DatasetAlias | None:
     return None
 
 
-# Name patterns: `%` stands for any run of characters, as in SQL LIKE.
+# Name patterns: `%` matches any run of characters, as in SQL LIKE.
 #
 # A text with a `%` is a pattern, any other text a reference. Matching ignores ASCII case; an account in the
 # pattern must equal the dataset's account, and a pattern without one matches in any account.
@@ -281,7 +278,7 @@ class DatasetNamePattern:
             DatasetName(self.text)
 
     def matches(self, name: DatasetName) -> bool:
-        """Whether the name fits, ignoring ASCII case."""
+        """True if the name fits, ignoring ASCII case."""
         regex = ".*".join(re.escape(part) for part in self.text.lower().split("%"))
         return re.fullmatch(regex, name.key) is not None
 
@@ -297,7 +294,7 @@ class DatasetPattern:
     pattern: DatasetNamePattern
 
     def matches(self, alias: DatasetAlias) -> bool:
-        """Whether a local dataset of this alias is meant."""
+        """True if a local dataset of this alias is meant."""
         return (self.account is None or self.account == alias.account) and self.pattern.matches(alias.name)
 
 
@@ -351,7 +348,7 @@ def parse_ref_any_pattern(
 
 
 def ref_matches(ref: DatasetPattern | DatasetRef, dataset_id: DatasetId, alias: DatasetAlias) -> bool:
-    """Whether a local dataset with this id and alias is meant by the reference or pattern."""
+    """True if a local dataset with this id and alias is meant by the reference or pattern."""
     match ref:
         case DatasetPattern():
             return ref.matches(alias)
@@ -361,14 +358,13 @@ def ref_matches(ref: DatasetPattern | DatasetRef, dataset_id: DatasetId, alias: 
             return ref == alias
 
 
-# Names of branches: references beside the head.
+# Names of branches.
 #
 #     [a-z][a-z0-9]*(-[a-z0-9]+)*      at most 64 characters; not `head`, not `overwritten-…`
 #
 # A name begins with a letter and has no dot, so it is never a number, a time, or one of the names with dots
 # that are kept free for other kinds of references. Nor may it begin like a block hash, in an encoding that
-# has
-# no capital letters: all hashes in the others have some. Source: RFC-035.
+# has no capital letters: all hashes in the others have some. Source: RFC-035.
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", re.ASCII)
 # how SHA3-256 of 32 bytes begins: in base16, base32, and the draft base36, which is not read but is written
@@ -377,7 +373,7 @@ _MOST_CHARACTERS = 64
 
 
 def is_branch_name(text: str) -> bool:
-    """Whether a text may name a branch."""
+    """True if a text may name a branch."""
     return (
         len(text) <= _MOST_CHARACTERS
         and _NAME.fullmatch(text) is not None

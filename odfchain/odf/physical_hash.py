@@ -16,12 +16,11 @@ from odfchain.odf.identity import Multihash
 # SHA3-256, from the fastest implementation this Python has.
 #
 # OpenSSL's runs two to three times faster than the one inside CPython. Where `hashlib` was built without
-# it,
-# PyCryptodome's is taken.
+# it, PyCryptodome's is taken.
 
 
 class Hasher(Protocol):
-    """What this project needs of a running hash."""
+    """A running hash, as `hashlib` has them."""
 
     def update(self, data: bytes | memoryview, /) -> object:
         """Feed bytes."""
@@ -34,7 +33,7 @@ class Hasher(Protocol):
 
 
 def openssl_sha3() -> bool:
-    """Whether `hashlib.sha3_256` is OpenSSL's."""
+    """True if `hashlib.sha3_256` is OpenSSL's."""
     return getattr(hashlib.sha3_256, "__module__", None) == "_hashlib"
 
 

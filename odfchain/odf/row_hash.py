@@ -3,7 +3,7 @@
 It is the sum of one hash for each value, so the order of columns does not matter, and a null adds nothing:
 rows from before a column was added are equal to later ones without a value in it. Values are compared as
 Spark compares them, at any depth: there is one zero and one NaN, and a map has no order. The hash is keyed
-with random bytes of this process, so that nobody can make two rows that look equal here. It is never stored.
+with random bytes of this process, so that collisions cannot be prepared. It is never stored.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _fixed(name: str, column: pa.Array, exact: bool) -> Numbers | None:
 
 
 def _mixed(values: Numbers, key: np.uint64) -> Numbers:
-    """A bijection that spreads each bit over all (the finalizer of splitmix64, twice, with a key)."""
+    # a bijection that spreads each bit over all: the finalizer of splitmix64, twice, with a key
     for _ in range(2):
         values = (values ^ (values >> np.uint64(30))) * _MIX[0]
         values = (values ^ (values >> np.uint64(27))) * _MIX[1]

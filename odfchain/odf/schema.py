@@ -248,7 +248,7 @@ class DataField:
 
     @property
     def optional(self) -> bool:
-        """Whether nulls may occur."""
+        """True if nulls may occur."""
         return isinstance(self.type, DataTypeOption)
 
     @property
@@ -282,7 +282,7 @@ UUID = ExtraAttributes({LOGICAL_TYPE: {"kind": "Uuid"}})
 
 
 def is_uuid(data_type: DataType, extra: ExtraAttributes | None) -> bool:
-    """Whether a column is declared as UUID; items of lists and maps have no attributes, so they never are."""
+    """True if a column is declared as UUID; items of lists and maps have no attributes, so they never are."""
     kind = extra.entries.get(LOGICAL_TYPE) if extra is not None else None
     return data_type == DataTypeBinary(fixed_length=16) and kind == UUID.entries[LOGICAL_TYPE]
 
@@ -304,7 +304,7 @@ def types_within(data_type: DataType) -> Iterator[DataType]:
 def with_types(
     data_type: DataType, change: Callable[[DataType], DataType | None], *, extras: bool = False
 ) -> DataType:
-    """What `change` makes of the type; where that is None, the type with what it makes of those within.
+    """The type as `change` makes it; where that gives None, with the types within changed so.
 
     Members of structs lose their attributes, unless `extras` are to stay.
     """
@@ -339,12 +339,10 @@ def optional(inner: DataType) -> DataTypeOption:
 # Schemas in SQL DDL: `city STRING NOT NULL, population BIGINT`.
 #
 # The types are those of the specification's "Schema Format" and the spellings that existing ODF manifests
-# use;
-# a colon between name and type is accepted as Spark does. Every column may be null unless it says NOT NULL.
-# Timestamps are UTC: milliseconds up to `TIMESTAMP(3)`, which is what `TIMESTAMP` means, microseconds up to
-# `TIMESTAMP(6)`. Finer ones are refused, because no engine here computes with them (RFC-001). `TIME` has
-# the
-# same units, and nanoseconds as `TIME(9)`.
+# use; a colon between name and type is accepted as Spark does. Every column may be null unless it says NOT
+# NULL. Timestamps are UTC: milliseconds up to `TIMESTAMP(3)`, which is what `TIMESTAMP` means, microseconds
+# up to `TIMESTAMP(6)`. Finer ones are refused, because no engine here computes with them (RFC-001). `TIME`
+# has the same units, and nanoseconds as `TIME(9)`.
 
 _TIMESTAMP = DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 
@@ -395,8 +393,8 @@ _UNSIGNED: dict[str, DataType] = {
 }
 _TOKEN = re.compile(r"""\s*(?:(`[^`]+`|"[^"]+")|([^\W\d]\w*(?:[.-]\w+)*|\d+)|([(),<>:]))""")
 _MAX_DECIMAL = 38
+# Digits of a second.
 _MILLISECONDS, _MICROSECONDS, _NANOSECONDS = 3, 6, 9
-"""Digits of a second."""
 
 
 class _Parser:
@@ -640,7 +638,7 @@ def type_name(data_type: DataType, extra: ExtraAttributes | None = None) -> str:
         return inner.KIND
 
 
-# Which types a slice can hold, and as what its Parquet file gives them back.
+# Types that a slice can hold, and the types that its Parquet file gives back.
 #
 # The logical hash is made over what the file gives back, so that it is the same for all who have the file.
 # Source: specification "Schema Format", "Physical and Logical Hashes"; RFC-012.
@@ -650,13 +648,10 @@ _UNREAD = "Spark does not read it from Parquet files"
 
 
 def stored(data_type: DataType, *, extras: bool = False) -> DataType:
-    """The type as which Parquet gives values back.
-
-    It has no seconds but milliseconds, no zone but UTC, and no lists of a fixed length. Members of structs
-    keep their attributes with `extras`.
-    """
+    """The type as which Parquet gives values back."""
 
     def change(part: DataType) -> DataType | None:
+        # Parquet has no seconds but milliseconds, no zone but UTC, and no lists of a fixed length
         match part:
             case DataTypeTimestamp(unit=unit, timezone=zone):
                 return DataTypeTimestamp(unit=_kept(unit), timezone="" if zone == "" else "UTC")

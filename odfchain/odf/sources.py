@@ -356,6 +356,6 @@ class WatermarkRule:
     max_delay: Duration | None = None
     """How much later than others a row may come: the watermark stays that far behind."""
     from_system_time: bool = False
-    """Whether the watermark follows the system time, also while the source has nothing new."""
+    """True if the watermark follows the system time, also while the source has nothing new."""
     max_future: Duration | None = None
     """How far after the system time an event time may lie; default is the workspace's setting."""

@@ -139,7 +139,7 @@ class Timestamp:
         return f"{date.isoformat()}T{hour:02d}:{minute:02d}:{second:02d}{dot}{fraction}Z"
 
 
-# A length of time as people write it: `1 day`, `36 hours`, `90m`, `1h 30m`.
+# Durations: `1 day`, `36 hours`, `90m`, `1h 30m`.
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _WORDS = {
@@ -187,15 +187,14 @@ class Duration:
         return " ".join(terms) or "0 s"
 
 
-# Formats of dates and times in read steps: which there are, and their form for Java.
+# Formats of dates and times in read steps, and their form for Java.
 #
 #     rfc3339                what the specification requires; the default
 #     yyyy-MM-dd HH:mm       Java's DateTimeFormatter, as Spark reads it
 #     %Y-%m-%d %H:%M         strftime, as Rust and Python programs write it: whatever has a percent sign
 #
 # The specification leaves all but the first to implementations. A format is recorded as it was written;
-# only
-# who reads with it translates it. What has no exact counterpart is refused. Source: specification
+# only who reads with it translates it. What has no exact counterpart is refused. Source: specification
 # "ReadStep::Csv"; RFC-010.
 
 RFC3339 = "rfc3339"
@@ -257,8 +256,6 @@ def java_format(text: str) -> str:
 def check_timestamp_format(text: str) -> None:
     """A format reads all that lies above the smallest thing that it reads: no hours without days.
 
-    What is not read is the same in every value, so `yyyy-mm-dd` (minutes for months) would move all of them.
-
     Raises:
         SchemaError: something between is not read; or as `java_format`.
     """
@@ -268,12 +265,14 @@ def check_timestamp_format(text: str) -> None:
     read = {part for letter in letters for part in _READS.get(letter, ())}
     if not read:
         raise SchemaError(f"time format {text!r}: holds no field of a date or time")
+    # what is not read is the same in every value: `yyyy-mm-dd` (minutes for months) would shift all of them
     lacking = next((part for part in _PARTS[: max(map(_PARTS.index, read))] if part not in read), None)
     if lacking is not None:
         raise SchemaError(
             f"time format {text!r} does not read the {lacking}: it would be the same in every value",
             hint=_HINTS["strftime" if "%" in text else "java"],
         )
+    # half-day hours without AM or PM mean two times
     if letters & {"h", "K"} and "a" not in letters:
         raise SchemaError(
             f"time format {text!r} reads hours of half a day and not which half",
@@ -282,10 +281,10 @@ def check_timestamp_format(text: str) -> None:
 
 
 def check_date_format(text: str) -> None:
-    """As `check_timestamp_format`, and no time zone is read: a date is a day wherever it was written.
+    """Refuse a time format that is not one of dates: with a time zone a day would be the one of UTC.
 
     Raises:
-        SchemaError: it does, or as `check_timestamp_format`.
+        SchemaError: it reads a time zone, or `check_timestamp_format` refuses it.
     """
     check_timestamp_format(text)
     if text != RFC3339 and _letters(text) & set("VzOXxZ"):
@@ -308,7 +307,7 @@ def _from_strftime(text: str) -> str:
         elif directive in _NUMBERS:
             letter, width = _NUMBERS[directive]
             follows = tokens[index + 1][0] if index + 1 < len(tokens) else None
-            # digits that touch are told apart by their width alone
+            # adjacent digits are separated by their width alone
             touches = _is_digits(follows) or (index > 0 and _is_digits(tokens[index - 1][0]))
             parts.append(letter * (width if touches else 1))
         else:

@@ -65,10 +65,8 @@ def with_options(tree: Mapping[str, Any], path: str) -> dict[str, Any]:
 # What transforms call the engine of this project.
 #
 # `spark` is what it was called at first, and what other nodes take for an image of theirs. Manifests may
-# still
-# say it; what is recorded says `odfchain-spark`. Chains from before are told by the version, which this
-# engine
-# alone writes. Source: specification "Engine Versioning"; RFC-019.
+# still say it; what is recorded says `odfchain-spark`. Older chains are recognised by the version, which
+# this engine alone writes. Source: specification "Engine Versioning"; RFC-019.
 
 OWN_ENGINE = "odfchain-spark"
 FORMER_NAME = "spark"
@@ -77,23 +75,21 @@ VERSION_PREFIX = "odfchain_"
 
 
 def is_own_name(engine: str) -> bool:
-    """Whether a manifest or block with this name may mean this engine."""
+    """True if a manifest or block with this name may mean this engine."""
     return engine.lower() in (OWN_ENGINE, FORMER_NAME)
 
 
 def is_own(transform: Transform) -> bool:
-    """Whether a transform is for this engine, as far as its name and version say.
-
-    The former name without a version counts; an address in the settings goes before that.
-    """
+    """True if a transform is for this engine, as far as its name and version say."""
     name, version = transform.engine.lower(), named_version(transform)
     if name == FORMER_NAME:
+        # chains of the first versions have the former name without a version
         return not version or version.startswith(VERSION_PREFIX)
     return name == OWN_ENGINE
 
 
 def same_engine(one: Transform, other: Transform) -> bool:
-    """Whether two transforms are for one engine, which can read what it left of the other."""
+    """True if two transforms are for one engine, which can read what it left of the other."""
     return with_own_name(one).engine.lower() == with_own_name(other).engine.lower()
 
 
@@ -111,19 +107,16 @@ def with_own_name(transform: Transform) -> Transform:
 #
 # The first step after a `SetTransform` whose version ends with `+rebuild` reads every recorded row of its
 # inputs, from the first one on, begins without a checkpoint, and records what has to be taken from the
-# output
-# so far and added to it, so that the output is what the query says of everything. Its block names the
-# blocks
-# that are new, as every block does: intervals of inputs continue each other. So the mark in the transform
-# is
-# what a replay goes by; those who do not know it see an engine version that they do not have.
+# output so far and added to it, so that the output is what the query says of everything. Its block names
+# the blocks that are new, as every block does: intervals of inputs continue each other. So the mark in the
+# transform is what a replay goes by; those who do not know it see an engine version that they do not have.
 # Source: specification "Query Evolution", "Engine Versioning"; RFC-019.
 
 _MARK = "+rebuild"
 
 
 def is_rebuilt(transform: Transform) -> bool:
-    """Whether the first step of the transform computes everything anew."""
+    """True if the first step of the transform computes everything anew."""
     return (transform.version or "").endswith(_MARK)
 
 

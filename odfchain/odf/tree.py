@@ -64,7 +64,7 @@ def spellings(name: str) -> tuple[str, str, str]:
 
 
 def from_tree(cls: type[T], value: Any, path: str = "") -> T:
-    """The dataclass, enum or value type that a tree stands for."""
+    """Parse a tree into a dataclass, enum or value type."""
     result: T = _read(cls, value, path)
     return result
 
@@ -111,7 +111,7 @@ def _expect(kind: type[T], value: Any, path: str, what: str) -> T:
 
 
 def describe(value: Any) -> str:
-    """What a tree value is, for messages."""
+    """The kind of a tree value, for messages."""
     match value:
         case None:
             return "null"
@@ -282,7 +282,7 @@ def to_tree(value: Any, *, spelling: str = "0.34.1") -> Any:
     """The tree of a dataclass: `kind` first, then properties in schema order.
 
     `spelling` is "0.34.1" (DDL lists and raw Arrow bytes are called `schema`) or "0.39" (`ddlSchema`,
-    `rawArrowSchema`). Where an ODF schema object stands beside them, the newer names are always used.
+    `rawArrowSchema`). With an ODF schema object among them, the newer names are always used.
     """
     match value:
         case None | bool() | int() | str() | float():

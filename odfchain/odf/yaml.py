@@ -83,8 +83,7 @@ def read_documents(
 
 
 def _read_json(text: str) -> Document | None:
-    """A JSON text that holds characters which JSON allows and YAML does not; None when it is not JSON."""
-
+    # JSON allows characters that YAML does not; None says it is not JSON either
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
@@ -125,7 +124,7 @@ def _scalar(event: yaml.ScalarEvent, line: int) -> Any:
 
 
 def _compose(events: Iterator[Any], limits: Limits) -> Iterator[Document]:
-    """Build documents from parser events with an explicit stack: depth costs no recursion."""
+    # an explicit stack: how deep a document is costs no recursion
     document: Document | None = None
     stack: list[tuple[Any, str, str | None]] = []  # (container, its path, pending key)
     nodes = 0
@@ -189,8 +188,7 @@ def _compose(events: Iterator[Any], limits: Limits) -> Iterator[Document]:
 # Trees as YAML or JSON text, for people and for programs.
 #
 # YAML output stays inside the subset that `yaml_reader` reads: text that a YAML reader could take for a
-# time,
-# a number or a boolean is quoted, text of several lines is written as a block.
+# time, a number or a boolean is quoted, text of several lines is written as a block.
 
 _NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 

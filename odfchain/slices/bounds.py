@@ -1,4 +1,4 @@
-"""What a Parquet file becomes when it is decoded, found out without doing so.
+"""Bounds on the decoded size of a Parquet file, without decoding it.
 
 A text that is named 100,000 times by a dictionary, pages of zeros, a run of a billion nulls: a few kilobytes
 may stand for terabytes. Before rows are decoded, every page header is read, and where a dictionary or shared
@@ -29,8 +29,7 @@ from odfchain.text import printable
 # The page headers of a Parquet file, read without decoding a page: what each would become.
 #
 # The footer may say what it likes; Arrow allocates what the page headers say. They are Thrift structs in
-# the
-# compact protocol. Source: https://github.com/apache/parquet-format (parquet.thrift, `PageHeader`),
+# the compact protocol. Source: https://github.com/apache/parquet-format (parquet.thrift, `PageHeader`),
 # https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md.
 
 _READ_BYTES = 4 << 10
@@ -172,13 +171,13 @@ class _Header:
 BATCH_ROWS = 65_536
 """Rows that are decoded at a time where they are short [count]."""
 
+# Rows whose bytes are added up together [count].
 _STEP = 16
-"""Rows whose bytes are added up together [count]."""
 
 _MOST_STEPS = 1 << 20
 
+# A text that is null [bytes], for what so many of them cost.
 _NULL_TEXT = 8
-"""A text that is null [bytes], for what so many of them cost."""
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
@@ -187,7 +186,7 @@ Sizes = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def _step_of(rows: int) -> int:
-    """How many rows of a row group are added up together, where it has so many."""
+    # a bounded number of sums, however many rows a row group has
     step = _STEP
     while rows > step * _MOST_STEPS:
         step *= 2
@@ -245,7 +244,6 @@ class _Chunk:
 
     @property
     def plain(self) -> int:
-        """The bytes of all pages."""
         return sum(p.size for p in self.pages)
 
     @property
@@ -259,7 +257,6 @@ class _Chunk:
 
     @property
     def only_coded(self) -> bool:
-        """Whether all values are numbers of those in the dictionary."""
         return all(p.dictionary or p.coded for p in self.pages)
 
     def most(self, longest: int) -> int:
@@ -325,7 +322,7 @@ def _chunks(path: Path, file: pq.ParquetFile, stream: Any, group: int, size: int
 def _sizes(
     path: Path, file: pq.ParquetFile, group: int, chunks: list[_Chunk], rows: int, most: float
 ) -> Sizes:
-    """What every few rows of a group become; `most` [bytes] is what is left for all of them."""
+    """Decoded size of every few rows of a row group; `most` [bytes] is the bound for all of them."""
     fixed = sum(c.width for c in chunks if c.width and not c.repeated)
     if rows * sum(c.width or _NULL_TEXT for c in chunks if not c.repeated) > most or rows > most:
         name = _largest(chunks)
@@ -354,7 +351,7 @@ def _sizes(
 def _column_sizes(
     path: Path, file: pq.ParquetFile, group: int, chunk: _Chunk, rows: int, most: float
 ) -> Sizes:
-    """What every few rows of a column of texts or lists become; or the most, where that is not much."""
+    # a bound is cheap and does where it is small; only else are values looked at
     size = chunk.most(chunk.dictionary)
     if size > PARQUET.unexamined_bytes and chunk.kind == "BYTE_ARRAY" and (chunk.dictionary or chunk.delta):
         longest = chunk.largest if chunk.delta else _longest(path, file, group, chunk)
@@ -368,8 +365,8 @@ def _column_sizes(
 
 
 def _longest(path: Path, file: pq.ParquetFile, group: int, chunk: _Chunk) -> int:
-    """The longest text of a column's dictionary [bytes]; one row brings all of it."""
     with _by_dictionary(path, file, chunk) as source:
+        # one row is enough: the reader hands on the whole dictionary with it
         batches = source.reader.iter_batches(
             1, row_groups=[group], column_indices=[chunk.index], use_threads=False
         )
@@ -387,10 +384,10 @@ def _by_dictionary(path: Path, file: pq.ParquetFile, chunk: _Chunk) -> pq.Parque
 def _measured(
     path: Path, file: pq.ParquetFile, group: int, chunk: _Chunk, rows: int, longest: int, most: float
 ) -> Sizes:
-    """What a column of texts becomes, from its lengths: of a dictionary each text is read once."""
     step = _step_of(rows)
     sizes: Sizes = np.zeros(-(-rows // step))
     with contextlib.ExitStack() as stack:
+        # values of a dictionary are not made: its lengths are looked up by code
         if chunk.only_coded:
             batch_rows, source = BATCH_ROWS, stack.enter_context(_by_dictionary(path, file, chunk))
         else:
@@ -417,7 +414,6 @@ def _measured(
 
 
 def _leaf(array: pa.Array) -> pa.Array:
-    """The texts below an array."""
     while True:
         if t.is_struct(array.type):
             array = array.field(0)
@@ -430,7 +426,6 @@ def _leaf(array: pa.Array) -> pa.Array:
 
 
 def _lengths(array: pa.Array) -> Sizes:
-    """The bytes of every text, its offset included."""
     if t.is_dictionary(array.type):
         each = pc.binary_length(array.dictionary).cast(pa.int64()).to_numpy(zero_copy_only=False)
         numbers = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
@@ -441,7 +436,6 @@ def _lengths(array: pa.Array) -> Sizes:
 
 
 def _fitting(path: Path, sizes: Sizes, step: int, chunks: list[_Chunk]) -> int:
-    """The most rows of which no batch is too large."""
     rows = BATCH_ROWS
     while rows >= step:
         width = rows // step

@@ -42,15 +42,15 @@ _MOST_CHARACTERS = 10_000
 _BEFORE = "SELECT 1 WHERE "
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d:\d\d(?:\.\d{1,9})?))?(Z?)", re.ASCII)
 _UTC = (None, "UTC", "Etc/UTC", "+00:00", "Z")
+# Finer times are compared differently by every engine [ns].
 _UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 10**3}
-"""What is finer than this is compared in other ways by every engine [ns]."""
 _TESTS: dict[type, Test] = {
     exp.EQ: Test.EQ, exp.NEQ: Test.NE, exp.LT: Test.LT, exp.LTE: Test.LE, exp.GT: Test.GT, exp.GTE: Test.GE
 }  # fmt: skip
 
 
+# The arguments of the nodes that are understood; others change their meaning.
 _ARGUMENTS = {"this", "expression", "expressions", "low", "high"}
-"""What the nodes that are understood have; with anything else they say something else."""
 
 
 class _Words(Spark):
@@ -73,7 +73,7 @@ class Where:
 
     @property
     def understood(self) -> bool:
-        """Whether any of it can skip something."""
+        """True if any of it can skip something."""
         return understood(self.condition)
 
 
@@ -124,7 +124,6 @@ def _parsed(text: str) -> exp.Expr:
 def _wrong(
     text: str, line: int | None, end: int | None, width: int, what: str, *, hint: str | None = None
 ) -> QueryError:
-    """What is wrong with a condition, and where: at the characters that end in a column of the query."""
     column = None if end is None else end - width + 1 - (len(_BEFORE) if line == 1 else 0)
     if column is None or not 0 < column <= len(text):
         line = column = None
@@ -133,8 +132,6 @@ def _wrong(
 
 
 class _Reading:
-    """One condition over the columns of one dataset."""
-
     def __init__(self, text: str, schema: pa.Schema, utc: bool) -> None:
         self._text, self._names, self._utc = text, schema.names, utc
         self._types = types_of(schema)
@@ -170,7 +167,7 @@ class _Reading:
         )
 
     def condition(self, node: exp.Expr, *, negated: bool = False) -> Condition:
-        """What of the condition (negated: of its contrary) is understood."""
+        """The test that a condition makes; what it cannot express is `MAYBE`. `negated`: of its contrary."""
         if any(part for name, part in node.args.items() if name not in _ARGUMENTS):
             return MAYBE  # such as the NOT of NOT LIKE, or SYMMETRIC
         match node:
@@ -204,7 +201,6 @@ class _Reading:
         return self._compared(TURNED.get(test, test), node.expression, node.this)
 
     def _path(self, node: exp.Expr) -> str | None:
-        """The path of a column, as statistics name it."""
         while isinstance(node, exp.Paren):
             node = node.this
         path = None
@@ -257,7 +253,7 @@ class _Reading:
         return _number(node, kind)
 
     def _is_plain(self, literal: exp.Literal) -> bool:
-        """Whether every engine reads a text alike; quotes and backslashes in it are told in several ways."""
+        # engines read quotes and backslashes within a text in several ways
         return not set("\\'") & set(literal.name) and "\\" not in self._text
 
     def _cast(self, node: exp.Cast, kind: pa.DataType) -> Value | None:

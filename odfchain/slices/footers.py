@@ -1,4 +1,4 @@
-"""What the footer of a Parquet file reports of its columns: nothing estimated, nothing filled in.
+"""Column statistics from the footer of a Parquet file: nothing estimated, nothing filled in.
 
 Bounds and null counts of row groups are merged only where every row group with a value reports them. Repeated
 leaves are left out (their counts are of elements), and so are columns without a count of nulls. Other writers
@@ -28,8 +28,8 @@ from pyarrow import types as t
 from odfchain.odf.times import Timestamp
 from odfchain.slices.reader import PER_SECOND, read_footer
 
+# The writer that leaves long bounds out instead of cutting them.
 _WHOLE_BOUNDS = "parquet-cpp"
-"""The writer that leaves long bounds out instead of cutting them."""
 _LONGEST_OF_OTHERS = 60
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 
@@ -39,10 +39,10 @@ Value = bool | int | float | str | bytes | Decimal
 
 @dataclass(frozen=True, slots=True)
 class ColumnStats:
-    """What is reported of one column."""
+    """The statistics of one column."""
 
     name: str
-    """A path with dots; a part with a dot or a backtick stands in backticks."""
+    """A path with dots; a part with a dot or a backtick is quoted in backticks."""
     type: pa.DataType
     null_count: int
     low: Value | None = None
@@ -60,7 +60,7 @@ class ColumnStats:
 
 @dataclass(frozen=True, slots=True)
 class FileStats:
-    """What the footer of one file reports."""
+    """The statistics in the footer of one file."""
 
     row_count: int
     columns: tuple[ColumnStats, ...]
@@ -77,12 +77,12 @@ class FileStats:
 
 
 def file_stats(path: Path) -> FileStats:
-    """What a file's footer reports; no row is read."""
+    """The statistics in a file's footer; no row is read."""
     return footer_stats(*read_footer(path))
 
 
 def footer_stats(footer: pq.FileMetaData, schema: pa.Schema) -> FileStats:
-    """What a footer reports of a file with these columns."""
+    """The statistics in the footer of a file with these columns."""
     columns = list(leaves(schema))
     whole = str(footer.created_by or "").startswith(_WHOLE_BOUNDS)
     found = []
@@ -94,7 +94,7 @@ def footer_stats(footer: pq.FileMetaData, schema: pa.Schema) -> FileStats:
 
 
 def quoted(name: str) -> str:
-    """A part of a path as it stands in one."""
+    """A part of a path, quoted where need be."""
     return "`" + name.replace("`", "``") + "`" if "." in name or "`" in name else name
 
 
@@ -162,10 +162,10 @@ def bounds_of(stats: pq.Statistics, kind: pa.DataType) -> tuple[Value | None, Va
 
 
 def _decoded(value: Any) -> str | None:
-    """A text; None where a writer has cut it within a character."""
     try:
         return value.decode() if isinstance(value, bytes) else None
     except UnicodeDecodeError:
+        # a writer has cut the text within a character
         return None
 
 
@@ -210,7 +210,7 @@ def _fraction(nanoseconds: int) -> str:
     return f".{nanoseconds:09d}".rstrip("0") if nanoseconds else ""
 
 
-# What a footer reports as one line of text, and back: bounds as they are compared, types by their names.
+# Statistics of a footer as one line of text, and back: bounds as they are compared, types by their names.
 
 LONGEST = 1 << 20
 """A longer text is not worth keeping: reading the footer again costs as much [characters]."""
@@ -278,7 +278,7 @@ def _values(kind: pa.DataType, given: Any) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=1_024)
 def _names(text: str) -> tuple[tuple[tuple[str, pa.DataType], ...], frozenset[str]]:
-    """(columns with what is reported of them, all columns): the same text for many slices."""
+    # many slices have the same text, so it is parsed once
     columns, others = json.loads(text)
     named = tuple((name, _type_named(kind)) for name, kind in columns)
     return named, frozenset([*(name for name, _ in named), *others])

@@ -29,22 +29,20 @@ _FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Parts of a second in each of Arrow's units."""
 
+# Arrow's errors for values that Python cannot hold: a year after 9999, bytes that are no text, an unknown
+# time zone.
 _IMPOSSIBLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
-"""What Arrow raises for a value that Python cannot hold: a year after 9999, bytes that are no text, a time
-zone that nobody knows."""
 
 
 def check_values(column: pa.Array, name: str) -> None:
-    """Nothing when every value is one of its type, and so has a text.
-
-    Texts are UTF-8, decimals have their digits, times are in the years 1 to 9999, which is all that RFC 3339
-    can write. Parquet and Spark hand on any bytes as text and any number as a time; other readers refuse the
-    whole file for them, or fail.
+    """Refuse values not of their type: text that is not UTF-8, times outside the years 1 to 9999.
 
     Raises:
         ValueError: says which column and what is wrong with it.
     """
     try:
+        # Parquet and Spark hand on any bytes as text and any number as a time; other readers refuse the file
+        # full validation looks at every value: UTF-8, and digits of decimals
         column.validate(full=True)
     except pa.ArrowInvalid as error:
         wrong = "a text is not UTF-8" if "UTF8" in str(error) else one_line(str(error))
@@ -62,7 +60,7 @@ def check_values(column: pa.Array, name: str) -> None:
 
 
 def _leaves(column: pa.Array) -> Iterator[pa.Array]:
-    """The arrays without members that a column consists of; what is below a null is left out."""
+    """The arrays without members that a column consists of, without the values below a null."""
     if t.is_struct(column.type):
         for member in column.flatten():
             yield from _leaves(member)
@@ -76,7 +74,7 @@ def _leaves(column: pa.Array) -> Iterator[pa.Array]:
 
 
 def _bounds(data_type: pa.DataType) -> tuple[int, int] | None:
-    """The smallest and the largest number that stands for a day or time; None for other types."""
+    """The smallest and the largest number of a day or time; None for other types."""
     if t.is_date32(data_type):
         return _FIRST_DAY, _LAST_DAY
     if t.is_date64(data_type):
@@ -266,16 +264,14 @@ def hash_parquet(
 
 
 def other_rule(path: Path, recorded: Multihash, declared: DataSchema | None) -> str | None:
-    """By which other rule a file has the recorded logical hash, as words; None where by none.
-
-    A null struct counted otherwise (RFC-006), or types as the schema declares them where Parquet gives
-    others back: that is how this project once hashed times of day in seconds (RFC-012).
-    """
+    """By which other rule a file has the recorded logical hash, as words; None where by none."""
     if hash_parquet(path, null_rule="reference")[0] == recorded:
         return "follows the reference implementation's rule for null structs"
     if declared is None:
         return None
     with contextlib.suppress(pa.ArrowException, ValueError, SchemaError):  # other columns, or finer times
+        # this project once hashed times of day in seconds as declared, not as Parquet gives them back
+        # (RFC-012)
         schema = to_arrow(declared)
         if schema != slice_schema(declared) and hash_parquet(path, schema=schema)[0] == recorded:
             return "is that of the declared types, where Parquet keeps others"

@@ -33,16 +33,16 @@ from odfchain.slices.bounds import BATCH_ROWS
 BATCH_BYTES = 64 << 20
 """Rows that are handed on together take no more than that, give or take one [bytes]."""
 
+# Blocks of a run that stay in memory for who asks for them again [count].
 _KEPT_BLOCKS = 4
-"""Blocks of a run that stay in memory for who asks for them again [count]."""
 
 KEY_ROWS = 4_096
 """Rows of one block of keys: what is read to look one up, about 100 KB of an append."""
 
+# Most that a task sorts at a time, in memory.
 _RUN_ROWS, _RUN_BYTES = 1 << 20, 128 << 20
-"""What a task puts in order at a time, in memory."""
+# Of each row, that its offset and its system time take.
 _SYSTEM_BYTES = 16
-"""Of each row, that its offset and its system time take."""
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Rows: TypeAlias = tuple[int, ...]
@@ -53,7 +53,7 @@ ReadBytes: TypeAlias = Callable[[int, int], pa.Buffer | bytes]
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """What the columns of rows are that become runs."""
+    """The columns of rows that become runs."""
 
     columns: int
     """The first ones are those of the slice, whose sizes count."""
@@ -80,14 +80,14 @@ class RunBlocks:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What is known of a written run."""
+    """The description of a written run."""
 
     path: str
     rows: int
     size: int
     """Sum of the sizes of its rows [bytes]."""
     keys: RunBlocks
-    """What the rows are ordered by, their operation, and the sum of the sizes so far."""
+    """The sort key of each row, its operation, and the sum of the sizes so far."""
     values: RunBlocks
     """The columns of the slice."""
     index: bytes
@@ -95,7 +95,7 @@ class RunFacts:
 
 
 def row_sizes(rows: pa.RecordBatch) -> Numbers:
-    """What the values of each row take [bytes], with the system columns; it follows from the row alone."""
+    """Size of the values of each row [bytes], with the system columns; it follows from the row alone."""
     return sum((_value_sizes(column) for column in rows.columns), np.full(rows.num_rows, _SYSTEM_BYTES))
 
 
@@ -200,11 +200,9 @@ class _Blocks:
         return found
 
     def at(self, row: int) -> tuple[pa.RecordBatch, int]:
-        """The block of a row, and its number there."""
         return self._block(row // self._blocks.rows), row % self._blocks.rows
 
     def rows(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The rows of an interval."""
         while start < end:
             batch, within = self.at(start)
             piece = batch.slice(within, end - start)
@@ -234,7 +232,6 @@ class Run:
         return self._facts.rows
 
     def _at(self, row: int) -> tuple[pa.RecordBatch, int]:
-        """What is known of a row without its values."""
         if self._index is not None and row % self._facts.keys.rows == 0:
             return self._index, row // self._facts.keys.rows
         return self._keys.at(row)
@@ -245,7 +242,7 @@ class Run:
         return int(batch.column(len(self._ordered))[within].as_py())
 
     def key(self, row: int) -> tuple[Any, ...]:
-        """What the row is ordered by; comparable with those of other rows."""
+        """The sort key of a row; comparable with those of other runs."""
         batch, within = self._at(row)
         return tuple(_comparable(batch.column(column)[within]) for column in self._ordered)
 
@@ -272,7 +269,7 @@ class Run:
         return self.size_of(rows if rows in (0, len(self)) else rows + 1)
 
     def keys(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """What the rows of an interval are ordered by, their operations, and the sums of their sizes."""
+        """Sort keys of the rows of an interval, their operations, and the sums of their sizes."""
         return self._keys.rows(start, end)
 
     def values(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -314,6 +311,7 @@ def cuts(runs: Sequence[Run], max_bytes: int) -> list[Rows]:
     number = -(-total // max_bytes)
     found: list[Rows] = []
     for index in range(1, number):
+        # equal shares of the bytes, so that the last slice is not a small rest
         at = _whole_corrections(runs, _rows_within(runs, total * index // number))
         if sum(at) > (sum(found[-1]) if found else 0):
             found.append(at)
@@ -321,13 +319,9 @@ def cuts(runs: Sequence[Run], max_bytes: int) -> list[Rows]:
 
 
 def _rows_within(runs: Sequence[Run], size: int) -> Rows:
-    """The first rows in the order of all that take no more than a size.
-
-    In each run it is between `low` and `high`; each step compares with one row, which has at least a quarter
-    of what is in question on either side, as the weighted median of the middles of runs.
-    """
     low, high = _around(runs, size)
     while open_runs := [n for n in range(len(runs)) if low[n] < high[n]]:
+        # the weighted median of the middles has at least a quarter of all open rows on either side
         middles = sorted((runs[n].key((low[n] + high[n]) // 2), n) for n in open_runs)
         weights = list(itertools.accumulate(high[n] - low[n] for _, n in middles))
         pivot, own = middles[bisect.bisect_left(weights, weights[-1] / 2)]
@@ -363,12 +357,12 @@ def _sizes_upto(runs: Sequence[Run], key: tuple[Any, ...]) -> tuple[int, int]:
 
 
 def _whole_corrections(runs: Sequence[Run], at: Rows) -> Rows:
-    """The cut, one row earlier where it would part the old values of a correction from the new ones."""
     after = [
         (run.key(rows), run.operation(rows)) for run, rows in zip(runs, at, strict=True) if rows < len(run)
     ]
     if not sum(at) or not after or min(after)[1] != CORRECT_TO:
         return at
+    # the cut would part the old values of a correction from the new ones: one row earlier
     _, last = max((run.key(rows - 1), n) for n, (run, rows) in enumerate(zip(runs, at, strict=True)) if rows)
     return tuple(rows - (n == last) for n, rows in enumerate(at))
 
@@ -384,6 +378,7 @@ def rows_between(runs: Sequence[Run], start: Rows, end: Rows) -> Iterator[pa.Rec
     """
     parts = [part for part in map(_RowRange, runs, start, end) if part.rows]
     parts.sort(key=lambda part: part.first)
+    # runs that do not overlap are concatenated: no sorting
     if all(one.last < other.first for one, other in itertools.pairwise(parts)):
         order = None
     else:
@@ -395,8 +390,6 @@ def rows_between(runs: Sequence[Run], start: Rows, end: Rows) -> Iterator[pa.Rec
 
 
 class _RowRange:
-    """The rows of one run that are in a slice."""
-
     def __init__(self, run: Run, start: int, end: int) -> None:
         self.run, self.start, self.rows = run, start, end - start
 
@@ -447,7 +440,7 @@ def _flat(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
     if pa.types.is_struct(column.type):
         for part in column.flatten():
             yield from _flat(part)
-    elif pa.types.is_floating(column.type):  # Arrow has NaN beside the nulls
+    elif pa.types.is_floating(column.type):  # Arrow sorts NaN next to the nulls
         odd = pc.is_nan(column)
         yield from (odd, pc.if_else(odd, pa.scalar(0, column.type), column))
     else:
@@ -455,11 +448,11 @@ def _flat(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
 
 
 def _windows(parts: Sequence[_RowRange], order: Numbers | None, rows: int) -> Iterator[tuple[int, int]]:
-    """Which rows are handed on together: so many, or fewer where they are large."""
     sizes = np.concatenate([size for part in parts for size in part.sizes()])
     if int(sizes.max()) * BATCH_ROWS <= BATCH_BYTES:
         ends = list(range(BATCH_ROWS, rows, BATCH_ROWS))
     else:
+        # rows are large: fewer of them at a time
         upto, ends = np.cumsum(sizes if order is None else sizes[order]), list[int]()
         before = 0
         while True:

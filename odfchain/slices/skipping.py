@@ -1,4 +1,4 @@
-"""Whether a file may hold a row that a condition keeps: false only where no row can.
+"""Data skipping: a file is skipped only where none of its rows can match a condition.
 
 A condition is a tree of tests (a column against a value), AND and OR; whatever else it says is `MAYBE`. Texts
 compare by their UTF-8 bytes, as engines do. Values are of the declared types, and a test decides only where
@@ -30,7 +30,7 @@ from odfchain.slices.footers import ColumnStats, FileStats, Value, nanoseconds_p
 
 
 class Test(enum.Enum):
-    """What a column is tested for."""
+    """A comparison of a column with a value."""
 
     __test__ = False
 
@@ -86,7 +86,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class Maybe:
-    """Nobody knows."""
+    """No test: rows may or may not match."""
 
 
 Condition = ColumnTest | Every | AnyOf | Maybe
@@ -101,7 +101,7 @@ TURNED = {Test.LT: Test.GT, Test.GT: Test.LT, Test.LE: Test.GE, Test.GE: Test.LE
 
 
 def understood(condition: Condition) -> bool:
-    """Whether any of it can skip something."""
+    """True if any of it can skip something."""
     match condition:
         case Every(parts) | AnyOf(parts):
             return (any if isinstance(condition, Every) else all)(map(understood, parts))
@@ -109,7 +109,7 @@ def understood(condition: Condition) -> bool:
 
 
 def about(condition: Condition, columns: Collection[str]) -> Condition:
-    """What a condition says of some columns alone: true of every row of which the whole is."""
+    """The part of a condition about some columns alone: true of every row of which the whole is."""
     match condition:
         case Every(parts):
             return Every(tuple(about(part, columns) for part in parts))
@@ -121,10 +121,7 @@ def about(condition: Condition, columns: Collection[str]) -> Condition:
 
 
 def with_any_of(column: str, values: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> Condition:
-    """What is true of every row that has one of these values in a column of a type: it is between their ends.
-
-    `column` is a path. Floats are not asked for: a NaN that is looked for is in no bound.
-    """
+    """A condition true of every row with one of these values at a path: between the least and the largest."""
     if not len(values):
         return AnyOf(())
     nulls = (ColumnTest(column, Test.NULL),) if values.null_count else ()
@@ -135,6 +132,7 @@ def with_any_of(column: str, values: pa.ChunkedArray | pa.Array, kind: pa.DataTy
         numbers, scale = values.cast(pa.int64()), nanoseconds_per_unit(values.type)
     elif t.is_date32(values.type):
         numbers = values.cast(pa.int32())
+    # a NaN that is looked for is in no bound
     elif group_of(kind) in (Group.FLOAT, Group.OTHER):
         return MAYBE
     group, ends = group_of(kind), pc.min_max(numbers).as_py()
@@ -150,7 +148,7 @@ def with_any_of(column: str, values: pa.ChunkedArray | pa.Array, kind: pa.DataTy
 
 
 def group_of(kind: pa.DataType) -> Group:
-    """What values of a type compare with."""
+    """The group of types that values of a type compare with."""
     for is_one, group in _GROUPS:
         if is_one(kind):
             return group
@@ -187,7 +185,7 @@ def types_of(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def may_match(stats: FileStats, condition: Condition, *, signed_nan: bool = False) -> bool:
-    """Whether a file with these statistics may hold a row of which the condition is true.
+    """True if a file with these statistics may hold a row of which the condition is true.
 
     `signed_nan`: as the embedded engine compares, which has NaN below all numbers where its sign is set.
     """
@@ -221,7 +219,6 @@ def _may(asked: ColumnTest, stats: FileStats, *, signed_nan: bool) -> bool:
 
 
 def _is_absent(column: str, stats: FileStats) -> bool:
-    """Whether a file has no such column: all rows are null there."""
     return stats.present is not None and not any(
         path == column or path.startswith(f"{column}.") for path in stats.present
     )
@@ -256,7 +253,6 @@ def _within(asked: ColumnTest, found: ColumnStats, *, signed_nan: bool) -> bool:
 
 
 def _may_pass(test: Test, low: Any, high: Any, least: Any, most: Any) -> bool:
-    """Whether a value from `low` to `high` may pass a test against one from `least` to `most`."""
     match test:
         case Test.EQ:
             return bool(low <= most and least <= high)
@@ -274,7 +270,6 @@ def _may_pass(test: Test, low: Any, high: Any, least: Any, most: Any) -> bool:
 
 
 def _rounded(value: float, kind: pa.DataType) -> float:
-    """The value as a column of smaller floats may have it."""
     if t.is_float64(kind) or math.isinf(value):
         return value
     try:
@@ -285,10 +280,7 @@ def _rounded(value: float, kind: pa.DataType) -> float:
 
 
 def value_for(value: object, kind: pa.DataType) -> Value | None:
-    """A number, text or truth as bounds of a column of this type are compared; None where it is none of it.
-
-    Whole numbers and decimals only where every engine compares them exactly.
-    """
+    """A value as a bound of a column of this type; None where engines would not compare it exactly."""
     match group_of(kind):
         case Group.TRUTH:
             return value if isinstance(value, bool) else None
@@ -302,6 +294,7 @@ def value_for(value: object, kind: pa.DataType) -> Value | None:
         case Group.WHOLE:
             if isinstance(value, int):
                 return value
+            # beyond 2^53 engines compare integers with floats in different ways
             return int(value) if abs(float(value)) < 2**53 and value == int(value) else None
         case Group.FLOAT:
             return float(value)
@@ -321,8 +314,8 @@ def _digits_after_point(number: Decimal) -> int:
 # Bounds of floating-point numbers leave NaN out, and those of texts may be cut by who wrote them: the true
 # maximum begins with such a bound. Statistics of another type than the values say nothing.
 
+# Types that compare as their columns do; a moment has a zone, and is left out.
 _ORDERED = (int, str, dt.date)
-"""What compares as its column does; a moment has a zone, and is left out."""
 
 
 def ordered(values: Sequence[Any]) -> list[Any]:
@@ -331,7 +324,7 @@ def ordered(values: Sequence[Any]) -> list[Any]:
 
 
 def may_hold(statistics: Any, values: Sequence[Any]) -> bool:
-    """Whether one of some ordered values (None is null, alone) may be where a column chunk has these."""
+    """True if one of some ordered values (None is null, alone) may be where a column chunk has these."""
     if statistics is None:
         return True
     if values[0] is None:

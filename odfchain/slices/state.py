@@ -4,7 +4,7 @@
 - `+A` and `+C` put a row in force, `-R` and `-C` take one out of force (`TAKES_BACK`).
 - With a primary key, the row of each key with the largest offset is in force if it puts one in force: older
   ones are history whatever they say, and a `-C` without its `+C` leaves nothing. Nulls are one key.
-- Without a key, rows are told apart by all columns but offset, operation and system time, and a missing
+- Without a key, rows are compared by all columns but offset, operation and system time, and a missing
   column is null.
 - In both, values compare as Spark compares them, at any depth: -0.0 is 0.0, NaN is NaN, whatever its bits,
   and a map has no order.
@@ -41,8 +41,8 @@ from odfchain.odf.times import Timestamp
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.text import one_line
 
+# Rows of keys that are gathered before only the newest of each is kept.
 _AT_ONCE = 1 << 20
-"""Rows of keys that are gathered before only the newest of each is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class SliceFile:
 
     @property
     def is_here(self) -> bool:
-        """Whether the file is known to be on this machine."""
+        """True if the file is known to be on this machine."""
         return isinstance(self.at, Path)
 
     @property
@@ -93,6 +93,7 @@ def in_force(
     if key:
         return _newest_of_keys(slices, key, upto)
     plain = [rows[1:] for item in slices for rows in rows_of(item, (), upto)]
+    # nothing is taken back: all rows are in force, and no values need to be hashed
     if not any(takes_back(operations).any() for _, operations in plain):
         return np.sort(np.concatenate([np.zeros(0, np.uint64), *(offsets for offsets, _ in plain)]))
     found = [rows for item in slices for rows in hashed_rows(item, upto)]
@@ -102,7 +103,7 @@ def in_force(
 
 
 def takes_back(operations: Numbers) -> Numbers:
-    """Whether rows with these operations take others back."""
+    """A mask: true where the operation takes another row back."""
     return np.isin(operations, TAKES_BACK)
 
 
@@ -116,12 +117,12 @@ def hashed_rows(
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What becomes of rows that have no key: masks over them as they were given."""
+    """State of rows without a key, as masks over them in the order given."""
 
     kept: Numbers
     """Rows in force after all."""
     net: Numbers
-    """As `kept`, where rows that take back what is not there count against equal ones that come later."""
+    """`kept`, where a row that takes back what is not there counts against equal ones that come later."""
     in_vain: Numbers
     """Rows that take back what is not in force."""
     never_there: Numbers
@@ -130,6 +131,7 @@ class Walk:
     @classmethod
     def of(cls, offsets: Numbers, back: Numbers, hashes: Numbers) -> Walk:
         """The walk over rows in order of offset; those with one hash are equal."""
+        # equal rows together, each group in order of offset
         order = np.lexsort((offsets, hashes["low"], hashes["high"]))
         back, hashes = back[order], hashes[order]
         starts = np.concatenate(([True], hashes[1:] != hashes[:-1]))[: len(order)]
@@ -149,7 +151,6 @@ class Walk:
 
 
 def _within(group: Numbers, starts: Numbers, counted: Numbers) -> Numbers:
-    """How many are counted up to each row, from the start of its group."""
     total = np.cumsum(counted)
     before: Numbers = (total - counted)[starts]
     found: Numbers = total - before[group]
@@ -163,19 +164,17 @@ def _in_given_order(mask: Numbers, order: Numbers) -> Numbers:
 
 
 def _newest_of_keys(slices: Sequence[SliceFile], key: Sequence[str], upto: int | None) -> Numbers:
-    """The offset of the newest row of each key, if that puts one in force.
-
-    Offset and operation are one number, so that the newest row is a maximum and its operation comes with it.
-    """
     rows: list[pa.Table] = []
     gathered, limit = 0, _AT_ONCE
     for item in slices:
         for batch, offsets, operations in rows_of(item, key, upto):
             columns = [part for name in key for part in comparable(batch, name)]
+            # offset and operation in one number: the newest row is a maximum, and its operation comes with it
             columns.append(pa.array(offsets * np.uint64(2) + ~takes_back(operations)))
             rows.append(pa.table(columns, [str(index) for index in range(len(columns))]))
             gathered += batch.num_rows
         if gathered > limit:
+            # reduced from time to time, so that memory has the keys and not all rows
             rows = [_newest(rows)]
             gathered = rows[0].num_rows
             limit = gathered + max(_AT_ONCE, gathered)
@@ -198,6 +197,7 @@ def comparable(batch: pa.RecordBatch, name: str) -> list[pa.Array]:
     if t.is_dictionary(column.type):
         column = column.dictionary_decode()
     if t.is_nested(column.type):
+        # Arrow groups by plain columns only
         hashes = hash_rows(pa.RecordBatch.from_arrays([column], [name]), ())
         return [pa.array(hashes["high"]), pa.array(hashes["low"])]
     if t.is_floating(column.type):
@@ -219,6 +219,7 @@ def rows_of(
     """
     names, first, last = item.vocabulary, item.interval.start, item.interval.end
     system = (names.offset_column, names.operation_type_column)
+    # the whole slice is later
     if upto is not None and first > upto:
         return
     with open_parquet(item.path) as file:
@@ -265,24 +266,22 @@ def rows_with_offsets(
 
 # The rows in force by a key, from one reading of the slices: for answers, which are asked for often.
 #
-# They are those of `odfchain.slices.state.state`, by the same rule, and a property test holds the two
-# to each other. There the keys are read first, so that memory has the keys and the result; here all columns
+# They are those of `state`, by the same rule, and a property test holds the two to
+# each other. There the keys are read first, so that memory has the keys and the result; here all columns
 # are, and whenever `_AT_ONCE` has come together what is not in force any more is let go. Keys become
-# numbers,
-# and the position of each number's last row is written down: nothing is sorted, and nothing joined.
+# numbers, and the position of each number's last row is written down: nothing is sorted, and nothing
+# joined.
 
+# Rows that are gathered before only those in force are kept [bytes].
 _ROWS_AT_ONCE = 256 << 20
-"""Rows that are gathered before only those in force are kept [bytes]."""
+# Slices with so many rows at most [count] are read ahead; larger ones batch by batch.
 _WHOLE = 1 << 20
-"""Slices with so many rows at most [count] are read ahead; larger ones batch by batch."""
+# Whole numbers are their own codes where there are at most so many times as many as rows.
 _SPREAD = 4
-"""Whole numbers are their own codes where there are at most so many times as many as rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows in the asked schema, with what decides about them."""
-
     rows: pa.Table
     offsets: Numbers
     back: Numbers
@@ -307,7 +306,6 @@ def newest_rows(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Sche
 
 
 def _read(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) -> Iterator[_Rows]:
-    """All rows, in order of slices; as many slices are read at a time as there are cores."""
     threads = pa.cpu_count()
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[list[_Rows]]] = deque()
@@ -317,6 +315,7 @@ def _read(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) ->
                     yield from waiting.popleft().result()
                 yield from _rows(item, key, schema)
                 continue
+            # as many slices are decoded at a time as there are cores, and handed on in their order
             waiting.append(pool.submit(lambda item: list(_rows(item, key, schema)), item))
             if len(waiting) > threads:
                 yield from waiting.popleft().result()
@@ -331,7 +330,6 @@ def _rows(item: SliceFile, key: Sequence[str], schema: pa.Schema) -> Iterator[_R
 
 
 def _in_force(gathered: Sequence[_Rows], key: Sequence[str]) -> _Rows:
-    """Of each key the row with the largest offset, unless that takes one back."""
     rows = pa.concat_tables(part.rows for part in gathered)
     offsets = np.concatenate([part.offsets for part in gathered])
     back = np.concatenate([part.back for part in gathered])
@@ -387,14 +385,13 @@ def _as_they_are(column: pa.ChunkedArray) -> tuple[Numbers, int] | None:
 # The rows in force at an event time: what was true then, by all that is known now.
 #
 # Each row sets the entry of its key and its event time, in order of offset: `+A` and `+C` put themselves
-# there,
-# `-R` says that the key is absent from then on, and `-C` deletes its entry, unless its `+C` has a later
-# time:
-# then the old value was true until then. Of each key the entry with the largest time that is not after the
-# asked one is in force. Rows without an event time have no place in it. Source: specification "Projection".
+# there, `-R` says that the key is absent from then on, and `-C` deletes its entry, unless its `+C` has a
+# later time: then the old value was true until then. Of each key the entry with the largest time that is
+# not after the asked one is in force. Rows without an event time have no place in it. Source: specification
+# "Projection".
 
+# Times are compared in microseconds, in nanoseconds where the dataset declares them [1/s].
 _MICROS, _NANOS = 10**6, 10**9
-"""Times are compared in microseconds, in nanoseconds where the dataset declares them [1/s]."""
 _FROM, _TO = OperationType.CORRECT_FROM.code, OperationType.CORRECT_TO.code
 
 
@@ -444,7 +441,6 @@ def _of_keys(slices: Sequence[SliceFile], key: Sequence[str], time: Timestamp, s
 
 
 def _entries(item: SliceFile, key: Sequence[str], scale: int) -> Iterator[tuple[Numbers, ...]]:
-    """(keys, event times, whether there is one, offsets, operations), batch by batch."""
     name = item.vocabulary.event_time_column
     for batch, offsets, operations in rows_of(item, [*key, name], None):
         parts = [part for column in key for part in comparable(batch, column)]
@@ -473,6 +469,5 @@ def _times(column: pa.Array, scale: int) -> tuple[Numbers, Numbers]:
 
 
 def _number(time: Timestamp, scale: int) -> int:
-    """A time in the same unit."""
     number = time.epoch_ns // (_NANOS // scale)
     return max(-(2**63), min(2**63 - 1, number))

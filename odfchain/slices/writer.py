@@ -34,7 +34,7 @@ from odfchain.slices.footers import footer_stats, stats_text
 from odfchain.slices.marker import marker
 from odfchain.slices.reader import check_values
 
-# What is found out about records in the same pass in which they are written, or read.
+# Observers: hashes and counts made in the pass that writes or reads the records.
 
 
 class SliceObserver(abc.ABC):
@@ -42,7 +42,7 @@ class SliceObserver(abc.ABC):
 
     `batch` is given all rows in their final form and order, system columns included, with the schema of the
     file. They are cut anywhere, and no batch is empty: what an observer says must not depend on the cuts.
-    Batches are shared, so nobody may change them. Who keeps one keeps its rows in memory: what is kept must
+    Batches are shared and must not be changed. A kept batch keeps its rows in memory: what is kept must
     be bounded by something else than the number of rows.
 
     `data` is given the bytes of the file in order; the view is valid during the call only. Calls of `batch`
@@ -74,12 +74,10 @@ class PhysicalHash(SliceObserver):
         self._hasher = sha3_256()
 
     def data(self, view: memoryview) -> None:
-        """Hash the next bytes."""
         self._hasher.update(view)
         self.size += len(view)
 
     def finish(self) -> None:
-        """Know the hash."""
         self.hash = Multihash.sha3_256(self._hasher.digest())
 
 
@@ -95,11 +93,9 @@ class LogicalHash(SliceObserver):
         self._digest = LogicalDigest(schema, executor=executor)
 
     def batch(self, rows: pa.RecordBatch) -> None:
-        """Hash the next rows."""
         self._digest.update(rows)
 
     def finish(self) -> None:
-        """Know the hash."""
         self.hash = self._digest.finish()
 
 
@@ -115,7 +111,6 @@ class RowTotals(SliceObserver):
         self._counts = np.zeros(256, dtype=np.int64)
 
     def batch(self, rows: pa.RecordBatch) -> None:
-        """Count the next rows."""
         operations = rows.column(self._names.operation_type_column).to_numpy(zero_copy_only=False)
         self._counts += np.bincount(operations, minlength=256)[:256]
         latest = pc.max(_as_ms(rows.column(self._names.event_time_column))).as_py()
@@ -123,7 +118,6 @@ class RowTotals(SliceObserver):
             self.latest_ms = latest
 
     def finish(self) -> None:
-        """Know the counts."""
         self.ops = {str(code): int(count) for code, count in enumerate(self._counts) if count}
 
     @property
@@ -133,8 +127,8 @@ class RowTotals(SliceObserver):
 
 
 def _as_ms(event_time: pa.Array) -> pa.Array:
-    """Event times as milliseconds since the epoch; a date counts as its midnight UTC."""
     if pa.types.is_date(event_time.type):
+        # a date counts as its midnight UTC
         event_time = event_time.cast(pa.timestamp("ms"))
     return event_time.cast(pa.timestamp("ms", event_time.type.tz), safe=False).cast(pa.int64())
 
@@ -147,7 +141,7 @@ _HASH_THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class SliceSpec:
-    """What a slice is to look like; sent to the worker that writes it."""
+    """Specification of a slice; sent to the worker that writes it."""
 
     schema: bytes
     """The target Arrow schema, system columns included, serialized by pyarrow."""
@@ -169,7 +163,7 @@ class SliceSpec:
 
 @dataclass(frozen=True, slots=True)
 class SliceFacts:
-    """What is known of a written slice; all that comes back from the cluster."""
+    """Facts about a written slice; all that comes back from the cluster."""
 
     path: str
     """Empty where its writer has put it into the store, under its physical hash."""
@@ -184,7 +178,7 @@ class SliceFacts:
     finer: dict[str, int] = field(default_factory=dict)
     """Times that were cut to the unit of their column, by column."""
     footer: str | None = None
-    """What its footer reports, as `odfchain.slices.footers` writes it."""
+    """The statistics in its footer, as `odfchain.slices.footers` writes them."""
 
     def slice_at(self, start: int) -> DataSlice:
         """The slice as a block names it, its first record at an offset."""
@@ -270,7 +264,7 @@ class ObservedParquet:
 
     @property
     def footer(self) -> str | None:
-        """What the footer reports, of a file that is complete, as a line (`odfchain.slices.footers`)."""
+        """The statistics in the footer of a complete file, as a line (`odfchain.slices.footers`)."""
         (footer,) = self._footers
         return stats_text(footer_stats(footer, footer.schema.to_arrow_schema()))
 
@@ -320,6 +314,7 @@ def parquet_writer(
     `schema` and the batches that are written are in the types of a dataset (`odfchain.odf.arrow_schema`). The
     footer is added to `collected` when the file is complete.
     """
+    # every offset occurs once, so a dictionary of them would be as large as they are
     dictionary = [name for name in schema.names if name != vocabulary.offset_column]
     return _AnnotatingWriter(
         sink,
@@ -339,7 +334,6 @@ class _AnnotatingWriter(pq.ParquetWriter):  # type: ignore[misc]
     """Takes 16 bytes where the file has UUIDs."""
 
     def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
-        """Write the rows, as `pyarrow.parquet.ParquetWriter` does."""
         annotated = pa.schema([f.with_type(self.schema.field(f.name).type) for f in table.schema])
         columns = [
             pa.chunked_array([_built(chunk, f.type) for chunk in column.chunks], f.type)
@@ -349,7 +343,7 @@ class _AnnotatingWriter(pq.ParquetWriter):  # type: ignore[misc]
 
 
 def _leaf_paths(schema: pa.Schema, names: list[str]) -> list[str]:
-    """Parquet column paths of the leaves under these columns (dictionary settings go by leaf)."""
+    # dictionary settings go by leaf, named as Parquet names them
     paths: list[str] = []
 
     def walk(prefix: str, data_type: pa.DataType) -> None:
@@ -423,7 +417,7 @@ def hash_threads() -> int:
 
 
 def notes_on_cut_times(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """What the user should know about times that were cut to the unit of their column."""
+    """Notes for the user on times that were cut to the unit of their column."""
     return tuple(
         f"`{name}`: {number:,} times are finer than the column keeps; what is finer was cut off"
         for name, number in counts.items()
@@ -431,7 +425,6 @@ def notes_on_cut_times(counts: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _count_finer(given: pa.RecordBatch, finished: pa.RecordBatch, counts: dict[str, int]) -> None:
-    """Add up the times of a batch that lost digits."""
     for name in given.schema.names:
         before = given.column(name)
         if name not in finished.schema.names or not pa.types.is_timestamp(before.type):
@@ -486,7 +479,6 @@ def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
 
 
 def _cast_values(column: pa.Array, target: pa.DataType) -> pa.Array:
-    """The values as `castable` has the declared type."""
     if column.type == target:
         return column
     if pa.types.is_null(target):
@@ -497,11 +489,11 @@ def _cast_values(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _built(column: pa.Array, target: pa.DataType) -> pa.Array:
-    """The column in its declared type; what a struct requires may be null where the struct itself is."""
     if column.type == target:
         return column
     if not pa.types.is_struct(target):
         return column.cast(target)
+    # a required member may be null where its struct is, which Arrow's cast refuses
     members = [
         _built(member if field.nullable or not member.null_count else _filled(member), field.type)
         for member, field in zip((column.field(i) for i in range(len(target))), target, strict=True)
@@ -510,7 +502,7 @@ def _built(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _filled(column: pa.Array) -> pa.Array:
-    """The column with some value for each null, all of which are in structs that are null themselves."""
+    # any value will do: these nulls are in structs that are null themselves
     some = pa.array([None], pa.struct([("", column.type)])).field(0)
     places = pc.if_else(column.is_valid(), np.arange(len(column)), len(column))
     return pa.concat_arrays([column, some]).take(places)

@@ -63,7 +63,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Records(Protocol):
-    """What has records in an order."""
+    """A source of records in an order."""
 
     def records(self) -> Iterator[Record]:
         """The records in order.
@@ -84,7 +84,7 @@ class RecordSource(Records, Protocol):
 
 
 class LineParser(Protocol):
-    """What one line of a file holds; a small value that is sent to the workers that read it."""
+    """The form of one line of a file; a small value that is sent to the workers that read it."""
 
     def record(self, line: str) -> Record:
         """The record.
@@ -146,7 +146,6 @@ class _Batches:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """What was not given yet."""
         import pyarrow as pa
 
         if self._ids:
@@ -256,7 +255,7 @@ def piece_batches(
 
 
 def _size(record: Record) -> int:
-    """About how many characters a record has."""
+    # roughly, in characters: batches are to be bounded, not equal
     return sum(
         len(value)
         if isinstance(value, str)
@@ -367,7 +366,6 @@ def _frame(
 
 
 def _here(source: RecordSource, file: InputFile) -> RecordSource:
-    """The source on the machine of the worker that asks."""
     return source if file.files is None else source.moved(str(file.here()))
 
 
@@ -413,7 +411,7 @@ def infer_records(
 
 
 def _differ_by_case(fields: tuple[ds.DataField, ...]) -> bool:
-    """Whether there are inferred columns, or fields of them, that differ only by case."""
+    # Spark compares names without case, so such columns would be one
     if len({f.name.casefold() for f in fields}) < len(fields):
         return True
     for f in fields:
@@ -473,7 +471,7 @@ def read_records(
 def bad_record(
     session: SparkSession, source: RecordSource | LineFile, stored: InputFile, fields: Fields, file: str
 ) -> BadInputError | None:
-    """What is wrong with the form of the file, as an error; None when nothing is.
+    """The error in the form of the file; None when there is none.
 
     Called only after a job has failed.
 
@@ -487,6 +485,7 @@ def bad_record(
     if isinstance(source, SplitDocument):
         source = source.whole
     try:
+        # no row matches: the read alone shows whether the form is right
         _frame(session, source, stored, fields).where(F.col("row_id") < 0).collect()
     except Exception as failure:
         error = document_error(failure, file)

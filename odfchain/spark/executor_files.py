@@ -92,7 +92,7 @@ class StoreFolder:
 
     files: ExecutorFiles
     key: str
-    """What the keys begin with; a slash and the physical hash of the file come after it."""
+    """The prefix of keys; a slash and the physical hash of the file come after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,12 @@ class CarriedFile:
     content: bytes = field(repr=False)
 
     def bring(self, key: str) -> Path:  # noqa: ARG002 - there is one file
-        """As `ReadableFiles`."""
         path, is_there = kept_copy("carried", self.content)
         if not is_there:
             fsio.replace_file(path, self.content)
         return path
 
     def read(self, key: str, start: int, end: int) -> bytes:  # noqa: ARG002 - there is one file
-        """As `ReadableFiles`."""
         return self.content[start:end]
 
 
@@ -150,20 +148,18 @@ def session_like(session: SparkSession) -> SparkSession:
 
 @contextlib.contextmanager
 def staged(files: ExecutorFiles) -> Iterator[str]:
-    """The beginning of keys, without a slash at its end, for files that are gone afterwards.
-
-    What a driver that was killed has left there is named by nothing.
-    """
+    """The beginning of keys, without a slash at its end, for files that are gone afterwards."""
     below = f"staging/{secrets.token_hex(16)}"
     try:
         yield below
     finally:
         with contextlib.suppress(OdfchainError):  # the outcome of the run does not depend on it
+            # files of a killed driver stay, under a random prefix that nothing refers to
             files.clear(below)
 
 
 def copy_put(place: StoreFolder, name: str, size: int, target: Path) -> None:
-    """What a worker has put is a new file of the driver, too, which hashes to its name.
+    """Copy a file that a worker has put to a new file of the driver, and verify its hash.
 
     Raises:
         ObjectCorruptedError: it does not.
@@ -206,6 +202,7 @@ def kept_copy(kind: str, what: bytes) -> tuple[Path, bool]:
     """
     path = own_folder("brought") / f"{kind}-{hashlib.sha3_256(what).hexdigest()}"
     try:
+        # marks its use: copies that were not used for an hour may be removed
         os.utime(path)
     except FileNotFoundError:
         return path, False
@@ -221,14 +218,12 @@ def own_folder(name: str) -> Path:
     return base / name
 
 
-# Files of the driver as workers reach them: by the folder that both see, or by a store.
+# Input files for workers: in a folder that both see, or in a store.
 #
 # The driver checks every byte of an input, so it has the file. Where executors see its folders they are
-# told
-# the path. Elsewhere it is put once into the store of the workspace, below `staging/`, and workers read
-# ranges
-# of it that begin and end with records: which ones is found out here, in the file, by a few reads for each.
-# A small file goes within the plan instead, which costs no request.
+# given the path. Elsewhere it is put once into the store of the workspace, below `staging/`, and workers
+# read ranges of it that begin and end with records: which ones is found out here, in the file, by a few
+# reads for each. A small file goes within the plan instead, which costs no request.
 
 RANGE_BYTES = 8 << 20
 """About how much of a text file a worker reads at a time."""
@@ -240,8 +235,8 @@ CARRIED_BYTES = 256 << 10
 """A file of at most this size is sent within the plan: it is put, listed and removed for nothing."""
 
 _BATCH_RECORDS = 65_536
+# A range holds fewer records than this many bits can count.
 _ID_BITS = 33
-"""A range holds fewer records than this many bits can count."""
 _CHUNK = 1 << 20
 
 
@@ -260,7 +255,7 @@ class InputFile:
 
     @contextlib.contextmanager
     def parts(self) -> Iterator[Callable[[int, int], bytes]]:
-        """What gives a worker the bytes from one place up to, not with, another."""
+        """A function that gives a worker the bytes from one place up to, not with, another."""
         if self.files is not None:
             yield functools.partial(self.files.read, self.key)
             return
@@ -298,6 +293,7 @@ class Handover:
             return InputFile(link)
         with path.open("rb") as stream:
             content = stream.read(CARRIED_BYTES + 1)
+        # a small file goes within the plan, which costs no request
         if len(content) <= CARRIED_BYTES:
             return InputFile(path, CarriedFile(content))
         if known is not None:
@@ -324,7 +320,7 @@ class TextRanges:
     cuts: tuple[int, ...]
     """Where ranges begin, and where the last one ends."""
     quote: bytes = b""
-    """What a field with line feeds stands in; nothing where each line is a record."""
+    """The quote around a field with line feeds; empty where each line is a record."""
 
     def records(self, number: int) -> list[bytes]:
         """The records of a range, without the line breaks at their ends."""
@@ -345,6 +341,7 @@ def text_ranges(
     with file.path.open("rb") as stream:
         total = stream.seek(0, io.SEEK_END)
         stream.seek(0)
+        # a byte order mark belongs to no record
         begin = len(codecs.BOM_UTF8) if stream.read(3) == codecs.BOM_UTF8 else 0
         cuts = [_behind_header(stream, begin, total, mark) if header else begin]
         while cuts[-1] < total:
@@ -442,7 +439,6 @@ def text_frame(session: SparkSession, ranges: TextRanges) -> DataFrame:
 
 
 def _cores(session: SparkSession) -> int:
-    """How many tasks run at once, where the session knows."""
     try:
         return int(session.sparkContext.defaultParallelism)
     except Exception:  # noqa: BLE001 - over Spark Connect, which has no context

@@ -34,12 +34,10 @@ from odfchain.storage import fsio
 # A class archive: what the JVM loads for Spark, laid out so that it is mapped, not read and checked anew.
 #
 # Starting Spark means loading tens of thousands of classes, which is much of the time of a short command.
-# The
-# JVM can write down what it loaded (class data sharing, JEP 350) and map that file the next time; a session
-# that stays does it when it ends and there is none yet, `odfchain engine warm-up` whenever it is run. The
-# file
-# is only a cache: a JVM that finds other classes or another Java than it was made with leaves it alone.
-# Source: RFC-011.
+# The JVM can write down what it loaded (class data sharing, JEP 350) and map that file the next time; a
+# session that stays does it when it ends and there is none yet, `odfchain engine warm-up` whenever it is
+# run. The file is only a cache: a JVM that finds other classes or another Java than it was made with leaves
+# it alone. Source: RFC-011.
 
 PATH_VARIABLE = "ODFCHAIN_CLASS_ARCHIVE"
 """The environment variable that names another file."""
@@ -68,15 +66,13 @@ def _key(java: Path) -> str:
 
 
 def archive_options(java: Path) -> list[str]:
-    """Options of the JVM that use the archive; none where there is no archive that can be trusted.
-
-    What is in the file becomes code: it has to be the user's own (or root's), and nobody else's to write.
-    """
+    """Options of the JVM that use the archive; none where there is no archive that can be trusted."""
     path = archive_path(java)
     try:
         found = path.lstat()
     except OSError:
         return []
+    # the content of the file becomes code: only the user or root may have written it
     own = found.st_uid in (os.getuid(), 0)
     if not own or not stat.S_ISREG(found.st_mode) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return []
@@ -164,7 +160,7 @@ def launch_command(java: Path, conf: dict[str, str], folder: Path) -> tuple[list
 
 
 def _property(text: str) -> str:
-    """As a key or a value of a Java properties file."""
+    # escapes alone: Java reads properties files as ISO-8859-1
     data = text.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{unit:04x}" for (unit,) in struct.iter_unpack(">H", data))
 
@@ -179,8 +175,8 @@ def _for_us_alone(path: str, flags: int) -> int:
 
 
 def _by_file(command: list[str], folder: Path) -> list[str]:
-    """The same command of Java, whose options are in a file: `extraJavaOptions` may hold passwords too."""
     main = command.index(_MAIN)
+    # arguments are visible to other users of the machine, and `extraJavaOptions` may hold passwords
     marks = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
     lines = "".join(f'"{part.translate(marks)}"\n' for part in command[1:main])
     _write_private(folder / "java.arguments", os.fsencode(lines))
@@ -190,7 +186,7 @@ def _by_file(command: list[str], folder: Path) -> list[str]:
 def _connection(
     process: subprocess.Popen[bytes], info: Path, log: Path, unwanted: Callable[[], bool]
 ) -> bytes:
-    """What the JVM writes to `info` once it can be connected to."""
+    """The connection data that the JVM writes to `info` once it listens."""
     deadline = time.monotonic() + _START_SECONDS
     while not info.exists():
         if unwanted():
@@ -232,7 +228,7 @@ def start_gateway(
             )
         try:
             data = _connection(process, info, log, unwanted)
-        except BaseException:  # until it has told its port, it does not notice that we are gone
+        except BaseException:  # before it has reported its port, it does not notice that we are gone
             with process:
                 process.kill()
             raise
@@ -243,19 +239,18 @@ def start_gateway(
     return Gateway(process, port, data[8 : 8 + length].decode(), log, patience)
 
 
-# Giving memory of a JVM that nobody uses back to the system, and how much of it there is.
+# Gives unused memory of a JVM back to the system.
 #
 # Java keeps a heap that once was large. A full collection gives back what is free, as far as two settings
-# let
-# it; they are set for that moment only, because a heap that is always tight would be collected again and
-# again.
-# The keeper asks for it in the text protocol of Py4J, so that it needs no PySpark for that (RFC-030).
+# let it; they are set for that moment only, because a heap that is always tight would be collected again
+# and again. The keeper asks for it in the text protocol of Py4J, so that it needs no PySpark for that
+# (RFC-030).
 
+# How much of the heap may be free after a collection [%].
 _FREE_SHARES = {"MinHeapFreeRatio": "5", "MaxHeapFreeRatio": "20"}
-"""How much of the heap may be free after a collection [%]."""
 
+# The first ones let Spark's cleaner drop unreachable objects; some collectors shrink in steps.
 _COLLECTIONS = 4
-"""The first ones let Spark's cleaner drop what nobody has any more; some collectors shrink in steps."""
 
 _BETWEEN_SECONDS = 0.3
 _ANSWER_SECONDS = 30
@@ -280,7 +275,6 @@ class _Calls:
                 self._ask("m", "d", name)
 
     def authenticate(self) -> None:
-        """Before anything is called; errors as `call`."""
         self._ask("A", self._secret, end=False)
 
     def call(self, target: str, method: str, *arguments: str) -> str:
@@ -299,7 +293,7 @@ class _Calls:
 
 
 def give_back(gateway: Gateway) -> None:
-    """What the JVM has on its heap and does not use is the system's again."""
+    """Give unused heap memory of the JVM back to the system."""
     with _Calls(gateway) as java:
         java.authenticate()
         kind = java.call("z:java.lang.Class", "forName", f"s{_BEAN}")

@@ -128,7 +128,6 @@ def _rows(
 
 
 def _as_physical(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column as the type that carries it through Spark."""
     from odfchain.odf.arrow_schema import castable
 
     return column if column.type == kind else column.cast(castable(column.type)).cast(kind)
@@ -160,11 +159,11 @@ class FinerTimes:
     numbers: Mapping[str, Column]
     """How many times of a row are cut, by column."""
     name: str = "finer"
-    """What tells these sums from others of the observation."""
+    """A prefix that separates these sums from others of the observation."""
 
     @property
     def sums(self) -> list[Column]:
-        """What the observation has to observe."""
+        """The columns for the observation."""
         from pyspark.sql import functions as F
 
         return [F.sum(number).alias(f"{self.name} {i}") for i, number in enumerate(self.numbers.values())]
@@ -213,7 +212,6 @@ def spark_path(path: Path) -> str:
 
 
 def _layout(options: CsvOptions) -> dict[str, str | bool]:
-    """Spark's names for the layout of a file."""
     layout: dict[str, str | bool] = {
         "header": options.header,
         "sep": options.separator,
@@ -246,7 +244,6 @@ def _csv_text(session: SparkSession, file: InputFile, names: list[str], options:
 def _read_csv(
     session: SparkSession, reader: DataFrameReader, file: InputFile, options: CsvOptions
 ) -> DataFrame:
-    """What Spark's reader of CSV makes of a file: of its path, or of its records."""
     reader = reader.options(**_layout(options))
     if file.files is None:
         return reader.csv(spark_path(file.path))
@@ -387,7 +384,6 @@ def read_parquet(
 
 
 def _hidden(numbers: Mapping[str, Column]) -> tuple[list[Column], dict[str, Column]]:
-    """(columns to select besides those of the data, how they are read by the column that they tell of)."""
     names = {name: f"{_FINER}{i}" for i, name in enumerate(numbers)}
     return [number.alias(names[name]) for name, number in numbers.items()], {
         name: col(hidden) for name, hidden in names.items()
@@ -410,7 +406,7 @@ def _check_conversion(
 
 
 def is_milliseconds(data_type: ds.DataType) -> bool:
-    """Whether a type is a timestamp that ends at the millisecond."""
+    """True if a type is a timestamp that ends at the millisecond."""
     unit = data_type.unit if isinstance(data_type, ds.DataTypeTimestamp) else TimeUnit.MICROSECOND
     return unit in (None, TimeUnit.SECOND, TimeUnit.MILLISECOND)
 

@@ -47,11 +47,11 @@ def install_command() -> str:
 
 
 def _packaged_version() -> int:
-    """The long-term version that the platform's packages hold: 21, but 17 in Debian up to 12."""
     try:
         release = platform.freedesktop_os_release()
     except OSError:
         return 21
+    # Debian has packages of Java 21 from version 13 on
     old_debian = release.get("ID") == "debian" and release.get("VERSION_ID", "") in ("11", "12")
     return 17 if old_debian else 21
 

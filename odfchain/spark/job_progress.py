@@ -1,9 +1,9 @@
-"""Looking at Spark while it works, for whoever shows progress.
+"""Progress of Spark's jobs.
 
-A thread of ours asks about twice a second, and only where somebody looks. Java never calls us: there is no
+A thread of ours asks about twice a second, and only where progress is shown. Java never calls us: there is no
 callback server, and nothing that could hold a job up. Jobs are found by the tag of their action
 (`odfchain.spark.jobs`), so two commands in one session do not see each other's. What a worker of this machine
-has written stands in a file of eight bytes. Over Spark Connect the server tells by itself.
+has written is counted in a file of eight bytes. Over Spark Connect the server reports by itself.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# What Spark says of the stages of one action, added up for people: rows, bytes, tasks, time left.
+# The stages of one action, added up: rows, bytes, tasks, time left.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """What the steps of Spark's actions are called, and what is known of the reading before it begins."""
+    """Names of the steps of Spark's actions, and the known sizes of the reading before it begins."""
 
     reading: str
     merging: str
@@ -46,17 +46,17 @@ class Steps:
 
     @classmethod
     def all_called(cls, name: str) -> Steps:
-        """Steps that nobody tells apart."""
+        """The same name for all steps."""
         return cls(reading=name, merging=name, writing=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What Spark says of a stage that has begun."""
+    """The status of a stage that has begun."""
 
     number: int
     reads: bool
-    """Whether it takes no rows from other stages."""
+    """True if it takes no rows from other stages."""
     tasks: int
     ended_tasks: int = 0
     ended: bool = False
@@ -72,8 +72,8 @@ class Stage:
         return dataclasses.replace(self, **{f: max(getattr(self, f), getattr(older, f)) for f in _GROWING})
 
 
+# Each task reads beyond the end of its part of a text, to the end of the line.
 _OVER = 1.05
-"""Each task reads beyond the end of its part of a text, to the end of the line."""
 
 _GROWING = ("tasks", "ended_tasks", "ended", "read_bytes", "read_rows", "taken_rows", "handed_rows")
 
@@ -143,7 +143,6 @@ class Tally:
         )  # fmt: skip
 
     def _timed(self, done: WorkDone, now: float) -> WorkDone:
-        """With the time that is left of the step."""
         if done.step != self._step:
             self._step, self._began, self._risen, self._fraction = done.step, now, now, None
         if done.fraction is not None and done.fraction > (self._fraction or 0):
@@ -154,7 +153,7 @@ class Tally:
 
 
 def _at_least(total: int | None, done: int) -> int | None:
-    """The total, where it is one: what is done is part of it."""
+    # a total that is less than what is done already is wrong: then none is known
     return total if total is not None and done <= total else None
 
 
@@ -164,17 +163,15 @@ def _part(done: int, total: int | None) -> float | None:
 
 # The stages of an action in the status store of the JVM that Spark runs in, asked for over Py4J.
 #
-# The store is there also where Spark has no web page. Executors tell of tasks that run with each heartbeat.
-# In
-# local mode Spark tells of a task at its end only; there Hadoop's count of what was read from files stands
-# in,
-# as long as no other command works in the session.
+# The store exists also where Spark has no web page. Executors report running tasks with each heartbeat.
+# In local mode Spark reports a task at its end only; there Hadoop's count of bytes read from files
+# is used, as long as no other command works in the session.
 
 _ACTIVE, _ENDED = "ACTIVE", ("COMPLETE", "FAILED")
 
 
 class JavaStatus:
-    """The jobs with a tag, in the status store of the JVM that Spark runs in; made before they begin."""
+    """Fulfils `Status` from the status store of the JVM that Spark runs in; made before the jobs begin."""
 
     def __init__(self, session: SparkSession, tag: str) -> None:
         jvm, context = session._jvm, session._jsparkSession.sparkContext()  # noqa: SLF001
@@ -182,26 +179,24 @@ class JavaStatus:
         self._tag, self._context, self._store = tag, context, context.statusStore()
         self._tracker, self._arrays = context.statusTracker(), jvm.java.util.Arrays
         self._jobs: set[str] = set()
+        # Stages that have not ended, and whether they read.
         self._running: dict[int, bool] = {}
-        """Stages that have not ended, and whether they read."""
         self._alone = bool(context.isLocal())
         self._counts = jvm.org.apache.hadoop.fs.FileSystem.getGlobalStorageStatistics()
         self._before = self._count() if self._alone else 0
 
     def stages(self) -> Sequence[Stage]:
-        """As `Status.stages`."""
         active = self._store.activeStages().length() if self._alone else 0
         for job in _numbers(self._arrays.toString(self._tracker.getJobIdsForTag(self._tag))):
             if job not in self._jobs:
                 self._jobs.add(job)
                 self._add_stages(int(job))
         found = [stage for number in list(self._running) if (stage := self._stage(number)) is not None]
-        # another command's bytes are in the same count: from here on nobody can tell them apart
+        # another command's bytes are in the same count: from here on they cannot be separated
         self._alone = self._alone and active <= len(found)
         return found
 
     def bytes_read(self) -> int:
-        """As `Status.bytes_read`."""
         return self._count() - self._before if self._alone else 0
 
     def _count(self) -> int:
@@ -244,15 +239,15 @@ def _java_error() -> type[Exception]:
     return error
 
 
+# Seconds between two looks: as fast as people read, and shorter actions are never looked at.
 _PERIOD = 0.5
-"""Seconds between two looks: as fast as people read, and shorter actions are never looked at."""
 
+# How long the end of an action waits for the last look.
 _END_SECONDS = 0.5
-"""How long the end of an action waits for the last look."""
 
 
 class _Watch:
-    """Who looks at the actions of a thread, and the file in which a worker counts what it writes."""
+    """The observer of a thread's actions, and the file in which a worker counts what it writes."""
 
     def __init__(
         self, tell: Callable[[WorkDone], None], steps: Steps, resources: contextlib.ExitStack
@@ -263,7 +258,6 @@ class _Watch:
         self._counter: Path | None = None
 
     def counter(self) -> str:
-        """The file for the rows of the action that comes, with none counted."""
         if self._counter is None:
             handle, name = tempfile.mkstemp(prefix="odfchain-rows-")
             os.close(handle)
@@ -273,7 +267,6 @@ class _Watch:
         return str(self._counter)
 
     def written(self) -> int:
-        """Rows that a worker has taken to write."""
         return int.from_bytes(self._counter.read_bytes(), "little") if self._counter is not None else 0
 
 
@@ -282,7 +275,7 @@ _watch: ContextVar[_Watch | None] = ContextVar("odfchain-watch", default=None)
 
 @contextlib.contextmanager
 def watched(progress: Progress, steps: Steps) -> Iterator[None]:
-    """Actions that `run_job` runs from this thread are told to `progress`, if it shows how far they are."""
+    """Report actions that `run_job` runs from this thread to `progress`, if it shows how far they are."""
     if not shows_work(progress):
         yield
         return
@@ -293,12 +286,12 @@ def watched(progress: Progress, steps: Steps) -> Iterator[None]:
 
 
 def is_watched() -> bool:
-    """Whether somebody looks at the actions of this thread."""
+    """True if the progress of this thread's actions is shown."""
     return _watch.get() is not None
 
 
 def row_counter(session: SparkSession) -> str | None:
-    """The file in which a worker of this machine counts rows (`counted`); None where nobody looks."""
+    """The file in which a worker of this machine counts rows (`counted`); None where no progress is shown."""
     watch = _watch.get()
     try:
         if watch is None or not is_local(session):
@@ -309,7 +302,7 @@ def row_counter(session: SparkSession) -> str | None:
 
 
 def counted(batches: Iterator[pa.RecordBatch], counter: str | None) -> Iterator[pa.RecordBatch]:
-    """The batches; how many rows passed stands in the file, if it can be written."""
+    """The batches; the number of rows that passed is written to the file, if that is possible."""
     if counter is None:
         yield from batches
         return
@@ -329,7 +322,7 @@ def counted(batches: Iterator[pa.RecordBatch], counter: str | None) -> Iterator[
 
 @contextlib.contextmanager
 def following(session: SparkSession, tag: str) -> Iterator[None]:
-    """While jobs with this tag run, whoever looks at this thread's actions is told how far they are."""
+    """While jobs with this tag run, report their progress to the observer of this thread."""
     watch = _watch.get()
     if watch is None:
         yield
@@ -343,19 +336,19 @@ def following(session: SparkSession, tag: str) -> Iterator[None]:
 
 
 class Status(Protocol):
-    """What can be asked of one action."""
+    """The status of one action."""
 
     def stages(self) -> Sequence[Stage]:
         """The stages that have begun, and have not ended at the last look."""
 
     def bytes_read(self) -> int:
-        """Bytes read since the beginning, counted by others than Spark; 0 where nobody does."""
+        """Bytes read since the beginning, counted by others than Spark; 0 without such a count."""
 
 
 class Looking:
     """A thread that looks at an action from time to time, between entering and leaving.
 
-    Its errors end it, and nothing else. Once it is left, nothing more is told.
+    Its errors end it, and nothing else. Once it is left, nothing more is reported.
     """
 
     def __init__(
@@ -408,7 +401,6 @@ class Looking:
 
 @contextlib.contextmanager
 def _told_by_server(session: Any, watch: _Watch) -> Iterator[None]:
-    """A server of Spark Connect tells of the operations of a session by itself."""
     tally = Tally(watch.steps)
 
     def told(stages: Iterable[Any] | None, **_: Any) -> None:
@@ -417,6 +409,7 @@ def _told_by_server(session: Any, watch: _Watch) -> Iterator[None]:
             if done is not None:
                 watch.tell(done)
 
+    # the server of Spark Connect reports operations by itself, so none is asked
     session.registerProgressHandler(told)
     try:
         yield

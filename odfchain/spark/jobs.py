@@ -1,9 +1,9 @@
-"""Spark actions that can be ended: by Ctrl-C, by a deadline, or by whoever has lost interest.
+"""Spark actions that can be ended: by Ctrl-C, by a deadline, or by the caller.
 
 A command to the JVM that is interrupted while its answer is awaited leaves that answer in the connection for
 the next command, PySpark's own clean-up first. So an action runs on a thread, which has a connection of its
 own, and only the waiting for it is interrupted. Its jobs bear a tag that no others bear: what runs at the
-same time in the same session is left alone, and whoever shows progress sees this action alone.
+same time in the same session is left alone, and progress is that of this action alone.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# How long a cancelled action may take to stop writing.
 _CANCEL_SECONDS = 10
-"""How long a cancelled action may take to stop writing."""
 
+# An action that is between two jobs is cancelled when it has begun the next one.
 _AGAIN_SECONDS = 0.2
-"""An action that is between two jobs is cancelled when it has begun the next one."""
 
 
 class Cancellation:
@@ -65,7 +65,7 @@ class Cancellation:
 
 
 def on_a_thread(work: Callable[[], T], name: str) -> Future[T]:
-    """What `work` will return or raise, on a thread that ends with the process at the latest."""
+    """The future result of `work`, on a thread that ends with the process at the latest."""
     result: Future[T] = Future()
 
     def run() -> None:
@@ -85,12 +85,9 @@ def run_job(
     deadline: float | None = None,
     cancellation: Cancellation | None = None,
 ) -> T:
-    """What `action` returns or raises; Ctrl-C cancels its jobs and is raised at once.
-
-    Only the main thread is ever interrupted, so on any other one an action that nothing else can end simply
-    runs. What is still running 10 s after it was cancelled is left to itself.
-    """
+    """Run `action`; Ctrl-C cancels its jobs and is raised at once."""
     on_main = threading.current_thread() is threading.main_thread()
+    # only the main thread is interrupted by Ctrl-C: elsewhere an action that nothing can end simply runs
     here = not on_main and deadline is None and cancellation is None
     if here and not is_watched():
         return action()
@@ -109,8 +106,6 @@ def _run_elsewhere(
     deadline: float | None,
     cancellation: Cancellation | None,
 ) -> T:
-    """As `run_job`, on a thread of its own."""
-
     def tagged() -> T:
         _tag(session, tag)
         return action()
@@ -136,7 +131,6 @@ def _run_elsewhere(
 
 @contextlib.contextmanager
 def _tagged(session: SparkSession, tag: str) -> Iterator[None]:
-    """Mark the jobs that this thread begins meanwhile."""
     _tag(session, tag)
     try:
         yield
@@ -149,7 +143,6 @@ def _tagged(session: SparkSession, tag: str) -> Iterator[None]:
 
 
 def _tag(session: SparkSession, tag: str) -> None:
-    """Mark all jobs of this thread."""
     if is_remote(session):
         session.addTag(tag)
     else:
@@ -158,9 +151,9 @@ def _tag(session: SparkSession, tag: str) -> None:
 
 
 def _cancel(session: SparkSession, tag: str, result: Future[T]) -> None:
-    """End the jobs with this tag, and wait until the action has noticed."""
     end = time.monotonic() + _CANCEL_SECONDS
     with contextlib.suppress(Exception):
+        # jobs that begin meanwhile have the same tag: asked again until the action has noticed
         while not result.done() and time.monotonic() < end:
             if is_remote(session):
                 session.interruptTag(tag)
@@ -170,7 +163,6 @@ def _cancel(session: SparkSession, tag: str, result: Future[T]) -> None:
 
 
 def _shown(seconds: float | None) -> str:
-    """A length of time as a user writes it."""
     if seconds is None or seconds < 1:
         return f"{(seconds or 0) * 1_000:g} ms"
     for unit, size in (("h", 3_600), ("min", 60)):
@@ -179,16 +171,16 @@ def _shown(seconds: float | None) -> str:
     return f"{seconds:g} s"
 
 
-# What Spark reports when a task fails, as one line a person can use.
+# Failures of tasks, as one line for the user.
 #
 # Our own stages fail with a marker in the message; it survives the way from a Python worker or an
-# expression
-# through the JVM to the driver, and is turned into the right error here.
+# expression through the JVM to the driver, and is turned into the right error here.
 
 _LONGEST = 500
+# Py4J's first line, which names an object of Java's; the error itself comes after it.
 _CALL = re.compile(r"An error occurred while calling \S+$")
-"""Py4J's first line, which names an object of Java's; the error itself comes after it."""
 _LOST = re.compile(r"ExecutorLostFailure \(.*?\) Reason: (.+)")
+# Errors that workers raise and that are not Spark's own (`odfchain.spark.executor_files.telling`).
 _RAISED: dict[str, type[OdfchainError]] = {
     kind.__name__: kind
     for kind in (
@@ -196,7 +188,6 @@ _RAISED: dict[str, type[OdfchainError]] = {
         StorageFullError, StoreError, TransferError,
     )
 }  # fmt: skip
-"""What workers raise that is no fault of Spark's (`odfchain.spark.executor_files.telling`)."""
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.IGNORECASE)
 
 
@@ -213,7 +204,7 @@ def first_line(error: Exception) -> str:
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Whether PySpark or the connection to its JVM raised it."""
+    """True if PySpark or the connection to its JVM raised it."""
     return _is_theirs(type(error).__module__) or _has_ended(error)
 
 
@@ -222,9 +213,9 @@ def _is_theirs(module: str) -> bool:
 
 
 def _has_ended(error: BaseException) -> bool:
-    """Whether there is no JVM to talk to any more; Py4J lets some errors of its socket pass."""
     if type(error).__name__ == "Py4JNetworkError":
         return True
+    # Py4J lets some errors of its socket pass as they are
     frames = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
     return isinstance(error, ConnectionError) and any(map(_is_theirs, frames))
 
@@ -260,17 +251,17 @@ def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
     return EngineError(f"Spark failed: {one_line(first_line(error), _LONGEST)}")
 
 
-# A function of numbers by Spark's workers: for work that has its input, and what it makes, in files.
+# A function of numbers, run by Spark's workers: its input and output are files.
 
 _MOST_TASKS = 1_000
+# Instead of the number of a call, where it raised an error.
 _FAILED = -1
-"""Instead of the number of a call, where it raised an error."""
 
 
 def task_results(
     session: SparkSession, function: Callable[[int], T], count: int, *, file: str | None = None
 ) -> list[T]:
-    """What `function` returned of each number below `count`, called by workers.
+    """The results of `function` for each number below `count`, called by workers.
 
     Raises:
         BadInputError: what it marked as the fault of an input (`file`).

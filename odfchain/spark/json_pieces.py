@@ -52,18 +52,18 @@ SMALL = 2 << 20
 PIECE = 1 << 20
 """A piece ends with the first record that ends behind so much [bytes]; a worker holds one piece at a time."""
 _CHUNK = 4 << 20
+# Most that may surround the records, on either side [bytes].
 _AROUND = 1 << 18
-"""Most that may surround the records, on either side [bytes]."""
+# Nesting that every bound allows, that of types as well.
 _LEVELS = 32
-"""Nesting that every bound allows, that of types as well."""
 _BLANK = b" \t\r\n"
 _TOKENS = bytes(c in b'"[]{}' for c in range(256))
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
+# A number with so many digits in a row may have to be spelled in another way, or have too many of them.
 _LONG = b"0" * 40
-"""A number with so many digits in a row may have to be spelled in another way, or have too many of them."""
 _MINUS_ZERO = re.compile(r"-0(?![.0-9])")
+# A list of numbers, or of such lists, and the blanks and the comma behind it.
 _COORDINATES = re.compile(r'("coordinates"[ \t\r\n]*:[ \t\r\n]*)(\[[-+0-9.eE,\[\] \t\r\n]*+)')
-"""A list of numbers, or of such lists, and the blanks and the comma behind it."""
 _BEHIND = " \t\r\n,"
 _EXPONENTIAL = re.compile(r"-?[0-9.]+[eE][-+]?[0-9]+")
 _NO_BREAKS = dict.fromkeys(map(ord, "\t\r\n"))
@@ -93,12 +93,11 @@ class _Brackets:
     plain: bool = True
     """There was no escape and no DEL so far: no text holds a control character, where it is JSON."""
     _depth: int = 0
+    # 1 within a text.
     _inside: int = 0
-    """1 within a text."""
     _kept: bytes = b""
 
     def feed(self, chunk: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """Where they are, and how many are open behind each of them."""
         import numpy as np
 
         data = self._kept + chunk
@@ -153,13 +152,13 @@ def _split(document: Document, stream: BinaryIO, size: int) -> SplitDocument:
 
 
 def _first_record(head: bytes, keys: tuple[str, ...]) -> int:
-    """Where the list at this place begins, behind its bracket; it is the first that may be meant."""
     places, depth = _Brackets().feed(head)
     for place in places[depth == len(keys) + 1].tolist():
         before = head[:place].rstrip(_BLANK)
         if head[place : place + 1] == b"[" and (
             not keys or before[:-1].rstrip(_BLANK).endswith(quoted(keys[-1]).encode())
         ):
+            # the first place that may be meant
             return int(place) + 1
     raise UnsureError
 
@@ -241,7 +240,7 @@ def _coordinates_as_texts(text: str) -> str:
         return f'{match[1]}"{MARK}{written}{MARK}"{match[2][len(listed) :]}'
 
     changed = _COORDINATES.sub(replaced, text)
-    # each is one list: a text stands between them, which could not be in one of them
+    # each is one list: a text is put between them, which could not be in one of them
     together = '"",'.join([f"{t}," for t in found])
     if _MINUS_ZERO.search(together):
         return text
@@ -252,7 +251,6 @@ def _coordinates_as_texts(text: str) -> str:
 
 
 def _json(value: Value, encoder: json.JSONEncoder = _WRITTEN) -> str:
-    """A value with marked numbers as `json_text` writes it."""
     return encoder.encode(value).replace(f'"{MARK}', "").replace(f'{MARK}"', "")
 
 
@@ -261,14 +259,9 @@ class _Columns:
     """Makes columns of values; each value as `column_value` makes it."""
 
     marked: bool
-    """Numbers have marks, and are told from texts by them."""
+    """Numbers have marks, which texts do not have."""
 
     def column(self, values: list[Value], kind: ds.DataType) -> pa.Array:
-        """One column.
-
-        Raises:
-            UnsureError: a value may not be of this form.
-        """
         import numpy as np
         import pyarrow as pa
 
@@ -291,11 +284,6 @@ class _Columns:
         return self.texts(values)
 
     def columns(self, records: list[Record], fields: tuple[ds.DataField, ...]) -> list[pa.Array]:
-        """The columns of records.
-
-        Raises:
-            UnsureError: a value may not be of this form, or a key differs from a column only by case.
-        """
         try:
             check_case(set().union(*records), fields)
         except RecordError:
@@ -303,7 +291,6 @@ class _Columns:
         return [self.column([r.get(f.name) for r in records], f.type) for f in fields]
 
     def texts(self, values: list[Value]) -> pa.Array:
-        """A column of text."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -384,7 +371,7 @@ class SplitDocument:
 
     @property
     def features(self) -> bool:
-        """Whether its records are features."""
+        """True if its records are features."""
         return isinstance(self.whole, FeatureCollection)
 
     def records(self) -> Iterator[Record]:
@@ -414,7 +401,7 @@ class SplitDocument:
         return map(self.whole.record, elements)
 
     def needs_marks(self, fields: tuple[ds.DataField, ...] | None) -> bool:
-        """Whether there are always values that are taken as texts and are none."""
+        """True if there are always values that are taken as texts and are none."""
         return fields is None or (self.features and _has_geometry(fields))
 
     def typed(

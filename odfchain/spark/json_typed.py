@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 
 MARK = "\x7f"
-"""Stands on both sides of what is held as a text and is none; no such character is in the piece then."""
+"""Marks both ends of values that are held as texts and are none; the piece has no such character then."""
 TRIES = 2
 """As often a piece may fail before a task tries no further one: they are likely of one kind."""
+# Records that tell of which types the keys are that are no columns.
 _SAMPLE = 200
-"""Records that tell of which types the keys are that are no columns."""
+# Of values in a piece: objects times keys, most of which are missing where keys differ.
 _MOST_PLACES = 20_000_000
-"""Of values in a piece: objects times keys, most of which are missing where keys differ."""
 _LEVELS = 32
 _BETWEEN = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
+# A break would end a block for Arrow's reader; a tab is as much a blank, and within a text as wrong.
 _NO_BREAKS = bytes.maketrans(b"\r\n", b"\t\t")
-"""A break would end a block for Arrow's reader; a tab is as much a blank, and within a text as wrong."""
 _DIGITS = Context(prec=38)
 _EXPONENT = re.compile(rb"[0-9][eE]")
+# Matches numbers that may be zero only as a float of so many bits, or a zero that loses its sign.
 _TINY = {
     32: re.compile(rb"-0(?![.0-9])|[eE]-[0-9]{2}"),
     64: re.compile(rb"-0(?![.0-9])|[eE]-[0-9]{3}"),
 }
-"""What may be a number that is zero only as a float of so many bits, or a zero that loses its sign."""
 _DAY = "[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}"
 _TIME = "T[0-9]{2}:[0-9]{2}:[0-9]{2}"
 _FIRST_LIST = re.compile(r'("coordinates" *: *)\[[-0-9.,\[\] ]*\]( *\}| *, *")')
@@ -58,8 +58,8 @@ def _lists(item: str, *, levels: int) -> str:
 
 
 _NUMBER = r"(?:-?[1-9][0-9]*(?:\.[0-9]+)?|-?0\.[0-9]+|0)"
+# Lists of coordinates between marks, as usual geometries have them: without exponents and `-0`.
 _LISTS = _lists(_NUMBER, levels=4)
-"""Lists of coordinates between marks, as usual geometries have them: without exponents and `-0`."""
 _KINDS = {"Point", "LineString", "Polygon", "MultiPoint", "MultiLineString", "MultiPolygon"}
 
 
@@ -150,11 +150,7 @@ def _typed_column(field: ds.DataField, rules: TextRules) -> TypedColumn | None:
 
 
 def _kind_of(values: Sequence[Value], depth: int = 0) -> pa.DataType:
-    """A type for values of a key that is no column; whatever does not fit it is read in another way.
-
-    Raises:
-        UnsureError: there is none.
-    """
+    """A type for values of a key that is no column; other values are read by the exact parser."""
     import pyarrow as pa
 
     values = [v for v in values if v is not None]
@@ -193,7 +189,6 @@ def _with_others(known: pa.DataType, values: Sequence[Value], depth: int = 0) ->
 
 
 def _check_case(found: pa.DataType, data_type: ds.DataType) -> None:
-    """See `check_case`, for the structs in a column."""
     match data_type:
         case ds.DataTypeOption(inner=inner):
             _check_case(found, inner)
@@ -224,7 +219,7 @@ def first_records(text: str, most: int) -> list[Record]:
 
 
 class TypedReader:
-    """Reads pieces by columns; learns from the first one which keys there are beside them."""
+    """Reads pieces by columns; learns from the first one which other keys there are."""
 
     def __init__(self, columns: tuple[TypedColumn, ...], *, features: bool) -> None:
         self._columns = columns
@@ -315,10 +310,10 @@ class TypedReader:
 
 
 def _fits(array: pa.Array) -> bool:
-    """Whether decimals have no more digits than their type, at which the reader does not look."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    # Arrow's JSON reader does not hold decimals to the digits of their type
     wide = pa.decimal128(38, array.type.scale)
     values = pa.Array.from_buffers(wide, len(array), array.buffers(), offset=array.offset)
     largest = Decimal(10**array.type.precision - 1).scaleb(-array.type.scale, _DIGITS)
@@ -326,11 +321,7 @@ def _fits(array: pa.Array) -> bool:
 
 
 def _elements(members: bytes, element: pa.DataType, rows: int) -> pa.Array:
-    """The elements of the list with these members.
-
-    Raises:
-        UnsureError: the members are not those of one list, or not so many objects, or would take much memory.
-    """
+    """The elements of the list with these members, `rows` objects of bounded size."""
     import pyarrow as pa
     import pyarrow.json as pj
 
@@ -353,7 +344,6 @@ def _elements(members: bytes, element: pa.DataType, rows: int) -> pa.Array:
 
 
 def _members(array: pa.Array, names: Iterable[str]) -> list[pa.Array]:
-    """These members of structs, null where the struct is."""
     flat = array.flatten()
     return [flat[array.type.get_field_index(name)] for name in names]
 
@@ -367,7 +357,6 @@ def _leaf_count(data_type: pa.DataType) -> int:
 
 
 def _leaves(array: pa.Array) -> Iterator[pa.Array]:
-    """The arrays of values in an array, however deep."""
     import pyarrow as pa
 
     if pa.types.is_struct(array.type):
@@ -396,7 +385,6 @@ def _column(array: pa.Array, column: TypedColumn) -> tuple[pa.Array | None, pa.A
 
 
 def _without_others(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Lists and structs without the members that are not in the type."""
     import pyarrow as pa
 
     if array.type == target:
@@ -420,7 +408,7 @@ def coordinates_marked(text: str) -> str:
     That they were, and were lists, has to be seen in what is read.
 
     Raises:
-        UnsureError: they cannot be told in a quick way.
+        UnsureError: they cannot be recognised in a quick way.
     """
     first = _FIRST_LIST.search(text)
     if first is None:
@@ -433,11 +421,7 @@ def coordinates_marked(text: str) -> str:
 
 
 def _of_features(array: pa.Array, marks: int, *, checked: bool) -> tuple[pa.Array, pa.Array]:
-    """(the properties, the geometries) of features.
-
-    Raises:
-        UnsureError: one has other members than usual, or what was marked were not only its coordinates.
-    """
+    # one with unusual members, or with marks elsewhere than around coordinates, goes to the exact parser
     import pyarrow.compute as pc
 
     kinds, properties, geometries = _members(array, ("type", "properties", GEOMETRY))
@@ -470,7 +454,6 @@ def _geometry_texts(array: pa.Array) -> pa.Array:
 
 
 def _without(array: pa.Array, characters: bytes) -> pa.Array:
-    """Texts without these characters."""
     import numpy as np
     import pyarrow as pa
 

@@ -340,8 +340,7 @@ def without_empty(value: Value) -> Value:
 # Records out of one JSON text, streamed: the elements of an array, each as its members.
 #
 # Runs on a worker. A document may be larger than memory: ijson gives its parts one by one, and only one
-# record
-# is held at a time. Everything an untrusted file can grow without end has a bound.
+# record is held at a time. Everything an untrusted file can grow without end has a bound.
 
 _CHUNK = 1 << 16
 _PLAIN_EXPONENT = -40
@@ -350,8 +349,8 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 _LONGEST_ESCAPE = 12
+# Characters that no JSON text may hold; yajl takes some of them for blanks.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
-"""What no JSON text may hold; yajl takes some of them for blanks."""
 
 Events: TypeAlias = Iterator[tuple[str, Any]]
 """Parts of a JSON text as ijson names them: `start_map`, `map_key`, `number`, …"""
@@ -361,16 +360,11 @@ class _CharacterCheck:
     """Looks for what the parser lets pass: control characters, and escapes of half a character."""
 
     def __init__(self, line: int) -> None:
+        # The end of the last chunk, from an escape that may go on in the next one.
         self._rest = ""
-        """The end of the last chunk, from an escape that may go on in the next one."""
         self._line = line
 
     def check(self, chunk: str, *, last: bool) -> None:
-        """Go on with a chunk.
-
-        Raises:
-            RecordError: half of a pair without the other half.
-        """
         if control := _CONTROL.search(chunk):
             line = self._line + chunk.count("\n", 0, control.start())
             message = f"line {line:,}: not valid JSON: control character 0x{ord(control[0]):02x}"
@@ -416,7 +410,7 @@ class JsonSource:
         self._since = 0
 
     def progressed(self) -> None:
-        """What was read so far is no longer held."""
+        """Release the text that was read so far."""
         self._since = 0
 
     def read(self, size: int = -1) -> bytes:
@@ -621,7 +615,7 @@ class JsonArray:
             _leave(events, source, self.keys)
 
     def record(self, members: Record) -> Record:
-        """What an object of the array is as a record."""
+        """The record of an object of the array."""
         return members
 
     @property
@@ -631,11 +625,6 @@ class JsonArray:
 
 
 def _enter(events: Events, source: JsonSource, keys: tuple[str, ...]) -> None:
-    """Go to the first element of the array.
-
-    Raises:
-        RecordError: there is no such array.
-    """
     event, _ = next(events)
     for depth, key in enumerate(keys, start=1):
         event = _find(events, source, key) if event == "start_map" else "null"
@@ -658,16 +647,12 @@ def _find(events: Events, source: JsonSource, key: str) -> str:
 
 
 def _leave(events: Events, source: JsonSource, keys: tuple[str, ...]) -> None:
-    """Read on to the end of the document.
-
-    Raises:
-        RecordError: the path occurs a second time, so that it is not clear which is meant.
-    """
     for depth in range(len(keys), 0, -1):
         for event, name in events:
             if event == "end_map":
                 break
             if name == keys[depth - 1]:
+                # the path occurs a second time: either list could be meant
                 raise RecordError(f"Sub-path occurs twice: {'.'.join(keys[:depth])}")
             skip(next(events)[0], events, source)
     for _ in events:
@@ -711,7 +696,7 @@ class FeatureCollection:
                 raise RecordError("more than one JSON value")
 
     def record(self, members: Record) -> Record:
-        """What an object of the features is as a record."""
+        """The record of a feature."""
         return feature_record(members)
 
     @property

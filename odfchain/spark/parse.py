@@ -55,8 +55,8 @@ DEFAULT_RULES = TextRules()
 _EPOCH = dt.date(1970, 1, 1)
 _WHOLE_SECONDS = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z\z"
 _FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
+# The years 1 to 9999, which is all that RFC 3339 can write.
 _FIRST_MICRO, _LAST_MICRO = _FIRST_DAY * 86_400_000_000, (_LAST_DAY + 1) * 86_400_000_000 - 1
-"""The years 1 to 9999, which is all that RFC 3339 can write."""
 
 
 def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column:
@@ -105,9 +105,9 @@ def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column
 
 
 def _in_range(text: Column, value: Column, data_type: ds.DataType) -> Column:
-    """A float, but null where a finite number became infinite, or one that is not zero became zero."""
     from pyspark.sql import functions as F
 
+    # a cast makes infinity or zero of what is out of range: null, so that it is found
     magnitude = F.abs(value)
     largest = F.lit(_FLOAT16_MAX) if isinstance(data_type, ds.DataTypeFloat16) else F.lit(sys.float_info.max)
     lost = (magnitude > largest) & ~F.isnan(value) & text.rlike(r"[0-9]")
@@ -116,9 +116,9 @@ def _in_range(text: Column, value: Column, data_type: ds.DataType) -> Column:
 
 
 def _untrimmed(text: Column, rules: TextRules) -> Column:
-    """Whether Spark's casts leave a text as it is (they drop blanks and control characters around it)."""
     from pyspark.sql import functions as F
 
+    # Spark's casts drop blanks and control characters around a text
     if rules.plain:
         return F.octet_length(F.trim(text)) == F.octet_length(text)
     return F.ascii(text).between(33, 126) & F.ascii(F.right(text, F.lit(1))).between(33, 126)
@@ -199,7 +199,7 @@ def _too_fine(raw: Column, data_type: ds.DataType, rules: TextRules) -> Column:
 
 
 def _too_fine_by_format(text: Column, pattern: str, unit: TimeUnit | None) -> Column:
-    """Whether a time in another form than RFC 3339 has digits that its unit does not keep."""
+    """True for a time in another form than RFC 3339 with digits that its unit does not keep."""
     from pyspark.sql import functions as F
 
     # Spark's times end at the microsecond: what is finer is seen in the text alone
@@ -217,7 +217,7 @@ def to_milliseconds(value: Column) -> Column:
 
 
 def has_microseconds(value: Column) -> Column:
-    """Whether a timestamp is finer than a millisecond."""
+    """True if a timestamp is finer than a millisecond."""
     from pyspark.sql import functions as F
 
     return F.pmod(F.unix_micros(value), F.lit(1_000)) != 0
@@ -263,7 +263,7 @@ def value_or_fail(
 
 
 def is_bad(raw: Column, data_type: ds.DataType, rules: TextRules, *, required: bool = False) -> Column:
-    """Whether `value_or_fail` would fail; for finding the row afterwards."""
+    """True if `value_or_fail` would fail; for finding the row afterwards."""
     from pyspark.sql import functions as F
 
     match data_type:

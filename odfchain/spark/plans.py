@@ -4,7 +4,7 @@ A node asked by itself takes five calls to the JVM: for 1,002 nodes 5,029 calls 
 calls and 48 ms (RFC-029). So the plan's own `foreach` is given a function that is made of nothing but the
 method handles of public methods (`List.add`, `foreach`, `expressions`), and fills a list inside the JVM; the
 class names of the whole list come back as one text. Nothing is hidden by this: the nodes are those that Spark
-itself visits, in pre-order, so that a node's first child stands right behind it.
+itself visits, in pre-order, so that a node's first child comes right after it.
 """
 
 from __future__ import annotations
@@ -178,12 +178,10 @@ class PlanWalker:
         return self._listed(nodes)
 
     def tokens(self, sql: str) -> list[str]:
-        """The text as Spark's own lexer cuts it up, blanks and comments included.
-
-        What is a comment and what a string is nobody else's guess: comments nest, and `r'\\'` is a string.
-        """
+        """The text as Spark's own lexer cuts it up, blanks and comments included."""
         parser = self._jvm.org.apache.spark.sql.catalyst.parser
         text = self._jvm.org.antlr.v4.runtime.CharStreams.fromString(sql)
+        # only Spark's lexer tells comments from strings: comments nest, and r'\' is a string
         lexer = parser.SqlBaseLexer(parser.UpperCaseCharStream(text))
         lexer.removeErrorListeners()
         return self.texts(PlanNodes((), lexer.getAllTokens()), "org.antlr.v4.runtime.Token", "getText")
@@ -202,7 +200,7 @@ class PlanWalker:
         return [int(number) for number in text[1:-1].split(", ")] if nodes.classes else []
 
     def texts(self, nodes: PlanNodes, owner: str, method: str, kind: str = "java.lang.String") -> list[str]:
-        """What a method of the class `owner` says of each of its nodes; `kind` is what it returns."""
+        """The results of a method of the class `owner` for each of its nodes; `kind` is its type."""
         of_kind = self._lookup.findVirtual(
             self._class("java.lang.Class"), "isInstance", self._type(self._boolean, self._object)
         )
@@ -219,7 +217,7 @@ class PlanWalker:
         described = self._handles.filterReturnValue(
             said, text.asType(self._type(self._class("java.lang.String"), returned))
         )
-        # a name may hold any character, so what separates them is a text that nobody can guess
+        # a name may hold any character, so what separates them is a random text
         between = uuid.uuid4().hex
         joining = self._jvm.java.util.stream.Collectors.joining(between)
         joined: str = nodes.jvm.stream().filter(ours).map(self._as_mapper(described)).collect(joining)
@@ -229,19 +227,13 @@ class PlanWalker:
 # Names of the JVM's classes and methods, looked up once.
 #
 # Py4J asks the JVM for every name each time it is written, and the JVM looks for `org` or `PythonUtils` as
-# a
-# class in some three hundred archives before it finds that it is none. Names never change their meaning
-# while a
-# JVM runs, so they are kept: checking a small query takes 403 calls instead of 656 to 900, and half of the
-# time
-# (RFC-029).
+# a class in some three hundred archives before it finds that it is none. Names never change their meaning
+# while a JVM runs, so they are kept: checking a small query takes 403 calls instead of 656 to 900, and half
+# of the time (RFC-029).
 
 
 def remember_names(jvm: Any) -> None:
-    """From now on `jvm` (PySpark's view of the JVM) asks for packages, classes and methods only once.
-
-    Fields are asked for each time: they may change.
-    """
+    """From now on `jvm` (PySpark's view of the JVM) asks for packages, classes and methods only once."""
     from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
     def remembering(base: Any) -> Any:
@@ -250,6 +242,7 @@ def remember_names(jvm: Any) -> None:
                 found = super().__getattr__(name)
                 if isinstance(found, JavaPackage | JavaClass):
                     found.__class__ = package if isinstance(found, JavaPackage) else java_class
+                # fields are asked for each time: they may change
                 elif not isinstance(found, JavaMember):
                     return found
                 self.__dict__[name] = found
@@ -261,16 +254,16 @@ def remember_names(jvm: Any) -> None:
     jvm.__class__ = remembering(JVMView)
 
 
-# What a session of Spark is: Spark Connect's, one in Java's reach, one whose Spark is all here.
+# Kinds of sessions: Spark Connect, a JVM of this process, local mode.
 
 
 def is_remote(session: SparkSession) -> bool:
-    """Whether it is a session of Spark Connect, which gives nothing of Java away."""
+    """True if it is a session of Spark Connect, which gives nothing of Java away."""
     return not hasattr(session, "_jsparkSession")
 
 
 def is_local(session: SparkSession) -> bool:
-    """Whether all of a session's Spark is in one JVM, that of this process."""
+    """True if all of a session's Spark is in one JVM, that of this process."""
     # PySpark has no public way to ask
     return not is_remote(session) and bool(session._jsparkSession.sparkContext().isLocal())  # noqa: SLF001
 
@@ -278,8 +271,8 @@ def is_local(session: SparkSession) -> bool:
 # Plans for few rows: one task from reading to writing, and nothing is compiled.
 #
 # For a thousand rows Spark's own work is dear: a stage for each shuffle, a plan made anew between two
-# stages,
-# and classes that are written, compiled and run once. The rows are the same either way. Source: RFC-031.
+# stages, and classes that are written, compiled and run once. The rows are the same either way. Source:
+# RFC-031.
 
 FEW_ROWS = 50_000
 """So many rows, old and new, take longer to compile for than to interpret."""
@@ -309,7 +302,7 @@ _sessions: weakref.WeakKeyDictionary[SparkSession, SparkSession] = weakref.WeakK
 
 
 def session_for_few(session: SparkSession) -> SparkSession:
-    """The session beside this one in which few rows are read and merged; a remote one itself."""
+    """A second session in which few rows are read and merged; a remote one itself."""
     if is_remote(session):
         return session
     if (made := _sessions.get(session)) is None:

@@ -38,8 +38,8 @@ T = TypeVar("T")
 MAX_STEPS = QUERY.steps
 """Steps of one transform [count]."""
 
+# Tokens that open and close a level: `<` does so in the name of a type only.
 _BRACKETS = re.compile(r"(?i:\b(?:array|map|struct)(?:\s|/\*.*?\*/|--[^\n]*\n)*<)|[(\[\])>]", re.DOTALL)
-"""What opens and closes a level: `<` does so in the name of a type only."""
 
 PRIVATE_SETTINGS = SQL_SETTINGS | {
     "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
@@ -72,7 +72,7 @@ def run_queries(
     """The result of the last step; nothing is computed before every step has passed the gate.
 
     The frame is lazy: a value that cannot be computed shows when it is written (`failed_query` explains it).
-    `note` is told when the SQL of another engine was translated.
+    `note` is called when the SQL of another engine was translated.
     """
     steps = _steps(transform, inputs)
     _classic(session)
@@ -144,7 +144,7 @@ def judged_steps(
 
 
 def _last(private: Any, dataset: Any, plans: list[CheckedStep]) -> Any:
-    """The rows of the last step; the results of the steps before it are tables."""
+    # the results of the steps before the last one are tables
     result: Any = None
     for checked in plans:
         result = dataset.ofRows(private, checked.plan)
@@ -175,16 +175,14 @@ def check_queries(session: SparkSession, transform: TransformSql, tables: Collec
 
 
 def in_time(work: Callable[[], T]) -> T:
-    """What `work` returns or raises, if that is soon.
-
-    Nothing can end what Spark does with a query before it runs: the thread is left to itself, and ends with
-    the process.
+    """Run `work`, with a time limit.
 
     Raises:
         QueryError: it is not.
     """
     result = on_a_thread(work, "odfchain-query")
     wait((result,), timeout=QUERY.reading_seconds)
+    # nothing can end what Spark does with a query before it runs: the thread ends with the process
     if not result.done():
         raise QueryError(
             f"the query is not read and resolved after {QUERY.reading_seconds:g} s",
@@ -207,7 +205,7 @@ def _checked(
     *,
     replayed: bool = False,
 ) -> list[CheckedStep]:
-    """The plans of all steps, each resolved against empty tables of these schemas."""
+    # nothing is computed: the tables are empty and have the schemas alone
     with private_session(session) as private:
         gate = Gate(session, private, replayed=replayed)
         known: Schemas = {}
@@ -248,7 +246,6 @@ def _translated(engine: str, label: str, step: SqlQueryStep, schemas: Schemas | 
 
 
 def _steps(transform: TransformSql, tables: Collection[str]) -> list[tuple[str, SqlQueryStep]]:
-    """The steps in order, with what messages call them."""
     if transform.temporal_tables:
         raise QueryError("temporalTables need Flink itself", hint="join on the time range instead")
     if transform.query is not None and transform.queries is not None:
@@ -320,24 +317,23 @@ def private_session(session: SparkSession, settings: Mapping[str, str] = PRIVATE
             sessions.clearActiveSession()
 
 
-# Runs a transform's SQL steps over Spark Connect, as strictly judged as in a session of our own.
+# A transform's SQL steps over Spark Connect, checked as strictly as in a session of our own.
 #
-# A Connect server takes texts and hands out no plans. So a JVM on this machine, of the version of
-# the server, reads and resolves every step over empty tables, and the gate judges it
-# (`odfchain.spark.query_gate`).
-# Then the server is asked how it resolves the same texts over the same empty tables, and only where its
-# plan is
-# the one that was judged, with the guard for times in it, are the tables given rows. Source: RFC-016.
+# A Connect server takes texts and hands out no plans. So a JVM on this machine, of the version of the
+# server, reads and resolves every step over empty tables, and the gate judges it
+# (`odfchain.spark.query_gate`). Then the server is asked how it resolves the same texts over the same empty
+# tables, and only where its plan is the one that was judged, with the guard for times in it, are the tables
+# given rows. Source: RFC-016.
 
+# Plans are compared as texts, and Spark leaves the tail of long lists out of them.
 _SHOWN_WHOLE = {
     "spark.sql.debug.maxToStringFields": str((1 << 31) - 1),
     "spark.sql.maxPlanStringLength": str((1 << 31) - 16),
 }
-"""Plans are compared as texts, and Spark leaves the tail of long lists out of them."""
 
 _ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized Logical Plan ==", re.DOTALL)
+# Numbers that Spark counts up.
 _NUMBER = re.compile(r"#\d+L?|CTERelation(?:Def|Ref) \d+")
-"""What Spark counts as it goes."""
 
 
 @contextlib.contextmanager
@@ -364,7 +360,7 @@ def run_queries_over_connect(
     *,
     note: Callable[[str], None],
 ) -> DataFrame:
-    """As `run_queries`, in a session of `session_for_queries`.
+    """Run queries in a session of Spark Connect, as `run_queries` does.
 
     Raises:
         EngineError: the JVM that judges does not start, or is of another version than the server.
@@ -464,7 +460,7 @@ def _shown(jvm: Any, frame: Any) -> str:
 
 
 def _plan_in(explained: str) -> str:
-    """The resolved plan in what EXPLAIN EXTENDED says, with numbers that begin anew."""
+    # numbers of expressions begin anew, so that equal plans have equal texts
     found = _ANALYZED.search(explained)
     if found is None:
         raise EngineError("Spark does not show the plan of a query")

@@ -71,14 +71,12 @@ class Gate:
     # --- before names are resolved ---------------------------------------------------------------
 
     def read(self, step: QueryStep, tables: Mapping[str, TableSize]) -> tuple[Any, TableSize]:
-        """The plan of a query that asks for nothing but `tables` and functions on the list, and its size.
-
-        The bare parser is used, not the session's: that one replaces `${env:NAME}` in the text.
-        """
+        """The plan of a query that asks for nothing but `tables` and functions on the list, and its size."""
         checker = StepChecker(step, replayed=self._replayed)
         with asking_spark(step.label, translated=step.translated, sql=step.sql):
             if "cube" in step.sql.lower():
                 check_cubes(self._walker.tokens(step.sql), checker)
+            # the bare parser: the session's replaces `${env:NAME}` in the text
             plan = self._parser.parsePlan(step.sql)
             self._check_read(plan, checker, tables)
             return plan, PlanMeasure(self._walker, checker).table(plan, tables)
@@ -240,14 +238,13 @@ class Gate:
             for i in expressions.of("Cast"):
                 checker.cast(expressions, i, expressions)
             for i in expressions.of(*_READING_TIMES):
-                # a cast stands behind these functions, and appears only when the plan is optimized
+                # these functions contain a cast, which appears only when the plan is optimized
                 behind = self._walker.tree(expressions[i].replacement())
                 for k in behind.of("Cast"):
                     checker.cast(behind, k, expressions, expressions[i])
             regions += _subqueries(expressions)
 
     def _implementations(self) -> frozenset[str]:
-        """The classes of the functions on the list, as this version of Spark has them."""
         found = _IMPLEMENTATIONS.get(version := self._resolver.version())
         if found is None:
             registry = getattr(self._jvm.org.apache.spark.sql.catalyst.analysis, "FunctionRegistry$")
@@ -269,15 +266,13 @@ def _subqueries(found: PlanNodes) -> list[Any]:
 # A guard in the plan itself: a text that is cast to a timestamp has a date, whatever the rows hold.
 #
 # Over a root a column of text may be cast without a format, and Spark would read '10:00' as that time of
-# the
-# day on which it reads it. No rule about types sees that, wherever the text came from: a file, VALUES,
-# another
-# step. So what is cast is first made unreadable where it is a bare time of day: the cast then fails,
-# or gives NULL in `try_cast`, as it does for any text that is no time. Source: RFC-016.
+# the day on which it reads it. No rule about types sees that, wherever the text came from: a file, VALUES,
+# another step. So what is cast is first made unreadable where it is a bare time of day: the cast then
+# fails, or gives NULL in `try_cast`, as it does for any text that is no time. Source: RFC-016.
 
 _CASTS = ("Cast", "ParseToTimestamp", "TryToTimestampExpression")
 BARE = r"(?s)^([\x00-\x20\x7F]*[+-]?(?:T|[0-9]{0,2}:).*)$"
-"""What Spark's `stringToTimestamp` reads as a time of day, and a little more."""
+"""Matches times of day as Spark's `stringToTimestamp` does, and a little more."""
 SHOWN = "(a time of day without a date) $1"
 
 
@@ -292,7 +287,7 @@ class DateGuard:
     def guarded_text(self, sql: str, read: Any, resolved: Any) -> str:
         """The query with the guard written where `plan` puts it, as far as its casts are written.
 
-        `read` and `resolved` are its plans. Whoever runs the text compares what becomes of it with what
+        `read` and `resolved` are its plans. The caller compares the plan of the text with what
         `plan` gives: a cast that Spark adds may stand nowhere in it.
         """
         casts = self._casts(resolved)
@@ -313,7 +308,6 @@ class DateGuard:
         return sql
 
     def _casts(self, resolved: Any) -> dict[tuple[int, int], tuple[int, int]]:
-        """Where casts of text to timestamps stand, and where Spark says that their texts stand."""
         return {
             _extent(expressions[i]): _extent(expressions[i].children().apply(0))
             for expressions in self._regions(resolved)
@@ -355,7 +349,6 @@ class DateGuard:
         return guarded.mapExpressions(self._walker.replacing(changed)) if changed.size() else guarded
 
     def _concerns(self, plan: Any) -> bool:
-        """Whether anything beneath casts, or holds a query that might."""
         if plan.getClass().getSimpleName() == "View" and plan.desc().identifier().table() in self._inputs:
             return False
         expressions = self._walker.expressions(plan)
@@ -386,7 +379,7 @@ class DateGuard:
 
 
 def _extent(node: Any) -> tuple[int, int]:
-    """From which character of its query to which a node stands; nowhere is the beginning."""
+    """First and last character of a node in its query; the beginning where Spark has no place."""
     origin = node.origin()
     start, stop = option(origin.startIndex()), option(origin.stopIndex())
     return (0, 0) if start is None or stop is None else (int(start), int(stop) + 1)
@@ -405,13 +398,10 @@ def _name_of_cast(node: Any) -> str | None:
 # Queries written for other engines, as Spark SQL: what is portable is translated, the rest is refused.
 #
 # DataFusion and RisingWave speak a dialect close to PostgreSQL; unquoted names keep their case here, as
-# they
-# do in the reference implementation. Flink's SQL reads like Spark's. What comes out passes the same gate as
-# a
-# query written for Spark, so a wrong translation can be wrong, but not dangerous. Integers are divided
-# without
-# remainder in all three, unlike in Spark: where the types of both sides are known the right division is
-# written, where they are not the query is refused.
+# they do in the reference implementation. Flink's SQL reads like Spark's. What comes out passes the same
+# gate as a query written for Spark, so a wrong translation can be wrong, but not dangerous. Integers are
+# divided without remainder in all three, unlike in Spark: where the types of both sides are known the right
+# division is written, where they are not the query is refused.
 
 Schemas: TypeAlias = dict[str, dict[str, str]]
 """Columns and their types in Spark SQL, by table."""
@@ -498,7 +488,6 @@ def _syntax(error: Any, engine: str, label: str, query: str) -> QueryError:
 
 @lru_cache
 def _dialect(engine: str) -> Any:
-    """How an engine's SQL is read."""
     from sqlglot import Dialect, exp
     from sqlglot.dialects.postgres import Postgres
     from sqlglot.dialects.spark import Spark
@@ -515,20 +504,17 @@ def _dialect(engine: str) -> Any:
     functions = base.FUNCTIONS
 
     class RisingWaveSql(Postgres):
-        """PostgreSQL, but for its one-argument `to_timestamp`, which drops fractions when translated."""
-
+        # the one-argument `to_timestamp` would lose fractions when translated
         class Parser(base):  # type: ignore[misc]
             FUNCTIONS: ClassVar[dict[str, Any]] = {**functions, "TO_TIMESTAMP": time("postgres")}
 
     class DataFusionSql(Postgres):
-        """Close to PostgreSQL; the formats of times are those of strftime, the library's own."""
-
+        # formats of times are those of strftime, the library's own
         class Parser(base):  # type: ignore[misc]
             FUNCTIONS: ClassVar[dict[str, Any]] = {**functions, "TO_TIMESTAMP": time("")}
 
     class FlinkSql(Spark):
-        """Close to Spark's SQL; double quotes do not make a text."""
-
+        # double quotes do not make a text
         class Tokenizer(Spark.Tokenizer):
             QUOTES: ClassVar[list[tuple[str, str] | str]] = ["'"]
 
@@ -543,7 +529,6 @@ def _target() -> Any:
 
 
 def _rename(tree: exp.Query, label: str) -> None:
-    """Functions that go by another name in Spark."""
     from sqlglot import exp
 
     for call in tree.find_all(exp.Anonymous):
@@ -554,16 +539,13 @@ def _rename(tree: exp.Query, label: str) -> None:
 
 
 def _divide(tree: exp.Query, schemas: Schemas, engine: str, label: str) -> None:
-    """Writes every `/` as the division that the engine would have made.
-
-    The types are found on a copy, since finding them rewrites names; divisions keep their order.
-    """
     from sqlglot import exp
 
     divisions = list(tree.find_all(exp.Div))
     if not divisions:
         return
     for number, division in enumerate(divisions):
+        # types are found on a copy, because finding them rewrites names: divisions are known by number
         division.meta["number"] = number
     typed = _typed(tree, schemas)
     for number, division in enumerate(divisions):

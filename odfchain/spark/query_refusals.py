@@ -1,4 +1,4 @@
-"""Saying no to a fragment of a query: what it does, where it stands, and what to write instead."""
+"""Refusals of a fragment of a query: what it does, its place, and what to write instead."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from odfchain.spark.query_rules import (
 )
 from odfchain.text import excerpt, located, one_line
 
-# What Spark says about a query, as one line: which step, where in it, what is wrong.
+# Spark's messages about a query, as one line: the step, the place, the fault.
 
 _POSITION = re.compile(r"line (\d+),? pos (\d+)")
 _CODE = re.compile(r"\s*\[([A-Z_0-9]+(?:\.[A-Z_0-9]+)*)\]\s*")
@@ -51,7 +51,7 @@ _TOO_DEEP = "is nested too deeply for Spark's parser"
 
 
 def step_labels(transform: TransformSql) -> list[tuple[str, str]]:
-    """What messages call every step, and its SQL."""
+    """The name of every step in messages, and its SQL."""
     if transform.query is not None:
         return [("query", transform.query)]
     queries = transform.queries or ()
@@ -100,7 +100,6 @@ def spark_says(
 
 
 def _names(text: str) -> list[str]:
-    """The names that Spark quotes in a message, as a person would write them."""
     return [
         ".".join(part[1:-1].replace("``", "`") for part in re.findall(r"`(?:[^`]|``)*`", name))
         for name in _NAME.findall(text)
@@ -108,8 +107,6 @@ def _names(text: str) -> list[str]:
 
 
 def _columns_hint(name: str, known: list[str]) -> str | None:
-    """Which column may have been meant: the nearest first."""
-
     def likeness(other: str) -> float:
         # with the table's name or without: what is written is compared with what could be
         candidates = (other, other.rpartition(".")[2])
@@ -124,11 +121,8 @@ def _columns_hint(name: str, known: list[str]) -> str | None:
 def failed_query(
     error: Exception, label: str = "the query", *, transform: TransformSql | None = None
 ) -> QueryError | None:
-    """The error of a query whose values cannot be computed (a cast, a division by zero); None for others.
-
-    For the job that runs later: Spark is lazy, so such a fault shows when the rows are written. The step is
-    named when the fragment that Spark shows stands in one step of `transform` only.
-    """
+    """The error of a query whose values cannot be computed (a cast, a division by zero); None for others."""
+    # Spark is lazy: such a fault shows only when the rows are written, far from the query
     text = str(error)
     match = _CODE.search(text)
     state = re.search(r"SQLSTATE: (\w{2})\w{3}", text)
@@ -184,17 +178,17 @@ def asking_spark(label: str, *, translated: bool = False, sql: str | None = None
 
 
 def option(value: Any) -> Any:
-    """What a Scala Option holds, or None."""
+    """The value of a Scala Option, or None."""
     return value.get() if value.isDefined() else None
 
 
 TEMPORAL = frozenset({"date", "timestamp", "timestamp_ntz", "time"})
 """Types whose values Spark may take from the clock."""
 
+# Types that Java's formatter prints by their value; of others it prints an address in memory.
 _PRINTABLE = TEMPORAL | frozenset(
     {"string", "boolean", "byte", "short", "integer", "long", "float", "double", "void"}
 )
-"""Types that Java's formatter prints by their value; of others it prints an address in memory."""
 
 _QUOTED = re.compile(r"""r?(['"])(.*)\1\s*\Z""", re.DOTALL | re.IGNORECASE)
 _FORMAT_HINT = "say how the text is written: to_timestamp(x, 'yyyy-MM-dd HH:mm:ss'), to_date(x, 'yyyy-MM-dd')"
@@ -239,7 +233,7 @@ class StepChecker:
         return self._refusal(line, column, fragment, what, hint)
 
     def refuse_at(self, place: tuple[int, int], fragment: str, what: str, hint: str) -> RefusedQueryError:
-        """As `refuse`, for a fragment of the text that was not read yet; lines and columns count from 1."""
+        """The error for a fragment of text that was not parsed yet; lines and columns count from 1."""
         line, column = (None, None) if self._step.translated else place
         return self._refusal(line, column, fragment, what, hint)
 
@@ -358,7 +352,7 @@ class StepChecker:
                     raise self.refuse(node, *wrong)
 
     def printed(self, node: Any) -> None:
-        """What is printed is the same text on every Java; for queries that are replayed."""
+        """Refuse printing whose text differs between versions of Java; for queries that are replayed."""
         if self._replayed:
             if (wrong := option_dependence(_options(node), formats=True)) is not None:
                 raise self.refuse(node, *wrong)
@@ -445,7 +439,7 @@ class StepChecker:
         raise self.refuse(function or node, what, hint, node)
 
     def is_spelled(self, value: Any) -> bool:
-        """Whether a value of PIVOT is a constant; a text begins with a date, and a time of day is none."""
+        """True if a value of PIVOT is a constant; a text begins with a date, and a time of day is none."""
         if "Alias" in value.getClass().getSimpleName():
             value = value.child()
         if value.getClass().getSimpleName() != "Literal":
@@ -472,7 +466,6 @@ class StepChecker:
 
 
 def _written_out(value: Any, source: Any, target: Any) -> list[Any] | None:
-    """The texts of an array, map or struct of constants that become times; None for any other value."""
     if not reads_times(source, target):
         return []
     kind, children = _class_name(value), list(items(value.children()))
@@ -490,7 +483,6 @@ def _written_out(value: Any, source: Any, target: Any) -> list[Any] | None:
 
 
 def _constant_column(region: PlanNodes, column: Any) -> Any:
-    """The constant that a column is another name for; None where it is none."""
     if column.getClass().getSimpleName() != "AttributeReference":
         return None
     names = {region[i].exprId().id(): region[i].child() for i in region.of("Alias")}
@@ -502,17 +494,14 @@ def _constant_column(region: PlanNodes, column: Any) -> Any:
 
 
 def _is_constant(node: Any) -> bool:
-    """Whether an expression has one value, also where Spark knows that only once it has replaced a function.
-
-    `nvl` is such a function: it becomes a constant before the optimizer reads the clock for 'now'.
-    """
+    # `nvl` and the like are foldable only after Spark has replaced them, which is before it reads the clock
     return node.foldable() or all(
         leaf.getClass().getSimpleName() == "Literal" for leaf in items(node.collectLeaves())
     )
 
 
 def target_is_text(kind: Any) -> bool:
-    """Whether a cast to this type makes text at any depth."""
+    """True if a cast to this type makes text at any depth."""
     return kind != "variant" and has_text(kind)
 
 
@@ -521,14 +510,12 @@ def _class_name(node: Any) -> str:
 
 
 def _options(node: Any) -> dict[str, str]:
-    """The options with which an expression reads or writes JSON or CSV; others have none."""
     if _class_name(node) in ("FormatString", "VariantGet"):
         return {}
     return {pair._1(): pair._2() for pair in items(node.options().toSeq())}  # noqa: SLF001
 
 
 def _text(node: Any) -> str | None:
-    """The value of a constant text; None for anything else."""
     if node.getClass().getSimpleName() != "Literal" or node.dataType().typeName() != "string":
         return None
     value = node.value()
@@ -536,7 +523,7 @@ def _text(node: Any) -> str | None:
 
 
 def items(sequence: Any) -> Iterator[Any]:
-    """What a Scala collection holds."""
+    """The items of a Scala collection."""
     for i in range(sequence.size()):
         yield sequence.apply(i)
 
@@ -547,7 +534,7 @@ def strings(sequence: Any) -> list[str]:
 
 
 def _source(node: Any) -> str:
-    """The part of the SQL text that a node was read from; Spark counts in code points."""
+    # Spark counts in code points, as Python does
     origin = node.origin()
     text, start, stop = (option(v) for v in (origin.sqlText(), origin.startIndex(), origin.stopIndex()))
     return "" if text is None or start is None or stop is None else str(text)[start : stop + 1]
@@ -560,7 +547,7 @@ def _place(node: Any) -> tuple[int | None, int | None, str]:
 
 
 def _find(step: QueryStep, word: str) -> tuple[int | None, int | None, str]:
-    """Where a word stands in the text, for nodes that Spark does not place."""
+    # Spark gives no place for some nodes: the word is searched
     match = re.search(rf"\b{re.escape(word)}\b", step.sql, re.IGNORECASE)
     if match is None:
         return None, None, ""

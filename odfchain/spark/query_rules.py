@@ -166,17 +166,15 @@ INSTEAD: dict[str, str] = {
     "tanh": "use (exp(2 * x) - 1) / (exp(2 * x) + 1)",
     "uuid": "use sha2 over the columns that identify a row",
 }
-"""What to write instead."""
+"""Replacements to suggest."""
 
 
 # The classes of Spark's plans that may occur in a query, before and after names are resolved.
 #
 # An allow-list: a class that is not named here ends the query, whatever it is. `READ` holds what Spark's
 # parser makes of a query; `RESOLVED` what its analyzer adds to that, besides the classes of the functions
-# of
-# `query_functions`. Commands, scripts, files, samples, hints, time travel, parameters, session variables
-# and
-# user-defined functions have classes of their own, and so are refused; `REFUSED` only explains some of
+# of `query_functions`. Commands, scripts, files, samples, hints, time travel, parameters, session variables
+# and user-defined functions have classes of their own, and so are refused; `REFUSED` only explains some of
 # them.
 
 _ROOT = "org.apache.spark.sql.catalyst."
@@ -229,7 +227,7 @@ INLINE_EXPRESSIONS = classes_of(
         "expressions": "Cast CreateNamedStruct Literal NamePlaceholder$ UnaryMinus UnaryPositive",
     }
 )
-"""What a row of VALUES may hold: Spark computes it before there is a plan that could be checked."""
+"""Expressions that a row of VALUES may hold: Spark computes it before there is a plan to check."""
 
 RESOLVED_PLANS = classes_of(
     {
@@ -279,16 +277,16 @@ REFUSED: dict[str, tuple[str, str | None]] = {
 """Why well-known classes are not on the lists: what the fragment does, and what to do instead."""
 
 
-# Where text becomes a date or a time, and whether it is always the same one.
+# Text that becomes a date or a time: it has to be always the same one.
 #
 # Spark reads '10:00' as that time of the day on which it reads it, 'now' and 'today' from the clock, and
 # '12:00 Europe/Paris' by the time zones of the Java at hand. So a text becomes a time by a format, or it is
-# a
-# constant that spells out the date. Types are those of Spark's JSON: a text for a plain type,
-# an object for an array, a map or a struct. Source: RFC-016.
+# a constant that spells out the date. Types are those of Spark's JSON: a text for a plain type, an object
+# for an array, a map or a struct. Source: RFC-016.
 
 _TEMPORAL = re.compile(r"(date|timestamp|timestamp_ntz|timestamp_ltz|time(\(\d+\))?)\Z")
 _TEXT = re.compile(r"(string|char|varchar|variant)\b")
+# The option that says how a text is read as each type.
 _TIME_FORMATS = {
     "date": "dateFormat",
     "timestamp": "timestampFormat",
@@ -296,7 +294,6 @@ _TIME_FORMATS = {
     "timestamp_ntz": "timestampNTZFormat",
     "time": "timeFormat",
 }
-"""The option that says how a text is read as each type."""
 
 _DATE = re.compile(r"\s*[+-]?[0-9]{4,7}(?:-[0-9]|[T\s]|\Z)", re.ASCII)
 _FIXED_ZONE = re.compile(r"(?:Z|UTC|GMT|UT)?(?:[+-][0-9:]+)?\s*\Z")
@@ -311,21 +308,19 @@ def times_in(kind: Any) -> frozenset[str]:
 
 
 def has_text(kind: Any) -> bool:
-    """Whether a type holds text at any depth, or values that may be text."""
+    """True if a type holds text at any depth, or values that may be text."""
     return bool(_TEXT.match(kind)) if isinstance(kind, str) else any(has_text(p) for p in parts_of(kind))
 
 
 def holds(kind: Any, plain: Collection[str]) -> bool:
-    """Whether a type is one of these plain types, or holds one at any depth."""
+    """True if a type is one of these plain types, or holds one at any depth."""
     return kind in plain if isinstance(kind, str) else any(holds(part, plain) for part in parts_of(kind))
 
 
 def reads_times(source: Any, target: Any) -> bool:
-    """Whether a cast of one type to another makes dates or times of text at any depth.
-
-    A time of day that becomes a timestamp counts as well: Spark adds today's date.
-    """
+    """True if a cast of one type to another makes dates or times of text at any depth."""
     if isinstance(source, str) or isinstance(target, str):
+        # a time of day that becomes a timestamp counts as well: Spark adds today's date
         made = times_in(target)
         return bool(made) and (has_text(source) or ("time" in times_in(source) and made != {"time"}))
     pairs = zip(parts_of(source), parts_of(target), strict=False)
@@ -340,12 +335,12 @@ def unformatted(kind: Any, options: Mapping[str, str]) -> str | None:
 
 
 def spells_date(text: str) -> bool:
-    """Whether a text begins with a date, so that Spark takes nothing of it from the clock."""
+    """True if a text begins with a date, so that Spark takes nothing of it from the clock."""
     return _DATE.match(text) is not None
 
 
 def names_zone(text: str) -> bool:
-    """Whether a time is written with the name of a time zone, whose rules are the Java's at hand."""
+    """True if a time is written with the name of a time zone, whose rules are the Java's at hand."""
     before = _BEFORE_ZONE.match(text)
     rest = text[before.end() :] if before is not None else text
     return _FIXED_ZONE.match(rest) is None
@@ -364,19 +359,15 @@ def parts_of(kind: Any) -> list[Any]:
     return []  # types of users, which queries have not
 
 
-# What of SQL depends on the Java at hand: its Unicode, time zones, charsets and texts of numbers.
+# SQL that depends on the Java at hand: its Unicode, time zones, charsets and texts of numbers.
 #
 # A derivative is computed again by others, on another Java. Measured on Java 17, 21 and 25, over all code
-# points, two million numbers and all letters of patterns, these differ: `\b` beside letters that are not
+# points, two million numbers and all letters of patterns, these differ: `\b` next to letters that are not
 # ASCII, `\p{…}`, `\X`, `(?U)` and `(?u)` in patterns; `mask` and `%S`; `tanh` and `cbrt` in their last
-# digit;
-# `F` in patterns of dates; texts of floating-point numbers beyond 2^53 (2^24 for `float`); the rules of
-# named
-# time zones; and the charsets, of which small Javas have few. Where the argument that decides is a
-# constant, it
-# is looked at; where it is not, the call is refused. Queries of roots are recorded once, and may use all of
-# it.
-# Source: RFC-016.
+# digit; `F` in patterns of dates; texts of floating-point numbers beyond 2^53 (2^24 for `float`); the rules
+# of named time zones; and the charsets, of which small Javas have few. Where the argument that decides is a
+# constant, it is looked at; where it is not, the call is refused. Queries of roots are recorded once, and
+# may use all of it. Source: RFC-016.
 
 OF_JAVA = frozenset({"cbrt", "mask", "tanh"})
 """Functions whose results differ between versions of Java."""
@@ -397,10 +388,10 @@ _ZONES = {
     **dict.fromkeys(("from_utc_timestamp", "to_utc_timestamp"), (1,)),
     "convert_timezone": (0, 1),
 }
+# The zone comes last: after a date and a time of day, or after six numbers.
 _MADE_IN_ZONE = frozenset(
     {"make_timestamp", "make_timestamp_ltz", "try_make_timestamp", "try_make_timestamp_ltz"}
 )
-"""The zone comes last: after a date and a time of day, or after six numbers."""
 _PRINTED = {"format_string": (0,), "printf": (0,)}
 _CHARSETS = {"decode": (1,), "encode": (1,)}
 
@@ -459,7 +450,7 @@ def java_dependence(function: str, arguments: int, text: str | None) -> tuple[st
 
 
 def option_dependence(options: Mapping[str, str], *, formats: bool) -> tuple[str, str] | None:
-    """As `java_dependence`, of the options with which JSON or CSV is read or written; `formats` too."""
+    """Find options of JSON or CSV that depend on the Java; `formats` are looked at, too."""
     for name, text in options.items():
         if name.lower() in OPTIONS_OF_JAVA:
             return f"has the option {one_line(name, 40)}", "leave it out"
@@ -479,7 +470,7 @@ def _format_dependence(text: str) -> tuple[str, str] | None:
 
 
 def pattern_dependence(text: str | None) -> tuple[str, str] | None:
-    r"""As `java_dependence`, of a regular expression: `\p{L}` is decided by Java's edition of Unicode."""
+    r"""Find what depends on the Java in a regular expression: `\p{L}` follows its edition of Unicode."""
     if text is None:
         return (
             "takes its pattern from the data, and some patterns differ between versions of Java",

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _ANALYSIS = "org.apache.spark.sql.catalyst.analysis."
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
+# Functions whose result holds all of their arguments; that of others holds one of them at most.
 _COMPOSING = frozenset({"arrays_zip", "map", "map_from_arrays", "map_zip_with", "named_struct", "struct"})
-"""Functions whose result holds all of their arguments; that of others holds one of them at most."""
 _STRUCTS = frozenset({"CreateNamedStruct", "CreateStruct"})
 _SUBQUERIES = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
 _STARS = frozenset({"UnresolvedStar", "UnresolvedStarExcept", "UnresolvedStarExceptOrReplace"})
 _BY_SCHEMA = frozenset({"from_csv", "from_json"})
+# Columns that a generator may add to the fields of its argument: a position, a key, a value.
 _GENERATED = 3
-"""Columns that a generator may add beside the fields of its argument: a position, a key, a value."""
 
 _COMMENTS = ("--", "/*")
 
@@ -41,7 +41,7 @@ class TableSize:
     """A table: what it is made of, and what it has."""
 
     nodes: int = 1
-    """Plans and expressions, with every name replaced by what it stands for."""
+    """Plans and expressions, with every name replaced by its definition."""
     cells: int = 0
     """Columns of this table and of all beneath it."""
     columns: Mapping[str, int] = field(default_factory=dict)
@@ -67,11 +67,10 @@ def table_size(columns: Mapping[str, int], nodes: int = 1) -> TableSize:
 def check_cubes(tokens: Sequence[str], checker: StepChecker) -> None:
     """No CUBE has more grouping sets than may be, nor all of a text more than a plan may have nodes.
 
-    Looked for among the tokens of the text, since the parser writes some out.
-
     Raises:
         QueryError: one has, or all have.
     """
+    # tokens of the text, since Spark's parser already writes some grouping sets out
     total = 0
     for i, token in enumerate(tokens):
         if token.upper() != "CUBE":
@@ -118,8 +117,6 @@ class _ExpressionSize:
 
 
 class _Expressions:
-    """The expressions of a plan and of the plans beneath it, with the names in them."""
-
     def __init__(self, walker: PlanWalker, found: PlanNodes, own: Sequence[int]) -> None:
         self.nodes = found
         self.kinds = [_short(name) for name in found.classes]
@@ -149,7 +146,7 @@ class PlanMeasure:
         self._walker, self._checker = walker, checker
 
     def table(self, plan: Any, scope: Mapping[str, TableSize], outer: int = 1) -> TableSize:
-        """What a plan of Spark's parser becomes over the tables of `scope`."""
+        """The size of the table that a plan of Spark's parser makes over the tables of `scope`."""
         plans = self._walker.plans(plan)
         children = self._walker.children(plans)
         scopes = self._scopes(plans, children, scope)
@@ -169,7 +166,6 @@ class PlanMeasure:
     def _scopes(
         self, plans: PlanNodes, children: Sequence[int], scope: Mapping[str, TableSize]
     ) -> list[Mapping[str, TableSize]]:
-        """The tables that each plan can name: those of a WITH are known beneath it."""
         sizes, scopes = _subtrees(children), [scope] * len(children)
         for i in plans.of("UnresolvedWith"):
             known = dict(scopes[i])
@@ -296,19 +292,15 @@ class PlanMeasure:
 
 @dataclass(frozen=True, slots=True)
 class _NameScope:
-    """What an expression can name."""
-
     below: Sequence[TableSize]
     scope: Mapping[str, TableSize]
     heaviest: int
 
     def fields(self, parts: Sequence[str]) -> int:
-        """The fields of a column, by the parts of its name."""
         known = [size.columns[part] for size in self.below for part in parts if part in size.columns]
         return max(known, default=self.heaviest)
 
     def star(self, node: Any) -> int:
-        """The fields of the columns that a star stands for."""
         target = option(node.target())
         names = [str(part) for part in items(target)] if target is not None else []
         for size in self.below:
@@ -320,7 +312,6 @@ class _NameScope:
 
 
 def _called(node: Any, kind: str, children: Sequence[_ExpressionSize]) -> int:
-    """The fields of what a function returns."""
     name = str(node.name() if kind == "UnresolvedGenerator" else node.nameParts().last()).lower()
     plain = [child.fields for child in children if child.kind != "LambdaFunction"]
     # what a lambda makes of each field it makes of all of them
@@ -332,7 +323,6 @@ def _called(node: Any, kind: str, children: Sequence[_ExpressionSize]) -> int:
 
 
 def _of_columns(plain: TableSize, first: TableSize, values: Sequence[_ExpressionSize]) -> TableSize:
-    """A table of these expressions."""
     columns: dict[str, int] = {}
     unnamed, heaviest = 0, 1
     for value in values:
@@ -354,7 +344,6 @@ def _of_columns(plain: TableSize, first: TableSize, values: Sequence[_Expression
 
 
 def _beside(plain: TableSize, tables: Sequence[TableSize]) -> TableSize:
-    """A table with the columns of several."""
     columns: dict[str, int] = {}
     aliases: dict[str, int] = {}
     for size in tables:
@@ -366,7 +355,7 @@ def _beside(plain: TableSize, tables: Sequence[TableSize]) -> TableSize:
 
 
 def _pivoted(plan: Any, plain: TableSize, values: Sequence[_ExpressionSize]) -> TableSize:
-    """Every value of the column becomes one column for each aggregate, and is computed on its own."""
+    # each value becomes a column for each aggregate, and each is computed on its own
     count = plan.pivotValues().size()
     columns = count * plan.aggregates().size()
     nodes = plain.nodes + count * sum(value.nodes for value in values[-plan.aggregates().size() :])
@@ -374,9 +363,9 @@ def _pivoted(plan: Any, plain: TableSize, values: Sequence[_ExpressionSize]) -> 
 
 
 def _subtrees(children: Sequence[int]) -> list[int]:
-    """How many nodes there are from each node downward, itself included; nodes are in pre-order."""
     sizes = [0] * len(children)
     stack: list[int] = []
+    # nodes are in pre-order, so from the end all children come before their parent
     for i in reversed(range(len(children))):
         sizes[i] = 1 + sum(stack.pop() for _ in range(children[i]))
         stack.append(sizes[i])

@@ -38,16 +38,14 @@ if TYPE_CHECKING:
 
 # One session of many in a JVM that was there before this process, and will be after it.
 #
-# PySpark can be told to use a JVM and a context that exist. What it makes there for itself belongs to this
+# PySpark can use a JVM and a context that exist. What it makes there for itself belongs to this
 # process: its accumulator (a task reports to the driver whose function it runs, so a driver that has ended
-# is
-# asked by nobody), its temporary views and its settings. What would stay behind is what Py4J holds for us
-# by
-# number, in one table for all drivers: our part of it is emptied before we go.
+# is not asked), its temporary views and its settings. What would stay behind is what Py4J holds for
+# us by number, in one table for all drivers: our part of it is emptied before we go.
 
 
 def enter(make: Callable[[], SparkSession]) -> SparkSession:
-    """A new session in the JVM that PySpark is told of by its environment; `make` makes its first one."""
+    """A new session in the JVM that PySpark's environment names; `make` makes its first one."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -77,7 +75,7 @@ def leave(session: SparkSession | None) -> None:
     try:
         if session is None or gateway is None:
             raise RuntimeError("it was not entered")
-        session._jsparkSession.interruptAll()  # noqa: SLF001 - what still runs is wanted by nobody
+        session._jsparkSession.interruptAll()  # noqa: SLF001 - the results are not wanted any more
         _release(gateway)
     finally:
         ThreadSafeFinalizer.clear_finalizers(clear_all=True)
@@ -91,11 +89,11 @@ def leave(session: SparkSession | None) -> None:
 
 
 def _release(gateway: Any) -> None:
-    """Take every object that the JVM holds for us out of its table, by three calls."""
     from py4j.finalizer import ThreadSafeFinalizer
     from py4j.java_gateway import JavaObject
 
     client = gateway._gateway_client  # noqa: SLF001
+    # three calls in all: releasing objects one by one takes a call for each
     numbers = JavaObject("GATEWAY_SERVER", client).getGateway().getBindings().keySet()
     prefix = f"{client.address}{client.port}"
     ours = [key.removeprefix(prefix) for key in list(ThreadSafeFinalizer.finalizers)]
@@ -104,7 +102,7 @@ def _release(gateway: Any) -> None:
     numbers.removeAll([number for number in (*ours, *waiting) if number.startswith("o")])
 
 
-# What is begun on a thread before it is known for certain that it is needed: taken, or undone.
+# Work begun on a thread before it is certain that it is needed: its result is taken, or undone.
 
 T = TypeVar("T")
 
@@ -113,7 +111,7 @@ class Launch(Generic[T]):
     """One value in the making; nothing of it is left once it was dropped."""
 
     def __init__(self, make: Callable[[Callable[[], bool]], T], undo: Callable[[T], None]) -> None:
-        """`make` is given a question that it asks on its way: whether nobody wants the value any more."""
+        """`make` is given a function that says whether the value is not wanted any more."""
         self._make = make
         self._undo = undo
         self._dropped = threading.Event()
@@ -145,33 +143,32 @@ class Launch(Generic[T]):
 BATCH_ROWS = 65_536
 """Rows of one Arrow batch between Spark and Python."""
 
+# A query over many columns is one huge method; left to the interpreter it is five times slower.
+#
+# What runs ten times as often as by default is compiled by the optimising compiler: in a command over small
+# files that took a quarter of all CPU, and large ones reach it all the same (RFC-011).
 _JIT = (
     "-XX:-DontCompileHugeMethods -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-"""A query over many columns is one huge method; left to the interpreter it is five times slower.
-
-What runs ten times as often as by default is compiled by the optimising compiler: in a command over small
-files that took a quarter of all CPU, and large ones reach it all the same (RFC-011).
-"""
 
 SAME_EVERYWHERE = "-Duser.language=en -Duser.country=US -Duser.timezone=UTC"
 """On a Turkish machine `upper('iä')` would be another text, in Tokyo `format_string('%tH', 0L)`."""
 
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
+# Masters whose session may stay: all of it is one process on this machine.
 _LOCAL = re.compile(r"local(\[(\*|[0-9]+)\])?", re.ASCII)
-"""Masters whose session may stay: all of it is one process on this machine."""
 
+# A JVM, and the settings of the session in it.
 _Java: TypeAlias = tuple[Gateway, dict[str, str]]
-"""A JVM, and the settings of the session in it."""
 
+# How long a command that needs no Spark waits to leave a place that it was just given; who is still
+# starting the session that stays is not waited for: another command will need it.
 _ATTACH_SECONDS = 0.5
-"""How long a command that needs no Spark waits to leave a place that it was just given; who is still starting
-the session that stays is not waited for: another command will need it."""
 
+# How long it waits for a JVM of its own, which notices within milliseconds that it is not needed.
 _ENDING_SECONDS = 30
-"""How long it waits for a JVM of its own, which notices within milliseconds that nobody needs it."""
 
 _LOG_DAYS = 7
 _PLAIN_PATH = re.compile(r"[\w/.~+-]+", re.ASCII)
@@ -228,13 +225,14 @@ class SparkEngine:
         self._entered = False
         self._beginning = threading.Lock()
         self._gateway: Gateway | None = None
+        # only a local session can be shared: others belong to a cluster
         self._idle = idle if _LOCAL.fullmatch(master) and remote is None and record_classes is None else 0
         self._place: session_client.Lease | None = None
         self._resources = contextlib.ExitStack()
 
     @property
     def started(self) -> bool:
-        """Whether a session exists."""
+        """True if a session exists."""
         return self._session is not None
 
     @property
@@ -291,6 +289,7 @@ class SparkEngine:
                 return
             os.environ["PYSPARK_PYTHON"] = sys.executable
             os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+            # in the background: Java takes most of the time of a short command
             if self._idle:
                 self._finding = Launch(self._find_place, session_client.Lease.leave)
             else:
@@ -304,6 +303,7 @@ class SparkEngine:
             except Exception as error:  # noqa: BLE001 - the session that stays is a gain of time, nothing else
                 session_client.note(f"command {os.getpid()} starts its own Java: {error!r}")
                 self.close()
+        # a JVM of our own
         launch = self._starting = self._starting or Launch(self._start_java, _end_java)
         gateway, settings = launch.take()
         self._gateway, self._starting = gateway, None
@@ -319,7 +319,6 @@ class SparkEngine:
         return session
 
     def _start_java(self, unwanted: Callable[[], bool]) -> _Java:
-        """A JVM of our own, and the settings of its session."""
         java = find_java()
         _remove_old_logs(self._run_folder)
         name = _new_name()
@@ -332,6 +331,7 @@ class SparkEngine:
                 java, settings, log, scratch, record=self._record_classes, unwanted=unwanted
             )
         finally:
+            # not needed any more, which is no failure that a log would explain
             if unwanted():
                 log.unlink(missing_ok=True)
         return gateway, settings
@@ -340,12 +340,13 @@ class SparkEngine:
         """A place in the JVM that stays; it is started if need be (RFC-030)."""
         folder = session_client.keeper_folder()
         where = os.getcwd() if self._conf else "/"  # noqa: PTH109 - settings may hold relative paths
+        # a fixed scratch folder: the real one differs each time and must not tell sessions apart
         parts = session_client.fingerprint(self._settings(Path("/scratch")) | {"folder": where})
         with session_client.turn(folder) as lock:
             return self._found(folder, parts, where, lock, unwanted)
 
     def _join_living(self, finding: Launch[session_client.Lease]) -> SparkSession:
-        """As `_join`, in another JVM where that of our place has ended since we were given it."""
+        # the JVM of our place may have ended since we got it: once more, in another one
         try:
             return self._join(finding)
         except ConnectionRefusedError:
@@ -354,7 +355,6 @@ class SparkEngine:
         return self._join(again)
 
     def _join(self, finding: Launch[session_client.Lease]) -> SparkSession:
-        """A session of our own in the JVM that stays."""
         place = self._place = finding.take()
         self._finding = None
         settings = self._settings(place.scratch)
@@ -369,19 +369,17 @@ class SparkEngine:
         return session
 
     def _made(self, settings: dict[str, str]) -> SparkSession:
-        """The session of a JVM of our own, which PySpark is told of by its environment."""
+        # PySpark reads the address of the JVM from the environment
         from pyspark.sql import SparkSession
 
         return _configured(SparkSession.builder, settings).getOrCreate()
 
     def _entered_session(self, settings: dict[str, str]) -> SparkSession:
-        """As `_made`, in the JVM that stays."""
         return enter(lambda: self._made(settings))
 
     def _found(
         self, folder: Path, parts: dict[str, str], where: str, lock: int, unwanted: Callable[[], bool]
     ) -> session_client.Lease:
-        """A place in the session that stays, or in one that is started to stay."""
         if (place := session_client.attach(folder, parts)) is not None:
             return place
         scratch = _scratch_base(_cache_folder()) / _new_name()
@@ -397,6 +395,7 @@ class SparkEngine:
             "cwd": where,
         }
         session_client.start_keeper(folder, order, lock)
+        # the command has ended meanwhile, the session stays for the next one
         if unwanted():
             raise EngineError("Spark is not needed any more")
         place = session_client.attach(folder, parts)
@@ -411,6 +410,7 @@ class SparkEngine:
 
             builder = SparkSession.builder.remote(str(self._remote))
             session = _configured(builder, SQL_SETTINGS | self._conf).getOrCreate()
+            # a query shows whether the server answers
             session.range(1).count()
         except Exception as error:
             text = f"no Spark Connect session at {self._remote}: {str(error).splitlines()[0]}"
@@ -446,18 +446,18 @@ class SparkEngine:
             if self._entered:
                 self._entered = False
                 leave(self._session)
-        except Exception:  # noqa: BLE001 - whatever it was, nobody else shall have it
+        except Exception:  # noqa: BLE001 - whatever it was, the session must not be used again
             place.abandon()
         else:
             place.leave()
 
     @staticmethod
     def _disconnect(gateway: Gateway) -> None:
-        """Forget PySpark's process-wide connection, so that another engine can be started later."""
         from pyspark import SparkContext
 
         if SparkContext._gateway is not None:  # noqa: SLF001 - PySpark has no public way
             with contextlib.suppress(Exception):
+                # the connection is process-wide: an engine that is started later would use the closed one
                 SparkContext._gateway.shutdown()  # noqa: SLF001
             SparkContext._gateway = None  # noqa: SLF001
             SparkContext._jvm = None  # noqa: SLF001
@@ -486,7 +486,7 @@ SQL_SETTINGS = {
 }
 """Settings that results depend on or that every plan here assumes; a remote session takes them too.
 
-Nobody may give them other values (`SparkEngine`): what is recorded would depend on who recorded it.
+They cannot be overridden (`SparkEngine`): recorded data would depend on the user's settings.
 """
 
 
@@ -530,7 +530,7 @@ def _gateway_environment(port: int, secret: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Keep the handler of Ctrl-C: PySpark's talks to the JVM while another answer is still awaited."""
+    # PySpark's own handler talks to the JVM while another answer is still awaited
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -546,14 +546,13 @@ def _configured(builder: SparkSession.Builder, settings: dict[str, str]) -> Spar
 
 
 def _scratch_base(run_folder: Path) -> Path:
-    """Where Spark's temporary files go: some of its settings cannot hold blanks, commas or quotes."""
+    # some settings of Spark cannot hold blanks, commas or quotes
     if _PLAIN_PATH.fullmatch(str(run_folder)):
         return run_folder
     return session_client.temporary_folder()
 
 
 def _cache_folder() -> Path:
-    """Where Spark writes in the session that stays: in the user's cache, if that can be written."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "odfchain" / "run"
     with contextlib.suppress(StoreError, OSError):
         make_folder(folder, mode=0o700)
@@ -570,19 +569,18 @@ def _remove_old_logs(folder: Path) -> None:
                 log.unlink()
 
 
-# A session that somebody else has made, such as `spark-submit`: what is recorded is computed beside it.
+# A session given by the caller, such as one of `spark-submit`: data are recorded in a second session.
 #
 # What decides what is recorded is set in a session of our own in the same Spark (`session_beside`), so the
 # user's keeps its settings. What cannot be set there is the locale and the time zone of Java, which was
-# started
-# with them: those are looked at, and other ones are refused.
+# started with them: those are looked at, and other ones are refused.
 
 _ON_DRIVER = "spark.driver.extraJavaOptions"
 _ON_EXECUTORS = ("spark.executor.defaultJavaOptions", "spark.executor.extraJavaOptions")
 
 
 class GivenSession:
-    """A session beside one that is given; what `SparkEngine` is where Spark is started here."""
+    """A second session in the Spark of one that is given; the counterpart of `SparkEngine`."""
 
     def __init__(self, given: SparkSession, files: ExecutorFiles | None) -> None:
         self._given = given
@@ -593,7 +591,7 @@ class GivenSession:
 
     @property
     def session(self) -> SparkSession:
-        """The session beside, made now if need be."""
+        """The second session, made now if need be."""
         if self._made is None:
             self._made = session_beside(self._given, self._files)
         return self._made
@@ -607,15 +605,14 @@ class GivenSession:
 
 
 def check_given(session: Any) -> None:
-    """What is recorded in this session's Spark does not depend on where it runs.
-
-    Of Spark Connect nothing is known of the server's Java.
+    """Refuse a session in whose Spark recorded data would depend on where it runs.
 
     Raises:
         UsageError: it is no session, or has ended; or Java has another locale or time zone.
     """
     if not hasattr(session, "newSession"):
         raise UsageError(f"a {type(session).__name__} is no session of Spark", hint="give a SparkSession")
+    # nothing is known of the server's Java
     if is_remote(session):
         return
     if session.sparkContext._jsc is None or session.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 - no public way
@@ -630,6 +627,7 @@ def check_given(session: Any) -> None:
     if not is_local(session):
         conf = session.sparkContext.getConf()
         given = " ".join(conf.get(name, "") for name in _ON_EXECUTORS).split()
+        # executors have Javas of their own, which must have the same options
         absent = [option for option in SAME_EVERYWHERE.split() if option not in given]
         if absent:
             wrong.append((_ON_EXECUTORS[-1], f"{_ON_EXECUTORS[-1]} has no {' '.join(absent)}"))
@@ -641,28 +639,26 @@ def check_given(session: Any) -> None:
         )
 
 
-# A session of the JVM that reads and resolves queries, and runs none: the judge beside Spark Connect.
+# A session of the JVM that reads and resolves queries, and runs none: for the gate with Spark Connect.
 #
 # A Connect server hands out neither its parser nor its plans. So the queries that it shall run are read by
-# a
-# JVM on this machine, of the same Spark, over empty tables. PySpark has either a session of its own JVM or
-# one
-# of Connect in a process; the bridge to Java has no such rule, and nothing else is needed here.
+# a JVM on this machine, of the same Spark, over empty tables. PySpark has either a session of its own JVM
+# or one of Connect in a process; the bridge to Java has no such rule, and nothing else is needed here.
 
 
 class PlanSession:
-    """What `jvm_of` and the gate need of a session; no frame can be made in it from Python."""
+    """A session for `jvm_of` and the gate; no frame can be made in it from Python."""
 
     def __init__(self, jvm: Any, java: Any) -> None:
-        """`java` is a session of the JVM that nobody else uses."""
+        """`java` is a session of the JVM that has no other user."""
         self._jvm, self._jsparkSession = jvm, java
 
     def stop(self) -> None:
-        """Nothing: whoever has started the JVM ends it, or leaves it."""
+        """Nothing: the JVM belongs to its starter."""
 
 
 class PlanEngine(SparkEngine):
-    """As a `SparkEngine` in local mode, with a `PlanSession`: beside a session of Spark Connect as well."""
+    """A `SparkEngine` in local mode with a `PlanSession`; also next to a session of Spark Connect."""
 
     def _made(self, settings: dict[str, str]) -> SparkSession:
         from pyspark import SparkContext

@@ -37,23 +37,23 @@ LOG = "keeper.log"
 SOCKET = "keeper.sock"
 _LOCK = "keeper.lock"
 
+# A keeper that is well answers in a millisecond; one that was suspended does not answer at all.
 _ANSWER_SECONDS = 5
-"""A keeper that is well answers in a millisecond; one that was suspended does not answer at all."""
 
 _START_SECONDS = 150
+# How long to wait for another command that is starting the session.
 _WAIT_SECONDS = 120
-"""How long to wait for another command that is starting the session."""
 
 _LOOK_SECONDS = 0.02
 _LARGEST_LOG = 1 << 20
 
+# Names of environment variables that Java, Spark, or the Python of its workers look at.
 _MATTERS = re.compile(
     r"(?!SPARK_(AUTH_SOCKET_TIMEOUT|BUFFER_SIZE|WORKER_DIR)$)"  # PySpark and we set them on the way
     r"(_?JAVA|JDK|SPARK|PYSPARK|PYTHON|HADOOP|ARROW|AWS|AZURE|GOOGLE|OMP|MALLOC|LD|LC)_?\w*"
     r"|PATH|HOME|USER|LANG|LANGUAGE|TZ|TMPDIR|\w*_PROXY",
     re.IGNORECASE | re.ASCII,
 )
-"""Names of environment variables that Java, Spark, or the Python of its workers look at."""
 
 
 @dataclass(slots=True)
@@ -72,15 +72,15 @@ class Lease:
         self.abandon()
 
     def abandon(self) -> None:
-        """Go without a word: the keeper takes the session for spoilt and gives it to nobody else."""
+        """Disconnect without a farewell: the server discards the session."""
         self.connection.close()
 
 
 def own_folder(folder: Path) -> Path:
-    """This folder, made if need be; nobody else can enter it.
+    """This folder, made if need be, private to the user.
 
     Raises:
-        EngineError: it is somebody else's, or open to others.
+        EngineError: it belongs to another user, or is open to others.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
@@ -123,8 +123,8 @@ def _digest(value: Any) -> str:
 
 
 def _newest(folder: Path) -> int:
-    """When a file below a folder was changed last [ns]; folders change whenever Python compiles a module."""
     files = (Path(where, name) for where, _, names in os.walk(folder) for name in names)
+    # times of folders do not count: they change whenever Python compiles a module
     return max(file.stat().st_mtime_ns for file in files if file.suffix != ".pyc")
 
 
@@ -135,7 +135,7 @@ def _java_on_the_path() -> list[Any]:
 
 
 def java_identity(java: str) -> list[Any]:
-    """What changes when another Java is put in the place of this one."""
+    """The identity of a Java installation; it changes when another one takes its place."""
     real = Path(java).resolve()
     found = real.stat()
     return [str(real), found.st_mtime_ns, found.st_size]
@@ -189,15 +189,13 @@ def attach(folder: Path, parts: dict[str, str]) -> Lease | None:
     except BaseException:
         connection.close()
         raise
+    # refused: a server with another fingerprint has stopped listening
     connection.close()
     return None
 
 
 def start_keeper(folder: Path, order: dict[str, Any], lock: int) -> None:
     """Start a keeper that goes on when this process ends, and wait until it can be attached to.
-
-    `lock` is released when both processes have closed it: a second command waits for this one's keeper, even
-    where this process has ended meanwhile.
 
     Raises:
         EngineError: it ends or stays silent instead.
@@ -208,6 +206,7 @@ def start_keeper(folder: Path, order: dict[str, Any], lock: int) -> None:
             path.unlink()
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     try:
+        # `lock` goes to the server: other commands wait for it even if this process ends before it listens
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "odfchain.spark.session_server"],
             cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, pass_fds=(lock,),
@@ -225,7 +224,7 @@ def start_keeper(folder: Path, order: dict[str, Any], lock: int) -> None:
 
 
 def status() -> dict[str, Any] | None:
-    """What the keeper of this user says about itself, None where there is none."""
+    """The status that this user's keeper reports, None where there is none."""
     return _request({"ask": "status"})
 
 
@@ -285,7 +284,6 @@ def _connected(folder: Path) -> socket.socket | None:
 
 
 def _ask(connection: socket.socket, message: dict[str, Any]) -> dict[str, Any]:
-    """The answer; empty where the other side has closed."""
     received = b""
     with contextlib.suppress(ConnectionResetError, BrokenPipeError):
         connection.sendall(json.dumps(message).encode() + b"\n")

@@ -2,9 +2,9 @@
 odfchain.spark.session_server`.
 
 It starts the JVM, tells commands of the same fingerprint where it is, and counts them by their connections.
-It ends, and with it the JVM and everything that Spark wrote, when nobody was there for a while, when it is
-told to, when the JVM dies, and when a command went without a word: what it left in the session nobody knows.
-Before that, soon after the last command, memory that nobody uses is given back to the system.
+It ends, and with it the JVM and everything that Spark wrote, after an idle timeout, when it is
+stopped, when the JVM dies, and when a command disconnects without a farewell: its session's state is unknown.
+Before that, soon after the last command, unused memory is given back to the system.
 Source: RFC-030.
 """
 
@@ -32,11 +32,11 @@ from odfchain.versions import __version__
 
 _LONGEST_LINE = 1 << 20
 
+# Idle time after which memory is given back: in a script the next command comes at once.
 _REST_SECONDS = 30
-"""How long nobody was there when memory is given back: in a script the next command comes at once."""
 
+# Of the time that a session stays, where that is less.
 _REST_SHARE = 0.1
-"""Of the time that a session stays, where that is less."""
 
 
 def say(text: str) -> None:
@@ -77,16 +77,16 @@ class Keeper:
         return sorted(caller.pid for caller in self._callers if caller.pid is not None)
 
     def _left(self) -> float:
-        """Until it is too long that nobody was there [s]."""
+        """Seconds until the idle timeout."""
         return float(max(0, self._empty_since + self._order["idle"] - time.monotonic()))
 
     def _until_rest(self) -> float:
-        """Until memory is to be given back [s]."""
+        """Seconds until unused memory is given back."""
         rest = min(_REST_SECONDS, _REST_SHARE * self._order["idle"])
         return float(max(0, self._empty_since + rest - time.monotonic()))
 
     def _patience(self) -> float | None:
-        """How long to wait for somebody before there is something to do [s]."""
+        """Longest wait for a connection [s] before there is something to do; None without bound."""
         if self._places:
             return None
         return self._left() if self._rested else min(self._left(), self._until_rest())
@@ -95,6 +95,7 @@ class Keeper:
         """Returns when there is nothing left to wait for."""
         ended, end = socket.socketpair()
         self._selector.register(ended, selectors.EVENT_READ, self._jvm_died)
+        # the selector cannot wait for a process: a thread waits, and closes a socket
         threading.Thread(target=self._close_when_it_ends, args=(end,), daemon=True).start()
         while not self._dead and (self._places or not self._retired):
             for key, _ in self._selector.select(self._patience()):
@@ -110,19 +111,20 @@ class Keeper:
         end.close()
 
     def _give_back(self) -> None:
-        """On a thread: who comes meanwhile does not wait for it."""
+        # on a thread of its own: a command that comes meanwhile does not wait for it
         try:
             give_back(self._gateway)
         except OSError as error:
             say(f"its Java gives no memory back: {error}")
 
     def retire(self, why: str) -> None:
-        """Nobody else comes in, and the end is when the last one has left."""
+        """Accept no more connections, and end with the last one."""
         if self._retired:
             return
         self._retired = True
         say(f"takes no more commands: {why}")
         self._selector.unregister(self._listener)
+        # the socket goes first, so that new commands start a server of their own
         (Path(self._order["folder"]) / SOCKET).unlink(missing_ok=True)
         self._listener.close()
 
@@ -145,6 +147,7 @@ class Keeper:
         except OSError:
             data = b""
         caller.received += data
+        # closed without a word, or a peer that floods: its place is lost
         if not data or len(caller.received) > _LONGEST_LINE:
             self._forget(caller)
             return
@@ -184,6 +187,7 @@ class Keeper:
         if other:
             self.retire(f"replaced, because a command differs in {', '.join(other)}")
             return {"other": other}
+        # no place: the caller starts another server
         if self._retired:
             return {}
         caller.pid = pid
@@ -198,6 +202,7 @@ class Keeper:
         try:
             return java_identity(self._order["java"]) != self._java
         except OSError:
+            # it was removed or cannot be read: as good as another one
             return True
 
     def _status(self) -> dict[str, Any]:
@@ -237,7 +242,7 @@ def _listen(path: Path) -> socket.socket:
 
 
 def _new_archive(stack: contextlib.ExitStack, target: str | None) -> Path | None:
-    """What the JVM is to record at its end, if there is no class archive and one can be made."""
+    """Where the JVM records a class archive at its end; None if there is one, or none can be made."""
     if target is None:
         return None
     path = Path(target)
@@ -246,7 +251,7 @@ def _new_archive(stack: contextlib.ExitStack, target: str | None) -> Path | None
         try:
             record = made.enter_context(new_archive(path))
         except (StoreError, OSError):
-            return None  # which is told
+            return None  # which is reported
         stack.push(made.pop_all())
     return record
 
@@ -275,7 +280,7 @@ def main() -> int:
         keeper = Keeper(order, listener, gateway)
         say(f"keeps Java {gateway.process.pid}")
         os.close(order["lock"])
-        with contextlib.suppress(BrokenPipeError):  # whoever started it may have ended
+        with contextlib.suppress(BrokenPipeError):  # its starter may have ended
             os.write(1, b"ready\n")
         os.dup2(2, 1)
         try:

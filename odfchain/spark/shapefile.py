@@ -57,7 +57,7 @@ class ShapefileLayer:
     """None: UTF-8 where that is valid for the whole file, else ISO-8859-1."""
 
     def moved(self, path: str) -> ShapefileLayer:
-        """The same of a copy of the file elsewhere, unpacked beside it."""
+        """The same layer in a copy of the file elsewhere, unpacked in its folder."""
         return dataclasses.replace(self, path=path, folder=str(Path(path).parent))
 
     def records(self) -> Iterator[Record]:
@@ -134,7 +134,7 @@ def _chosen(names: list[str], sub_path: str | None, file: str) -> str:
 
 
 def _beside(names: list[str], shp: str, suffix: str) -> str | None:
-    """The member of the same name with another ending, in any case."""
+    """The member of the same name with another suffix, in any case."""
     wanted = shp[: -len(".shp")] + suffix
     if wanted in names:
         return wanted
@@ -200,11 +200,7 @@ def _note_dimensions(archive: zipfile.ZipFile, shp: str, notes: list[str]) -> No
 
 
 def _unpack(layer: ShapefileLayer, folder: Path) -> None:
-    """Unpack the layer's files under plain names.
-
-    Raises:
-        RecordError: the archive is damaged, encrypted or too large.
-    """
+    # under plain names: those in the archive decide nothing about paths
     left = INPUT.archive_bytes
     try:
         with zipfile.ZipFile(layer.path) as archive:
@@ -230,7 +226,6 @@ def _unpack_one(archive: zipfile.ZipFile, name: str, target: Path, left: int) ->
 
 
 def _guessed_encoding(dbf: Path) -> str:
-    """UTF-8 when all names and records are valid in it, else ISO-8859-1, in which everything is."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with dbf.open("rb") as stream:
         header = stream.read(32)
@@ -242,16 +237,11 @@ def _guessed_encoding(dbf: Path) -> str:
             while chunk := stream.read(_CHUNK):
                 decoder.decode(chunk)
         except UnicodeDecodeError:
-            return "iso8859-1"
+            return "iso8859-1"  # in which any bytes are text
     return "utf-8"
 
 
 def _features(streams: dict[str, Any], encoding: str, columns: tuple[str, ...]) -> Iterator[Record]:
-    """The records of an unpacked shapefile.
-
-    Raises:
-        RecordError: it is broken, or its parts do not belong together.
-    """
     import shapefile  # type: ignore[import-untyped]
 
     shapefile.VERBOSE = False
@@ -292,19 +282,13 @@ def _features(streams: dict[str, Any], encoding: str, columns: tuple[str, ...]) 
 
 
 def _check_layout(shp: BinaryIO, shx: BinaryIO | None) -> None:
-    """Records follow each other without gaps to the end that is declared, where the index says, of one type.
-
-    pyshp goes by the index where there is one, and otherwise ends where a record looks wrong.
-
-    Raises:
-        RecordError: they do not; with the number of the record.
-    """
     code, length, kind = struct.unpack(">i20xi4xi", _exactly(shp, 36, 0))
     kind = int.from_bytes(kind.to_bytes(4, "big", signed=True), "little", signed=True)
     if code != _SHP_CODE:
         raise RecordError("not a readable shapefile: the .shp file does not begin as one")
     end, at, row = 2 * length, _HEADER, 0
     index = b"" if shx is None else shx.read()[_HEADER:]
+    # pyshp goes by the index where there is one, and otherwise ends where a record looks wrong
     while at < end:
         row += 1
         _, words, found = struct.unpack(">ii4s", _exactly(shp, 12, row, at))
@@ -330,14 +314,10 @@ def _exactly(stream: BinaryIO, size: int, row: int, at: int = 0) -> bytes:
 
 
 def _check_deleted(dbf: BinaryIO, index: int) -> None:
-    """A record is only left out where its mark says so; pyshp leaves out every one whose mark is not blank.
-
-    Raises:
-        RecordError: the mark is something else.
-    """
     dbf.seek(8)
     header, size = struct.unpack("<HH", dbf.read(4))
     dbf.seek(header + index * size)
+    # pyshp leaves out every record whose mark is not blank
     if (mark := dbf.read(1)) != b"*":
         raise RecordError(
             f"the .dbf file marks the record with {mark!r}; a blank or '*' (deleted) was expected"
@@ -384,8 +364,8 @@ def _feature(names: list[str], values: list[Any], shape: Any) -> Record:
 
 
 def _geometry(geometry: dict[str, Any]) -> dict[str, Any]:
-    """The geometry in the one type of its file: a polygon or line of a shapefile may have several parts."""
     kind, coordinates = geometry["type"], geometry["coordinates"]
+    # a polygon or line of a shapefile may have several parts: all get the type that can have them
     if kind in ("Polygon", "LineString"):
         return {"type": f"Multi{kind}", "coordinates": [coordinates] if coordinates else []}
     return geometry

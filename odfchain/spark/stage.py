@@ -59,7 +59,7 @@ def write_ordered(
     few: int = 0,
     one_task: bool = False,
 ) -> dict[str, Any] | None:
-    """What `write` says of the rows it was given in order, on one worker; None when it says nothing.
+    """Write rows in order on one worker; returns the result of `write`, None where that is None.
 
     Without an order the rows come as they are, partition by partition. Up to `few` rows are written by this
     process instead of a worker, which is faster for so few; they come in the same batches. With `one_task`
@@ -97,6 +97,7 @@ def write_ordered(
         return facts
 
     def here_or_there() -> dict[str, Any] | None:
+        # one row more than `few` shows whether there are more
         table = (numbered if one_task else numbered.limit(few + 1)).toArrow()
         if table.num_rows > few and not one_task:
             return on_worker()
@@ -111,7 +112,7 @@ def write_ordered(
 
 @dataclass(slots=True)
 class _ByRows:
-    """How often a session's setting is needed at the moment, and what it was."""
+    """How many threads need a session's setting at the moment, and its value before them."""
 
     before: str | None
     users: int = 0
@@ -123,14 +124,12 @@ _by_rows_lock = threading.Lock()
 
 @contextlib.contextmanager
 def batches_by_rows(session: SparkSession) -> Iterator[None]:
-    """Arrow batches are cut by rows alone: measuring their bytes after every row takes half of the time.
-
-    The setting is the session's: of several threads that need it at a time, the last one takes it back.
-    """
+    """Arrow batches are cut by rows alone: measuring their bytes after every row takes half of the time."""
     key = "spark.sql.execution.arrow.maxBytesPerBatch"
     with _by_rows_lock:
         if session not in _by_rows:
             _by_rows[session] = _ByRows(session.conf.get(key, None))
+            # so large that Spark never cuts by bytes
             session.conf.set(key, str(2**31 - 1))
         _by_rows[session].users += 1
     try:
@@ -138,6 +137,7 @@ def batches_by_rows(session: SparkSession) -> Iterator[None]:
     finally:
         with _by_rows_lock:
             _by_rows[session].users -= 1
+            # the setting is the session's, so the last of several threads takes it back
             if not _by_rows[session].users:
                 before = _by_rows.pop(session).before
                 if before is None:
@@ -147,7 +147,7 @@ def batches_by_rows(session: SparkSession) -> Iterator[None]:
 
 
 def given_columns(spec: SliceSpec) -> list[str]:
-    """The columns of a slice that whoever writes it is given, in order: all but offset and system time."""
+    """The columns that the writer of a slice is given, in order: all but offset and system time."""
     import pyarrow as pa
 
     made = {spec.vocabulary.offset_column, spec.vocabulary.system_time_column}
@@ -160,10 +160,8 @@ def write_into_store(
     spec: Any,
     place: StoreFolder,
 ) -> Any:
-    """What `write` says of a file that it writes for `spec`, which is then in the store; it has no path.
-
-    What is written first, in a folder of the worker alone, is gone in any case.
-    """
+    """Write a file for `spec` and put it into the store; returns the result of `write`, without a path."""
+    # the worker's own folder is removed whatever happens
     with telling(), worker_folder() as folder:
         facts = write(batches, replace(spec, folder=str(folder)))
         if facts is None:
@@ -207,7 +205,7 @@ def write_frame(
     return None if facts is None else SliceFacts(**facts)
 
 
-# Rows as they are to one Parquet file whose bytes follow from them alone, in one Arrow stage.
+# Rows to one Parquet file whose bytes depend on the rows alone, in one Arrow stage.
 
 SCHEMA_KEY = b"odfchain.spark.schema"
 """Key of the file's metadata that holds Spark's schema of the rows, as JSON."""
@@ -215,7 +213,7 @@ SCHEMA_KEY = b"odfchain.spark.schema"
 
 @dataclass(frozen=True, slots=True)
 class RowsSpec:
-    """What a file is to look like; sent to the worker that writes it."""
+    """Specification of a file; sent to the worker that writes it."""
 
     schema: bytes
     """Arrow schema of the rows, serialized by pyarrow."""
@@ -225,7 +223,7 @@ class RowsSpec:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """What is known of a written file."""
+    """Facts about a written file."""
 
     path: str
     """Empty where a worker has put it into the store, under its physical hash."""
@@ -281,7 +279,7 @@ def _write(batches: Iterator[pa.RecordBatch], spec: RowsSpec) -> WrittenRows:
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """What a state checkpoint is to look like; sent to the worker that writes it."""
+    """Specification of a state checkpoint; sent to the worker that writes it."""
 
     schema: bytes
     """Arrow schema of the columns that are kept, serialized by pyarrow."""
@@ -294,7 +292,7 @@ class StateSpec:
 
 @dataclass(frozen=True, slots=True)
 class StateFacts:
-    """What is known of a written checkpoint."""
+    """Facts about a written checkpoint."""
 
     path: str
     """Empty where it is in the store."""
@@ -468,8 +466,6 @@ class _WriteSlice:
 
 
 def _brought(files: ExecutorFiles, run: RunFacts, start: int, end: int, target: Path) -> Run:
-    """A run of which this machine has the rows of an interval, and the one before them."""
-
     def ranged(blocks: RunBlocks, first: int, suffix: str) -> ReadBytes:
         low, high = blocks.around(first, end)
         path = target.with_suffix(suffix)
@@ -478,6 +474,7 @@ def _brought(files: ExecutorFiles, run: RunFacts, start: int, end: int, target: 
 
     if start == end:
         return Run(run, _nothing, _nothing)
+    # the row before the interval, too: it has the sum of all sizes up to there
     return Run(run, ranged(run.keys, max(0, start - 1), ".keys"), ranged(run.values, start, ".values"))
 
 

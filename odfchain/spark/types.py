@@ -126,6 +126,7 @@ def result_schema(struct: StructType, given: ds.DataSchema) -> ds.DataSchema:
     fields = []
     unit = finest_unit(given)
     for f in struct.fields:
+        # an unchanged column keeps its logical type: unsigned integers, times and identifiers survive a query
         known = given.field(f.name)
         if known is not None and physical_type(known.type) == f.dataType:
             logical = known.value_type
@@ -186,7 +187,7 @@ def col(name: str) -> Column:
 
 
 def all_of(conditions: Iterable[Column]) -> Column:
-    """Whether every condition holds; true for none."""
+    """True if every condition holds; true for none."""
     from pyspark.sql import functions as F
 
     result: Column | None = None
@@ -196,7 +197,7 @@ def all_of(conditions: Iterable[Column]) -> Column:
 
 
 def any_of(conditions: Iterable[Column]) -> Column:
-    """Whether some condition holds; false for none."""
+    """True if some condition holds; false for none."""
     from pyspark.sql import functions as F
 
     result: Column | None = None
@@ -223,7 +224,7 @@ def comparable(value: Column, kind: DataType) -> Column:
 
 
 RESERVED = "__odfchain_"
-"""How the names of columns begin that stand beside those of an input while it is read and merged."""
+"""Prefix of the names of helper columns while an input is read and merged."""
 
 
 def check_columns(names: Sequence[str], file: str) -> None:

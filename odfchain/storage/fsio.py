@@ -51,14 +51,12 @@ def storage_errors(path: Path | str) -> Iterator[None]:
 
 
 FileState = tuple[int, int, int, int]
-"""What changes when a file does."""
+"""The parts of a file's state that a change of it changes."""
 
 
 def file_state(found: os.stat_result) -> FileState:
-    """The state of a file: its inode and size, and its times of change.
-
-    Who edits a file can set its modification time back, the other one he cannot.
-    """
+    """The state of a file: its inode and size, and its times of change."""
+    # the modification time can be set by whoever edits the file, the change time cannot
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
@@ -80,7 +78,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make the file's content durable, whoever wrote it."""
+    """Make a file's content durable."""
     with storage_errors(path):
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -101,7 +99,7 @@ def sync_files(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def temp_path(folder: Path) -> Path:
-    """A name in `folder` that nobody else uses."""
+    """A unique name in `folder`."""
     return folder / f"{TEMP_PREFIX}{uuid.uuid4().hex}"
 
 
@@ -140,6 +138,7 @@ def create_file(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
     with storage_errors(path):
         temp = _write_temp(path.parent, data, mode)
         try:
+            # a link fails where the name exists, a rename would replace it
             os.link(temp, path)
         except FileExistsError:
             return False
@@ -192,7 +191,7 @@ def adopt_file(source: Path, path: Path) -> bool:
 
 
 def move_file(source: Path, path: Path) -> bool:
-    """As `adopt_file`, of a file that is durable; its name is so once the caller has synced the folder."""
+    """Publish a durable file under its final name; the name is durable once the caller syncs the folder."""
     with storage_errors(path):
         os.chmod(source, 0o644)
         try:
@@ -234,6 +233,7 @@ def locked(path: Path) -> Iterator[None]:
     with storage_errors(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
+        # the kernel releases the lock when its holder dies
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
@@ -242,7 +242,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def try_locked(path: Path) -> Iterator[bool]:
-    """Hold the lock named by `path` if nobody else does; says whether it is held."""
+    """Take the lock named by `path` if it is free; yields whether it is held."""
     with storage_errors(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
@@ -252,7 +252,7 @@ def try_locked(path: Path) -> Iterator[bool]:
 
 
 def lock_at_once(fd: int) -> bool:
-    """Whether an open file is locked for its holder alone, until it is closed; nothing is waited for."""
+    """True if an open file is locked for its holder alone, until it is closed; nothing is waited for."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -274,7 +274,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def is_unused_since(path: Path, since_ns: int) -> bool:
-    """Whether a file, or all of a folder, was last written, named or used before a time [ns since the epoch].
+    """True if a file, or all of a folder, was last written, named or used before a time [ns since the epoch].
 
     Moving a file changes its status only, so both of its times count. False for what is not there.
     """
@@ -287,22 +287,25 @@ def is_unused_since(path: Path, since_ns: int) -> bool:
             for found in path.rglob("*"):
                 with contextlib.suppress(FileNotFoundError):
                     times.append(_last_use_ns(found))
+    # a folder is as new as the newest file in it
     return max(times) < since_ns
 
 
 def _last_use_ns(path: Path) -> int:
     found = path.lstat()
+    # moving or linking a file changes its status only
     return max(found.st_mtime_ns, found.st_ctime_ns)
 
 
 def mark_used(path: Path) -> bool:
     """Make the last use of a file the present; content and modification time stay.
 
-    Returns False where that is not allowed, because the file belongs to somebody else.
+    Returns False where that is not allowed, because the file belongs to another user.
     """
     with storage_errors(path):
         found = path.stat()
         try:
+            # sets the change time to the present, and that alone
             os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
         except PermissionError:
             return False
@@ -339,8 +342,6 @@ def link_file(source: Path, path: Path) -> bool:
 def link_or_copy(source: Path, path: Path) -> bool:
     """Durably have a file's content under a second name, which is free; returns whether it is the same file.
 
-    Where a file cannot have two names (other file systems, other owners) it is copied.
-
     Raises:
         StoreError: neither is possible; nothing has the name.
     """
@@ -349,6 +350,7 @@ def link_or_copy(source: Path, path: Path) -> bool:
     except FileExistsError as error:
         raise storage_error(error, path) from error
     except OSError:
+        # another file system or another owner: no second name is possible
         with replaced(path) as stream, source.open("rb") as content:
             shutil.copyfileobj(content, stream, 1 << 20)
         return False
@@ -366,6 +368,7 @@ def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
     fd = -1
     try:
         with locked(base / ".lock"):
+            # under the lock: a new folder is not yet locked by its owner
             _remove_abandoned(base)
             with storage_errors(folder):
                 folder.mkdir()
@@ -373,6 +376,7 @@ def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
                 fcntl.flock(fd, fcntl.LOCK_EX)
         yield folder
     finally:
+        # removed while it is locked, so that no other process takes it for abandoned
         shutil.rmtree(folder, ignore_errors=True)
         if fd >= 0:
             os.close(fd)
@@ -384,7 +388,6 @@ def _remove_abandoned(base: Path) -> None:
 
 
 def _abandoned(base: Path) -> Iterator[Path]:
-    """Private folders whose owners died; each is locked while it is looked at."""
     for folder in sorted(base.iterdir()):
         if not folder.is_dir() or folder.is_symlink():
             continue
@@ -393,6 +396,7 @@ def _abandoned(base: Path) -> Iterator[Path]:
         except OSError:
             continue
         try:
+            # locked while the caller looks at it, so no new owner comes in between
             if lock_at_once(fd):  # otherwise its owner lives
                 yield folder
         finally:
@@ -417,14 +421,12 @@ def clear_abandoned(base: Path, *, keep: bool = False) -> tuple[int, int]:
 
 
 def weigh(path: Path) -> tuple[int, int]:
-    """Files and bytes of a file or of everything in a folder; what vanishes meanwhile does not count.
-
-    A folder counts as a file, so that an empty one is something too.
-    """
+    """Files and bytes of a file or of everything in a folder; what vanishes meanwhile does not count."""
     files, size = 0, 0
     for found in (path, *(path.rglob("*") if path.is_dir() and not path.is_symlink() else ())):
         with contextlib.suppress(OSError):
             stat = found.lstat()
+            # folders count, so that an empty one is not nothing
             files += 1
             size += stat.st_size if not found.is_dir() else 0
     return files, size

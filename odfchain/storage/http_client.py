@@ -31,8 +31,7 @@ from odfchain.versions import __version__
 # Connections to addresses that a route admits, and to no others; over a proxy if the environment names one.
 #
 # The address that is connected to is what is judged, so a name that resolves differently a moment later
-# leads
-# nowhere else. Source: RFC 9110, 9.3.6 (CONNECT) of the IETF.
+# leads nowhere else. Source: RFC 9110, 9.3.6 (CONNECT) of the IETF.
 
 _T = TypeVar("_T")
 PRIVATE_HINT = "if this is intended, set fetch.allowPrivateRedirects in the workspace's configuration"
@@ -105,7 +104,7 @@ def connect(
 
 
 def trusted_authorities() -> ssl.SSLContext:
-    """What certificates are judged by: the authorities that browsers trust, or those of `SSL_CERT_FILE`.
+    """The certificate authorities that browsers trust, or those of `SSL_CERT_FILE`.
 
     Raises:
         FetchError: they cannot be read.
@@ -219,7 +218,7 @@ def _dial_proxy(
 
 
 def _judge_by_name(route: Route, name: str) -> str | None:
-    """Behind a proxy the address is not ours to choose: judge what the name means here, if anything."""
+    # the proxy chooses the address: judge what the name means here, if it means anything
     try:
         addresses = resolve(route.current.host, route.current.port, name=name)
     except (FetchError, TransientError):
@@ -230,7 +229,6 @@ def _judge_by_name(route: Route, name: str) -> str | None:
 
 
 def _proxy_of(target: Target, name: str) -> _Proxy | None:
-    """The proxy on the way, as the environment names it."""
     found = proxy_for(target.scheme, target.host, target.port)
     if found is None:
         return None
@@ -285,7 +283,7 @@ class HttpPool:
         """Set once, by `close`; waiting for it is a pause that closing cuts short."""
         self._limits = limits
         self.slots = threading.BoundedSemaphore(parallel)
-        """The places for requests: whoever enters waits for one."""
+        """A semaphore for requests."""
         self._lock = threading.Lock()
         self._idle: dict[_Origin, list[Connection]] = {}
         self._busy: set[Connection] = set()
@@ -351,6 +349,7 @@ class HttpPool:
                 try:
                     if file is not None:
                         sized = headers + b"Content-Length: %d\r\n" % file[1]
+                        # a second attempt sends the file from its start
                         file[0].seek(0)
                         response = connection.ask(b"PUT", target.path, sized, deadline, name, file=file[0])
                     elif body is None:
@@ -359,6 +358,7 @@ class HttpPool:
                         sized = headers + b"Content-Length: %d\r\n" % len(body)
                         response = connection.ask(b"POST", target.path, sized, deadline, name, body)
                 except StaleError:
+                    # a kept connection that turns out to be closed does not count as an attempt
                     self._drop(connection)
                     continue
                 yield response
@@ -366,6 +366,7 @@ class HttpPool:
                 self._drop(connection)
                 raise
             if connection.settle():
+                # its rest was read: the next request can use it
                 self._keep(origin, connection)
             else:
                 self._drop(connection)
@@ -413,6 +414,7 @@ class HttpPool:
             if not self.closed.is_set():
                 self._busy.add(connection)
                 return
+        # the pool was closed while this connection was made
         connection.close()
         self._check()
 
@@ -443,6 +445,7 @@ class HttpPool:
         self.closed.set()
         with self._lock:
             for connection in self._busy:
+                # shuts the socket down, which wakes the thread that waits for it
                 connection.abort()
             kept = [connection for found in self._idle.values() for connection in found]
             self._idle.clear()
@@ -453,20 +456,16 @@ class HttpPool:
 # Many small requests on one connection, sent before the answers to the earlier ones have come.
 #
 # One request after the other costs a round trip and two switches between processes for each block of a few
-# hundred bytes; threads that ask beside each other hide the first and multiply the second. With requests
-# sent
-# ahead one system call brings the answers to dozens of them.
+# hundred bytes; parallel threads hide the first and multiply the second. With requests sent ahead one system
+# call brings the answers to dozens of them.
 #
 # Only a connection that has answered before is used this way. A server may close it in the middle: what was
-# not
-# answered is asked for again on a new one, as long as each brings a good number of answers. Whatever else
-# is
-# unusual (a redirect, an error, another body) ends the pipeline, and the caller asks for the blocks one by
-# one,
-# where failures are judged. Source: RFC 9112, 9.3.2.
+# not answered is asked for again on a new one, as long as each brings a good number of answers. Whatever
+# else is unusual (a redirect, an error, another body) ends the pipeline, and the caller asks for the blocks
+# one by one, where failures are judged. Source: RFC 9112, 9.3.2.
 
+# How many answers a connection must bring, or there is no gain in asking ahead on the next.
 _WORTH_IT = 16
-"""How many answers a connection must bring, or there is no gain in asking ahead on the next."""
 
 
 class HttpPipeline:
@@ -494,8 +493,8 @@ class HttpPipeline:
         self._asked: deque[Multihash] = deque()
         self._connection: Connection | None = None
         self._over = False
+        # How many came over the present connection; of the first one it is not known.
         self._answers = _WORTH_IT
-        """How many came over the present connection; of the first one it is not known."""
 
     def open(self) -> bool:
         """Take a connection that has answered before; returns whether there is one."""
@@ -546,7 +545,6 @@ class HttpPipeline:
         return response.read(LIMITS.block_bytes)
 
     def _reconnect(self) -> bool:
-        """Ask again, on a new connection, for everything that was not answered."""
         with contextlib.suppress(TransientError, OdfchainError):
             self._connection = self._lend(new=True)
             self._answers = 0
@@ -575,8 +573,8 @@ class HttpPipeline:
             self._pool.give_back(self._route, connection, usable=False)
 
     def _lost(self) -> None:
-        """The connection has ended; that is nothing unusual after many answers."""
         self._let_go()
+        # a server may close a connection after many answers; after few the pipeline is not worth it
         self._over = self._answers < _WORTH_IT
 
     def _end(self) -> None:

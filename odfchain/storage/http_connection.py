@@ -27,8 +27,8 @@ _BUFFER_BYTES = 2 * _HEAD_BYTES
 _SENT_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 18
 _LINE_BYTES = 1 << 10
+# Most bytes that are read of an unwanted body so that the connection can be used again.
 _SETTLE_BYTES = 16 << 10
-"""What is read of a body that nobody wants, so that the connection can be used again [bytes]."""
 
 _QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 _END = re.compile(rb"\r?\n\r?\n")
@@ -90,7 +90,7 @@ class Response(Body):
         self.headers = headers
         self.length = length
         self.until_close = until_close
-        """Whether nothing but the end of the connection ends the body."""
+        """True if only the end of the connection ends the body."""
         self._connection = connection
 
     @property
@@ -108,17 +108,16 @@ class Response(Body):
         return None if found is None or found.lower() == "identity" else one_line(found.lower(), 40)
 
     def passing(self) -> TransientError | None:
-        """What to raise if the status says that another attempt may succeed."""
+        """The error to raise if the status says that another attempt may succeed."""
         if self.status in _PASSING or 500 <= self.status <= 599:
             return TransientError(self.what, wait=retry_after(self.headers))
         return None
 
     def read_into(self, view: memoryview) -> int:
-        """As `Body`."""
         return self._connection.read_into(view)
 
     def read(self, limit: int) -> bytes | None:
-        """As `Body`; what came along with the head is taken at once."""
+        # what came with the head is taken from the buffer at once
         whole = self._connection.take_buffered(self.length) if self.length and self.length <= limit else None
         return super().read(limit) if whole is None else whole
 
@@ -141,7 +140,7 @@ class Connection:
         self.deadline: Deadline | None = None
         """By when the present exchange must be over."""
         self.name = name
-        """What messages call what is asked for."""
+        """The name of the request's target in messages."""
         self._sock = sock
         self._idle, self._slowest = limits.idle_timeout, limits.bytes_per_second
         self._prefix = prefix
@@ -159,7 +158,7 @@ class Connection:
 
     @property
     def socket(self) -> socket.socket:
-        """The socket, while nobody reads from it."""
+        """The socket, while no body is read from it."""
         return self._sock
 
     def ask(
@@ -174,7 +173,7 @@ class Connection:
     ) -> Response:
         """Send a request, whose `headers` say how long its body is, and read the head of the response.
 
-        The body is `body`, or all of a `file` from where it stands.
+        The body is `body`, or the rest of a `file` from its position.
 
         Raises:
             StaleError: the connection had been closed since it was last used.
@@ -195,25 +194,28 @@ class Connection:
         except TimeoutError as error:
             raise self._late() from error
         except OSError as error:
+            # a refusal may have arrived before the whole file was sent; nothing else explains the lost
+            # connection
             if file is None or not self._refused_early():
                 raise (StaleError if used else TransientError)(_lost(error)) from error
             refused = self._read_head(connects=False)
             self._keep = False
             return refused
         if self._end == 0:
+            # a kept connection may have been closed while idle: that is no failure of the server
             raise (StaleError if used else TransientError)("the connection was closed without a response")
         return self._read_head(connects=method == b"CONNECT")
 
     def _refused_early(self) -> bool:
-        """Whether a server that reads no more of a file has said why, and only then gone (RFC 9112, 9.3)."""
         try:
+            # a server that reads no more of a file may say why before it closes (RFC 9112, 9.3)
             self._fill()
         except OSError:
             return False
         return self._end > 0
 
     def _send_piece(self, file: BinaryIO) -> int:
-        """Send what comes next of a file; by the kernel where nothing encrypts it on the way."""
+        # by the kernel, which can do that only where nothing is encrypted on the way
         if type(self._sock) is socket.socket:
             return self._sock.sendfile(file, file.tell(), _SENT_BYTES)
         piece = file.read(_SENT_BYTES)
@@ -240,14 +242,14 @@ class Connection:
 
     @property
     def persists(self) -> bool:
-        """Whether the other side keeps the connection open for the next request."""
+        """True if the other side keeps the connection open for the next request."""
         return self._keep and not self._until_close
 
     def _request(self, method: bytes, path: bytes, headers: bytes) -> bytes:
         return b"%s %s%s HTTP/1.1\r\n%s%s\r\n" % (method, self._prefix, path, headers, self._extra)
 
     def _acknowledge_at_once(self) -> None:
-        """Many simple servers send the body only once the head is acknowledged."""
+        # many simple servers send the body only once the head is acknowledged
         if _QUICKACK is not None and self._start == self._end:
             self._sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
 
@@ -261,6 +263,7 @@ class Connection:
             if found is None:
                 raise self._broken("what answers does not speak HTTP/1.1")
             status = int(found[2])
+            # informational responses precede the one that was asked for
             if status < 200 and status != 101:
                 continue
             return self._begin_body(status, self._parse(lines), is_new=found[1] == b"1", connects=connects)
@@ -289,6 +292,7 @@ class Connection:
             pairs.append((match[1], match[2]))
         lengths = {value for key, value in pairs if key.lower() == b"content-length"}
         codings = [value for key, value in pairs if key.lower() == b"transfer-encoding"]
+        # several lengths are how responses are smuggled past proxies (RFC 9112, 6.3)
         if len(lengths) > 1 or len(codings) > 1 or (lengths and codings):
             raise self._broken("the response declares its length in several ways")
         for value in lengths:
@@ -305,6 +309,7 @@ class Connection:
         if status == 101:
             raise self._broken("the server wants another protocol, which was not asked for")
         length = headers.length()
+        # these have no body, whatever their headers say
         if status in _BODILESS or (connects and status == 200):
             length = 0
         self._chunked = length is None and headers.get("transfer-encoding") is not None
@@ -314,10 +319,10 @@ class Connection:
         return Response(self, status, headers, length=length, until_close=self._until_close)
 
     def read_into(self, view: memoryview) -> int:
-        """As `Response.read_into`.
+        """Bytes of the body, as many as have arrived and fit; 0 at its end.
 
         Raises:
-            TransientError, FetchError: as there.
+            TransientError, FetchError: the connection ends early, or is too slow.
         """
         if self._left == 0 and self._chunked:
             self._next_chunk()
@@ -337,6 +342,7 @@ class Connection:
                 self._left = 0
                 return 0
         self._left -= count
+        # an empty line follows the bytes of each chunk
         if self._left == 0 and self._chunked and self._line():
             raise self._bad_chunk()
         return count
@@ -355,6 +361,7 @@ class Connection:
             raise self._bad_chunk()
         self._left = int(match[1], 16)
         if self._left == 0:
+            # trailers are read and ignored, up to a bound
             while line := self._line():
                 self._trailer_bytes += len(line)
                 if self._trailer_bytes > _HEAD_BYTES:
@@ -381,7 +388,7 @@ class Connection:
         return line.removesuffix(b"\r")
 
     def settle(self) -> bool:
-        """Whether another request can be sent after this one; a short rest of the body is read for it."""
+        """True if another request can be sent after this one; a short rest of the body is read for it."""
         rest = memoryview(bytearray(1 << 10))
         read = 0
         with contextlib.suppress(Exception):  # whatever it is, the connection is not used again
@@ -389,11 +396,11 @@ class Connection:
                 if self._left > _SETTLE_BYTES or read > _SETTLE_BYTES:
                     return False
                 read += self.read_into(rest)
+            # bytes beyond the response were not asked for: such a connection is not used again
             return self._keep and not self._until_close and self._start == self._end
         return False
 
     def _receive(self) -> int:
-        """Read more into the buffer; what was taken from it makes room."""
         if self._start:
             self._data[: self._end - self._start] = self._data[self._start : self._end]
             self._start, self._end = 0, self._end - self._start
@@ -414,6 +421,7 @@ class Connection:
             raise self._late() from error
         except OSError as error:
             raise TransientError(_lost(error)) from error
+        # only the wait for bytes is measured, not the time between two reads
         self._waited += time.monotonic() - began
         self._came += count
         if self._waited >= self._window and self._slowest:
@@ -421,7 +429,7 @@ class Connection:
         return count
 
     def _check_rate(self) -> None:
-        """A window of waiting is over: the time in which others took what came does not count."""
+        # only time spent waiting counts, not that in which the caller handled what came
         wanted = int(self._waited * self._slowest)
         if self._came < wanted:
             raise TransientError(

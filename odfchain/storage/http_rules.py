@@ -1,4 +1,4 @@
-"""What HTTP headers say: dates, entity tags, ranges, waits. Pure rules. Source: RFC 9110 of the IETF."""
+"""HTTP headers: dates, entity tags, ranges, waits. Pure rules. Source: RFC 9110 of the IETF."""
 
 from __future__ import annotations
 
@@ -60,10 +60,8 @@ def http_date(time: Timestamp) -> str:
 
 
 def parse_http_date(text: str) -> Timestamp | None:
-    """The time in any of the three forms that recipients must accept (RFC 9110, 5.6.7), or None.
-
-    What programs for mail write is understood as well: other zones, two digits of a year from 1969 on.
-    """
+    """The time in any of the three forms that recipients must accept (RFC 9110, 5.6.7), or None."""
+    # also understands what mail programs write: other zones, and years of two digits from 1969 on
     found = parsedate_tz(text)
     if found is None:
         return None
@@ -86,7 +84,7 @@ class ContentRange:
 
     @classmethod
     def parse(cls, text: str | None) -> ContentRange | None:
-        """What the header says, or None if it says nothing that makes sense (RFC 9110, 14.4)."""
+        """The range of a header, or None if it is malformed (RFC 9110, 14.4)."""
         match = _CONTENT_RANGE.fullmatch(text or "")
         if match is None:
             return None
@@ -110,17 +108,14 @@ def retry_after(headers: Headers) -> float | None:
 
 
 def range_validator(headers: Headers) -> str | None:
-    """What `If-Range` may carry to continue this answer, or None if it must not be continued.
-
-    A strong entity tag; or a date that is strong because the answer was made at least a second after it
-    (RFC 9110, 8.8.2.2 and 13.1.5).
-    """
+    """The `If-Range` validator to continue this answer, or None if it must not be continued."""
     if (headers.get("accept-ranges") or "").lower() == "none":
         return None
     tag = headers.get("etag")
     if tag is not None and tag.startswith('"'):
         return tag
     modified, made = headers.date("last-modified"), headers.date("date")
+    # a date is strong if the answer was made at least a second after it (RFC 9110, 8.8.2.2 and 13.1.5)
     if modified is not None and made is not None and made.epoch_ns - modified.epoch_ns >= _SECOND_NS:
         return headers.get("last-modified")
     return None
@@ -144,12 +139,12 @@ class TransientError(Exception):
 
 
 class ProtocolError(TransientError):
-    """What answers does not keep to the protocol, or says too much; a peer is not asked again."""
+    """The response breaks the protocol, or is too large; the request is not repeated."""
 
     def __init__(self, reason: str, *, name: str) -> None:
         super().__init__(reason)
         self.name = name
-        """What was asked for."""
+        """The requested object, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +179,7 @@ class Deadline:
             raise self.error()
 
     def error(self) -> FetchError:
-        """What to say when time is up."""
+        """The error to raise when time is up."""
         return FetchError(f"{self._name}: not complete after {self._seconds:g} s", hint=DEADLINE_HINT)
 
 

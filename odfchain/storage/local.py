@@ -34,7 +34,7 @@ class ObjectStore(Protocol):
     """Objects named by the SHA3-256 multihash of their bytes: immutable, verified on read."""
 
     def contains(self, name: Multihash) -> bool:
-        """Whether an object of this name is there (its bytes are not read)."""
+        """True if an object of this name is there (its bytes are not read)."""
 
     def get(self, name: Multihash) -> bytes:
         """The object's bytes.
@@ -83,7 +83,7 @@ class RefStore(Protocol):
     """Named pointers to blocks, moved only by compare-and-swap."""
 
     def get(self, name: str) -> Multihash | None:
-        """What the reference points at, None when it does not exist.
+        """The target of a reference, None when it does not exist.
 
         Raises:
             StoreError: what is stored is not a hash.
@@ -128,22 +128,22 @@ def parse_ref(data: bytes, where: str) -> Multihash:
 
 
 _OBJECT_NAME = re.compile(r"f1620[0-9a-f]{64}")
+# Names in `.jws` are those of signatures, which are in the same folder.
 _REF_NAME = re.compile(r"(?!.*\.jws\Z)[a-z0-9]+(?:[.-][a-z0-9]+)*")
-"""Signatures of references are beside them, and are none."""
 
 _Stamp = tuple[int, int, int, int]
 
+# Files from this number on are synced together, which waits for all that the machine has to write.
 _MANY = 64
-"""Files from this number on are synced together, which waits for all that the machine has to write."""
+# Objects removed under one hold of the lock: writers that need one of them wait no longer than that.
 _DISCARDED_AT_ONCE = 256
-"""Objects removed under one hold of the lock: writers that need one of them wait no longer than that."""
 
 
 class LocalObjectStore:
     """One folder, one file for each object, named by the base16 text of its multihash."""
 
     on_demand = False
-    """Whether objects come from elsewhere when they are asked for."""
+    """True if objects come from elsewhere when they are asked for."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -163,7 +163,7 @@ class LocalObjectStore:
         return self._path(name)
 
     def contains(self, name: Multihash) -> bool:
-        """Whether the object's file is there."""
+        """True if the object's file is there."""
         return self._path(name).is_file()
 
     def size(self, name: Multihash) -> int:
@@ -204,6 +204,7 @@ class LocalObjectStore:
         try:
             found = _ordinary(path)
             stamp = fsio.file_state(found)
+            # an unchanged file need not be hashed again in this process
             if self._verified.get(name) == stamp:
                 return path
             actual, _ = hash_file(path)
@@ -227,20 +228,19 @@ class LocalObjectStore:
         """Move a finished file into the store; a damaged file under its name is repaired."""
         path = self._path(name)
         while not fsio.adopt_file(source, path):
+            # the name is taken: use that file, or put this one in its place if it is damaged
             if self._reuse(name, lambda: self._replace(source, path)):
                 fsio.remove_quietly(source)
                 return
 
     def put_files(self, files: Sequence[tuple[Path, Multihash]]) -> Iterator[Multihash]:
-        """As `put_file` for each; all of them are durable when the last one was yielded.
-
-        Many are synced together: two waits for the disk for each are minutes for a long chain.
-        """
+        """Put files; all of them are durable when the last one was yielded."""
         if len(files) < _MANY:
             for source, name in files:
                 self.put_file(source, name)
                 yield name
             return
+        # synced together: two waits for the disk for each file are minutes for a long chain
         for _ in fsio.sync_files([source for source, _ in files]):
             pass
         for source, name in files:
@@ -257,11 +257,8 @@ class LocalObjectStore:
         fsio.sync_folder(self._folder)
 
     def _reuse(self, name: Multihash, repair: Callable[[], None]) -> bool:
-        """Whether a file of this name is there, good, and marked as used, so that it is not discarded.
-
-        Under the lock of `discard`: what is found here is not removed a moment later.
-        """
         path = self._path(name)
+        # the lock that `discard` takes: what is found here is not removed a moment later
         with fsio.locked_folder(self._folder):
             if not path.exists() and not path.is_symlink():
                 return False
@@ -270,7 +267,7 @@ class LocalObjectStore:
         return True
 
     def discard(self, names: Iterable[Multihash], *, unused_since_ns: int) -> list[tuple[Multihash, int]]:
-        """Remove objects that nobody stored, or stored again, since a time [ns since the epoch].
+        """Remove objects that were not stored, or stored again, since a time [ns since the epoch].
 
         Returns the names and sizes [bytes] of those removed. Whoever stores one of them meanwhile either
         keeps it from being removed or writes it anew.
@@ -278,6 +275,7 @@ class LocalObjectStore:
         gone: list[tuple[Multihash, int]] = []
         waiting = list(names)
         for start in range(0, len(waiting), _DISCARDED_AT_ONCE):
+            # the lock of `_reuse`: who stores an object meanwhile either keeps it or writes it anew
             with fsio.locked_folder(self._folder):
                 gone += self._discard(waiting[start : start + _DISCARDED_AT_ONCE], unused_since_ns)
         return gone
@@ -327,7 +325,7 @@ class LocalRefStore:
         return self._folder / name
 
     def get(self, name: str) -> Multihash | None:
-        """What the reference file holds."""
+        """The hash in the reference file."""
         path = self._path(name)
         data = fsio.read_start(path, 4096)
         return None if data is None else parse_ref(data, str(path))
@@ -372,9 +370,9 @@ def conflict(name: str, expected: Multihash | None, actual: Multihash | None) ->
 
 
 def _ordinary(path: Path) -> os.stat_result:
-    """What is known of a file; a pipe or a device, which could be read for ever, is damage."""
     found = path.stat()
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        # a pipe or a device could be read for ever
         raise ObjectCorruptedError(f"{path}: not an ordinary file")
     return found
 
@@ -391,11 +389,11 @@ def _corrupted(path: Path, actual: Multihash) -> StoreError:
     )
 
 
-# Objects in a folder that come from elsewhere when somebody wants to read them.
+# Objects that are fetched into a folder when they are read.
 
 
 class BroughtObjectStore(LocalObjectStore):
-    """A folder that `bring` adds to: whoever asks for an object gets it, and `names` are those that are here.
+    """A folder into which `bring` fetches objects on their first use; `names` are those that are here.
 
     `bring` puts an object into the store it is given, or leaves it as it is when there is none elsewhere.
     """
@@ -411,26 +409,21 @@ class BroughtObjectStore(LocalObjectStore):
             self._bring(LocalObjectStore(self._folder), name)
 
     def contains(self, name: Multihash) -> bool:
-        """Whether the object is here now."""
         self._brought(name)
         return super().contains(name)
 
     def size(self, name: Multihash) -> int:
-        """Size of the object's file [bytes]."""
         self._brought(name)
         return super().size(name)
 
     def read(self, name: Multihash, most: int, what: str) -> bytes:
-        """As `LocalObjectStore`."""
         self._brought(name)
         return super().read(name, most, what)
 
     def path(self, name: Multihash) -> Path:
-        """As `LocalObjectStore`."""
         self._brought(name)
         return super().path(name)
 
     def verified_path(self, name: Multihash) -> Path:
-        """As `LocalObjectStore`."""
         self._brought(name)
         return super().verified_path(name)

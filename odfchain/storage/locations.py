@@ -49,8 +49,8 @@ _ACCOUNT = re.compile(
     r"([a-z0-9]+)\.(?:dfs|blob)\.(core\.windows\.net|fabric\.microsoft\.com)", re.IGNORECASE
 )
 _WRITE = "write it like s3://bucket/path/to/object"
+# Unescaped characters in paths of http, https and file; not the plus sign: some read it as a space.
 _IN_PATH = "/-._~!$&'()*,;=:@"
-"""What stays as it is in the paths of http, https and file; a plus sign does not: some read it as a space."""
 _CONTAINER = re.compile(r"[^/?#@\s]+")
 
 
@@ -120,25 +120,23 @@ class Location:
 
     @property
     def speaks_s3(self) -> bool:
-        """Whether the store is S3 or one of its many clones."""
+        """True if the store is S3 or one of its many clones."""
         return self.store == "s3"
 
     def href(self) -> str:
-        """The href of an object; that of a file that is relative to something begins with `./`.
-
-        GDAL, boto and s3fs take the keys of buckets literally, so there only `%`, `?` and `#` are escaped.
-        """
+        """The href of an object; that of a file that is relative to something begins with `./`."""
         if self.store in _PORTS:
             return f"{self.container}/{quote(self.key, _IN_PATH)}"
         if self.store == "file":
             path = quote(self.key, _IN_PATH)
             return f"file://{path}" if path.startswith("/") else f"./{path}"
+        # GDAL, boto and s3fs take the keys of buckets literally, so only these three are escaped
         key = re.sub("[%?#]", lambda found: f"%{ord(found[0]):02X}", self.key)
         key = f"{key[:-1]}%20" if key.endswith(" ") else key
         return f"{self.store}://{self.container}/{key}"
 
     def below(self, key: str) -> Location:
-        """What is under this key in the folder that this location is."""
+        """The location of a key below this one."""
         return replace(self, key=f"{self.key}/{key}" if self.key and key else self.key or key)
 
 
@@ -190,11 +188,11 @@ def _key(path: str, *, folder: bool) -> str:
 #
 # Addresses and credentials come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), as with other tools.
 
+# Longest time in which a request is repeated [s]; signatures do not live much longer.
 _RETRY_TIMEOUT = 180.0
-"""Longest time in which a request is repeated [s]; signatures do not live much longer."""
 
+# The oldest protocol of Azure writes entity tags otherwise; it is the default.
 _AZURE_VERSION = "2023-11-03"
-"""The oldest protocol of Azure writes entity tags otherwise; it is spoken to whoever names none."""
 _OF_AZURE = (".blob.core.windows.net", ".blob.fabric.microsoft.com")
 _PREFIXES = {"s3": "AWS", "gs": "GOOGLE"}
 _SWITCHES = ("allow_http", "allow_invalid_certificates")
@@ -210,6 +208,7 @@ _LOST_HINT = f"run the command again when the store can be reached; {ENVIRONMENT
 _ACCESS_HINT = (
     "grant reading and listing (without it a store does not say what is absent), and look at the clock"
 )
+# Hints for failures, by a part of the library's message.
 _HINTS = tuple(
     (re.compile(pattern), hint)
     for pattern, hint in (
@@ -222,7 +221,6 @@ _HINTS = tuple(
         (" 40[13] ", _ACCESS_HINT),
     )
 )
-"""What to do about failures, by what the library says of them."""
 
 
 def open_store(
@@ -256,7 +254,8 @@ def open_store(
         "retry_timeout": dt.timedelta(seconds=max(1e-3, min(_RETRY_TIMEOUT, seconds))),
     }
     config = cast("ClientConfig", options)
-    if place.endpoint is not None and not place.endpoint.endswith(_OF_AZURE):  # whoever writes http means it
+    # plain http is allowed where it is asked for
+    if place.endpoint is not None and not place.endpoint.endswith(_OF_AZURE):
         options["allow_http"] = place.endpoint.startswith("http://")
     if place.store in ("http", "https"):  # `from_url` would take a host of Amazon's for a bucket
         options["allow_http"] = place.store == "http"
@@ -296,14 +295,14 @@ def open_store(
 
 
 def _account(endpoint: str) -> str:
-    """The account of Azure's that an endpoint is of: its host says it, or for other servers its path."""
     parts = urlsplit(endpoint)
+    # Azure has the account in the host's name, other servers as the first part of the path
     return parts.path.strip("/").partition("/")[0] or (parts.hostname or "").partition(".")[0]
 
 
 def _client_options(scheme: str) -> dict[str, Any]:
-    """What the environment says of the connection: the library reads it only when nothing is given."""
     prefix = _PREFIXES.get(scheme, "AZURE")
+    # the library reads these variables only where no option is given
     found = {option: os.environ.get(f"{prefix}_{option.upper()}") for option in (*_SWITCHES, *_TEXTS)}
     options: dict[str, Any] = {option: value for option, value in found.items() if value}
     for option in _SWITCHES:
@@ -313,13 +312,13 @@ def _client_options(scheme: str) -> dict[str, Any]:
 
 
 def store_hint(error: BaseException) -> str:
-    """What to do about a failure of the library's."""
+    """A hint for a failure of the library's."""
     line = (str(error).splitlines() or [""])[0]
     return next((hint for pattern, hint in _HINTS if pattern.search(line)), ENVIRONMENT_HINT)
 
 
 def store_refuses(error: BaseException) -> bool:
-    """Whether a store refuses a request as not allowed; of listings the library does not say so by itself."""
+    """True if a store refuses a request as not allowed; of listings the library does not say so by itself."""
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError  # noqa: PLC0415 - as above
 
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
@@ -328,6 +327,6 @@ def store_refuses(error: BaseException) -> bool:
 
 
 def store_message(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """What the library says of a failure, as one printable line without the values in `secrets`."""
+    """The library's message of a failure as one printable line, without the values in `secrets`."""
     line = (str(error).splitlines() or [""])[0]
     return one_line(redact(_PREAMBLE.sub("", line), secrets), _SHOWN)

@@ -1,6 +1,6 @@
 """A proxy on loopback that connects to public addresses, and to no others.
 
-A library that resolves names and follows redirects by itself cannot be told where it may go; sent through
+A library that resolves names and follows redirects by itself cannot be limited in its targets; sent through
 here, it can: each connection is to an address that was judged, so neither a redirect nor a name that resolves
 differently a moment later leads to what only this machine can reach. Source: RFC 9110, 9.3.6 (CONNECT) of
 the IETF.
@@ -23,13 +23,13 @@ from urllib.parse import urlsplit
 from odfchain.storage.urls import PORTS, is_public
 
 _T = TypeVar("_T")
+# Bytes of a head at most.
 _HEAD = 1 << 18
-"""Bytes of a head at most."""
 _PIECE = 1 << 16
+# Errors that end a connection: one side is gone, or does not speak HTTP.
 _FAILURES = (OSError, ValueError, EOFError, LookupError, TimeoutError, asyncio.LimitOverrunError)
-"""What ends a connection: one side is gone, or says what is no HTTP."""
+# Longest time to a head, and to a connection [s].
 _SECONDS = 30.0
-"""Longest time to a head, and to a connection [s]."""
 _OURS = (b"connection", b"keep-alive")
 
 
@@ -47,7 +47,7 @@ class Pass:
 
 
 class _RefusedError(Exception):
-    """What is asked for is not at a public address."""
+    """The target is not at a public address."""
 
 
 class _Proxy:
@@ -71,6 +71,7 @@ class _Proxy:
         with contextlib.closing(writer), contextlib.suppress(*_FAILURES):
             first, headers = _parted(await _in_time(reader.readuntil(b"\r\n\r\n")))
             method, target, _ = first.split(b" ")
+            # without a pass it connects all the same: the pass only says to whom a refusal is reported
             client = self._passes.get(_value(headers, b"proxy-authorization"))
             # of CONNECT the target is a host and a port, of all else a whole URL
             parts = urlsplit((b"//" + target if method == b"CONNECT" else target).decode("latin-1"))
@@ -105,6 +106,7 @@ async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asynci
     if not public:
         raise _RefusedError
     failure = OSError("no address")
+    # connected to by address: the name could mean another one a moment later
     for address in dict.fromkeys(public):
         try:
             return await asyncio.open_connection(address, port, limit=_HEAD)
@@ -114,7 +116,7 @@ async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asynci
 
 
 async def _answered(upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The answer of a server to one request: the client asks no second one on this connection."""
+    # one answer only: the client makes no second request on this connection
     first, headers = _parted(await upstream.readuntil(b"\r\n\r\n"))
     writer.write(_joined(first, headers))
     await _passed(upstream, writer)
@@ -123,12 +125,13 @@ async def _answered(upstream: asyncio.StreamReader, writer: asyncio.StreamWriter
 async def _passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(_PIECE):
         writer.write(data)
+        # no faster than the other side takes it, so memory stays at one piece
         await writer.drain()
 
 
 async def _first_of(*ways: Awaitable[None]) -> None:
-    """Until one of them ends: then both ends of the connection are closed."""
     tasks = [asyncio.ensure_future(way) for way in ways]
+    # when one direction ends, both ends of the connection are closed
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
@@ -146,7 +149,7 @@ def _value(headers: list[bytes], name: bytes) -> bytes:
 
 
 def _joined(first: bytes, headers: list[bytes]) -> bytes:
-    """A head without what concerns this connection alone, the pass above all."""
+    # hop-by-hop headers stay here, and above all the pass
     names = [(each.partition(b":")[0].lower(), each) for each in headers]
     kept = [each for name, each in names if name not in _OURS and not name.startswith(b"proxy-")]
     return b"\r\n".join([first, *kept, b"Connection: close", b"", b""])

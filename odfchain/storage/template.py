@@ -22,14 +22,13 @@ _LITERAL = r"""'[^']*'|"[^"]*"|-?[0-9]+(?:\.[0-9]+)?"""
 _OPERAND = re.compile(rf"{_LITERAL}|{_NAME}")
 _EXPRESSION = re.compile(rf"\$\{{\{{\s*(?:{_OPERAND.pattern})(?:\s*\|\|\s*(?:{_OPERAND.pattern}))*\s*\}}\}}")
 _MOST_NAMES = 5
+# A URL that seems to have a host and port, and has a user with an unescaped password.
 _UNESCAPED = re.compile(r"[^:]+://[^/?#@]*:[^/?#@]*[?#][^@]*@")
-"""What seems to be a host with a port and is a user with a password that should have been escaped."""
+# A parameter with its value; what is alone and no short word is a value without a name.
 _PARAMETER = re.compile(r"[?&;](?:[^?&;=]*=|(?![\w.@-]{0,16}(?:[&;]|$)))(?P<value>[^&;]*)", re.ASCII)
-"""A parameter with its value; what is alone and no short word is a value without a name."""
 
 
 def _parts(text: str, where: str) -> Iterator[str | re.Match[str]]:
-    """Plain text and templates in turn."""
     start = 0
     while (opening := text.find(_OPEN, start)) >= 0:
         match = _EXPRESSION.match(text, opening)
@@ -48,7 +47,7 @@ def _parts(text: str, where: str) -> Iterator[str | re.Match[str]]:
 
 
 def has_templates(text: str) -> bool:
-    """Whether the text is more than what it says as it stands."""
+    """True if the text contains templates."""
     return _OPEN in text
 
 
@@ -82,7 +81,6 @@ def _value(match: re.Match[str], variables: Mapping[str, str], where: str) -> st
 
 
 def _operands(match: re.Match[str]) -> list[str]:
-    """The alternatives of a template, in their order."""
     return _OPERAND.findall(match[0].removeprefix(_OPEN))
 
 
@@ -132,7 +130,7 @@ def redact(text: str, values: Iterable[str]) -> str:
 
 
 def public_name(url: str) -> str:
-    """What messages, pages and documents call a URL: without all of it that may let somebody in.
+    """The name of a URL in messages, pages and documents: without any part that may give access.
 
     User and password, the fragment, and what parameters are set to are left out; templates stay, but for
     their literals in parameters. Any value may be a secret: no list of names would have them all.
@@ -152,6 +150,7 @@ def public_name(url: str) -> str:
             url, masked = (text[: match.start(1)] + text[match.end(1) :] for text in (url, masked))
     shown, end = "", 0
     for found in _PARAMETER.finditer(masked.partition("#")[0]):
+        # any value may be a secret: no list of names would have them all
         shown += url[end : found.start("value")] + _shown(url[found.start("value") : found.end()])
         end = found.end()
     return one_line(shown + url[end : len(masked.partition("#")[0])])
@@ -162,7 +161,7 @@ def _masked(url: str) -> str:
 
 
 def _shown(value: str) -> str:
-    """The value of a parameter: templates alone, or that there is one."""
+    # a value may be a secret: templates alone are shown, or that there is one
     names = _EXPRESSION.sub("", value)
     if names or not value:
         return "…" if value else ""
@@ -170,5 +169,5 @@ def _shown(value: str) -> str:
 
 
 def unreadable_name(name: str) -> str:
-    """What messages call a URL that cannot be read: all before its last `@` may be a user and password."""
+    """The name of a malformed URL in messages: all before its last `@` may be a user and password."""
     return re.sub("//.*@", "//***@", name)

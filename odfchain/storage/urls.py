@@ -1,4 +1,4 @@
-"""What a URL says: where a request goes, as a value."""
+"""URLs, as values: the target of a request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from odfchain.text import one_line
 PORTS = {"http": 80, "https": 443}
 _LONGEST = 65_536
 CONTROLS = re.compile(r"^ |[\x00-\x1f\x7f]")
-"""What no URL holds."""
+"""Characters that no URL holds."""
 _HOST = re.compile(r"[a-z0-9._~!$&'()*+,;=%-]+")
 _ESCAPED_IN_PATH = re.compile(rb'[\x20"#<>?`{}\x80-\xff]')
 _ESCAPED_IN_QUERY = re.compile(rb'[\x20"#<>\x80-\xff]')
@@ -34,11 +34,11 @@ class Target:
     port: int
     path: bytes
     user: str | None = None
-    """What `Authorization` says for the user and password in the URL."""
+    """The `Authorization` header for the user and password in the URL."""
 
     @property
     def has_default_port(self) -> bool:
-        """Whether the port goes without saying."""
+        """True if the port goes without saying."""
         return self.port == PORTS[self.scheme]
 
     @property
@@ -48,7 +48,7 @@ class Target:
         return host if self.has_default_port else f"{host}:{self.port}"
 
     def public(self, secrets: Iterable[str]) -> str:
-        """What messages may say of a target that a server named: no query, none of the secrets."""
+        """The name in messages of a target that a server named: no query, none of the secrets."""
         path = self.path.split(b"?")[0].decode("latin-1")
         return one_line(redact(f"{self.scheme}://{self.authority}{path}", secrets))
 
@@ -93,7 +93,7 @@ def read_target(url: str) -> Target:
 
 
 def basic(user: str, password: str) -> str:
-    """What `Authorization` says for a user and a password (RFC 7617)."""
+    """The `Authorization` header for a user and a password (RFC 7617)."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
 
 
@@ -115,7 +115,7 @@ def _escape(match: re.Match[bytes]) -> bytes:
 
 
 def _without_dots(path: str) -> str:
-    """The path that `.` and `..` in it lead to (RFC 3986, 5.2.4)."""
+    # RFC 3986, 5.2.4
     found: list[str] = []
     for segment in path.split("/"):
         if segment == "..":
@@ -142,16 +142,16 @@ def _without_dots(path: str) -> str:
 # are
 # judged when they are connected to, not when a name is looked up.
 
+# All that IPv6 has given out for the world; a form that is invented elsewhere is private.
 _UNICAST = ipaddress.IPv6Network("2000::/3")
-"""All that IPv6 has given out for the world; a form that is invented elsewhere is private."""
 _DOCUMENTATION = ipaddress.IPv6Network("3fff::/20")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# The bytes before an IPv4 address in the lower half of an address (RFC 5214, 6.1).
 _ISATAP = (b"\0\0\x5e\xfe", b"\2\0\x5e\xfe")
-"""What is before an IPv4 address in the lower half of an address (RFC 5214, 6.1)."""
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is globally reachable, whatever IPv6 form an IPv4 address is wrapped in."""
+    """True if an IP address is globally reachable, whatever IPv6 form an IPv4 address is wrapped in."""
     found = ipaddress.ip_address(address)
     if isinstance(found, ipaddress.IPv4Address):
         return found.is_global and not found.is_multicast
@@ -170,7 +170,7 @@ class Route:
     def __init__(self, first: Target, *, name: str, limit: int, allow_private: bool) -> None:
         self.first = self.current = first
         self.keeps_headers = True
-        """Whether what the user gave for the first URL goes along."""
+        """True if the user's credentials for the first URL are sent along."""
         self._name = name
         self._limit = limit
         self._allow_private = allow_private
@@ -179,11 +179,11 @@ class Route:
 
     @property
     def redirected(self) -> bool:
-        """Whether the present target was named by a server."""
+        """True if the present target was named by a server."""
         return len(self._seen) > 1
 
     def admits(self, address: str) -> bool:
-        """Whether the present target may be at this IP address; asked before a connection is made."""
+        """True if the present target may be at this IP address; asked before a connection is made."""
         if not self.redirected or self._allow_private or is_public(address):
             return True
         return self._first_is_private and _same_origin(self.first, self.current)

@@ -41,11 +41,11 @@ class StagedFile:
     """None where its writer has put it into the store, which only a commit lets others see."""
     physical_hash: Multihash
     footer: str | None = None
-    """What its writer says of its footer (`odfchain.slices.footers`)."""
+    """The statistics in its footer, from its writer (`odfchain.slices.footers`)."""
     since: float = 0.0
     """Where executors have put it into the store, that was after this [s, `time.monotonic`]."""
     put: bool = False
-    """Whether they have, of one that has a path."""
+    """True if they have, of one that has a path."""
 
 
 def slice_path(dataset: DatasetFiles, staged: StagedFile) -> Path:
@@ -60,7 +60,7 @@ def keep_staged(store: LocalObjectStore, staged: StagedFile) -> None:
 
 
 AfterCommit = Callable[[Multihash], None]
-"""Is told the new head. It raises nothing: the commit stands."""
+"""Called with the new head. It raises nothing: the commit is done."""
 CommitCheck = Callable[
     [DatasetFiles, DatasetState, Sequence[MetadataEvent], Sequence[StagedFile]], AfterCommit | None
 ]
@@ -106,6 +106,7 @@ def commit(
         next_sequence_number=state.head_block.sequence_number + 1,
         system_time=system_time,
     )
+    # before any file is stored: what breaks a rule leaves nothing behind
     dataset.chain.check_all(blocks, expected_head=state.head)
     after = check(dataset, state, events, slices) if check is not None else None
     for store, kind, files in (
@@ -116,20 +117,23 @@ def commit(
             keep_staged(store, staged)
             if staged.path is None or staged.put:
                 dataset.shared.sent(dataset.folder, kind, staged.physical_hash, staged.since)
+    # the head moves last, when every file that its blocks name is durable
     dataset.chain.publish(blocks, expected_head=state.head)
     if after is not None:
         after(blocks[-1].hash)
+    # only a cache, so after the commit
     keep_footers(dataset, ((staged.physical_hash, staged.footer) for staged in slices))
     return [block.hash for block in blocks]
 
 
 def on_the_newest_head(run: Callable[[], T], retries: int | None, progress: Progress) -> T:
-    """What `run` returns, repeated from the start when another writer moved the head meanwhile."""
+    """Run `run`, and repeat it from the start when another writer has moved the head meanwhile."""
     attempts = max(0, retries or 0) + 1
     for attempt in range(1, attempts + 1):
         try:
             return run()
         except RefConflictError:
+            # nothing was changed: compare-and-swap has failed
             if attempt == attempts:
                 raise
             progress.note("another writer was faster; repeating the run on the new head")

@@ -22,14 +22,14 @@ from odfchain.storage import fsio
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import SystemColumns
 
-# What is done about profiles when rows are committed, in a workspace or in one of its datasets.
+# Settings of profiles, in a workspace or in one of its datasets.
 
 
 class ProfileWhen(Enum):
     """When profiles are written."""
 
     DEMAND = "demand"
-    """When somebody asks for one."""
+    """On request."""
     COMMIT = "commit"
     """Whenever rows are committed."""
 
@@ -54,7 +54,7 @@ class OwnSnapshots:
     """Empty: none, whatever the workspace says."""
 
     def over(self, others: SnapshotsConfig) -> SnapshotsConfig:
-        """What is in force for the dataset."""
+        """The settings in force for the dataset."""
         return SnapshotsConfig(
             profile=others.profile if self.profile is None else self.profile,
             guard=others.guard if self.guard is None else self.guard,
@@ -98,7 +98,7 @@ class SparkConfig:
 
     @property
     def is_local(self) -> bool:
-        """Whether all of Spark is in processes of this machine that share memory."""
+        """True if all of Spark is in processes of this machine that share memory."""
         return self.remote is None and self.master.partition("[")[0] == "local"
 
 
@@ -111,7 +111,7 @@ class EngineConfig:
 
 
 class LateEdits(Enum):
-    """What to do when a ledger's source brings a known key with other values (RFC-009)."""
+    """Action when a ledger's source brings a known key with other values (RFC-009)."""
 
     IGNORE = "ignore"
     """Nothing, without looking: the strategy as it is specified."""
@@ -124,7 +124,7 @@ class LateEdits(Enum):
 
 
 class DuplicateKeys(Enum):
-    """What to do when one input of a ledger or snapshot has rows with one key and other values (RFC-009)."""
+    """Action when one input of a ledger or snapshot has rows with one key and other values (RFC-009)."""
 
     REFUSE = "refuse"
     """Stop the run and show the first two."""
@@ -151,9 +151,9 @@ class IngestConfig:
     max_retract_ratio: float = 0.5
     """Largest share of the recorded keys that one snapshot may retract without `--allow-retract`."""
     late_edits: LateEdits = LateEdits.IGNORE
-    """What to do when a ledger's source brings a known key with other values."""
+    """Action when a ledger's source brings a known key with other values."""
     duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
-    """What to do when rows of one input have one key and other values (Ledger, Snapshot)."""
+    """Action when rows of one input have one key and other values (Ledger, Snapshot)."""
     retries: int = 3
     """How often a run is repeated on a new head when another writer was faster."""
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -199,7 +199,7 @@ class IsolationPolicy(Enum):
     ALWAYS = "always"
     """Every query."""
     NEVER = "never"
-    """None: nothing stands behind the query gate."""
+    """None: queries have the gate alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,7 @@ class ShareConfig:
     allow_private_redirects: bool = False
     """Follow redirects from public to private addresses."""
     hosts: tuple[str, ...] = ()
-    """Names under which `serve` is asked, beside its address and those of this machine."""
+    """Host names of `serve` in addition to its address and those of this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +267,7 @@ class QueryConfig:
     """How queries are answered."""
 
     signing_key: str = "node.pem"
-    """The file with the key that signs answers, beside the settings unless it is an absolute path; the
+    """The file with the key that signs answers, in the settings' folder unless it is an absolute path; the
     default one is made when it is first needed."""
 
 
@@ -276,7 +276,7 @@ class BranchesConfig:
     """How states and branches of datasets are computed."""
 
     cache_bytes: int = 1 << 30
-    """What states that were computed before may take, for each dataset [bytes]; 0 keeps none."""
+    """Most bytes of cached states, for each dataset; 0 keeps none."""
     spark_bytes: int = 256 << 20
     """Slices of more than this are compared, merged and profiled by Spark, others in the process [bytes]."""
 
@@ -401,7 +401,7 @@ def parse_config(data: bytes, source: str) -> WorkspaceConfig:
     return config
 
 
-# What is set for one dataset here: `info/config`, a private manifest of kind `DatasetConfig`.
+# Settings of one dataset here: `info/config`, a private manifest of kind `DatasetConfig`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,7 +413,7 @@ class DatasetConfig:
     push_aliases: tuple[str, ...] = ()
     """Where the dataset is pushed to: remote aliases or URLs."""
     require_signature: bool | None = None
-    """Whether pulls need the owner's signature of the head."""
+    """True if pulls need the owner's signature of the head."""
     max_signature_age_seconds: int | None = None
     """How old that signature may be [s]."""
     watermarks: dict[str, WatermarkRule] = field(default_factory=dict)
@@ -421,7 +421,7 @@ class DatasetConfig:
     system_columns: SystemColumns | None = None
     """Types of offsets and operations until the first schema is written; None is what the settings say."""
     snapshots: OwnSnapshots | None = None
-    """What is done about profiles in this dataset; None is what the settings say."""
+    """Profile settings of this dataset; None is the workspace's setting."""
 
 
 DATASET_CONFIG = ManifestKind("DatasetConfig", DatasetConfig, range(1, 2))
@@ -433,7 +433,7 @@ def config_path(dataset: DatasetFiles) -> Path:
 
 
 def read_config(dataset: DatasetFiles) -> DatasetConfig:
-    """What is set for a dataset; nothing when it has no such file."""
+    """Read the settings of a dataset; the defaults when it has no such file."""
     path = config_path(dataset)
     data = fsio.read_start(path, LIMITS.manifest_bytes + 1)
     if data is None:
@@ -443,7 +443,7 @@ def read_config(dataset: DatasetFiles) -> DatasetConfig:
 
 
 def snapshots_of(dataset: DatasetFiles, settings: SnapshotsConfig) -> SnapshotsConfig:
-    """What is done about profiles in a dataset, given what its workspace says; errors as `read_config`."""
+    """Profile settings in force for a dataset, given its workspace's; errors as `read_config`."""
     own = read_config(dataset).snapshots
     return settings if own is None else own.over(settings)
 
@@ -464,7 +464,7 @@ def change_config(dataset: DatasetFiles, change: Callable[[DatasetConfig], Datas
     return True
 
 
-# What a user sets for himself, whatever the workspace: a manifest of kind `UserConfig`.
+# Settings of a user, for every workspace: a manifest of kind `UserConfig`.
 #
 # $XDG_CONFIG_HOME/odfchain/config.yaml       (~/.config where that is not set), mode 0600
 
@@ -477,7 +477,7 @@ class SafeConfig:
     """What is trusted although others could have written it."""
 
     workspace: tuple[str, ...] = ()
-    """Folders of workspaces that are used whoever owns them: a path, `PATH/*` for all below it, or `*`."""
+    """Folders of workspaces that are trusted with any owner: a path, `PATH/*` for all below it, or `*`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -530,7 +530,7 @@ def absolute(text: str) -> str:
 
 
 def is_safe(root: Path, config: UserConfig) -> bool:
-    """Whether the user trusts the workspace whose `.odfchain` folder is `root`."""
+    """True if the user trusts the workspace whose `.odfchain` folder is `root`."""
     real = root.resolve()
     return any(_means(text, real, root.name) for text in config.safe.workspace)
 

@@ -1,4 +1,4 @@
-"""What constraints may declare, judged by what is known of the columns when they are recorded (RFC-037).
+"""Rules of declared constraints, checked against the known columns when they are recorded (RFC-037).
 
 What is not known then (a dataset has no schema before its first rows) is judged with the rows.
 """
@@ -28,16 +28,16 @@ from odfchain.workspace.declared_constraints import (
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What is known of a dataset's columns."""
+    """The known columns of a dataset."""
 
     name: str
-    """What messages call the dataset."""
+    """The dataset's name in messages."""
     vocabulary: ev.DatasetVocabulary
     schema: DataSchema | None
-    """None while nobody has said."""
+    """None while it is not known."""
     key: tuple[str, ...]
     whole: bool = True
-    """Whether there are no other columns than those of the schema."""
+    """True if there are no other columns than those of the schema."""
 
     @classmethod
     def of(cls, state: DatasetState, name: str) -> Columns:
@@ -68,7 +68,7 @@ class Columns:
         return cls(name, vocabulary, schema, keys.pop() if len(keys) == 1 else declared.primary_key, whole)
 
     def has(self, column: str) -> bool | None:
-        """Whether there is a column of this name; None where it is not known."""
+        """True if there is a column of this name; None where it is not known."""
         if self.schema is None:
             return None
         there = column in self.schema.names
@@ -76,14 +76,13 @@ class Columns:
 
 
 def _declared(sources: Sequence[ev.SetPollingSource | ev.AddPushSource]) -> DataSchema | None:
-    """The columns that the only source declares."""
     if len(sources) != 1 or sources[0].preprocess is not None or sources[0].read.ddl_schema is None:
         return None
     return parse_ddl(sources[0].read.ddl_schema)
 
 
 Find = Callable[[DatasetId], Columns | None]
-"""What is known of another dataset; None where it is not here."""
+"""The known columns of another dataset; None where it is not here."""
 
 
 def check_declared(

@@ -33,9 +33,8 @@ from odfchain.workspace.declared_constraints import referenced_names, resolved_a
 #     read.schema: {fields: [...]}            DDL text for each column
 #     SetDataSchema.schema: {fields: [...]}   a raw Arrow schema
 #
-# A reader of 0.34.1 passes over the newer form without a word and would read other columns. Nothing is
-# dropped:
-# each column is written, read back and compared. Source: specification "Schema Format"; RFC-005.
+# A reader of 0.34.1 silently ignores the newer form and would read other columns. Nothing is
+# dropped: each column is written, read back and compared. Source: specification "Schema Format"; RFC-005.
 
 Source: TypeAlias = ev.AddPushSource | ev.SetPollingSource
 
@@ -93,7 +92,6 @@ def _read_step(read: ReadStep, path: str, *, prepared: bool) -> ReadStep:
 
 
 def _check_readable(read: ReadStep, columns: tuple[ds.DataField, ...], path: str) -> None:
-    """The columns of a source can be read from files of its format."""
     for f in columns if not isinstance(read, ReadStepParquet) else ():
         for part in ds.types_within(f.type):
             if isinstance(part, ds.DataTypeBinary) and part.fixed_length != 16:
@@ -145,11 +143,6 @@ def _attributes(extra: ds.ExtraAttributes, path: str) -> ManifestError:
 def _check_fields(
     given: tuple[ds.DataField, ...], back: tuple[ds.DataField, ...], path: str, *, first: int = 0
 ) -> None:
-    """Both are the same columns.
-
-    Raises:
-        ManifestError: the path of the first difference.
-    """
     for index, (one, other) in enumerate(zip(given, back, strict=True), start=first):
         where = f"{path}.fields[{index}]"
         if one.name != other.name:
@@ -178,7 +171,6 @@ def _check_type(given: ds.DataType, back: ds.DataType, path: str) -> None:
 
 
 def _words(data_type: ds.DataType) -> str:
-    """A type with what its DDL name leaves out."""
     match data_type:
         case ds.DataTypeOption(inner=inner):
             return f"optional {_words(inner)}"
@@ -244,7 +236,6 @@ def _events_of(
 
 
 def _check_operations(event: ev.MetadataEvent, vocabulary: ev.DatasetVocabulary, path: str) -> None:
-    """Where columns are declared, those that the merge strategy needs are among them."""
     if not isinstance(event, ev.SetPollingSource | ev.AddPushSource) or event.preprocess is not None:
         return
     if event.read.ddl_schema is None:
@@ -407,7 +398,7 @@ def resolve_own_name(resolve: Resolve, names: Iterable[DatasetAlias], own: Datas
 
 # From a snapshot to the events that an existing dataset lacks of it.
 #
-# What a snapshot says and the chain does not is appended; what it does not mention stays in force. Source:
+# What a snapshot has and the chain has not is appended; what it does not mention stays in force. Source:
 # specification "Dataset Evolution", "Query Evolution".
 
 
@@ -440,10 +431,6 @@ def _in_force(event: ev.MetadataEvent, state: DatasetState) -> bool:
 
 
 def _declared_schema(state: DatasetState) -> DataSchema | None:
-    """The newest schema that was declared: what runs have added to one is written with their rows.
-
-    The first schema of a chain counts as declared, whoever wrote it.
-    """
     schemas = list(state.chain.nearest_all("SetDataSchema", head=state.head))
     if not schemas:
         return None
@@ -451,6 +438,7 @@ def _declared_schema(state: DatasetState) -> DataSchema | None:
     for block in (item.block for item in schemas):
         number = block.sequence_number + 1
         following = state.chain.get(names[number]) if number < len(names) else None
+        # a run records the columns that it added together with its rows
         by_a_run = (
             following is not None
             and isinstance(following.event, DataEvent)
@@ -475,7 +463,7 @@ def _same_transform(new: ev.SetTransform, old: ev.SetTransform) -> bool:
 
 
 def _same_columns(new: DataSchema, old: DataSchema | None) -> bool:
-    """Whether a schema says the same as one that may have been recorded in a newer form."""
+    # an older block may record the same in the older form
     if old is None:
         return False
     return [(f.name, canonical(f.type)) for f in new.fields] == [
@@ -484,7 +472,7 @@ def _same_columns(new: DataSchema, old: DataSchema | None) -> bool:
 
 
 def _same_source(new: Source, old: Source | None) -> bool:
-    """Whether a source says the same as one that may have been recorded in a newer form."""
+    # an older block may record the same in the older form
     if old is None or new == old:
         return old is not None
     try:

@@ -99,11 +99,11 @@ class DatasetFiles:
         return LocalObjectStore(self.folder / "profiles")
 
     def keys(self, kind: str) -> str:
-        """What keys of slices (`data`) or checkpoints (`checkpoints`) begin with, for `executor_files`."""
+        """The prefix of keys of slices (`data`) or checkpoints (`checkpoints`), for `executor_files`."""
         return f"datasets/{self.folder.name}/{kind}"
 
     def key(self, kind: str, name: Multihash) -> str:
-        """What `SharedStore.executor_files` calls a slice (`data`) or checkpoint (`checkpoints`)."""
+        """The key of a slice (`data`) or checkpoint (`checkpoints`) in `SharedStore.executor_files`."""
         return f"{self.keys(kind)}/{name}"
 
     @property
@@ -153,12 +153,10 @@ class DatasetFiles:
         return self.seed.dataset_kind
 
     def set_head(self, target: Multihash, *, expected: Multihash | None) -> None:
-        """Point the reference at a stored block of this dataset's owner, and sign it if his key is here.
-
-        Blocks that came from others are published by `chain.set_ref`: nobody signs what he has not made.
-        """
+        """Point the reference at a stored block of this dataset's owner, and sign it if his key is here."""
         number = self.chain.get(target).sequence_number
         self.chain.set_ref(self.ref, target, expected=expected)
+        # blocks of others are published by `chain.set_ref`: only own blocks are signed
         if self.signer is not None:
             _signing(self.folder, self.signer, self.shared, self.ref)(target, number)
 
@@ -170,8 +168,6 @@ class DatasetFiles:
 def _signing(
     folder: Path, signer: HeadSigner, shared: SharedStore, ref: str
 ) -> Callable[[Multihash, int], None]:
-    """What is told of a head that has moved."""
-
     def moved(head: Multihash, sequence_number: int) -> None:
         signer.head_moved(head, sequence_number, ref)
         shared.signed(folder, ref)

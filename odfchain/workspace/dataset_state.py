@@ -1,4 +1,4 @@
-"""What a chain says about the present: names, schema, sources, offsets, watermark.
+"""The present state in a chain: names, schema, sources, offsets, watermark.
 
 Everything here is found through the chain's index: the cost does not grow with the chain.
 """
@@ -100,7 +100,7 @@ class DatasetState:
 
     @property
     def odf_schema(self) -> bool:
-        """Whether the schema in force is declared in the ODF form (not as raw Arrow)."""
+        """True if the schema in force is declared in the ODF form (not as raw Arrow)."""
         event = self._nearest(SetDataSchema)
         return event is not None and event.schema is not None
 
@@ -156,6 +156,7 @@ class DatasetState:
             state = event.new_source_state
             if state is not None and state.source_name == name:
                 return state, block.hash
+            # data without a state says that the source had none
             if state is None and event.new_data is not None:
                 return None
         return None
@@ -184,7 +185,7 @@ class DatasetState:
 
     @property
     def awaits_rebuild(self) -> bool:
-        """Whether the next execution computes everything anew (`odfchain.odf.transform_options`)."""
+        """True if the next execution computes everything anew (`odfchain.odf.transform_options`)."""
         event = self._nearest(SetTransform, ExecuteTransform)
         return (
             isinstance(event, SetTransform)
@@ -206,7 +207,7 @@ class DatasetState:
 
     @property
     def constraints(self) -> Constraints:
-        """What CONSTRAINTS.yaml declares."""
+        """The constraints that CONSTRAINTS.yaml declares."""
         return recorded_constraints(self._nearest(SetAttachments))
 
     @property
@@ -264,7 +265,7 @@ OPERATIONS = ", ".join(f"{op.code} for {op.value}" for op in OperationType)
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """What a source needs and does not have, and what helps."""
+    """The prerequisite that a source lacks, and a hint."""
 
     message: str
     hint: str
@@ -273,7 +274,7 @@ class SourceProblem:
 def operations_problem(
     merge: MergeStrategy, names: Sequence[str], operation: str, where: str
 ) -> SourceProblem | None:
-    """What is wrong where rows have to say what they do and no column does; None when nothing is."""
+    """The problem where rows need an operation column and there is none; None without one."""
     if not isinstance(merge, MergeStrategyChangelogStream) or operation in names:
         return None
     return SourceProblem(
@@ -290,10 +291,8 @@ def operations_problem(
 #     reference       offset int64, op int32
 #
 # A chain is continued as it declares itself, so the choice counts until the first `SetDataSchema` is
-# written,
-# and that carries it from then on. It is kept in the dataset's private settings (`info/config`), else in
-# the
-# workspace's. Source: specification "Common Data Schema"; RFC-001.
+# written, and that carries it from then on. It is kept in the dataset's private settings (`info/config`),
+# else in the workspace's. Source: specification "Common Data Schema"; RFC-001.
 
 
 class SystemColumns(Enum):

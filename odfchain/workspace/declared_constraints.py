@@ -27,7 +27,7 @@ FILE = "CONSTRAINTS.yaml"
 
 
 class OnViolation(Enum):
-    """What becomes of a commit that breaks a foreign key."""
+    """Action on a commit that breaks a foreign key."""
 
     REFUSE = "refuse"
     REPORT = "report"
@@ -41,7 +41,7 @@ class ForeignKey:
     columns: tuple[str, ...]
     dataset: DatasetId
     changes: bool = False
-    """Whether a change is named, by `BLOCK#OFFSET`, and no record."""
+    """True if a change is named, by `BLOCK#OFFSET`, and no record."""
     on_violation: OnViolation = OnViolation.REFUSE
 
     def __str__(self) -> str:
@@ -50,10 +50,10 @@ class ForeignKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """What a dataset declares of its records."""
+    """The declared constraints of a dataset."""
 
     primary_key: tuple[str, ...] = ()
-    """What tells records apart where no merge strategy says it."""
+    """The key of records where no merge strategy has one."""
     foreign_keys: tuple[ForeignKey, ...] = ()
 
 
@@ -76,7 +76,7 @@ def attached_text(event: SetAttachments | None) -> str | None:
 
 
 def recorded_constraints(event: SetAttachments | None) -> Constraints:
-    """What the attachments of a chain declare."""
+    """The constraints that the attachments of a chain declare."""
     text = attached_text(event)
     return NONE if text is None else parse_constraints(text, _only_ids)
 
@@ -122,7 +122,7 @@ def referenced_names(event: SetAttachments) -> list[DatasetRefAny]:
 
 
 def parse_constraints(text: str, resolve: Resolve) -> Constraints:
-    """What a text declares.
+    """The constraints that a text declares.
 
     Raises:
         ManifestError: naming line and path.
@@ -223,10 +223,6 @@ def _dataset(value: Any, path: str, resolve: Resolve) -> DatasetId:
 
 
 def _with_ids(text: str, id_of: Callable[[str, str], object]) -> str:
-    """The text with ids instead of names, and all else (comments, order) as it was.
-
-    `id_of` is given `dataset` or `changesOf`, and what stands there.
-    """
     import yaml
 
     text = text.removeprefix("\ufeff")
@@ -242,6 +238,7 @@ def _with_ids(text: str, id_of: Callable[[str, str], object]) -> str:
                     ((kind, node),) = target.value
                     if (found := str(id_of(kind.value, node.value))) != node.value:
                         places.append((node.start_mark.index, node.end_mark.index, found))
+    # replaced in the text, from the end: comments and order stay as they are
     for start, end, name in sorted(places, reverse=True):
         text = text[:start] + name + text[end:]
     return text
@@ -261,6 +258,7 @@ def moved_attachments(event: SetAttachments, old: DatasetId, new: DatasetId) -> 
             event, _with_ids(text, lambda kind, name: new if (kind, name) == ("dataset", own) else name)
         )
     except ManifestError:
+        # a file that is not understood stays as it is
         return event
 
 

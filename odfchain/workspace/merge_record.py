@@ -1,4 +1,4 @@
-"""What a merge says of itself, in the `newSourceState` of its AddData.
+"""The record of a merge, in the `newSourceState` of its AddData.
 
     sourceName: odfchain/merge    kind: odfchain/merge    value: canonical JSON (RFC 8785)
 
@@ -34,7 +34,7 @@ _VERSION = 1
 
 
 class MergeMode(Enum):
-    """What the block does."""
+    """The kind of the block."""
 
     MERGE = "merge"
     REVERT = "revert"
@@ -52,7 +52,7 @@ class Resolution(Enum):
 
 
 class Granularity(Enum):
-    """What a conflict is about."""
+    """The kind of a conflict."""
 
     CELL = "cell"
     ROW = "row"
@@ -67,14 +67,14 @@ class MergeRecord:
     source: Multihash
     """The block whose changes were taken over."""
     source_ref: str
-    """What its reference was called."""
+    """The name of its reference."""
     target: Multihash
     """The head before the transaction."""
     mode: MergeMode = MergeMode.MERGE
     resolution: Resolution = Resolution.NONE
     granularity: Granularity = Granularity.CELL
     conflicts: int = 0
-    """Cells (rows, where a side is absent) that somebody decided."""
+    """Cells (rows, where a side is absent) that the user decided."""
     references: Mapping[DatasetId, Multihash] = field(default_factory=dict)
     """The blocks of other datasets that foreign keys were checked against."""
     message: str = ""
@@ -108,7 +108,7 @@ class MergeRecord:
 
 
 def is_merge_state(state: SourceState | None) -> bool:
-    """Whether a source state is a merge record, and no source's."""
+    """True if a source state is a merge record, and no source's."""
     return state is not None and state.source_name == SOURCE_NAME
 
 
@@ -128,7 +128,7 @@ def record_of(event: MetadataEvent) -> MergeRecord | None:
 
 
 def understood_record(event: MetadataEvent) -> MergeRecord | None:
-    """As `record_of`; one that is not understood is none: nobody who merges as is done here has made it."""
+    """The merge record of an event; None also for one that this build does not understand."""
     try:
         return record_of(event)
     except CodecError:
@@ -174,7 +174,7 @@ def _parse(state: SourceState) -> MergeRecord:
 
 
 def merged_names(event: MetadataEvent) -> tuple[Multihash, ...]:
-    """What a merge names beside its target: the source, then the bases; nothing where it is no merge."""
+    """The parents of a merge other than its target: the source, then the bases; empty for other blocks."""
     record = understood_record(event)
     return (record.source, *record.base) if record is not None else ()
 
@@ -200,11 +200,12 @@ def merges(
 def first_records(
     newest_first: Iterable[HashedBlock], damaged: list[tuple[HashedBlock, OdfchainError]] | None = None
 ) -> list[RecordedMerge]:
-    """As `merges`, of the AddData blocks of a whole chain; others than merges may be left out."""
+    """The merge records of a whole chain from its AddData blocks; others than merges may be left out."""
     oldest: dict[str, HashedBlock] = {}
     for block in newest_first:
         state = _state_of(block)
         if state is not None and is_merge_state(state):
+            # later blocks carry the record on: the oldest one is the merge
             oldest[state.value] = block
     found = []
     for block in sorted(oldest.values(), key=lambda block: block.block.sequence_number):
@@ -219,14 +220,14 @@ def first_records(
     return found
 
 
-# Branches that came from elsewhere: where from, and up to which block they were verified here.
+# Fetched branches: their source, and the block up to which they were verified here.
 #
 #     info/branches.json      [{"branch": "fix", "from": "https://…", "block": "f1620…", "verified":
 #     "f1620…"}]
 #
 # What is merged is believed to say what the rows were before (RFC-036), so blocks of others are verified
-# first.
-# An entry outlives its branch until that is done: another branch may have begun there. Source: RFC-038.
+# first. An entry outlives its branch until that is done: another branch may have begun there. Source:
+# RFC-038.
 
 _MOST_BYTES = 4 << 20
 
@@ -236,7 +237,7 @@ class FetchedBranch:
     """A branch as it was fetched last; it may have gone on here since."""
 
     branch: str | None
-    """What it is called here; None once it is gone."""
+    """Its name here; None once it is gone."""
     where: str
     """The URL, or `repo/name`, that it came from."""
     block: Multihash
@@ -246,12 +247,12 @@ class FetchedBranch:
 
     @property
     def is_verified(self) -> bool:
-        """Whether nothing of it is left to be verified."""
+        """True if nothing of it is left to be verified."""
         return self.block == self.verified
 
 
 def fetched_branches(dataset: DatasetFiles) -> tuple[FetchedBranch, ...]:
-    """What was fetched of the dataset, and is still a branch or unverified.
+    """Records of fetched references that are still branches, or unverified.
 
     Raises:
         StoreError: the file cannot be read, or is damaged.
@@ -270,7 +271,7 @@ def fetched_branches(dataset: DatasetFiles) -> tuple[FetchedBranch, ...]:
 
 
 def fetched_branch(dataset: DatasetFiles, name: str) -> FetchedBranch | None:
-    """What is known of a branch; None where it was made here. Errors as `fetched_branches`."""
+    """The record of a fetched branch; None where it was made here. Errors as `fetched_branches`."""
     return next((found for found in fetched_branches(dataset) if found.branch == name), None)
 
 
@@ -318,7 +319,7 @@ class Unverified:
 
 
 def unverified(dataset: DatasetFiles, upto: Multihash) -> list[Unverified]:
-    """What the chain up to a block has of fetched branches that was not verified."""
+    """Unverified blocks of fetched branches in the chain up to a block."""
     found = []
     chain, top = dataset.chain, dataset.chain.get(upto).sequence_number
     for entry in fetched_branches(dataset):
@@ -332,15 +333,13 @@ def unverified(dataset: DatasetFiles, upto: Multihash) -> list[Unverified]:
 
 
 def is_known_here(dataset: DatasetFiles, after: Multihash, upto: Multihash, *, owner: bool) -> bool:
-    """Whether the blocks after one, up to another, were all made or verified here.
-
-    Who is not the `owner` has not made the blocks of the head: a copy's moves by pulls alone.
-    """
+    """True if the blocks after one, up to another, were all made or verified here."""
     foreign = {
         name
         for part in unverified(dataset, upto)
         for name, _ in dataset.chain.walk(part.upto, tail=part.after)
     }
+    # without the owner's key no block of the head was made here: a copy's head moves by pulls alone
     if not owner:
         lowest, head = dataset.chain.get(after).sequence_number, dataset.chain.head(HEAD)
         for name, block in dataset.chain.walk(head) if head is not None else ():

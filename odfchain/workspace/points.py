@@ -39,15 +39,15 @@ from odfchain.workspace.dataset_state import DatasetState
 
 # The references of a dataset: its head, its branches, and heads that were given up.
 #
-# refs/head                   the dataset as it is
-# refs/NAME                   a branch
-# refs/overwritten-<hash>     a head that was given up; kept until garbage collection is told to drop it
+#     refs/head                  the dataset as it is
+#     refs/NAME                  a branch
+#     refs/overwritten-<hash>    a head that was given up; kept until `gc` is asked to drop it
 
 OVERWRITTEN = "overwritten-"
 """Prefix of references to heads that were given up."""
 
+# Suffix of the signature file of a reference, in the same folder.
 _NOT_REFS = ".jws"
-"""Suffix of signatures, which stand beside the references they are about."""
 
 
 def refs_of(dataset: DatasetFiles) -> LocalRefStore:
@@ -86,7 +86,7 @@ def keep_reachable(dataset: DatasetFiles, head: Multihash) -> str:
 
 
 def lock_path(dataset: DatasetFiles) -> Path:
-    """The lock of whoever lets objects arrive, names objects that no reference needs, or removes them."""
+    """The lock for fetching objects, naming objects that no reference needs, and removing them."""
     return dataset.folder / "info" / "incoming.lock"
 
 
@@ -105,7 +105,7 @@ _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
 
 
 def parse_point(text: str) -> Point:
-    """What a text after `@` means; digits alone are a block's number, not a year.
+    """The point that a text after `@` names; digits alone are a block's number, not a year.
 
     Raises:
         InvalidIdError: neither a branch, nor a number, nor a hash, nor a time.
@@ -135,7 +135,6 @@ def _is_reference(text: str) -> bool:
 
 
 def _number_or_time(text: str) -> int | Timestamp | None:
-    """None for what does not begin with a digit."""
     if _NUMBER.fullmatch(text):
         return int(text)
     return parse_time(text) if text[:1].isdecimal() else None
@@ -218,7 +217,7 @@ def on_branch(dataset: DatasetFiles, branch: str) -> DatasetFiles:
 
 
 def is_referenced(dataset: DatasetFiles, block: Multihash, *, head: Multihash) -> bool:
-    """Whether a stored block is one of those that a head is made of."""
+    """True if a stored block is one of those that a head is made of."""
     return dataset.chain.hash_at(dataset.chain.get(block).sequence_number, head) == block
 
 
@@ -236,7 +235,7 @@ def reference_of(dataset: DatasetFiles, block: Multihash) -> str | None:
 
 
 def named_block(dataset: DatasetFiles, point: Point) -> Multihash:
-    """The block that somebody named.
+    """The block that a text names.
 
     Raises:
         BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.

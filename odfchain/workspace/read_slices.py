@@ -73,7 +73,7 @@ def read_state(
 
     Without `key` the one that the sources agree on tells rows apart; an empty one compares whole rows, and
     counts them. With `event_time` those in force then (`odfchain.slices.state`).
-    `slices` are files that were verified already; the first may be a state that stands for older ones.
+    `slices` are files that were verified already; the first may be a state that replaces older ones.
 
     Raises:
         SchemaError: a column is not in the schema, or sources have different keys.
@@ -130,6 +130,7 @@ def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: i
         interval = ref.slice.offset_interval
         if interval.start > high:
             continue
+        # slices come newest first, so all others are older
         if interval.end < low:
             break
         table = _read_slice(
@@ -204,46 +205,43 @@ def verified_slice(dataset: DatasetFiles, ref: SliceRef) -> Path:
 
 
 def unreadable(path: Path, reason: str) -> ObjectCorruptedError:
-    """What is said of a slice that is not what its block says."""
+    """The error for a slice that differs from what its block says."""
     return ObjectCorruptedError(
         f"{path}: the slice cannot be read: {reason}",
         hint="`odfchain verify` says what else is wrong with it",
     )
 
 
-# What footers of slices report, kept: one line for each slice in `info/file-stats`.
+# Cached statistics of slices: one line for each slice in `info/file-stats`.
 #
 #     <CRC-32, 8 hex digits> <physical hash> <the statistics, `odfchain.slices.footers`>
 #
 # A line is written only where the bytes were verified: of a slice that was written here, from the memory of
-# its
-# writer; of one that came from elsewhere, from the footer of a file that was hashed here and is the slice.
-# It
-# says something of bytes with that hash, so nothing that happens to a file makes it wrong. The file is
-# private
-# and disposable: a line that is damaged or missing is made anew when the slice is read; commits only
-# append.
+# its writer; of one that came from elsewhere, from the footer of a file that was hashed here and is the
+# slice. It says something of bytes with that hash, so nothing that happens to a file makes it wrong. The
+# file is private and disposable: a line that is damaged or missing is made anew when the slice is read;
+# commits only append.
 
+# Files whose lines stay in memory [count].
 _DATASETS = 16
-"""Files whose lines stay in memory [count]."""
 _CRC = 8
 
 
 class KeptFooters:
-    """What is kept of the slices of a dataset; what is found out here is kept from then on."""
+    """Cached footer statistics of a dataset's slices; what is read here is added."""
 
     def __init__(self, dataset: DatasetFiles) -> None:
         self._dataset = dataset
         self._lines: _Lines | None = None
 
     def known(self, name: Multihash) -> FileStats | None:
-        """What a slice's footer reports, where that was verified before; the slice need not be here."""
+        """The footer statistics of a slice that was verified before; the slice need not be here."""
         if self._lines is None:
             self._lines = _lines_of(_path(self._dataset))
         return self._lines.get(name)
 
     def stats(self, ref: SliceRef, locate: Callable[[SliceRef], Path] | None = None) -> FileStats:
-        """What a slice's footer reports; where nothing is known, its file is hashed first.
+        """The footer statistics of a slice; its file is hashed first where they are not cached.
 
         `locate` gives files that hash to their names. That it cannot be kept costs time only.
 
@@ -264,12 +262,13 @@ class KeptFooters:
                 found = file_stats(path)
             except BadInputError as error:
                 raise unreadable(path, error.message) from None
+            # a failure to write the cache costs time only
             keep_footers(self._dataset, [(name, stats_text(found))])
         return found
 
 
 def kept_stats(dataset: DatasetFiles, ref: SliceRef) -> FileStats:
-    """What the footer of one slice reports; errors as `KeptFooters.stats`."""
+    """The footer statistics of one slice; errors as `KeptFooters.stats`."""
     return KeptFooters(dataset).stats(ref)
 
 
@@ -327,7 +326,6 @@ class _Lines:
         self._known: dict[str, bytes | FileStats] = {}
 
     def get(self, name: Multihash) -> FileStats | None:
-        """What a good line says."""
         key = str(name)
         found = self._known.get(key)
         if isinstance(found, bytes):
@@ -341,7 +339,6 @@ class _Lines:
         return found
 
     def grown(self) -> _Lines:
-        """The same, with what was appended meanwhile."""
         with self._lock, contextlib.suppress(OSError):
             fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
             with os.fdopen(fd, "rb") as stream:
@@ -352,7 +349,7 @@ class _Lines:
                 stream.seek(self._size)
                 for line in stream:
                     if not line.endswith(b"\n"):
-                        break  # somebody is writing it
+                        break  # another process is writing it
                     self._size += len(line)
                     self._add(line[:-1])
         return self
@@ -364,7 +361,6 @@ class _Lines:
             self._known[name.decode("ascii", "replace")] = line
 
     def names(self) -> list[Multihash]:
-        """The slices with a line."""
         found = []
         for key in self._known:
             with contextlib.suppress(InvalidIdError):
@@ -372,7 +368,6 @@ class _Lines:
         return found
 
     def raw(self, name: Multihash) -> bytes:
-        """The line of a slice, as it stands."""
         found = self._known[str(name)]
         if isinstance(found, bytes):
             return found
@@ -396,24 +391,21 @@ def _lines_of(path: Path) -> _Lines:
     return lines.grown()
 
 
-# What merging looks back at: the slices so far, and the state checkpoint that stands for the older ones.
+# The records that merging reads: the slices so far, and the state checkpoint that replaces the older ones.
 #
 # A state checkpoint is a Parquet file with the rows that are still in force: for each primary key the one
-# with
-# the largest offset, unless that is a retraction. Rows are as recorded, their offset and operation
-# included,
-# ordered by key; the file says itself which key it was made for and up to which offset (RFC-018). So the
-# rows
-# of a checkpoint and of the slices after it lead to the same state as all slices.
+# with the largest offset, unless that is a retraction. Rows are as recorded, their offset and operation
+# included, ordered by key; the file says itself which key it was made for and up to which offset (RFC-018).
+# So the rows of a checkpoint and of the slices after it lead to the same state as all slices.
 
 METADATA_KEY = b"odfchain.state"
 """Key of the Parquet file's metadata under which a checkpoint describes itself."""
 
 _VERSION = 1
+# Slices that are read after a checkpoint before the next one is due; opening many files is slow.
 _LARGEST_DELTA = 32
-"""Slices that are read beside a checkpoint before the next one is due; opening many files is slow."""
+# Rows that are not worth a checkpoint.
 _SMALLEST_DELTA = 50_000
-"""Rows that are not worth a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +417,7 @@ class RecordedSlice:
     name: Multihash | None = None
     """Its physical hash, once it is committed."""
     footer: Callable[[], FileStats] | None = None
-    """What its footer reports, as `KeptFooters.stats`; once it is committed."""
+    """Its footer statistics, as `KeptFooters.stats`; once it is committed."""
     key: str = ""
     """Its key for executors that see no folder of the driver (`odfchain.spark.executor_files`)."""
     unsent: Path | None = None
@@ -438,7 +430,7 @@ class RecordedSlice:
         return self.key
 
     def may_hold(self, condition: Condition) -> bool:
-        """Whether a row of it may be as a condition says."""
+        """True if a row of it may be as a condition says."""
         from odfchain.slices.skipping import may_match, understood
 
         return self.footer is None or not understood(condition) or may_match(self.footer(), condition)
@@ -532,7 +524,7 @@ class RecordedRows:
     def since_checkpoint(
         cls, dataset: DatasetFiles, state: DatasetState, key: tuple[str, ...]
     ) -> SinceCheckpoint:
-        """As `of(…).for_state(key)`, looking back to the checkpoint only, which is not verified."""
+        """The files that give the state of a key, back to the checkpoint only, which is not verified."""
         described = None
         if state.checkpoint is not None:
             path = Path(dataset.checkpoints.locate(state.checkpoint.physical_hash))
@@ -547,7 +539,7 @@ class RecordedRows:
         return SinceCheckpoint(cls(tuple(slices[::-1]), used), described is not None)
 
     def for_state(self, key: tuple[str, ...]) -> RecordedRows:
-        """What the state of a key follows from: the checkpoint, if it is of that key, and later slices."""
+        """The files that give the state of a key: the checkpoint, if it is of that key, and later slices."""
         if self.checkpoint is None or self.checkpoint.key != key:
             return RecordedRows(self.slices)
         last = self.checkpoint.last_offset
@@ -559,14 +551,14 @@ class RecordedRows:
         return own + [piece.locate() for piece in self.slices]
 
     def keys(self, files: ExecutorFiles) -> list[str]:
-        """What executors call the files, which are in the store; errors as `ExecutorFiles.put`."""
+        """The keys of files for executors, put into the store; errors as `ExecutorFiles.put`."""
         own = [self.checkpoint.stored] if self.checkpoint else []
         return own + [piece.key_in(files) for piece in self.slices]
 
 
 @dataclass(frozen=True, slots=True)
 class SinceCheckpoint:
-    """What a state follows from, and whether the chain names a checkpoint that is a state here."""
+    """The files that give a state, and whether the chain names a checkpoint that is a state here."""
 
     rows: RecordedRows
     named: bool
@@ -580,17 +572,15 @@ def _recorded_slice(dataset: DatasetFiles, ref: SliceRef, kept: KeptFooters) -> 
 
 
 def keeps_state(strategy: MergeStrategy) -> bool:
-    """Whether the strategy compares its input with the state that a checkpoint can hold."""
+    """True if the strategy compares its input with the state that a checkpoint can hold."""
     return isinstance(strategy, MergeStrategySnapshot | MergeStrategyUpsertStream)
 
 
 def checkpoint_is_due(rows: RecordedRows) -> bool:
-    """Whether so much has come after the checkpoint (or the first slice) that a new one saves work.
-
-    It is when the rows to read beside the state are half as many as those of the state, so that merges read
-    at most half as much again as they must and checkpoints take at most twice the space of the log.
-    """
+    """True if so much has come after the checkpoint (or the first slice) that a new one saves work."""
     slices = rows.slices if rows.checkpoint else rows.slices[1:]
     base = rows.checkpoint.rows if rows.checkpoint else sum(s.rows for s in rows.slices[:1])
     later = sum(s.rows for s in slices)
+    # merges read at most half as much again as they must, and checkpoints take at most twice the space of the
+    # log
     return len(slices) >= _LARGEST_DELTA or later >= max(_SMALLEST_DELTA, base // 2)

@@ -70,13 +70,13 @@ class Setting:
 
     @property
     def is_list(self) -> bool:
-        """Whether it holds several values."""
+        """True if it holds several values."""
         hint = self.hint if self.part is None else _parts_of(self)[self.part]
         return any(typing.get_origin(kind) is tuple for kind in (hint, *typing.get_args(hint)))
 
     @property
     def has_keys(self) -> bool:
-        """Whether it holds entries by name."""
+        """True if it holds entries by name."""
         return typing.get_origin(self.hint) is dict
 
 
@@ -121,7 +121,6 @@ def _entry(item: Setting, key: str) -> Setting:
 
 
 def _parts_of(item: Setting) -> dict[str, Any]:
-    """The properties of an entry with their types; none where entries are texts."""
     _, entry = typing.get_args(item.hint)
     if not dataclasses.is_dataclass(entry):
         return {}
@@ -129,12 +128,12 @@ def _parts_of(item: Setting) -> dict[str, Any]:
 
 
 def default_of(item: Setting, of: SettingsFile = OF_WORKSPACE) -> Any:
-    """What is in force where nothing is set, as `value_of` has it; None for an entry or a part of one."""
+    """The default of a setting, as `value_of` has it; None for an entry or a part of one."""
     return None if item.key is not None else value_of(of.kind(), item)
 
 
 def value_of(config: Any, item: Setting) -> Any:
-    """What is in force, as a plain tree; None where nothing is set and there is no default."""
+    """The value in force as a plain tree; None where nothing is set and there is no default."""
     section = getattr(config, _field(type(config), item.section))
     value = to_tree(getattr(section, _field(type(section), item.name)))
     if item.key is None:
@@ -194,7 +193,6 @@ def edit(root: Path, item: Setting, change: Callable[[Any], Any], of: SettingsFi
 
 
 def _with_entry(entries: dict[str, Any], item: Setting, change: Callable[[Any], Any]) -> dict[str, Any]:
-    """The entries with one of them changed, or without it where it becomes None."""
     assert item.key is not None  # noqa: S101 - an entry is meant
     old = entries.get(item.key)
     if item.part is None:
@@ -257,7 +255,6 @@ def _has_lines(node: yaml.Node) -> bool:
 
 
 def _plain(text: str, node: yaml.Node) -> dict[str, Any]:
-    """What a mapping in braces holds; nothing where there is no mapping."""
     if not isinstance(node, yaml.MappingNode):
         return {}
     value: dict[str, Any] = read_document(text[node.start_mark.index : node.end_mark.index]).value
@@ -265,7 +262,6 @@ def _plain(text: str, node: yaml.Node) -> dict[str, Any]:
 
 
 def _insert(text: str, mapping: yaml.Node, *lines: str) -> str:
-    """New first lines of a mapping."""
     first = mapping.value[0][0].start_mark
     at = first.index - first.column
     return text[:at] + "".join(" " * first.column + line for line in lines) + text[at:]
@@ -283,15 +279,14 @@ def _put(text: str, node: yaml.Node, value: Any, source: str) -> str:
 
 
 def _end(node: yaml.Node) -> int:
-    """Where a value ends; a block ends with its last line, not where the next thing begins."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        # the mark of a block is where the next thing begins, not where its last line ends
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)
     return int(node.end_mark.index)
 
 
 def _has_comments(text: str, node: yaml.Node) -> bool:
-    """Whether there is a comment between the values of a node."""
     if isinstance(node, yaml.ScalarNode):
         return False
     at, between = node.start_mark.index, ""
@@ -302,7 +297,6 @@ def _has_comments(text: str, node: yaml.Node) -> bool:
 
 
 def _scalars(node: yaml.Node) -> Iterator[yaml.Node]:
-    """The keys and values in a node, in order."""
     if isinstance(node, yaml.ScalarNode):
         yield node
     for item in node.value if isinstance(node, yaml.CollectionNode) else ():
@@ -311,7 +305,7 @@ def _scalars(node: yaml.Node) -> Iterator[yaml.Node]:
 
 
 def _flow(value: Any) -> str:
-    """The value on one line; JSON is YAML."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and read_document(value).value == value:
         return value
+    # JSON is YAML
     return json.dumps(value, ensure_ascii=False)

@@ -33,7 +33,7 @@ class Garbage:
 
 
 class SharedStore(Protocol):
-    """What a workspace asks of the store behind it; folders are those of datasets, or of one being built.
+    """The store behind a workspace; folders are those of datasets, or of one being built.
 
     Raises, all of them:
         AccessError, TransferError: the store cannot be reached, or refuses.
@@ -48,7 +48,7 @@ class SharedStore(Protocol):
         """Where the store has a dataset; None where the folder is all there is."""
 
     def renew(self) -> None:
-        """What was asked before is asked again when it is needed next."""
+        """Forget cached answers: they are asked again when needed next."""
 
     def fresh(self) -> SharedStore:
         """The same store, of which nothing is known yet: for another thread than that of this one."""
@@ -63,7 +63,7 @@ class SharedStore(Protocol):
         """
 
     def current(self, folder: Path) -> None:
-        """As `opening`, of the dataset in a folder, with the blocks that were merged into it.
+        """The dataset in a folder is here as it is in the store, with the blocks that were merged into it.
 
         One that could only be listed raises what it is.
 
@@ -104,7 +104,7 @@ class SharedStore(Protocol):
         """
 
     def branches(self, folder: Path) -> None:
-        """As `branch`, of all branches; one that is damaged stays as it is here, and a warning says so."""
+        """Fetches all branches; one that is damaged stays as it is here, with a warning."""
 
     def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None:
         """The store has a branch no more, which points at `expected` now; here it stays.
@@ -159,78 +159,58 @@ class SharedStore(Protocol):
         """
 
     def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:
-        """The store has nothing that was left beside datasets; as `collect`, without what is too young."""
+        """Remove files in the store that belong to no dataset, as `collect`; young ones are not listed."""
 
 
 class OnlyHere:
-    """The folder is all there is: nothing is asked of anybody."""
+    """Fulfils `SharedStore` for a workspace without a store: the folder is all there is."""
 
     where = None
 
     def place(self, folder: Path) -> str | None:  # noqa: ARG002 - one signature
-        """As `SharedStore`."""
         return None
 
-    def renew(self) -> None:
-        """As `SharedStore`."""
+    def renew(self) -> None: ...
 
     def fresh(self) -> SharedStore:
-        """As `SharedStore`."""
         return self
 
-    def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
-        """As `SharedStore`."""
+    def opening(self, ref: DatasetId | DatasetAlias | None) -> None: ...
 
-    def current(self, folder: Path) -> None:
-        """As `SharedStore`."""
+    def current(self, folder: Path) -> None: ...
 
-    def head_there(self, folder: Path) -> Multihash | None:
-        """As `SharedStore`."""
+    def head_there(self, folder: Path) -> Multihash | None: ...
 
-    def bring_blocks(self, folder: Path, head: Multihash) -> None:
-        """As `SharedStore`."""
+    def bring_blocks(self, folder: Path, head: Multihash) -> None: ...
 
-    def follow(self, folder: Path, here: Multihash, there: Multihash) -> None:
-        """As `SharedStore`."""
+    def follow(self, folder: Path, here: Multihash, there: Multihash) -> None: ...
 
     def refs(self, folder: Path, local: LocalRefStore) -> RefStore:  # noqa: ARG002 - one signature
-        """As `SharedStore`."""
         return local
 
-    def branch(self, folder: Path, name: str) -> None:
-        """As `SharedStore`."""
+    def branch(self, folder: Path, name: str) -> None: ...
 
-    def branches(self, folder: Path) -> None:
-        """As `SharedStore`."""
+    def branches(self, folder: Path) -> None: ...
 
-    def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None:
-        """As `SharedStore`."""
+    def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None: ...
 
     def objects(self, folder: Path) -> LocalObjectStore:
-        """As `SharedStore`."""
         return LocalObjectStore(folder)
 
     def executor_files(self) -> ExecutorFiles | None:
-        """As `SharedStore`."""
         return None
 
-    def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None:
-        """As `SharedStore`."""
+    def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None: ...
 
-    def publish(self, folder: Path) -> None:
-        """As `SharedStore`."""
+    def publish(self, folder: Path) -> None: ...
 
-    def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
-        """As `SharedStore`."""
+    def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None: ...
 
-    def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
-        """As `SharedStore`."""
+    def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None: ...
 
-    def signed(self, folder: Path, ref: str) -> None:
-        """As `SharedStore`."""
+    def signed(self, folder: Path, ref: str) -> None: ...
 
-    def stated(self, folder: Path) -> None:
-        """As `SharedStore`."""
+    def stated(self, folder: Path) -> None: ...
 
     def collect(
         self,
@@ -240,11 +220,9 @@ class OnlyHere:
         grace: float,  # noqa: ARG002 - one signature
         dry_run: bool,  # noqa: ARG002 - one signature
     ) -> list[Garbage]:
-        """As `SharedStore`."""
         return []
 
     def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:  # noqa: ARG002 - one signature
-        """As `SharedStore`."""
         return []
 
 

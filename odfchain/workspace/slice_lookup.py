@@ -50,11 +50,9 @@ SOURCES = AddPushSource.KIND, SetPollingSource.KIND
 
 
 def are_of_several_keys(events: Iterable[MetadataEvent]) -> bool:
-    """Whether the sources that these events define tell records apart by different keys.
-
-    Then what one of them took back another may take back again.
-    """
+    """True if the sources that these events define tell records apart by different keys."""
     keys = {primary_key(e.merge) for e in events if isinstance(e, AddPushSource | SetPollingSource)}
+    # with several keys, what one source took back another may take back again
     return len(keys) > 1
 
 

@@ -61,13 +61,11 @@ if TYPE_CHECKING:
     from odfchain.workspace.constraint_rules import Columns
 
 
-# Whose a workspace is: its settings run programs, so that of another user is not taken unasked (RFC-053).
+# Trust: a workspace's settings run programs, so that of another user is refused by default (RFC-053).
 #
 # What decides is who may write `.odfchain` and what lies in it directly: the user, root, or (for root, by
-# sudo)
-# the user who asked. Folders above are not asked: who may write there can only put a workspace of his own
-# in
-# the place, and that is seen.
+# sudo) the user who asked. Folders above are not asked: who may write there can only put a workspace of his
+# own in the place, and that is seen.
 
 _UID_DIGITS = 10
 _ACL = "system.posix_acl_access"
@@ -115,7 +113,7 @@ def _decisive(root: Path) -> Iterator[Path]:
 
 
 def _why_not(path: Path, trusted: frozenset[int]) -> str | None:
-    """Why a path could be another user's work; None where it could not, or nothing is there."""
+    """Reason why another user could have made or changed a path; None without one."""
     try:
         named = found = path.lstat()
         if stat.S_ISLNK(named.st_mode):
@@ -133,7 +131,6 @@ def _why_not(path: Path, trusted: frozenset[int]) -> str | None:
 
 
 def _others_in(path: Path, gid: int, trusted: frozenset[int]) -> str | None:
-    """Who else a group gives the right to write, in words: none where it is a user's private group."""
     if hasattr(os, "getxattr"):
         try:
             os.getxattr(path, _ACL)
@@ -147,6 +144,7 @@ def _others_in(path: Path, gid: int, trusted: frozenset[int]) -> str | None:
         return f"the group {gid}"
     users = pwd.getpwall()
     members = {*group.gr_mem, *(user.pw_name for user in users if user.pw_gid == gid)}
+    # the user's private group, without other members
     if members and members <= {user.pw_name for user in users if user.pw_uid in trusted}:
         return None
     return f"the group {group.gr_name} ({gid})"
@@ -263,7 +261,6 @@ class WorkspaceFiles:
         yield from self._here()
 
     def _here(self) -> Iterator[DatasetFiles]:
-        """Every dataset in the folder, whatever a store says."""
         datasets = []
         for folder in (self.root / "datasets").iterdir():
             try:
@@ -276,7 +273,7 @@ class WorkspaceFiles:
         return self.root / "datasets" / encode_base16(dataset_id.to_bytes())
 
     def key_of(self, path: Path) -> str | None:
-        """What `executor_files` call a slice or checkpoint of a dataset; None for other files."""
+        """The key of a slice or checkpoint in `executor_files`; None for other files."""
         kind = path.parent
         if kind.name not in ("data", "checkpoints") or kind.parent.parent != self.root / "datasets":
             return None
@@ -309,7 +306,7 @@ class WorkspaceFiles:
         )
 
     def damaged_or_not(self, ref: str | DatasetRef) -> DatasetFiles:
-        """As `dataset`, also where the store has something else that cannot be taken over."""
+        """Open a dataset, also where the store has something else that cannot be taken over."""
         try:
             return self.dataset(ref)
         except (StoreError, CorruptedPeerError):
@@ -341,7 +338,7 @@ class WorkspaceFiles:
         return next((d.id for d in self._here() if d.alias == alias), None)
 
     def columns_of(self, dataset_id: DatasetId) -> Columns | None:
-        """What is known of the columns of a dataset; None where it is not here."""
+        """The known columns of a dataset; None where it is not here."""
         from odfchain.workspace.constraint_rules import Columns
 
         self.shared.opening(dataset_id)
@@ -465,9 +462,10 @@ class WorkspaceFiles:
         dataset_id = built.id
         folder = self._folder(dataset_id)
         self.check_new(dataset_id, built.alias)
+        # the store first: what is here and not there would be lost to others
         self.shared.publish(built.folder)
         with fsio.locked(self.root / "lock"):
-            # whoever has looked into the store since has brought it from there
+            # another command may have fetched it from the store since
             if self.shared.where is None or not folder.is_dir():
                 self.check_new(dataset_id, built.alias)
                 fsio.move_folder(built.folder, folder)
@@ -482,10 +480,11 @@ class WorkspaceFiles:
             fsio.replace_file(dataset.folder / "info" / "alias", str(alias).encode())
 
     def delete(self, dataset: DatasetFiles, *, with_key: bool = False) -> None:
-        """Remove a dataset from the workspace; its private key is kept, unless nobody has ever seen it."""
+        """Remove a dataset from the workspace; its private key is kept, unless it was never published."""
         key = self._key_path(dataset.id) if with_key else None
         self.shared.delete(self._id_of(dataset), dataset.alias)
         with fsio.locked(self.root / "lock"):
+            # moved first, which is atomic; removing the files takes longer and may be interrupted
             doomed = self.root / "trash" / uuid.uuid4().hex
             fsio.make_folder(doomed.parent)
             fsio.move_folder(dataset.folder, doomed)
@@ -495,7 +494,7 @@ class WorkspaceFiles:
 
     @staticmethod
     def _id_of(dataset: DatasetFiles) -> DatasetId:
-        """The id of a dataset whose chain may be damaged: its folder is named by it."""
+        # the chain may be damaged, the folder is named by the id
         return DatasetId.from_multibase(dataset.folder.name)
 
     # --- keys --------------------------------------------------------------------------------------
@@ -511,6 +510,7 @@ class WorkspaceFiles:
         """
         path = self._key_path(key.dataset_id)
         fsio.make_folder(path.parent, mode=0o700)
+        # never replaced: a lost private key cannot be had again
         if not fsio.create_file(path, key.to_pem(), mode=0o600):
             raise StoreError(f"{path}: a key of this name exists already")
 
@@ -521,7 +521,7 @@ class WorkspaceFiles:
         return self.key(DatasetId.from_multibase(folder.name))
 
     def has_key(self, dataset_id: DatasetId) -> bool:
-        """Whether a dataset was created here: its private key is in this workspace."""
+        """True if a dataset was created here: its private key is in this workspace."""
         return self._key_path(dataset_id).is_file()
 
     def key(self, dataset_id: DatasetId) -> DatasetKey:
@@ -538,6 +538,7 @@ class WorkspaceFiles:
             raise WorkspaceError(f"the private key of {dataset_id} is not in this workspace") from None
         except OSError as error:
             raise fsio.storage_error(error, path) from error
+        # a key that others may have read is no proof of anything
         if mode & 0o077:
             raise WorkspaceError(
                 f"{path}: mode {mode:04o} lets others read a private key", hint=f"chmod 600 {path}"
@@ -556,7 +557,6 @@ def _is_workspace(folder: Path) -> bool:
 
 
 def _store_of(root: Path) -> str | None:
-    """The URL of the store that the datasets of a workspace are in; None where they are in its folder."""
     data = fsio.read_start(root / STORE_FILE, _URL_BYTES)
     return None if data is None else data.decode("utf-8", "replace").strip()
 
@@ -570,7 +570,7 @@ def _similar(name: str, known: list[str]) -> str:
     return "`odfchain list` shows the datasets of this workspace"
 
 
-# Which datasets of a workspace come from which others.
+# Inputs of derivative datasets, and everything upstream of them.
 
 
 def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetFiles]:
@@ -589,6 +589,7 @@ def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetF
         try:
             inputs.append(like(workspace.dataset(str(target)), dataset))
         except DatasetNotFoundError:
+            # the transform may name an input that was deleted or never pulled
             raise DatasetNotFoundError(
                 f"{dataset.alias}: its input {item.alias or target} ({target}) is not in this workspace"
             ) from None
