@@ -419,11 +419,6 @@ def _existing(path: str | Path) -> Path:
 
 
 def _absolute(place: Location, stores: Stores) -> Location:
-    """A place of a lock as it is named from anywhere.
-
-    Raises:
-        AssetError: it is a file that the lock must not name.
-    """
     return replace(place, key=str(stores.file_of(place))) if place.store == "file" else place
 
 
@@ -530,12 +525,12 @@ def _unchanged(dataset: Dataset, lock: AssetLock) -> IngestOutcome:
 
 
 def _with_unreachable(new: AssetLock, known: AssetLock) -> AssetLock:
-    """A lock with the known rows of those assets that no store could say anything of."""
     from odfchain.assets.lock_table import table_of
 
     def is_passing(error: OdfchainError) -> bool:
         return isinstance(error, FetchError) and not isinstance(error, SourceNotFoundError)
 
+    # a store that is down says nothing about its assets: their rows stay
     kept = {(fault.item_id, fault.asset_key) for fault in new.faults if is_passing(fault.error)}
     rows = [*new.rows, *(row for row in known.rows if row.key in kept)]
     return replace(new, table=table_of(rows, checksums="file_checksum" in new.table.schema.names))

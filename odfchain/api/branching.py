@@ -518,7 +518,6 @@ def ensure_verified(dataset: DatasetFiles, upto: Multihash, progress: Progress =
 
 
 def _verified(dataset: DatasetFiles, part: Unverified, progress: Progress) -> Report:
-    """The report on the blocks; on the whole chain where they take rows back that others recorded."""
     from odfchain.audit.chain_checks import Range
     from odfchain.audit.dataset_checks import Scope, examine
     from odfchain.audit.report import CORRECTIONS
@@ -526,6 +525,7 @@ def _verified(dataset: DatasetFiles, part: Unverified, progress: Progress) -> Re
 
     there = opened_at(dataset, part.upto)
     report = examine(there, Scope(span=Range(after=part.after)), progress=progress).report
+    # these rows take back rows of earlier blocks, so the whole chain is checked
     if CORRECTIONS in report.reasons:
         report = examine(there, progress=progress).report
     return report
@@ -638,7 +638,6 @@ def _means(
     *,
     allow_drift: bool = False,
 ) -> Iterator[MergeMeans]:
-    """What merges need; rows that break foreign keys are written to `violations`."""
     from odfchain.api.branch_diffs import engine_of
     from odfchain.api.changing import drift_check, foreign_keys, latest_of
     from odfchain.branches.merge_values import MergeMeans

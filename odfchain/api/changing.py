@@ -165,11 +165,6 @@ def latest_of(workspace: Workspace, *, allow_future: bool = False) -> Callable[[
 
 
 def _repeated(workspace: Workspace, attempt: Callable[[], T], progress: Progress) -> T:
-    """What `attempt` returns, made anew when another writer was faster, as often as the settings say.
-
-    Raises:
-        RefConflictError: another writer was faster each time.
-    """
     from odfchain.workspace.commit import on_the_newest_head
 
     return on_the_newest_head(attempt, workspace._files.config.ingest.retries, progress)
@@ -301,7 +296,6 @@ def ingest_frame(
 
 
 def _session_for(dataset: Dataset, frame: Any, progress: Progress) -> Callable[[], SparkSession]:
-    """The workspace's session, or one beside the frame's: there is one Spark in a process."""
     from odfchain.ingest.ingesting import is_of_spark
     from odfchain.spark.plans import is_local
     from odfchain.spark.session import session_beside
@@ -314,6 +308,7 @@ def _session_for(dataset: Dataset, frame: Any, progress: Progress) -> Callable[[
         def beside() -> SparkSession:
             return session_beside(given, engines.executor_files(local=is_local(given)))
 
+        # one Spark per process: a second session in the Spark of the given frame
         return functools.cache(beside)
     return functools.partial(engines.session, progress)
 

@@ -72,7 +72,6 @@ class Engines:
         return session
 
     def _judge(self) -> PlanEngine:
-        """A JVM of this machine that judges the queries of a session of Spark Connect."""
         from odfchain.spark.session import PlanEngine
 
         with self._making:
@@ -136,10 +135,10 @@ class Engines:
         return files if chosen is SparkFiles.STORE or (chosen is SparkFiles.AUTO and not local) else None
 
     def _idle_seconds(self) -> float:
-        """How long the session stays; not where queries of untrusted publishers would run in it."""
         from odfchain.workspace.config import IsolationPolicy
 
         config = self._files.config
+        # queries of untrusted publishers would share the session
         never = config.transform.isolation is IsolationPolicy.NEVER
         return (
             0
@@ -193,7 +192,6 @@ class Engines:
             yield engines
 
     def _engine(self, transform: Transform, *, timeout: float | None = None) -> TransformEngine:
-        """Spark here, or the engine whose address the settings give."""
         if (remote := self.remote(transform, timeout)) is not None:
             return remote
         from odfchain.transform.spark_engine import LimitedEngine

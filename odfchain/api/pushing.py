@@ -125,15 +125,14 @@ def _one(workspace: Workspace, name: str) -> Dataset:
 
 
 def _inputs_first(workspace: Workspace, datasets: list[Dataset]) -> list[Dataset]:
-    """The datasets, inputs first as far as that can be found out: each that can be sent is sent."""
     try:
         return [dataset for dataset in with_inputs(workspace, datasets[::-1]) if dataset in datasets]
+    # the order is best effort: every dataset that can be pushed is pushed
     except OdfchainError:
         return datasets
 
 
 def _below(sharing: Sharing, to: str, name: DatasetName) -> str:
-    """Where a dataset goes that is one of several for a repository."""
     if "://" in to or to.lower().startswith("file:"):
         return parse_peer_url(to).dataset(str(name)).text
     if "/" in to:
@@ -147,7 +146,6 @@ def _below(sharing: Sharing, to: str, name: DatasetName) -> str:
 
 
 def _refuse_collisions(sharing: Sharing, targets: Iterable[PushTarget]) -> None:
-    """Two datasets are not pushed to one place, of which the second push would find the first there."""
     taken: dict[tuple[object, ...], PushTarget] = {}
     for target in targets:
         files = target.dataset._files
@@ -162,6 +160,7 @@ def _refuse_collisions(sharing: Sharing, targets: Iterable[PushTarget]) -> None:
             continue  # as above
         place = PlainUrl.of(url)
         key = (place.protocol, place.server, *(each.lower() for each in place.path), files.ref)
+        # the second push would find the first one's blocks there
         other = taken.setdefault(key, target)
         if other is not target:
             first, second = sorted(map(str, (other, target)))

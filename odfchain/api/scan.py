@@ -408,7 +408,7 @@ class _PrivateFolder:
 
 
 def _keeping(made: T, private: _PrivateFolder) -> T:
-    """What was made of files in the folder keeps it, as long as it is there itself."""
+    # readers open the files lazily: the folder lives as long as they do
     weakref.finalize(made, id, private).atexit = False
     return made
 
@@ -438,8 +438,6 @@ def native_frame(
 
 
 def _found(source: Any, at: At) -> Dataset | OpenedDataset:
-    """The dataset that is meant: itself, a workspace's by its path, or one that is read where it is."""
-
     if isinstance(source, Dataset | OpenedDataset):
         return source
     if not isinstance(source, str | Path):

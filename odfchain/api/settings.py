@@ -130,7 +130,7 @@ class Configuration(OwnErrors):
         return self._edit(item, _nothing(item) if item.key is not None else lambda _: default)
 
     def _paths(self, values: Sequence[str]) -> list[str]:
-        """All that a user sets are paths, which mean the same in whichever folder they are read."""
+        # a user's settings are read in every folder, so their paths are absolute
         return [absolute(value) for value in values] if self.of is OF_USER else list(values)
 
     def _edit(self, item: Setting, change: Callable[[Any], Any]) -> str:
@@ -205,7 +205,6 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _checked(folder: Path, item: Setting, value: Any) -> Any:
-    """A value that is set; a policy has to be there already."""
     if str(item) == "snapshots.guard" and value:
         from odfchain.api.changing import read_policy_file
 
@@ -303,7 +302,6 @@ class Elsewhere(OwnErrors):
 
     @property
     def _sharing(self) -> Sharing:
-        """Datasets elsewhere; new at each call, because it holds nothing."""
         from odfchain.transfer.sharing import Sharing
 
         return Sharing(self._files)

@@ -170,7 +170,6 @@ class Manifest(OwnErrors):
 
 @contextmanager
 def _needing_slices() -> Iterator[None]:
-    """What a snapshot needs and is not here is nobody's fault; a slice that is no Parquet file is one."""
     from odfchain.errors import (
         BadInputError,
         ObjectCorruptedError,
@@ -190,10 +189,10 @@ def _needing_slices() -> Iterator[None]:
 
 
 def _bytes_of(path: str | Path, most: int) -> bytes:
-    """The content of a file; one byte more than it may have says that it is too large."""
     from odfchain.errors import UsageError
     from odfchain.storage import fsio
 
+    # one byte more than allowed shows that the file is too large
     found = fsio.read_start(Path(path), most + 1)
     if found is None:
         raise UsageError(f"{path}: there is no such file")
@@ -298,7 +297,6 @@ class Snapshots(OwnErrors):
             return Manifest(found[0], tuple(found[1]), columns_of(state, None), signed=True)
 
     def _made_manifest(self) -> Manifest:
-        """The manifest, made from the slices that are here; errors as `manifest`."""
         from odfchain.profiles.manifests import described
         from odfchain.workspace.read_slices import columns_of
 
@@ -393,7 +391,6 @@ def _at_point(workspace: Workspace, text: str) -> Dataset:
 
 
 def _last_two(workspace: Workspace, text: str) -> list[Dataset]:
-    """The dataset as of its last two blocks that brought data."""
     from itertools import islice
 
     from odfchain.api.branching import at_point, open_dataset_at

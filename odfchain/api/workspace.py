@@ -132,7 +132,7 @@ class Workspace(Elsewhere, GivenTokens):
         return self._files.shared.where
 
     def _current(self) -> WorkspaceFiles:
-        """The files; what a store has is asked again when it is needed next."""
+        # cached names of the store are checked again
         self._files.shared.renew()
         return self._files
 

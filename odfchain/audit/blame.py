@@ -131,7 +131,6 @@ def _values(table: pa.Table) -> Iterator[dict[str, Any]]:
 def _read(
     dataset: DatasetFiles, ref: SliceRef, columns: Sequence[str] | None, first: int, last: int
 ) -> pa.Table:
-    """Rows of a slice by position, both ends included; only their row groups are decoded."""
     from odfchain.slices.reader import open_parquet  # noqa: PLC0415
 
     path = dataset.data.verified_path(ref.slice.physical_hash)
@@ -182,7 +181,6 @@ def find_corrected(
 def _newest_match(
     dataset: DatasetFiles, ref: SliceRef, row: StoredRecord, key: Sequence[str], vocabulary: DatasetVocabulary
 ) -> int | None:
-    """Position of the newest record in a slice that `row` may be about."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
 
@@ -362,7 +360,6 @@ def _rows(
     source: SourceUse | None,
     limits: LineageLimits,
 ) -> tuple[tuple[BlamedRow, ...], str | None, OdfchainError | None]:
-    """The rows, or why there are none and the damage that it is due to."""
     if not dataset.data.contains(ref.slice.physical_hash):
         how = (
             f"a partial copy: `odfchain fetch {dataset.alias}` brings it"
@@ -478,7 +475,6 @@ def _row(blamed: BlamedRow) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """A value without the numbers that JSON has not: they become text."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)

@@ -194,9 +194,9 @@ class StoredBlocks:
         return None if found is None else found[1].name
 
     def _find(self, number: int) -> tuple[int, StoredRow] | None:
-        """Where numbers count without gaps it is one look-up."""
         if not self._count:
             return None
+        # one look-up where numbers have no gaps
         index = self._rows_between(0, 1)[0].number - number
         if 0 <= index < self._count:
             row = self._rows_between(index, index + 1)[0]
@@ -245,7 +245,6 @@ def _write(stream: IO[bytes], data: bytearray) -> None:
 
 
 def _piece(stream: IO[bytes] | None, rest: bytearray, begin: int, end: int) -> bytes:
-    """Bytes of a file that goes on in memory."""
     if stream is None:
         return bytes(rest[begin:end])
     size = stream.tell()
@@ -297,7 +296,6 @@ def add_what_is_in_force(
 
 
 def _in_force(dataset: DatasetFiles, before: Multihash) -> list[HashedBlock]:
-    """Newest first."""
     chain = dataset.chain
     found = {before: HashedBlock(before, chain.get(before))}
     nearest = (chain.nearest(kind, head=before) for kind in EVENT_KINDS)
@@ -411,7 +409,6 @@ def _spelling(reference: Path) -> str:
 def _read(
     path: Path, name: Multihash, expected: int | None, report: Report, *, believed: bool
 ) -> tuple[StoredBlock, bytes] | None:
-    """The block in a file, its bytes too; None where the walk ends. What is only claimed accuses nothing."""
     try:
         content = read_regular(path, LIMITS.block_bytes, follow=True)
         problem = "No such file or directory" if content is None else None
@@ -426,6 +423,7 @@ def _read(
         return None
     actual = hash_bytes(data)
     sound = actual == name
+    # a link that is only claimed proves no damage
     if not believed and not sound:
         return None
     report.count(BLOCKS)

@@ -63,7 +63,6 @@ def to_dot(graph: Graph) -> str:
 
 
 def _branches(number: str, node: Node) -> Iterator[str]:
-    """Branches beside their dataset, and arrows back from those that were merged."""
     facts = node.branching
     ways = {branch.name: lies(branch) for branch in facts.branches}
     blocks = {item.name: str(item) for item in facts.merged}
@@ -212,7 +211,6 @@ def to_html(graph: Graph, profiles: Mapping[str, Mapping[str, Any]] | None = Non
 
 
 def _profile(name: str, document: Mapping[str, Any]) -> str:
-    """The rows of a dataset, column by column, with pictures of their distributions."""
     names = ("Column", "Type", "Nulls", "Distinct", "Values", "Distribution")
     head = "".join(f"<th>{title}</th>" for title in names)
     columns = document["columns"]
@@ -264,8 +262,8 @@ def _drawing(graph: Graph) -> str:
 
 
 def _line(edge: Edge, places: list[_Position]) -> str:
-    """An edge: from the right side of a box through free places to the left side of another."""
     x, y = places[0].x + _WIDTH, places[0].y + _HEIGHT // 2
+    # from the right side of one box, through the free places, to the left side of the other
     path = f"M{x} {y}"
     for place in places[1:]:
         left, middle = place.x, place.y + _HEIGHT // 2
@@ -393,7 +391,6 @@ class _Drawing:
         return DrawnBlock(block, tuple(before), line, tuple(after), names, note)
 
     def _merged(self, lane: int, source: Multihash, drawn: set[Multihash]) -> list[str]:
-        """The line from a merge to the lane that leads to its source."""
         if source in drawn:
             return []  # clocks that were wrong: it was recorded later than its merge
         self._wait_for(source)
@@ -409,7 +406,6 @@ class _Drawing:
             return None
 
     def _free(self) -> int:
-        """A lane that nothing waits in."""
         if None not in self._lanes:
             self._lanes.append(None)
         return self._lanes.index(None)
@@ -420,7 +416,6 @@ class _Drawing:
         ).rstrip()
 
     def _joined(self, lane: int, other: int, *, begins: bool, ends: bool) -> str:
-        """A line that joins `lane` and `other`, which begins below it, or ends in it, or goes on."""
         left, right = min(lane, other), max(lane, other)
         right_of = {(True, False): "╮", (False, True): "╯", (False, False): "┤"}[begins, ends]
         left_of = {(True, False): "╭", (False, True): "╰", (False, False): "├"}[begins, ends]

@@ -255,14 +255,10 @@ def check_inputs(
 def _executions(
     chain: StoredChain, after: int, upto: int
 ) -> Iterator[tuple[StoredBlock, ExecuteTransform, int]]:
-    """The executions of the blocks `(after, upto]`, each with how many inputs it was not the first to read.
-
-    Append rules compare these with the execution before, by their places. As far as the chain can be
-    believed, what comes after them is read for the first time.
-    """
     before: int | None = 0 if chain.complete else None
     for stored in chain.blocks.of(ExecuteTransform.KIND):
         if not stored.sound:
+            # the execution before cannot be read: the next one's inputs count as read for the first time
             before = None
         elif isinstance(event := stored.block.event, ExecuteTransform):
             count = len(event.query_inputs)
@@ -396,11 +392,11 @@ def _columns(one: pa.Schema, other: pa.Schema) -> Difference | None:
 
 
 def _same_type(one: pa.Field, other: pa.Field) -> bool:
-    """Whether values of the two hash alike; a type without a hash is the same as itself only."""
     if one.type == other.type:
         return True
     try:
         first, second = (hash_table(pa.schema([f]).empty_table()) for f in (one, other))
+    # a type without a logical hash equals only itself
     except SchemaError:
         return False
     return first == second
@@ -412,7 +408,6 @@ def _same_type(one: pa.Field, other: pa.Field) -> bool:
 def _side_by_side(
     one: ParquetSource, other: ParquetSource
 ) -> Iterator[tuple[pa.RecordBatch | None, pa.RecordBatch | None]]:
-    """Batches of the same rows, and at the end what is left of either (None: nothing)."""
     lefts, rights = (file.batches(most_rows=_BATCH_ROWS) for file in (one, other))
     left = right = None
     while True:
@@ -431,7 +426,6 @@ def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
 
 
 def _in_batch(left: pa.RecordBatch, right: pa.RecordBatch) -> tuple[int, int] | None:
-    """(row, index of the column) of the first difference."""
     found: tuple[int, int] | None = None
     end = left.num_rows
     for index in range(left.num_columns):
@@ -442,10 +436,10 @@ def _in_batch(left: pa.RecordBatch, right: pa.RecordBatch) -> tuple[int, int] | 
 
 
 def _first_row(left: pa.Array, right: pa.Array, end: int) -> int | None:
-    """The first row before `end` in which two columns differ."""
     if _hash(left.slice(0, end)) == _hash(right.slice(0, end)):
         return None
     low, high = 0, end
+    # bisection: a prefix hashes alike exactly when its rows are equal
     while high - low > 1:
         middle = (low + high) // 2
         if _hash(left.slice(low, middle - low)) == _hash(right.slice(low, middle - low)):
@@ -465,7 +459,6 @@ def _hash(column: pa.Array) -> Multihash | list[object]:
 
 
 def _offset(batch: pa.RecordBatch, row: int, column: str, position: int) -> int:
-    """The row's offset; its place in the file where it says none."""
     if column in batch.schema.names:
         value = batch.column(batch.schema.get_field_index(column))[row].as_py()
         if isinstance(value, int):

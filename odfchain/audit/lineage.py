@@ -284,7 +284,7 @@ def definitions_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Def
 
 
 def _slot(block: HashedBlock) -> str:
-    """What only one definition at a time can be."""
+    # two definitions of the same slot replace each other
     match block.block.event:
         case AddPushSource() | DisablePushSource() as event:
             return f"push {event.source_name}"

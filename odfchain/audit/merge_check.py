@@ -173,7 +173,6 @@ class MergeAgain:
             )
 
     def _is_written(self, rows: pa.Table) -> bool:
-        """Whether these are the rows of the block, by the logical hash that it records."""
         block = self.merge.block
         event = block.block.event
         written = event.new_data if isinstance(event, AddData) else None
@@ -197,12 +196,10 @@ class MergeAgain:
         return digest.finish() == written.logical_hash
 
     def _written(self) -> pa.Table:
-        """The rows of the block: operation, then the data."""
         rows = read_rows(Interval(self.dataset, self.sides.target.head, self.merge.block.hash), self.view)
         return rows.select(range(1, rows.num_columns))
 
     def _net(self, found: MergedRows) -> RowDiff | None:
-        """What the rows of the block do to each key."""
         rows = self._written()
         data = rows.select(range(1, rows.num_columns))
         try:
@@ -219,7 +216,6 @@ class MergeAgain:
     def _differences(
         self, expected: RowDiff, found: MergedRows, but: Conflicts | None = None
     ) -> Iterator[str]:
-        """What is wrong with the changes of keys, all but those of conflicts."""
         net = self._net(found)
         if net is None:
             return
@@ -268,7 +264,6 @@ class MergeAgain:
             found.notes.append(f"{where}and {len(taken) - _SHOWN:,} more")
 
     def _taken(self, conflicts: Conflicts, result: RowDiff, row: int) -> Iterator[tuple[str | None, str]]:
-        """(column in conflict, what was taken of it); no column: what is wrong with the row."""
         sides = (("ours", conflicts.ours), ("theirs", conflicts.theirs), ("base", conflicts.base))
         cells = [name for name, mask in conflicts.cells.items() if mask[row]]
         one = slice(row, row + 1)
@@ -303,12 +298,10 @@ class MergeAgain:
 
 
 def _unmoved(diff: RowDiff) -> RowDiff:
-    """The same keys, each left as it was."""
     return RowDiff(diff.key, diff.before, diff.had, diff.before, diff.had, diff.keys)
 
 
 def _first_cell(recorded: RowDiff, computed: RowDiff) -> str:
-    """The first cell in which the first of two changes of the same keys differ."""
     for when, one, two, is_there in (
         ("after", recorded.after, computed.after, (recorded.has[0], computed.has[0])),
         ("before", recorded.before, computed.before, (recorded.had[0], computed.had[0])),
@@ -322,7 +315,6 @@ def _first_cell(recorded: RowDiff, computed: RowDiff) -> str:
 
 
 def _cell(column: str, recorded: pa.ChunkedArray, computed: pa.ChunkedArray) -> str | None:
-    """Column and values where one cell is not the other."""
     if same_cells(recorded, computed)[0]:
         return None
     return f"column `{one_line(column, 60)}`, {_both(shown(recorded[0]), shown(computed[0]))}"
@@ -333,7 +325,6 @@ def _both(recorded: str, computed: str) -> str:
 
 
 def _equal(rows: pa.Table, others: pa.Table) -> bool:
-    """Whether these are the same operations and data in the same order."""
     if rows.num_rows != others.num_rows:
         return False
     data = rows.column_names[1:]
@@ -342,7 +333,6 @@ def _equal(rows: pa.Table, others: pa.Table) -> bool:
 
 
 def _first_row(written: pa.Table, rows: pa.Table) -> str:
-    """The first row, and the first cell of it, in which two tables differ."""
     both = min(written.num_rows, rows.num_rows)
     one, two = written.slice(0, both), rows.slice(0, both)
     differs = ~same_rows(one, two, one.column_names)
@@ -356,7 +346,6 @@ def _first_row(written: pa.Table, rows: pa.Table) -> str:
 
 
 def _is_in(diff: RowDiff, other: RowDiff) -> Numbers:
-    """Which keys of a diff another one has, too."""
     _, at, at_other = aligned(diff, other)
     found = np.zeros(len(diff), dtype=bool)
     found[at[(at >= 0) & (at_other >= 0)]] = True
@@ -364,13 +353,11 @@ def _is_in(diff: RowDiff, other: RowDiff) -> Numbers:
 
 
 def _unchanged(conflicts: Conflicts) -> RowDiff:
-    """The keys of conflicts with our rows."""
     rows, there = conflicts.ours.rows, conflicts.ours.there
     return RowDiff(conflicts.key, rows, there, rows, there, conflicts.keys)
 
 
 def _decided(net: RowDiff, conflicts: Conflicts) -> RowDiff:
-    """The rows that the keys of the conflicts have after the block, in the order of the conflicts."""
     ours = _unchanged(conflicts)
     _, at_net, at_ours = aligned(net, ours)
     both = (at_net >= 0) & (at_ours >= 0)
@@ -454,7 +441,6 @@ class MergedSources:
         return report
 
     def _keyed(self, side: _SideChain, after: int, slices: Sequence[ReadableSlice], report: Report) -> bool:
-        """Check 10 by the primary key, of which only the touched values are looked up; False without one."""
         names = {number: name for name, number in side.places.items()}
         state = DatasetState.read(side.dataset.chain, names[slices[-1].job.number])
         if after < 0 or has_several_keys(side.chain) or not side.chain.follows or not state.primary_key:
@@ -462,6 +448,7 @@ class MergedSources:
         interval = Interval(side.dataset, names[after], state.head, believed=False)
         rows = read_rows(interval, MergedColumns.of(state), state.primary_key)
         report.count(CORRECTIONS)
+        # only the touched values are looked up, not the whole state
         wrong = taken_back_in_vain_by_key(rows, state.primary_key)
         for item in slices:
             span = item.job.slice.offset_interval
@@ -472,7 +459,6 @@ class MergedSources:
         return True
 
     def _earlier(self, side: _SideChain, upto: int) -> list[ReadableSlice]:
-        """The slices that may have what is taken back; they are looked into, and are not what is judged."""
         jobs = check_objects(side.dataset, side.chain, -1, upto, self._report())
         store = side.dataset.data
         return [
@@ -595,7 +581,6 @@ class _Checking:
     # --- what it was made from ---------------------------------------------------------------------------
 
     def _is_from_there(self, merge: RecordedMerge) -> bool:
-        """Whether the target is the block before the transaction."""
         target = self._own.get(merge.record.target)
         number = merge.block.block.sequence_number
         between = range(target + 1 if target is not None else 0, number)
@@ -605,14 +590,13 @@ class _Checking:
         return False
 
     def _is_before_it(self, merge: RecordedMerge, number: int) -> bool:
-        """Whether a block may belong to the transaction of the merge."""
         stored = self._blocks.numbered(number)
         assert stored is not None  # noqa: S101 - the chain follows
         block = stored.block
+        # one transaction shares one system time, and only its last block has data
         return not isinstance(block.event, DataEvent) and block.system_time == merge.block.block.system_time
 
     def _input(self, merge: RecordedMerge) -> MergeInput | None:
-        """What the merge is computed from; None where that is not what it records."""
         record = merge.record
         if record.mode is MergeMode.REVERT:
             if problem := self._reverted_wrongly(record):
@@ -674,7 +658,6 @@ class _Checking:
             self._check_references(merge, state)
 
     def _check_references(self, merge: RecordedMerge, state: DatasetState) -> None:
-        """What the new rows refer to was there, in the blocks that the record names."""
         before = DatasetState.read(self._dataset.chain, merge.record.target)
         rows = Rows.after(self._dataset, before, state)
         known = {self._dataset.seed.dataset_id, *merge.record.references}
@@ -688,7 +671,6 @@ class _Checking:
                 self._fault(merge, f"it brought rows that break a foreign key: {broken.message}")
 
     def _check_watermark(self, merge: RecordedMerge, outcome: SliceOutcome | None) -> None:
-        """No later than the target's, or the latest event time of its rows."""
         event = merge.block.block.event
         assert isinstance(event, AddData)  # noqa: S101 - only those have records
         before = DatasetState.read(self._dataset.chain, merge.record.target).watermark

@@ -115,9 +115,9 @@ class Locator:
 
 
 def _first(low: int, high: int, reached: Callable[[int], bool]) -> int | None:
-    """The smallest number in `[low; high]` for which it is true, if from there on it stays true."""
     if low > high or not reached(high):
         return None
+    # bisection: `reached` stays true once it is
     while low < high:
         middle = (low + high) // 2
         if reached(middle):
@@ -186,7 +186,6 @@ class Origins:
         self._followed: set[tuple[str, Interval]] = set()
 
     def _find(self, dataset_id: str) -> _LocatedDataset:
-        """A dataset, read once."""
         if dataset_id not in self._found:
             self._found[dataset_id] = _find(self._workspace, dataset_id)
         return self._found[dataset_id]
@@ -208,7 +207,6 @@ class Origins:
     def _reads(
         self, first: ExecuteTransformInput, last: ExecuteTransformInput, alias: str | None
     ) -> InputReads:
-        """What was read from the transaction with `first` to the one with `last`."""
         start = 0 if first.prev_offset is None else first.prev_offset + 1
         end = last.last_offset
         located = self._find(str(first.dataset_id))
@@ -245,7 +243,6 @@ class Origins:
         return tuple(self._span(reads, path) for several in merged.values() for reads in several)
 
     def _reads_between(self, locator: Locator, first: HashedBlock, last: HashedBlock) -> Iterator[InputReads]:
-        """What was read, oldest first, for each transform that was in force in between."""
         low, high = first.block.sequence_number, last.block.sequence_number
         starts = [low]
         transform = locator.dataset.chain.nearest("SetTransform", head=last.hash)
@@ -323,10 +320,10 @@ class Origins:
 def _read_from(
     locator: Locator, block: HashedBlock, event: ExecuteTransform
 ) -> tuple[ExecuteTransformInput, ...]:
-    """What a transaction read of its inputs: from the beginning where everything was computed anew."""
     before = block.block.prev_block_hash
     if before is None or not DatasetState.read(locator.dataset.chain, before).awaits_rebuild:
         return event.query_inputs
+    # a rebuild reads its inputs from the first record on
     return tuple(
         dataclasses.replace(
             item,
@@ -375,7 +372,6 @@ def _aliases(transform: HashedBlock | None) -> dict[str, str]:
 def _block_numbers(
     locator: Locator, prev: Multihash | None, new: Multihash
 ) -> tuple[Interval | None, str | None]:
-    """Sequence numbers of the blocks `(prev, new]`; or None, and why."""
     numbers = []
     for name in (prev, new):
         if name is None:

@@ -168,7 +168,6 @@ def strip_of(blocks: Sequence[BlockView], limit: int) -> Timeline | None:
 
 
 def _tally(blocks: Sequence[BlockView]) -> tuple[dict[str, int], dict[str, int]]:
-    """How many blocks there are of each kind and state, in the order of the tables above."""
     kinds, states = Counter(b.kind for b in blocks), Counter(b.state for b in blocks)
     return {k: kinds[k] for k in KINDS if kinds[k]}, {s: states[s] for s in STATES if states[s]}
 
@@ -220,13 +219,13 @@ def rows_of(blocks: Sequence[BlockView], limit: int) -> list[BlockRow]:
 
 
 def _groups(blocks: Sequence[BlockView], limit: int) -> Iterator[Sequence[BlockView]]:
-    """Blocks that stay alone, and the ranges between them in pieces of a round length."""
     alone = {0, len(blocks) - 1}
     for index, block in enumerate(blocks):
         if len(alone) >= limit // 2:
             break
         if block.state == "faulty":
             alone |= {index - 1, index, index + 1} & set(range(len(blocks)))
+    # ranges of a round length, so that their labels are easy to read
     piece = _round_up(-(-len(blocks) // max(1, limit // 3)))
     start = 0
     for index in [*sorted(alone), len(blocks)]:
@@ -240,7 +239,6 @@ def _groups(blocks: Sequence[BlockView], limit: int) -> Iterator[Sequence[BlockV
 
 
 def _round_up(number: int) -> int:
-    """The next of 1, 2, 5, 10, 20, 50 ...: ranges of such lengths are read easily."""
     step = 1
     while True:
         for factor in (1, 2, 5):
@@ -400,7 +398,6 @@ def kind_of(kind: DocumentNode) -> str:
 
 
 def _verdict(node: DocumentNode, verdict: str) -> tuple[str, str]:
-    """The verdict in a word, and in a sentence that does not say more than was done."""
     omitted = [check for check in node["checks"].items() if check["state"].value == "notChecked"]
     missing = bool(omitted or node["unchecked"].items())
     if verdict == "faulty":
@@ -636,7 +633,6 @@ _DEEPEST = 24
 
 
 def _inputs(node: DocumentNode, limits: PageLimits, places: Iterator[int], deeper: int) -> Excerpt[InputView]:
-    """The inputs of a dataset with theirs, as long as there are places on the page."""
     found = node.items()
     views: list[InputView] = []
     for item in found if deeper else ():
@@ -692,7 +688,6 @@ def _render(parts: Sequence[DocumentNode], limits: PageLimits) -> str:
 
 
 def _overall(facts: Sequence[DatasetSummary]) -> tuple[str, str, str]:
-    """The verdict on all datasets: how it is marked, the headline, and a sentence."""
     if len(facts) == 1:
         return facts[0].state, facts[0].title, facts[0].lead
     counts = {verdict: sum(f.verdict == verdict for f in facts) for verdict in MARKS}

@@ -155,7 +155,6 @@ def _plans(
     after: Multihash | None,
     upto: Multihash | None,
 ) -> Iterator[tuple[HashedBlock, RecordedStep | _Outcome]]:
-    """Every transaction with its plan, or with the reason why there is none."""
     inputs: dict[DatasetId, DatasetFiles | None] = {}
     for item in wanted:
         for dataset_id in _input_ids(item):
@@ -181,9 +180,9 @@ def _plans(
 
 
 def _unplanned(error: OdfchainError) -> _Outcome:
-    """A block that contradicts its inputs is at fault; inputs that are not what they were prove nothing."""
     if isinstance(error, TransformError) and not isinstance(error, DivergedInputError):
         return _Outcome(fault=error.message, check=INPUTS)
+    # an input that has changed since proves nothing about this block
     return _Outcome(unchecked=error.message)
 
 
@@ -263,7 +262,6 @@ def _replayed(
 
 
 def _differences(dataset: DatasetFiles, recorded: RecordedStep, done: ExecutedStep) -> Iterator[str]:
-    """How the replay differs from the record, the most telling first."""
     old, new = recorded.event.new_data, done.slice
     if old is None and new is not None:
         yield f"nothing recorded, {new.offset_interval.count:,} records replayed"
@@ -283,7 +281,6 @@ def _differences(dataset: DatasetFiles, recorded: RecordedStep, done: ExecutedSt
 def _first(
     dataset: DatasetFiles, recorded: RecordedStep, replayed: Path, offset_column: str
 ) -> Iterator[str]:
-    """The first difference between the recorded slice and the replayed one, whose hashes differ."""
     data = recorded.event.new_data
     assert data is not None  # noqa: S101 - checked by the caller
     if hash_parquet(replayed, null_rule="reference")[0] == data.logical_hash:
@@ -301,7 +298,7 @@ def _first(
 
 
 def _checkpoint_notes(recorded: RecordedStep, done: ExecutedStep, version: str) -> Iterator[str]:
-    """Checkpoints of one state may differ in their bytes: a note, and only where one version made both."""
+    # other versions may write other bytes for the same state
     if unmarked(recorded.step.transform.transform).version != version:
         return
     old, new = recorded.event.new_checkpoint, done.checkpoint

@@ -255,7 +255,6 @@ class Report:
         return f"<verification of {self.alias}: {', '.join(found)}>"
 
     def _repr_html_(self) -> str:
-        """Faults and what could not be checked, as a table; `render_page` has the whole page."""
         from html import escape  # noqa: PLC0415 - only notebooks ask
 
         found = [(f"check {f.check}", f.file, f.message) for f in self.faults]
@@ -338,7 +337,6 @@ class Report:
 
 
 def _document(report: Report) -> dict[str, Any]:
-    """The report of one dataset; keys and their order are those of the schema."""
     faulty = {fault.sequence_number for fault in report.faults}
     hashes = {line.sequence_number: str(line.hash) for line in report.lines if line.sequence_number in faulty}
     return {
@@ -440,6 +438,6 @@ def _blocks(report: Report) -> list[dict[str, Any]]:
 
 
 def _engine(text: str) -> dict[str, str]:
-    """`odfchain_1-spark_4.3.0` or `flink at localhost:2884` as a name and a version."""
+    # `odfchain_1-spark_4.3.0`, or `flink at localhost:2884`
     name, _, version = text.partition("_") if " at " not in text else text.partition(" at ")
     return {"name": name, "version": version or text}

@@ -129,7 +129,6 @@ def _as_declared(expected: ExpectedSchema) -> pa.Schema | None:
 def _system_columns(
     schema: pa.Schema, vocabulary: DatasetVocabulary
 ) -> Iterator[tuple[SliceFinding, str | None]]:
-    """What is wrong with them; beside it the column, where the declared schema may excuse its type."""
     present = [name for name in vocabulary.columns if schema.get_all_field_indices(name)]
     for name in vocabulary.columns:
         places = schema.get_all_field_indices(name)
@@ -206,8 +205,6 @@ def _against_declared(schema: pa.Schema, expected: ExpectedSchema) -> Iterator[S
 
 
 def _as_parquet(data_type: ds.DataType) -> ds.DataType:
-    """The type without what a Parquet file cannot tell, and without nullability."""
-
     def change(found: ds.DataType) -> ds.DataType | None:
         match found:
             case ds.DataTypeOption(inner=inner):
@@ -309,11 +306,9 @@ class RowChecks:
         self.findings.setdefault((check, kind + detail), SliceFinding(check, message))
 
     def _row(self, index: int) -> str:
-        """A row by its offset as it should be."""
         return f"at offset {self._start + self._position + index:,}"
 
     def _values(self, column: pa.Array, what: str) -> Numbers | None:
-        """The numbers of a system column; None where some are missing."""
         if column.null_count:
             self._say(SYSTEM, f"null {what}", f"the {what} column has nulls")
             return None
@@ -360,7 +355,6 @@ class RowChecks:
         self._check_pairs(values)
 
     def _check_pairs(self, values: Numbers) -> None:
-        """Every -C is followed at once by a +C, and no +C stands alone."""
         before = np.concatenate(([self._open], values[:-1] == _FROM))
         wrong = before != (values == _TO)
         if wrong.any():
@@ -410,6 +404,5 @@ class RowChecks:
 
 
 def _index(schema: pa.Schema, name: str, fits: Any) -> int | None:
-    """Where a column is, unless it is missing, there twice or of a type that means nothing here."""
     places = schema.get_all_field_indices(name)
     return places[0] if len(places) == 1 and fits(schema.field(places[0]).type) else None

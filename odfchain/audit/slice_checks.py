@@ -153,7 +153,6 @@ class FooterCheck:
         return list(self._findings.values())
 
     def _next_group(self) -> None:
-        """Judge what was claimed of the rows so far, and begin with the next rows that there are."""
         while not self._left:
             for _, claim in self._claims:
                 for what, message in claim.lies():
@@ -173,7 +172,6 @@ class FooterCheck:
 
 @lru_cache(maxsize=32)
 def _plan(schema: pa.Schema) -> tuple[tuple[_Leaf | None, ...], bool]:
-    """(the leaves in the order of the file, None for what is repeated; whether they are the columns)."""
     found = [None if repeated else _leaf(name, kind) for name, kind, repeated in leaves(schema)]
     nested = any(t.is_nested(field.type) or t.is_dictionary(field.type) for field in schema)
     return tuple(found), not nested
@@ -197,7 +195,7 @@ def _raw_of(stats: pq.Statistics, _: pa.DataType) -> tuple[Any, Any]:
 
 
 def _bytes_of(stats: pq.Statistics, _: pa.DataType) -> tuple[Any, Any]:
-    """Texts are compared by their bytes, also where a writer has cut them within a character."""
+    # raw bytes: a writer may cut a text within a character
     low, high = stats.min_raw, stats.max_raw
     return (low, high) if isinstance(low, bytes) and isinstance(high, bytes) else (None, None)
 
@@ -207,7 +205,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _range_of(column: pa.Array) -> tuple[Any, Any]:
-    """As Arrow finds it, but where Python or numpy is faster: a few values, and many floats."""
+    # Python is faster for a few values, numpy for floats without NaN
     if len(column) <= _FEW:
         values = [value for value in column.to_pylist() if value is not None and value == value]  # noqa: PLR0124
         return (min(values), max(values)) if values else (None, None)
@@ -221,8 +219,6 @@ def _range_of(column: pa.Array) -> tuple[Any, Any]:
 
 
 def _leaf_arrays(batch: pa.RecordBatch) -> Iterator[pa.Array | None]:
-    """The columns in the order of `leaves`; None for what is repeated."""
-
     def walk(column: pa.Array) -> Iterator[pa.Array | None]:
         if t.is_struct(column.type):
             for member in column.flatten():
@@ -312,7 +308,6 @@ def check_slice(
 def _check_written_anew(
     path: Path, job: SliceJob, size: int, outcome: SliceOutcome, leaves: Executor | None
 ) -> None:
-    """A derivative's file that has other bytes: the same records are as good."""
     records = SliceOutcome()
     _check_records(path, job, records, leaves)
     outcome.done += records.done
@@ -378,7 +373,6 @@ def _check_records(path: Path, job: SliceJob, outcome: SliceOutcome, leaves: Exe
 def _decode(
     path: Path, job: SliceJob, outcome: SliceOutcome, leaves: Executor | None
 ) -> tuple[Multihash, int, RowChecks | None]:
-    """One pass over the rows: (logical hash, number of rows, what the rows say)."""
     with open_parquet(path) as file:
         schema = file.schema_arrow
         digest = LogicalDigest(schema, executor=leaves)
@@ -538,7 +532,6 @@ def check_objects(
 
 
 def _check_slice_file(dataset: DatasetFiles, job: SliceJob, report: Report, *, partial: bool) -> bool:
-    """Whether the slice's bytes are worth hashing."""
     store, name = dataset.data, job.slice.physical_hash
     if partial and _is_missing(store, name):
         message = _NOT_HERE.format("slice", dataset.alias)
@@ -575,10 +568,10 @@ def _check_checkpoint(
 
 
 def _is_missing(store: LocalObjectStore, name: Multihash) -> bool:
-    """Whether there is nothing of this name; what cannot be looked at is not missing."""
     try:
         return not store.contains(name)
     except StoreError:
+        # what cannot be read is not missing: reading it reports the error
         return False
 
 

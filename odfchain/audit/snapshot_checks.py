@@ -170,7 +170,6 @@ def check_manifests(
 def _snapshots(
     chain: StoredChain, dataset_id: DatasetId, last: int
 ) -> Iterator[tuple[SnapshotFacts, SliceRef | None]]:
-    """What the chain says at each block, and the slice that the block adds."""
     vocabulary, records = DatasetVocabulary(), 0
     watermark: Timestamp | None = None
     for stored in chain.blocks:
@@ -198,7 +197,6 @@ def _snapshots(
 def _file(
     dataset: DatasetFiles, ref: SliceRef, hashed: Collection[int], report: Report
 ) -> tuple[FileStats, bytes] | None:
-    """A slice as manifests have it; None where that cannot be known here."""
     if ref.sequence_number not in hashed:
         report.skip([MANIFESTS], "not all slices were found as they are recorded, so footers are missing")
         return None
@@ -270,11 +268,6 @@ def check_profiles(
 
 
 def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
-    """The document, or why it is none of the line's dataset and block.
-
-    Raises:
-        UnsupportedVersionError: it is of another format, or its languages were told by something else.
-    """
     try:
         document = read_profile(data)
     except UnsupportedVersionError:
@@ -330,11 +323,11 @@ class _Rows:
 
 
 def _accept_languages(document: Mapping[str, Any], made: Mapping[str, dict[str, Any]]) -> None:
-    """Shares of languages that are nearly those of the document become those."""
     for name, stats in made.items():
         told = document["column_stats"].get(name, {}).get(_LANGUAGES)
         found = stats.get(_LANGUAGES)
         if told is None or found is None:
             continue
+        # the detection library computes with floats: small differences are no fault
         if all(abs(told.get(n, 0) - found.get(n, 0)) <= LANGUAGES_WITHIN for n in {*told, *found}):
             stats[_LANGUAGES] = dict(told)

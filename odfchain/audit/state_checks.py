@@ -208,7 +208,6 @@ def _named(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, rep
 
 
 def _difference(described: StateCheckpoint, slices: Sequence[ReadableSlice]) -> str | None:
-    """What is wrong with a state, as a message."""
     recorded = [item for item in slices if item.job.slice.offset_interval.start <= described.last_offset]
     if not recorded:
         return "there are no records that the state could follow from"
@@ -231,7 +230,6 @@ _ROW = np.dtype([("offset", "<u8"), ("op", "<u8"), ("values", PAIR)])
 
 
 def _rows(files: Sequence[SliceFile], upto: int, chosen: Numbers | None = None) -> Numbers:
-    """The rows of some files up to an offset, or those of them at the chosen offsets."""
     pieces = [np.zeros(0, dtype=_ROW)]
     for item in files:
         for offsets, operations, values in hashed_rows(item, upto, exact=True):
@@ -392,7 +390,7 @@ def check_foreign_keys(
 def _columns(
     dataset: DatasetFiles, newest_first: Sequence[ev.MetadataEvent], declared: tuple[str, ...]
 ) -> Columns:
-    """What the events say, without the chain's index: a verification trusts nothing that is derived."""
+    # from the events, not from the chain's index: a verification trusts nothing derived
     schema = next((e for e in newest_first if isinstance(e, ev.SetDataSchema)), None)
     vocabulary = next((e for e in newest_first if isinstance(e, ev.SetVocab)), None)
     polling = next(

@@ -206,13 +206,13 @@ def _replay(
     trusted: Sequence[str],
     progress: Progress,
 ) -> None:
-    """Replay the range of a dataset, but for what trusted auditors have replayed."""
     from odfchain.audit.replay import ReplayEngines, engine_name, replay_dataset  # noqa: PLC0415
 
     report = verified.report
     after, upto = verified.after, verified.upto
     spared: str | None = None
     if options.trusted_by and verified.chain.follows:
+        # what trusted auditors have replayed is not replayed again
         vouched = vouched_for(verified.attestations, trusted, options.trusted_by, REPLAY)
         if vouched is not None and vouched[0] > after:
             after = min(vouched[0], upto)
@@ -322,7 +322,6 @@ def remote_copy(
 
 
 def _receive_head(peer: Peer, copy: RemoteCopy, folder: Path, policy: SignaturePolicy) -> Multihash | None:
-    """The head, its signature, and what auditors say; None where there is no head to go on from."""
     try:
         offer = read_offer(peer, policy)
     except CorruptedPeerError as error:
@@ -364,7 +363,6 @@ def _receive_profiles(peer: Peer, copy: RemoteCopy, progress: Progress) -> None:
 def _receive_chain(
     peer: Peer, copy: RemoteCopy, folder: Path, head: Multihash | None, progress: Progress
 ) -> list[DataObject]:
-    """The blocks; returns the objects that they name, each once."""
     progress.phase("Receiving blocks")
     objects: dict[tuple[ObjectKey, int], DataObject] = {}
     current: Multihash | None = head
@@ -393,9 +391,9 @@ def _receive_chain(
 
 
 def _check_space(folder: Path, total: int, where: str) -> None:
-    """Sizes are a peer's words: what cannot fit is refused before any of it fills the disk."""
     with fsio.storage_errors(folder):
         free = shutil.disk_usage(folder).free
+    # the peer states these sizes: refused before the disk is full
     if total > free:
         raise StorageFullError(
             f"{folder}: {total:,} bytes of objects of {where} do not fit into the {free:,} that are free",

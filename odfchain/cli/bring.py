@@ -171,7 +171,6 @@ def pull_command(
 
 
 def _given(context: click.Context) -> dict[str, str]:
-    """The options of the command line that are for some kinds of pull only, and how they are written."""
     return {
         param.name: param.opts[0]
         for param in context.command.params
@@ -234,7 +233,6 @@ class _Run:
 
 
 def _columns(targets: Sequence[PullTarget], rows: list[dict[str, Any]]) -> list[str]:
-    """Those of sources, of copies, or of both."""
     missing = ["missing"] if any("missing" in row for row in rows) else []
     ways = {target.way.value == "peer" for target in targets}
     if True not in ways:
@@ -256,7 +254,6 @@ def _row(result: PullResult) -> dict[str, Any]:
 
 
 def _copy_row(result: PullResult, *, people: bool) -> dict[str, Any]:
-    """What is printed of a copy."""
     outcome: Any = result.details
     row: dict[str, Any] = {
         "dataset": result.dataset.label,

@@ -109,9 +109,9 @@ def _lines(found: Diff, data: list[str], *, people: bool, keys_only: bool) -> It
 def _of_one_side(
     start: list[str], before: _Row, after: _Row, data: list[str], *, people: bool
 ) -> Iterator[list[str]]:
-    """A record that is only on one side: its values, of which a removed one has none to show to people."""
     row = before or after or {}
     given = [name for name in data if row[name] is not None]
+    # people need no values of a removed record
     if (people and before is not None) or not given:
         yield [*start, "", "", ""]
         return
@@ -130,7 +130,6 @@ def _rows(found: Diff) -> Iterator[tuple[list[str], str, _Row, _Row, list[str]]]
 
 
 def _summary(found: Diff, a: str, b: str) -> str:
-    """How many records differ, and how far the two are from each other."""
     a, b = (f"{name[:_SHORT]}…" if len(name) > 64 else name for name in (a, b))
     counts = [f"{count:,} {change.value}" for change, count in found.counts.items() if count]
     number = sum(found.counts.values())
@@ -196,9 +195,9 @@ def _print_table(found: Drift) -> None:
 
 
 def _shown(lines: Iterable[DriftLine]) -> Iterator[DriftLine]:
-    """Every breach, changes of the schema, and of each other column what is nearest to its limit."""
     seen: set[str | None] = set()
     for line in lines:
+        # of each column only the value that is nearest to its limit
         near = line.limit is not None and line.value and line.metric != "rows" and line.column not in seen
         if line.breach or near or line.metric.startswith("schema"):
             yield line
@@ -218,8 +217,8 @@ def _cells(line: DriftLine) -> tuple[str, ...]:
 
 
 def _number(value: float, limit: float | None) -> str:
-    """Three digits behind the point; more where a limit would not be seen to be exceeded."""
     short = f"{value:.3f}"
+    # three digits, or more where rounding would hide a breach
     return short if limit is None or abs(float(short)) != limit or abs(value) == limit else f"{value:g}"
 
 

@@ -67,7 +67,6 @@ def _pull(folder: Path, url: str) -> None:
 
 
 def _faults(workspace: WorkspaceFiles) -> Iterator[str]:
-    """What is wrong, a line each; a folder among the datasets that is none is wrong, too."""
     from odfchain.audit.dataset_checks import verify_dataset
 
     for folder in sorted((workspace.root / "datasets").iterdir()):

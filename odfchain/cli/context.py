@@ -60,11 +60,11 @@ def open_workspace(*, session_stays: bool = True) -> Workspace:
 
 
 def _close_to_others(path: Path) -> None:
-    """Settings may hold secrets; earlier versions made the file for everybody to read."""
     try:
         mode = path.stat().st_mode & 0o777
         if not mode & 0o007:
             return
+        # earlier versions let everybody read this file, which may hold secrets
         path.chmod(0o600)
     except OSError:  # none, or somebody else's: what needs it says so
         return
@@ -156,7 +156,6 @@ def ask_for_effects(
 
 
 def _flags(asked: Sequence[Question]) -> str:
-    """The options that allow all of it."""
     import shlex
 
     hosts = dict.fromkeys(host for question in asked for host in question.hosts)

@@ -232,7 +232,6 @@ def list_command(output: str, wide: bool) -> int:
 
 
 def _local_slices(dataset: Dataset, *, people: bool) -> dict[str, Any]:
-    """How many slices of a partial copy are here; nothing for the datasets that have all of theirs."""
     found = dataset.local_slices()
     if found is None:
         return {}
@@ -317,7 +316,6 @@ def state_command(dataset: str, event_time: str | None, newest: int | None, outp
 
 
 def _rows(table: pa.Table, op: str | None) -> Iterator[dict[str, Any]]:
-    """The rows; the operation `op` as people write it."""
     from odfchain import OperationType
 
     for batch in table.to_batches():

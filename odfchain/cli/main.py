@@ -217,7 +217,6 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _report_misuse(error: click.ClickException) -> None:
-    """What click says of a command line: how it is used, and what is wrong with it."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         for line in error.format_message().split("\n"):
             echo(line, err=True)
@@ -241,7 +240,7 @@ def _interrupted() -> int:
 
 
 def _nobody_listens() -> int:
-    """The reader of our output went away (`| head`): not an error, and nothing more can be said."""
+    # `| head` has closed the pipe: Python would report it again at exit
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0
 

@@ -204,7 +204,6 @@ def _lists(column: pa.Array) -> list[Any]:
 
 
 def _moment(text: str) -> str:
-    """RFC 3339 with 0, 3, 6 or 9 digits of a fraction, whichever loses nothing."""
     day, _, rest = text.partition(" ")
     zone = "Z" if rest.endswith("Z") else ""
     clock, _, fraction = rest.removesuffix("Z").partition(".")
@@ -223,7 +222,6 @@ def _time(text: str) -> str:
 
 
 def _interval(months: int, days: int, nanoseconds: int) -> str:
-    """A length of time by the calendar, as ISO 8601 writes it."""
     whole, part = divmod(abs(nanoseconds), 1_000_000_000)
     sign = "-" if nanoseconds < 0 else ""
     fraction = f".{part:09}".rstrip("0") if part else ""

@@ -69,7 +69,7 @@ class DatasetsParam(NameParam):
 
 
 def _named_before(ctx: click.Context) -> str:
-    """The first dataset of the command line; of `DATASET… BRANCH` a lone one is taken for the branch."""
+    # of `DATASET… BRANCH` a single argument is parsed as the branch
     given = [ctx.params.get(name) for name in ("dataset", "datasets", "branch")]
     found = next((value for value in (*given, *ctx.args) if value), "")  # args: before an option's value
     return (found if isinstance(found, str) else str(found[0])).partition("@")[0]

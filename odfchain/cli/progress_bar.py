@@ -66,7 +66,6 @@ def _tasks(done: WorkDone) -> str:
 
 
 def _left(seconds: float | None) -> str:
-    """About how long, no finer than it can be known."""
     if seconds is None:
         return ""
     if seconds < 5:
@@ -81,9 +80,9 @@ def _left(seconds: float | None) -> str:
 
 
 def _shortened(name: str, width: int) -> str:
-    """A name without its middle; its end tells most."""
     if len(name) <= width:
         return name
+    # most of the width goes to the end, which tells files apart
     front = max(0, min(width - 1, 12))
     back = max(0, width - 1 - front)
     return f"{name[:front]}…{name[len(name) - back :]}"

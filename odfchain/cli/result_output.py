@@ -248,7 +248,6 @@ def _print_table(rows: Counted, most: int) -> int:
 
 
 def _plain_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], shown: bool) -> Iterator[str]:
-    """All rows, in columns that are as wide as the widest value."""
     del shown
     cells = [list(map(printable, row)) for batch in batches for row in _table_cells(batch)]
     lines = [list(map(printable, schema.names)), *cells]

@@ -75,7 +75,6 @@ def echo_manual(text: str) -> None:
 
 
 def _folded(lines: Iterable[str], width: int) -> Iterator[str]:
-    """Paragraphs and items of lists fit the width; tables and examples stay."""
     example = False
     for line in lines:
         example ^= line.startswith("```")
@@ -199,10 +198,10 @@ def _cell(content: str | Sequence[str]) -> str:
 
 
 def _writable_json(document: str) -> str:
-    """The document with lone surrogates as JSON's escapes: no encoding can write them otherwise."""
     try:
         document.encode()
     except UnicodeEncodeError:
+        # no encoding can write a lone surrogate
         return escaped_json(document)
     return document
 

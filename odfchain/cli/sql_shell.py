@@ -160,7 +160,6 @@ class Shell:
                         break
 
     def _guarded(self, work: Callable[[str], None], text: str) -> bool:
-        """Whether it went well; what went wrong was said."""
         try:
             work(text)
         except KeyboardInterrupt:
@@ -243,7 +242,6 @@ class Shell:
         self._done = True
 
     def _completions(self, line: str, start: int, word: str) -> list[str]:
-        """What the word that begins at `start` may become."""
         if line.startswith("."):
             name, _, _ = line.partition(" ")
             if start < len(name):
@@ -262,10 +260,10 @@ class Shell:
 
 @contextlib.contextmanager
 def _line_editing(completions: Callable[[str, int, str], list[str]]) -> Iterator[None]:
-    """Inside, `input` edits lines, completes words and remembers; without effect where Python cannot."""
     try:
         import readline
     except ImportError:
+        # no line editing on platforms without readline
         yield
         return
     found: list[str] = []

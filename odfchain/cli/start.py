@@ -130,7 +130,6 @@ def _state_change(*, rebuild: bool, from_now: bool, update: bool) -> StateChange
 def _read_manifests(
     paths: tuple[Path, ...], *, recursive: bool, from_stdin: bool
 ) -> list[tuple[str, DatasetSnapshot]]:
-    """(where it was read, the definition) of every dataset; what is not made or not kept is said."""
     from odfchain.api.definitions import read_given
 
     from_stdin, paths = from_stdin or _STDIN in paths, tuple(path for path in paths if path != _STDIN)
@@ -226,7 +225,6 @@ class _Adding:
 
 
 def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
-    """That a transform is recorded for another engine than the manifest says."""
     from odfchain import SetTransform
 
     given = [e.transform.engine for e in snapshot.metadata if isinstance(e, SetTransform)]
@@ -440,8 +438,8 @@ def help_command(context: click.Context, topic: str | None) -> None:
 
 
 def _pages() -> dict[str, Path]:
-    """Every page by its name: of the installed package, or of the checkout that this is run from."""
     package = Path(__file__).parent.parent
     shipped = package / "docs"
+    # installed with the package, or in the checkout
     folder = shipped if shipped.is_dir() else package.parent / "docs"
     return {path.stem: path for path in (*folder.glob("*.md"), *folder.glob("commands/*.md"))}

@@ -247,7 +247,6 @@ def single(value: float) -> Number | None:
 
 
 def _number(value: float, digits: str, exponent: int, least: int, most: int) -> Number:
-    """`digits` with a point after the first, times ten to `exponent`; plain between `least` and `most`."""
     sign = "-" if math.copysign(1.0, value) < 0 else ""
     if not digits:
         return Number(f"{sign}0.0")
@@ -468,7 +467,6 @@ def _check_members(
     optional: Collection[str] = (),
     texts: Iterable[str] = (),
 ) -> None:
-    """It is an object with these members and no others; `texts` are text."""
     _check(type(value) is dict, f"{name} is not an object")
     for strange in sorted(value.keys() - set(members)):
         raise ValueError(f"{name} has a member {strange!r}, which nothing is known of")
@@ -619,7 +617,6 @@ def _with_numbers(table: pa.Table) -> pa.Table:
 
 
 def _values(array: pa.Array, kind: pa.DataType, name: str, named: bool) -> list[Any]:
-    """One value of JSON for each of an array of a kind; `named`: structs are objects, else lists."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import types as t
@@ -714,9 +711,9 @@ def _moment(value: int, per_second: int) -> str:
 
 
 def _in_zone(zone: str | None, per_second: int) -> Callable[[int], str]:
-    """What writes a timestamp: the time of a zone with its distance from UTC, or none of both."""
     if zone is None:
         return lambda value: _moment(value, per_second)
+    # only zones without tables: an answer's text must not depend on the version of a time zone database
     if zone in ("UTC", "Z", "+00:00", "Etc/UTC"):
         return lambda value: _moment(value, per_second) + "Z"
     raise QueryError(
@@ -726,7 +723,7 @@ def _in_zone(zone: str | None, per_second: int) -> Callable[[int], str]:
 
 
 def _span(value: int, per_second: int) -> str:
-    """A length of time as ISO 8601 has it, in seconds; one beyond 2⁶³ milliseconds as the node has it."""
+    # the node's library overflows beyond 2⁶³ milliseconds and writes this
     if abs(value) * 1_000 // per_second > _LONGEST:
         return "<invalid>"
     sign = "-" if value < 0 else ""
@@ -754,7 +751,6 @@ def _months_days_nanoseconds(value: tuple[int, int, int]) -> str:
 
 
 def _interval(parts: list[tuple[int, str]], rest: int, digits: int) -> str:
-    """The parts that are not 0, and what the rest is in hours, minutes and seconds with so many digits."""
     seconds, part = divmod(abs(rest), 10**digits)
     sign = -1 if rest < 0 else 1
     parts = [*parts, (sign * (seconds // 3_600), "hours"), (sign * (seconds // 60 % 60), "mins")]

@@ -104,24 +104,19 @@ class ChildProcess:
         self._ready = True
 
     def _read(self, most: int, seconds: float) -> bytes:
-        """So many bytes, or all until the end.
-
-        Raises:
-            TimeoutError: neither comes in time.
-        """
         self._pipe.left = seconds
         return self._said.read(most)
 
     def _code(self) -> int | None:
-        """What the process ended with, which it does a moment after its output; None where it has not."""
+        # it exits a moment after its last output
         with contextlib.suppress(subprocess.TimeoutExpired):
             code: int = self._child.wait(0.5)
             return code
         return None
 
     def _was_killed(self) -> bool:
-        """Whether a signal ended it; behind a sandbox that is a number."""
         code = self._code() or 0
+        # behind a sandbox a signal arrives as an exit code above 128
         return code < 0 or code > 128
 
     def _complaints_text(self) -> str:

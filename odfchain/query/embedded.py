@@ -142,8 +142,8 @@ def _asked_table(text: str) -> str:
 
 
 def _no_dataset(error: OdfchainError, text: str, sql: str) -> OdfchainError:
-    """Why a table's name is none, and where it stands."""
     name = _asked_table(text)
+    # the error gets the place of the table's name in the query
     line, column = place_of(sql, name)
     if line is not None and column is not None and sql.split("\n")[line - 1][column - 1] == "'":
         what = located("the query", line, column, f"'{one_line(name, 80)}' is a text, and no file is read")
@@ -317,11 +317,7 @@ def in_memory() -> Path | None:
 
 
 def checked_text(sql: str) -> str:
-    """The text of one query, without what ends it, and with points in its names (`time_travel`).
-
-    Raises:
-        QueryError: it is none that may be planned (`check_text`), or a point is none.
-    """
+    """The text of one query, without what ends it, and with points in its names (`time_travel`)."""
     check_text(sql, OWN)
     return with_points(sql.strip().rstrip(";").rstrip())
 
@@ -542,19 +538,18 @@ class _Catalog:
 
 
 def _columns_of_functions(plan: Any, columns: Collection[str]) -> frozenset[str]:
-    """The columns, of these, that any table function may be asked for; never too few."""
     found: set[str] = set()
     for scan in _scans(plan):
         if scan.table_name().endswith("()"):
             found.update(name for _, name in scan.projection())
             # what only filters use is in no projection; their text names it
+            # (a column too many costs time, one too few gives wrong rows)
             texts = [str(condition) for condition in scan.filters()]
             found.update(name for name in columns if texts and _may_name(texts, name))
     return frozenset(found)
 
 
 def _scans(plan: Any) -> Iterator[Any]:
-    """The scans of a plan, but for those of subqueries that are part of an expression."""
     from odfchain.query.filters import variant_of
 
     waiting = [plan]
@@ -577,15 +572,14 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _view_schema(schema: pa.Schema) -> pa.Schema:
-    """The same columns; text and bytes as the views that the engine is faster with."""
     import pyarrow as pa
 
+    # DataFusion compares views of text and bytes faster
     views = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
     return pa.schema([pa.field(c.name, views.get(c.type, c.type), c.nullable) for c in schema])
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The same columns; text and bytes that the engine gives as views are plain, at any depth."""
     import pyarrow as pa
 
     plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}

@@ -168,11 +168,7 @@ class LocalProcess(ChildProcess):
         return None
 
     def plan(self, request: bytes, seconds: float | None) -> dict[str, Any]:
-        """What the query reads and gives, or how it would be run.
-
-        Raises:
-            OdfchainError: whatever is wrong with it.
-        """
+        """What the query reads and gives, or how it would be run."""
         self.ready()
         self._pipe.left, self._seconds = seconds, seconds or 0.0
         self._write(request)
@@ -241,7 +237,6 @@ class LocalProcess(ChildProcess):
 
     @contextlib.contextmanager
     def _noticed(self) -> Iterator[None]:
-        """What is read inside may come too late, or end in the middle."""
         import pyarrow as pa
 
         try:
@@ -258,7 +253,6 @@ class LocalProcess(ChildProcess):
             raise self._broken() from None
 
     def _broken(self) -> OdfchainError:
-        """Why it ended without a word."""
         code, said = self._code(), self._complaints_text()
         self.close()
         if code == -signal.SIGKILL or any(text in said for text in _NO_MEMORY):
@@ -283,11 +277,6 @@ def begin() -> None:
 
 
 def _taken() -> LocalProcess:
-    """A process that waits for a query.
-
-    Raises:
-        EngineError: the engine is not installed.
-    """
     if find_spec("datafusion") is None:
         raise not_installed()
     with contextlib.suppress(IndexError):
@@ -310,11 +299,11 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def _error(told: dict[str, Any]) -> OdfchainError:
-    """The error that was written, as the nearest class that is made of a message alone."""
     texts = (text and printable(str(text), _MESSAGE_CHARACTERS) for text in (told["message"], told["hint"]))
     message, hint = texts
     if told["kind"] == "QueryError":
         return QueryError(message, hint=hint, excerpt=tuple(map(printable, told["excerpt"])))
+    # the nearest class whose constructor takes a message and a hint only
     kinds = getattr(sys.modules[OdfchainError.__module__], told["kind"], EngineError).__mro__
     kind: type[OdfchainError] = next(k for k in kinds if k.__init__ is OdfchainError.__init__)  # type: ignore[misc]
     return kind(message, hint=hint)

@@ -334,7 +334,6 @@ def _carried_columns(schema: pa.Schema) -> pa.Schema:
 
 
 def _carried(kind: pa.DataType) -> pa.DataType:
-    """The type as which Spark carries one, as `odfchain.spark.types` has it."""
     import pyarrow as pa
     from pyarrow import types as t
 
@@ -377,7 +376,6 @@ def know_footers(session: SparkSession, relation: Relation, checked: CheckedSlic
 
 
 def _footer(number: int, files: ExecutorFiles, keys: list[str]) -> str | None:
-    """What the footer of a slice reports, as a worker says it."""
     from odfchain.slices.footers import file_stats, stats_text
 
     return stats_text(file_stats(files.bring(keys[number])))
@@ -535,9 +533,9 @@ class _Planning:
             )
 
     def _asked(self, relation: Relation | Changes, condition: Condition) -> Relation | Changes:
-        """A table of which only slices that may have a row that is asked for are read."""
         if isinstance(relation, Changes) or not self._checked.remembers:
             return relation
+        # slices whose footers rule the condition out are not read
         relation = replace(relation, condition=condition)
         know_footers(self._session, relation, self._checked)
         if relation.projection is None:
@@ -546,12 +544,12 @@ class _Planning:
         return relation
 
     def _relations(self, found: NamesInPlan) -> dict[str, Relation | Changes]:
-        """What the names in the text mean, but for those that a WITH may mean."""
         relations: dict[str, Relation | Changes] = {}
         for name in found.tables:
             try:
                 relations[name] = Relation(self._pins.pin(name))
             except OdfchainError as error:
+                # a WITH of the query may define the name: Spark decides, and the error is kept until then
                 self._missing[name] = error
         return relations
 
@@ -560,7 +558,6 @@ class _Planning:
         return getattr(alias, "MODULE$").apply(call.name().last(), table)
 
     def _bound(self, plan: Any, found: NamesInPlan, params: Mapping[str, Any]) -> Any:
-        """The plan with values for its parameters."""
         for name, node in found.parameters.items():
             if name not in params:
                 raise self._checker.refuse(node, "has no value", f"--param {name}=VALUE, or params={{…}}")
@@ -577,9 +574,9 @@ class _Planning:
     def _used(
         self, plan: Any, relations: Mapping[str, Relation | Changes]
     ) -> tuple[list[str], dict[str, Condition]]:
-        """(the tables that are read, what is asked of them), as Spark resolves the query over empty ones."""
         for name, relation in relations.items():
             schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(asked_struct(relation).json())
+            # analysis over empty tables: nothing is read to find out which tables and conditions there are
             empty = self._java.createDataFrame(self._jvm.java.util.ArrayList(), schema)
             empty.createOrReplaceTempView(quoted(name))
         try:
@@ -615,7 +612,6 @@ class _Planning:
         return DataFrame(dataset.ofRows(self._java, plan), self._session)
 
     def _no_dataset(self, error: Exception) -> OdfchainError | None:
-        """Why a name that Spark does not find is no dataset."""
         condition = getattr(error, "getCondition", lambda: None)()
         if condition != "TABLE_OR_VIEW_NOT_FOUND":
             return None
@@ -667,12 +663,6 @@ class _Clock:
 
 
 def _computed(frame: DataFrame) -> Any:
-    """The rows as an Arrow table.
-
-    Raises:
-        QueryError: a value cannot be computed.
-        EngineError: whatever else Spark reports.
-    """
     from odfchain.spark.jobs import explain
 
     try:
@@ -752,7 +742,7 @@ class _Reading:
         return self._compared(TURNED.get(test, test), node.right(), node.left())
 
     def _column(self, node: Any) -> str | None:
-        """The name of a column, also where it is brought to a type that holds all of its values."""
+        # a cast to a wider type changes no comparison
         while (kind := node.getClass().getSimpleName()) in ("Cast", "CommonExpressionRef"):
             inner = node.child() if kind == "Cast" else self._common.get(str(node.id()))
             if inner is None or not _holds_all(inner.dataType().typeName(), node.dataType().typeName()):
@@ -786,7 +776,6 @@ class _Reading:
 
 
 def _holds_all(own: str, other: str) -> bool:
-    """Whether a type has exactly all values of another one."""
     if own == other:
         return True
     decimal, larger = _DECIMAL.fullmatch(own), _DECIMAL.fullmatch(other)
@@ -799,7 +788,6 @@ def _holds_all(own: str, other: str) -> bool:
 
 
 def _value(node: Any) -> Any:
-    """What an expression without columns is, of the types that are compared here; else None."""
     kind = node.dataType().typeName()
     if kind not in ("boolean", "float", "double", "string", "date", "timestamp", *_WHOLE) and not (
         _DECIMAL.fullmatch(kind)

@@ -148,7 +148,6 @@ def _notes(query: str, table: pa.Table, limit: int) -> list[str]:
 
 
 def _is_ordered(query: str) -> bool:
-    """Whether ORDER BY stands outside of all brackets; for the note only."""
     from sqlglot.dialects.postgres import Postgres
     from sqlglot.errors import SqlglotError
     from sqlglot.tokenizer_core import TokenType
@@ -266,7 +265,6 @@ def verify(answer: Answer, workspace: WorkspaceFiles, *, seconds: float | None =
 
 
 def _unknown_form(answer: Answer) -> str | None:
-    """Why nobody here can compute the answer again, whatever datasets are here."""
     asked = answer.input
     if answer.sub_queries:
         return "it is made of answers of other nodes, which are not checked here"
@@ -283,7 +281,6 @@ def _unknown_form(answer: Answer) -> str | None:
 def _pinned(
     answer: Answer, workspace: WorkspaceFiles, pins: Pins
 ) -> tuple[tuple[str, ...], dict[str, Any] | None]:
-    """(the datasets with their blocks, what is not here)."""
     found = []
     for name, (dataset_id, block) in answer.datasets.items():
         shown, details = one_line(name, 80), {"dataset_id": str(dataset_id)}
@@ -303,8 +300,8 @@ def _pinned(
 
 
 def _computed_again(answer: Answer, pins: Pins, seconds: float | None) -> tuple[int, dict[str, Any]]:
-    """(rows, output) of the query in an answer, which somebody else wrote: by a process that sees no more."""
     asked, signed = answer.input, repeatable()
+    # the query was written by a third party: a sandboxed process runs it
     worker = Worker(
         limits=_VERDICT_LIMITS if seconds is None else replace(_VERDICT_LIMITS, seconds=seconds),
         partitions=signed.partitions,

@@ -216,9 +216,9 @@ class Pins:
 
 
 def _is_on_a_chain(dataset: DatasetFiles, block: Multihash, head: Multihash) -> bool:
-    """Whether the head or a branch is made of a stored block; heads that were given up do not count."""
     if is_referenced(dataset, block, head=head):
         return True
+    # heads in `refs/overwritten-…` do not count
     heads = ((on, on.chain.head()) for on in map(dataset.on, branch_names(dataset)))
     return any(is_referenced(on, block, head=there) for on, there in heads if there is not None)
 

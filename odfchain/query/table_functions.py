@@ -172,7 +172,6 @@ class _Words:
         return self._pieces[self._told[place]] if 0 <= place < len(self._told) else (None, "")
 
     def _clause(self, place: int) -> tuple[int, int, str] | None:
-        """(where the name is, what follows the clause, the point) if the clause's first word is here."""
         kind = self._word(place)
         if kind not in _KINDS or (self._word(place + 1), self._word(place + 2)) != ("as", "of"):
             return None

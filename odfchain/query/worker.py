@@ -193,7 +193,6 @@ class WorkerProcess(ChildProcess):
         return QueryResult(schema, Pins(pins.workspace, given=told[1]).used(told[1]), lambda: iter(batches))
 
     def _broken(self) -> OdfchainError:
-        """Why there is no answer."""
         if self._was_killed():
             return QueryError(_TOO_COMPLEX, hint="make it shorter, or ask for less at a time")
         how = f"ended: {self._complaint()}" if self._code() else "did not say what it should"
@@ -256,7 +255,6 @@ _Read = dict[str, tuple[DatasetId, Multihash]]
 
 
 def _told(header: bytes) -> tuple[int, _Read] | OdfchainError | None:
-    """Size of the rows and what was read, or what went wrong, as a process says it; None of another form."""
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidIdError):
         told = json.loads(header)
         if "error" in told:
@@ -295,14 +293,10 @@ def row_of(params: Mapping[str, Any], limits: AskedLimits) -> str:
 
 
 def _checked_rows(body: bytes, limits: AskedLimits) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    """The rows of an answer; they are what they say, and become no more in memory than was read.
-
-    Raises:
-        EngineError: they are not.
-    """
     import pyarrow as pa
 
     try:
+        # a compressed buffer can grow far beyond the bytes that were read
         for message in pa.ipc.MessageReader.open_stream(body):
             _check_uncompressed(message)
         with pa.ipc.open_stream(body) as stream:
@@ -319,11 +313,11 @@ def _checked_rows(body: bytes, limits: AskedLimits) -> tuple[pa.Schema, list[pa.
 
 
 def _check_uncompressed(message: pa.Message) -> None:
-    """Compressed buffers say themselves what they become (Arrow format, `Message.fbs`)."""
     buffer = FlatBuffer(bytes(message.metadata))
     header = _member(buffer, buffer.table(buffer.root_position(), 0), 2)
     if header is not None and message.type == "dictionary":
         header = _member(buffer, header, 1)
+    # `BodyCompression` of RecordBatch (Arrow format, `Message.fbs`)
     if header is not None and message.type != "schema" and header.field(3, 4):
         raise ValueError("it is compressed")
 

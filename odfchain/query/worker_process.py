@@ -63,7 +63,7 @@ def answer(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any]
 
 
 def _bound(limits: AskedLimits) -> None:
-    """Limits that hold whatever the engine does, and when nobody is there to end it."""
+    # the kernel keeps these limits when the parent has died and cannot kill this process
     bounds = {
         resource.RLIMIT_AS: limits.memory * 3 // 2 + _PROGRAM_BYTES,
         resource.RLIMIT_CPU: int(limits.seconds + limits.starting_seconds) * limits.threads + 1,
@@ -89,7 +89,7 @@ def load() -> None:
 
 
 def _end_with_parent() -> None:
-    """Nothing comes after the question: when that ends, so has the parent."""
+    # nothing follows the query on standard input, so its end is the parent's
     sys.stdin.buffer.read()
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -53,7 +53,7 @@ def packed(blocks: Iterable[RawBlock]) -> BlocksBatch:
 
 
 def _head(name: str, size: int) -> bytes:
-    """What `tarfile` would write, put together from what it wrote once: it takes as long as hashing."""
+    # `tarfile` takes as long for a header as hashing the block: its output is patched instead
     head, digits = bytearray(_empty_head()), b"%011o" % size
     head[: len(name)] = name.encode("ascii")
     head[124:135] = digits
@@ -101,8 +101,8 @@ def readable(batch: BlocksBatch) -> Iterator[RawBlock]:
 
 
 def _blocks(stream: _Inflated) -> Iterator[RawBlock]:
-    """Files as every node writes them are read here, the first other thing and all after it by `tarfile`."""
     read = 0
+    # headers in the usual form are read here; from the first other one on `tarfile` reads
     while (plain := _PLAIN.fullmatch(head := stream.read(_HEAD))) is not None:
         name, size = plain[1].decode("ascii"), int(plain[2], 8)
         _check_size(name, size)

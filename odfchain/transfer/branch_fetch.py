@@ -322,7 +322,6 @@ def _status(beside: Beside, old: Multihash | None, head: Multihash) -> SyncStatu
 def _trusted(
     dataset: DatasetFiles, beside: Beside, old: Multihash | None, entry: FetchedBranch | None
 ) -> Multihash:
-    """The newest block of the branch that was made here, or that was verified."""
     if entry is not None and beside.has(entry.verified):
         return entry.verified
     if entry is None and old is not None:

@@ -171,11 +171,6 @@ class FolderPeer(WritablePeer):
 
     @contextlib.contextmanager
     def _writing(self, key: object) -> Iterator[None]:
-        """Whatever the file system refuses is the peer's fault.
-
-        Raises:
-            AccessError, TransferError: it cannot be written.
-        """
         if (self._folder / "staging").exists():
             raise AccessError(
                 f"{self._where}: this is a dataset of a workspace, which nothing may be pushed into",
@@ -194,7 +189,6 @@ class FolderPeer(WritablePeer):
             ) from error
 
     def _part(self, name: str) -> Path:
-        """One of the layout's folders, made if it is missing."""
         folder = self._folder / name
         if folder.is_symlink():
             raise _linked(self._name(name))
@@ -202,9 +196,9 @@ class FolderPeer(WritablePeer):
         return folder
 
     def _stage(self) -> Path:
-        """A folder on the same file system for copies that are not finished; gone after `close`."""
         with self._lock:
             if self._staging is None:
+                # on the same file system, so that a finished copy can be renamed
                 base = self._part(_STAGING)
                 self._staging = self._resources.enter_context(fsio.private_folder(base))
             return self._staging
@@ -233,7 +227,6 @@ def _open_file(path: Path, name: str) -> int:
 
 
 def _copy(source: Path, staged: Path, key: ObjectKey, progress: Progress) -> None:
-    """A verified copy of a local file."""
     with fsio.storage_errors(source), source.open("rb", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size
         with Incoming(key, size, staged, name=str(source), progress=progress) as incoming:

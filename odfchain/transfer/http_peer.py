@@ -124,7 +124,6 @@ class HttpPeer(Peer):
         return Request(first, lambda route, own: request_headers(route, self._given, own))
 
     def _problem(self, response: Response, key: str, where: str) -> Exception | None:
-        """Why the response does not bring the file, whole and as it is stored."""
         status = response.status
         is_signed = key in _SIGNED or key.endswith(".jws")
         may_lack = self._ipfs_gateway and status == 500 and (is_signed or key.startswith(_OPTIONAL))
@@ -168,7 +167,6 @@ def _encoded(response: Response, where: str) -> TransferError | None:
 
 
 def _denied(response: Response, key: str, where: str) -> AccessError | None:
-    """The error for a peer that wants to know who asks, or does not want that one."""
     otherwise = f"there may be no such dataset: {_FORBIDDEN}" if key == HEAD_KEY else _FORBIDDEN
     if response.status == 401:
         return AccessError(
@@ -275,7 +273,6 @@ class Prefetch:
         return data
 
     def _ask(self, name: Multihash) -> None:
-        """Ask for what comes after a block."""
         way = self._way
         wanted: dict[Multihash, None] = {}
         for _ in range(_LOOKED_AT):
@@ -319,9 +316,9 @@ class _Threads:
             self._asked |= dict.fromkeys(part, self._pool.submit(self._fetch_all, part))
 
     def _fetch_all(self, names: Sequence[Multihash]) -> Mapping[Multihash, bytes]:
-        """The blocks that came; the others are asked for once more, where it counts."""
         found = {}
         for name in names:
+            # a block that failed is requested again by the walk, which reports the error
             with contextlib.suppress(OdfchainError):
                 found[name] = self._fetch(name)
         return found

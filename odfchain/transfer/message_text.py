@@ -115,7 +115,6 @@ def _read_numbers(text: bytes) -> bytes | None:
 
 
 def _numbers(text: npt.NDArray[np.uint8]) -> bytes | None:
-    """The bytes whose numbers a text lists; None where it is no list of bytes."""
     ends = np.append(np.flatnonzero(text == _COMMA), len(text))
     lengths = np.diff(ends, prepend=-1) - 1
     if lengths.min() < 1 or lengths.max() > 3:
@@ -297,7 +296,7 @@ def _read(hint: Any, value: Any, where: str) -> Any:
 
 
 def _of(tree: Any, name: str, hint: Any, where: str) -> Any:
-    """A member; one that may be null may be left out as well."""
+    # a member that may be null may be absent as well
     if isinstance(hint, types.UnionType) and isinstance(tree, dict):
         return tree.get(name)
     return _member(tree, name, where)

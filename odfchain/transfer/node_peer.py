@@ -203,7 +203,6 @@ def _closed(error: ConnectionClosed) -> ClosedError:
 
 
 def _refused(error: InvalidStatus, where: str) -> TransferError:
-    """What the status says that came in place of a connection: from the node, or from a proxy before it."""
     status = error.response.status_code
     said = _said(error.response)
     what = f"{where}: HTTP status {status}{f': {said}' if said else ''}"
@@ -223,12 +222,12 @@ def _refused(error: InvalidStatus, where: str) -> TransferError:
 
 
 def _said(response: Response) -> str:
-    """The message of an answer, in one line; pages that are made for browsers say nothing here."""
     text = (response.body or b"").decode(errors="replace")
     with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(text)
         if isinstance(found, dict) and isinstance(found.get("message"), str):
             text = found["message"]
+    # HTML pages are for browsers
     return "" if text.lstrip().startswith("<") else one_line(text.strip(), _SHOWN)
 
 
@@ -323,7 +322,6 @@ class SmartPeer(HttpPeer):
             yield from readable(blocks)
 
     def _behind_proxy(self) -> bool:
-        """Whether requests go over a proxy, which carries no such connections."""
         return proxy_for(self._base.scheme, self._base.host, self._base.port) is not None
 
     def _pulling(self) -> PullFlow:
@@ -371,8 +369,8 @@ class SmartPeer(HttpPeer):
                 self._addresses[key] = self._judged(strategy.download_from, key)
 
     def _judged(self, given: TransferUrl, key: str) -> _Address:
-        """Where an object is, as far as that may be asked: it is named by a stranger, as a redirect is."""
         name = f"{self._where}{key}"
+        # the node names this URL, so it is checked like the target of a redirect
         self.way_to(given.url, name, self._node_address)
         return _Address(given.url, given_headers(given, name), given.expires_at)
 
@@ -407,20 +405,20 @@ class SmartPeer(HttpPeer):
             raise TransientError("the address that the node had given was refused") from None
 
     def _problem(self, response: HttpResponse, key: str, where: str) -> Exception | None:
-        """As `HttpPeer`; clocks that differ explain why an address that the node gave is refused."""
         problem = super()._problem(response, key, where)
         if not isinstance(problem, AccessError) or key not in self._addresses:
             return problem
+        # a clock that differs explains why a signed URL is refused
         hint = self.clock.refusal_hint(response.headers.date("date"), self._timing.clock())
         return AccessError(problem.message, hint=hint or problem.hint)
 
     def _renew(self, key: str, old: _Address) -> None:
-        """Ask once more where an object is; without an answer the node itself is asked for it."""
         with self._lock:
             if self._addresses.get(key) is not old:
                 return
             del self._addresses[key]
             if self._flow is not None:
+                # without an answer the node itself serves the object
                 self._ask([self._sizes[key]])
 
     def request(self, key: str) -> Request:
@@ -444,7 +442,6 @@ class SmartPeer(HttpPeer):
 
 
 def _is_walked(reason: Reason) -> bool:
-    """Whether a refusal says that blocks are to be had one by one."""
     match reason:
         case InvalidInterval():
             return True  # we are ahead, or went apart: the walk says which
@@ -740,14 +737,12 @@ class _ExpiredError(AccessError):
 
 
 def _is_final(error: TransferError) -> bool:
-    """Whether a second conversation would end as the first."""
     if isinstance(error, _ExpiredError):
         return False
     return isinstance(error, (AccessError, CorruptedPeerError, _FullError))
 
 
 def _may_be_done(refused: RefusedError) -> bool:
-    """Whether what was refused may be there all the same, from this push or from one before it."""
     match refused.reason:
         case InvalidHead():
             return True
@@ -757,21 +752,16 @@ def _may_be_done(refused: RefusedError) -> bool:
 
 
 def _work_seconds(shipment: Shipment) -> float:
-    """How long a node may work for one answer [s]: its disk may be slow, and others push as well.
-
-    A node that has gone is noticed before: the connection asks every 20 s whether it is there.
-    """
+    # generous, for slow disks and parallel pushes: a dead node is noticed by pings every 20 s
     size = sum(item.size for item in shipment.objects)
     return SHARING.request_seconds + len(shipment.blocks) / _BLOCKS_PER_SECOND + size / _HASHED_PER_SECOND
 
 
 def _first_number(shipment: Shipment) -> int:
-    """The sequence number of the first block."""
     return decode_header(shipment.read(shipment.blocks[0])).sequence_number
 
 
 def _loaded(shipment: Shipment, names: Sequence[Multihash]) -> _Cargo | None:
-    """These blocks of a shipment in one piece; None where a node, or a message, has no room for them."""
     blocks, size = [], 0
     for name in names:
         blocks.append(RawBlock(name, shipment.read(name)))
@@ -794,7 +784,6 @@ def _plan(cargo: _Cargo, objects: Sequence[DataObject]) -> TransferPlan:
 
 
 def _pages(objects: Sequence[DataObject]) -> Iterator[tuple[list[DataObject], bool]]:
-    """Lists of objects, at least one, and whether another follows."""
     rest = iter(objects)
     page = list(islice(rest, SMART.items))
     while True:

@@ -151,7 +151,6 @@ class DatasetTarget:
 
     @property
     def _is_new(self) -> bool:
-        """Whether the push makes a dataset."""
         return self._request is not None and self._request.current_head is None
 
     def begin(self, request: PushRequest) -> Refusal | None:
@@ -195,8 +194,8 @@ class DatasetTarget:
         return None
 
     def _make_room(self, size: int) -> None:
-        """What comes has a place that is known to be one of pushes, and has not been used up."""
         uploads = arrival_folder(self.workspace, self.session.alias) / _UPLOADS
+        # the folder is gone, and with it all that was reserved in it
         if not uploads.is_dir():
             self.sessions.release(self.session)
         fsio.make_folder(uploads)
@@ -205,8 +204,8 @@ class DatasetTarget:
             raise _refused(Phase.METADATA_REQUEST, "There is no space for it.")
 
     def _moved(self) -> Refusal:
-        """Another writer has moved the head since the push began; what he did is here now."""
         assert self._request is not None  # noqa: S101 - it began
+        # the answer names the head that the other writer has set
         self.workspace.shared.renew()
         present = self._present()
         head = present.chain.head() if present is not None else None
@@ -254,7 +253,6 @@ class DatasetTarget:
         return PushStrategies(object_transfer_strategies=tuple(self._strategy(file) for file in files))
 
     def _refuse_collision(self) -> None:
-        """A new dataset's name may be taken at every moment until it is there itself."""
         present = self._present()
         if self._is_new and present is not None and present.id != self._new_id:
             self._collision = self._name_taken
@@ -288,10 +286,10 @@ class DatasetTarget:
         return present is not None and self._is_at(present.folder / str(item.key), item)
 
     def _is_at(self, path: Path, item: DataObject) -> bool:
-        """Whether a file is the object; it is hashed once for each of its states, by whatever push."""
         if not path.is_file() or (found := path.stat()).st_size != item.size:
             return False
         state = fsio.file_state(found)
+        # one hash per state of the file, whichever push asks
         if not self.sessions.has_hashed(item.key, state):
             if hash_file(path)[0] != item.key.name:
                 return False
@@ -319,11 +317,11 @@ class DatasetTarget:
 
     @contextmanager
     def _asking(self, phase: Phase) -> Iterator[None]:
-        """Where the store is at fault, the caller learns that it is, and nothing of where it is."""
         try:
             yield
         except OdfchainError as error:
             where = self.workspace.shared.where
+            # the client learns that the store fails, but not its address
             if where is None or where not in error.message:
                 raise
             self.problem(f"{error.message} ({error.hint})" if error.hint else error.message)
@@ -485,8 +483,8 @@ async def answer_push(
 
 
 async def _first(receive: Receive) -> str | Closing | None:
-    """What a client says first, or how its connection ends: who says nothing is not in the way of others."""
     try:
+        # a silent connection must not block a slot
         async with asyncio.timeout(_SILENT_SECONDS):
             return await _said(receive)
     except TimeoutError:
@@ -494,7 +492,6 @@ async def _first(receive: Receive) -> str | Closing | None:
 
 
 async def _said(receive: Receive) -> str | Closing | None:
-    """What a client says; how the connection is to be ended where that is no text, None when it has ended."""
     while True:
         message = await receive()
         if message["type"] == "websocket.disconnect":
@@ -513,7 +510,6 @@ async def _converse(
     send: Send,
     expect: Callable[[int], None],
 ) -> Closing | None:
-    """How the connection is to be ended after a first message; None when the client has ended it."""
     sessions = writing.sessions
     while True:
         if not writing.still(session.token):
@@ -550,7 +546,6 @@ async def _next(
     *,
     refused: bool,
 ) -> str | Closing | None:
-    """As `_said`; a client that uploads is asked now and then how far it is, and no push lasts for ever."""
     uploads = serving.asks_for_progress
     while (left := session.until - sessions.now()) > 0:
         seconds = _REFUSED_SECONDS if refused else _PING_SECONDS if uploads else _SILENT_SECONDS
@@ -560,13 +555,14 @@ async def _next(
         except TimeoutError:
             if not uploads or sessions.now() - session.touched >= _SILENT_SECONDS:
                 return _SILENT
+            # a client that uploads is pinged; session.until bounds the push as a whole
             await send({"type": "websocket.send", "text": text_of(Empty())})
     return Closing(FAILED, "This push took too long.")
 
 
 async def _answered(writing: Writing, serving: PushServing, text: str) -> Turn:
-    """The next turn; a client does not wait for the first one as long as for a store that is silent."""
     asks_store = writing.workspace.shared.where is not None and serving.phase is Phase.INITIAL_REQUEST
+    # the first answer is not delayed by a store that does not respond
     seconds = _FIRST_SECONDS if asks_store else None
     answer = asyncio.get_running_loop().run_in_executor(writing.threads, serving.answer, text)
     try:
@@ -657,11 +653,11 @@ async def _receive(
 
 
 async def _whole(work: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    """As `asyncio.to_thread`; who is stopped waits for it, so that no file is closed that is written to."""
     running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
+        # a cancelled caller waits, because the thread still writes to open files
         await asyncio.wait({running})
         raise
 
@@ -674,12 +670,9 @@ def _append(incoming: Incoming, pieces: list[bytes]) -> None:
 
 
 async def _pieces(receive: Receive, refusal: Callable[[], Status | None]) -> AsyncIterator[list[bytes]]:
-    """The body of a request, about a megabyte at a time.
-
-    It ends early where the client goes away, or is refused meanwhile.
-    """
     held: list[bytes] = []
     size, more = 0, True
+    # the body ends early when the client disconnects or its push is refused
     while more and refusal() is None:
         async with asyncio.timeout(_SILENT_SECONDS):
             message = await receive()

@@ -175,9 +175,9 @@ class ObjectSpace:
             self._small = self._store(0)
 
     def _store(self, size: int) -> ObjectStore:
-        """The store with the time that a request of this size may take; sizes of one magnitude share one."""
         magnitude = size.bit_length()
         with self._lock:
+            # one store, and so one connection pool, per order of magnitude: timeouts are set per store
             if magnitude not in self._stores:
                 seconds = self._limits.deadline + (1 << magnitude) / SHARING.bytes_per_second
                 self._stores[magnitude] = open_store(self.address, self._limits, seconds)
@@ -317,9 +317,9 @@ class ObjectSpace:
         return False
 
     def _upload(self, key: str, chunks: Iterator[bytes], part: int) -> None:
-        """Store an object in parts of `part` bytes; it appears with its last part."""
         import obstore  # noqa: PLC0415 - a heavy library
 
+        # a multipart upload: the object appears with its last part
         with self.translated(key, absent="no such bucket"):
             obstore.put(self._store(part), self._path(key), chunks, chunk_size=part, max_concurrency=2)
 
@@ -574,7 +574,7 @@ class ObjectPeer(WritablePeer):
 
     @property
     def _lock_key(self) -> str:
-        """Held while the reference is replaced, where a store cannot replace conditionally."""
+        # for stores without a conditional replace
         return f"refs/.{self.ref}.lock"
 
     def _swap_locked(self, expected: Multihash | None, new: Multihash) -> None:
@@ -596,9 +596,9 @@ class ObjectPeer(WritablePeer):
             self._space.delete(self._lock_key)
 
     def _probed(self, name: Multihash) -> Conditions:
-        """What the store keeps, tried out on a block, to which its own bytes are written."""
         if self._conditions is None:
             if self._space.address.speaks_s3:
+                # a block is overwritten with its own bytes: harmless where the condition is ignored
                 key = str(ObjectKey(ObjectKind.BLOCK, name))
                 if not self._space.contains(key):
                     return Conditions(create=True, update=True)  # nothing to try it out on

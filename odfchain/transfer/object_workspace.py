@@ -215,7 +215,7 @@ class SharedNames:
 
 
 def _tagged(listed: Listed) -> str:
-    """What a name is kept under: a listing that says nothing of its content is never believed twice."""
+    # without an entity tag a listing tells nothing about content, so it is not cached
     return f"{listed.key} {listed.tag}" if listed.tag else ""
 
 
@@ -372,7 +372,6 @@ class SharedWorkspace:
         return found[0]
 
     def _bring(self, name: Name) -> None:
-        """The blocks of a dataset are here, as they are in the store."""
         peer, folder = self._peer(name.dataset_id), self._folder(name.dataset_id)
         options = SyncOptions(on_demand=True, dataset_id=name.dataset_id)
         try:
@@ -412,7 +411,6 @@ class SharedWorkspace:
         self._opened.add(name.dataset_id)
 
     def _settled(self) -> list[Name]:
-        """The names in the store, after which those here go."""
         if self._names is None:
             found = self._shared_names.all()
             names = by_id(found)
@@ -429,7 +427,7 @@ class SharedWorkspace:
         return self._names
 
     def _set_aside(self, folder: Path, name: Name) -> None:
-        """A dataset that was deleted elsewhere is none here; a listing alone is not believed."""
+        # a listing may be stale: name and head are requested before the folder is moved
         if self._shared_names.get(name.alias) == name or self._ask(name.dataset_id) is not None:
             return
         check_workspace_at(self._space)  # the whole store may be gone
@@ -487,7 +485,6 @@ class SharedWorkspace:
             self._followed.add((dataset_id, HEAD))
 
     def _follow_branches(self, folder: Path, names: list[str], *, hidden: bool = False) -> list[str]:
-        """Branches are here as they are in the store; damage is raised, or, to be `hidden`, returned."""
         dataset_id = DatasetId.from_multibase(folder.name)
         wanted = [name for name in names if (dataset_id, name) not in self._followed]
         dataset = DatasetFiles.open(folder)
@@ -529,15 +526,15 @@ class SharedWorkspace:
         self._sent[folder.name, ObjectKey(ObjectKind(kind), name)] = since
 
     def _just_sent(self, folder: Path) -> set[ObjectKey]:
-        """What executors put for a dataset so lately that nobody can be about to remove it."""
+        # half of a lease's life: no gc can be about to remove it
         latest = time.monotonic() - LIFE / 2
         return {key for (of, key), since in self._sent.items() if of == folder.name and since > latest}
 
     def _follow(self, dataset_id: DatasetId, ref: str) -> None:
-        """What another writer did is here, unless somebody holds the dataset, who then runs again anyway."""
         dataset = DatasetFiles.open(self._folder(dataset_id))
         with fsio.try_locked(lock_path(dataset)) as free:
             pass
+        # the lock's holder commits, meets the conflict and retries by itself
         if not free:
             return
         head = self._ask(dataset_id, ref)
@@ -591,8 +588,8 @@ class SharedWorkspace:
     def _check_left(
         self, name: Name, peer: ObjectPeer, there: Multihash, blocks: Sequence[HashedBlock]
     ) -> None:
-        """A head that is there already is that of an attempt that ended before the dataset had its name."""
         held = by_id(self._shared_names.all()).get(name.dataset_id)
+        # an attempt may have ended after writing the head and before writing the name
         is_left = held is None and any(there == hashed.hash for hashed in blocks)
         if not is_left and (held is None or held.alias != name.alias or there != blocks[-1].hash):
             raise NameCollisionError(
@@ -623,7 +620,7 @@ class SharedWorkspace:
         self._renamed(dataset_id, None)
 
     def _give_up(self, dataset_id: DatasetId, alias: DatasetAlias, but: DatasetAlias | None = None) -> None:
-        """No name but one means the dataset; a renaming that was killed has left it two."""
+        # a rename that was killed has left two names
         known = [name.alias for name in self._names or () if name.dataset_id == dataset_id]
         for old in dict.fromkeys((alias, *known)):
             if old != but:

@@ -119,7 +119,6 @@ def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer
 
 
 def _limits(options: PeerOptions) -> FetchLimits:
-    """The bounds on requests to web servers and nodes."""
     from odfchain.transfer.peer import PEER_LIMITS  # noqa: PLC0415 - as above
 
     return replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects)

@@ -256,8 +256,6 @@ class Peer(ABC):
             return None
 
     def _read(self, key: str, limit: int, retries: int | None = None) -> tuple[bytes, str]:
-        """The content of a small file, and what messages call it."""
-
         def take(opened: Opened) -> tuple[bytes, str]:
             data = opened.body.read(limit) if (opened.total or 0) <= limit else None
             if data is None:
@@ -274,7 +272,6 @@ class Peer(ABC):
         received: Callable[[], int] = lambda: 0,
         retries: int | None = None,
     ) -> _T:
-        """What `take` makes of a file, after as many attempts as that needs and the limits allow."""
         limits = self._limits if retries is None else replace(self._limits, retries=retries)
         name = f"{self._where}{key}"
 
@@ -343,7 +340,6 @@ def as_transfer_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _promised(by: str = "the chain refers to") -> Iterator[None]:
-    """What a chain refers to has to be there."""
     try:
         yield
     except AbsentError as error:
@@ -354,12 +350,6 @@ def _promised(by: str = "the chain refers to") -> Iterator[None]:
 
 
 def _receive(opened: Opened, incoming: Incoming) -> None:
-    """The rest of an object, or the whole of it.
-
-    Raises:
-        TransientError: it breaks off, or does not continue what is there.
-        CorruptedPeerError: it is another one; nothing is left of it.
-    """
     fits = opened.total in (None, incoming.size)
     if opened.start not in (0, incoming.received) or (opened.start and not fits):
         incoming.restart()
@@ -372,6 +362,7 @@ def _receive(opened: Opened, incoming: Incoming) -> None:
         incoming.append(count)
     if incoming.received < incoming.size:
         what = f"ended after {incoming.received:,} of {incoming.size:,} bytes"
+        # the length was framed, so the object itself is wrong; an unframed body may have been cut
         if opened.framed and not opened.start:
             raise incoming.refuse(f"the object {what}")
         raise TransientError(f"the body {what}")

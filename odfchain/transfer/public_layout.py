@@ -317,7 +317,6 @@ class Incoming:
                 os.close(fd)
 
     def _adopt(self) -> None:
-        """Hash what an earlier run left, and no other run still writes."""
         if not lock_at_once(self._fd):
             raise BusyError(f"{self._target}: another transfer writes to it", hint="try again when it ended")
         found = os.fstat(self._fd)
@@ -327,6 +326,7 @@ class Incoming:
             os.ftruncate(self._fd, 0)
             return
         while self.received < found.st_size:
+            # what an earlier run left is hashed before it is continued
             count = os.readv(self._fd, [self._buffer])
             if count == 0:
                 break
@@ -443,7 +443,6 @@ class PlainUrl:
 
 
 def _segments(path: str) -> tuple[str, ...]:
-    """The path without what means nothing: empty segments and dots."""
     found: list[str] = []
     for segment in path.split("/"):
         if segment == "..":

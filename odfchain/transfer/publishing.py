@@ -132,11 +132,11 @@ def _current(folder: Path, before: _Known | None) -> _Known | None:
 
 
 def _stamp(folder: Path) -> _Stamp | None:
-    """What changes when a dataset is renamed or replaced: the file of its alias is another one then."""
     try:
         found = os.lstat(f"{folder}/info/alias")
     except OSError:
         return None
+    # renaming or replacing a dataset makes a new alias file
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 

@@ -179,7 +179,6 @@ def _file_key(alias: DatasetAlias) -> str:
 def _begun(
     workspace: WorkspaceFiles, peer: Peer, alias: DatasetAlias, options: SyncOptions, progress: Progress
 ) -> Iterator[tuple[_Pull, DatasetFiles | None]]:
-    """A pull that has the locks it needs, and the dataset if it is here."""
     offer = read_offer(peer, options.signature or NO_POLICY)
     if offer is None:
         raise DatasetNotFoundError(
@@ -218,7 +217,6 @@ def _present(workspace: WorkspaceFiles, ref: DatasetAlias | DatasetId) -> Datase
 
 
 def _by_number(newest_first: Sequence[Multihash]) -> BlockAt:
-    """The hashes of a whole chain by number."""
     count = len(newest_first)
     return lambda number: newest_first[count - 1 - number] if 0 <= number < count else None
 
@@ -406,10 +404,10 @@ class _Pull:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """What came from a peer that is refused is of no use to the next attempt."""
         try:
             yield
         except (CorruptedPeerError, ChainsDifferError, NameCollisionError, SignatureError):
+            # what a refused peer has sent is useless to the next attempt
             shutil.rmtree(self.area, ignore_errors=True)
             raise
 

@@ -321,7 +321,6 @@ class _DestinationLinks:
 def _beside_the_head(
     dataset: DatasetFiles, peer: WritablePeer, head: Multihash, there: _DestinationLinks
 ) -> Ahead:
-    """What a branch that is not there has, and the chain of the head there has not."""
     old = peer.head(HEAD)
     found = compare(head, ChainLinks(dataset.chain), old, there)
     if isinstance(found, Ahead):
@@ -337,7 +336,6 @@ def _beside_the_head(
 def _merged_blocks(
     dataset: DatasetFiles, peer: WritablePeer, head: Multihash, options: PushOptions
 ) -> Sequence[Multihash]:
-    """What was merged and is not there, as far as it is here."""
     if not options.merged or not peer.takes_files:
         return ()  # nodes know one line of blocks
 
@@ -398,7 +396,6 @@ def _check_same_dataset(
     found: Diverged,
     theirs: Seed | None,
 ) -> None:
-    """Force gives up blocks of a dataset, never another dataset in its place."""
     ours = dataset.seed
     if theirs is not None and (theirs.dataset_id, theirs.dataset_kind) == (
         ours.dataset_id,
@@ -406,6 +403,7 @@ def _check_same_dataset(
     ):
         return
     name = f"the dataset {theirs.dataset_id}" if theirs else "a chain that begins without Seed"
+    # --force overwrites the blocks of a dataset, never another dataset
     raise DatasetsDivergedError(
         f"{peer.where} holds {name}, not {dataset.alias} ({ours.dataset_id}); nothing was overwritten",
         source_head=str(head),
@@ -420,10 +418,6 @@ def _check_same_dataset(
 def _missing_there(
     dataset: DatasetFiles, peer: WritablePeer, blocks: Iterable[Multihash], options: PushOptions
 ) -> tuple[tuple[DataObject, ...], int]:
-    """The objects of these blocks that the destination has not, and how many it has.
-
-    An object that is missing here is no fault as long as it is there: a partial copy can be pushed on.
-    """
     wanted: dict[ObjectKey, DataObject] = {}
     for name in blocks:
         for item in objects_of(dataset.chain.get(name)):
@@ -437,6 +431,7 @@ def _missing_there(
     _in_parallel(look, wanted, options.parallel)
     missing = [found for key, found in wanted.items() if key not in there]
     for item in missing:
+        # a partial copy can be pushed on where the destination has the rest
         store = dataset.data if item.key.kind is ObjectKind.DATA else dataset.checkpoints
         if not store.contains(item.key.name):
             what = "slice" if item.key.kind is ObjectKind.DATA else "checkpoint"
@@ -466,11 +461,11 @@ def _put_hint(dataset: DatasetFiles, peer: WritablePeer, head: Multihash, progre
 
 
 def _in_parallel(work: Callable[[_T], None], items: Iterable[_T], workers: int) -> None:
-    """Work on all items, begun in their order, on some threads; none is begun after a failure."""
     pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="odfchain-push")
     pending: deque[Future[None]] = deque()
     try:
         for item in items:
+            # a bounded queue, so that no item starts after a failure
             if len(pending) >= 2 * workers:
                 pending.popleft().result()
             pending.append(pool.submit(work, item))

@@ -256,7 +256,6 @@ class PeerLinks:
         return data
 
     def _known(self, name: Multihash) -> bytes | None:
-        """A block that was received before, or is one of the local dataset."""
         data = self._spool.get(name)
         if data is None and self._local is not None:
             with contextlib.suppress(ObjectNotFoundError, ObjectCorruptedError):
@@ -271,8 +270,8 @@ class PeerLinks:
 
 
 def _below(hint: Sequence[Multihash], limit: int, head: Multihash) -> Iterator[Multihash]:
-    """The hinted blocks before the head, newest first; all of them when the head is not among them."""
     count = min(limit, len(hint))
+    # a stale hint does not have the head: then all of it is used
     end = next((i for i in range(count - 1, -1, -1) if hint[i] == head), count)
     return (hint[i] for i in range(end - 1, -1, -1))
 

@@ -214,7 +214,6 @@ class Repositories:
 
 
 def _name_of(path: Path) -> RepoName | None:
-    """The name that a file stands for; None for temporary and foreign files."""
     try:
         return RepoName(path.name)
     except InvalidIdError:
@@ -415,7 +414,6 @@ def search(entries: Iterable[RepositoryEntry], text: str) -> list[RepositoryEntr
 
 
 def _node_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
-    """What a node has, listed as servers are; of one of its accounts what the list of the whole node says."""
     try:
         return list(_index_entries(url.plain, options))
     except UnsupportedPeerError as error:
@@ -424,6 +422,7 @@ def _node_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
     if node.endswith("/"):  # the URL is that of a host
         raise missing
     try:
+        # a node lists all of its accounts at its root only
         listed = list(_index_entries(PeerUrl.parse(node), options))
     except UnsupportedPeerError:
         raise missing from None
@@ -508,7 +507,6 @@ def _store_entries(url: PeerUrl) -> list[RepositoryEntry]:
 def _entries(
     url: PeerUrl, below: Callable[[str], Sequence[str]], head: Callable[[str], Multihash | None]
 ) -> Iterator[RepositoryEntry]:
-    """Everything with a head in the first two levels: `name/`, and `account/name/`."""
     if head("") is not None:
         raise UnsupportedPeerError(f"{url}: this is a dataset, not a repository of datasets")
     first = _checked(url, _aliases("", below("")))
@@ -526,7 +524,6 @@ def _checked(url: PeerUrl, folders: list[str]) -> list[str]:
 
 
 def _aliases(parent: str, names: Iterable[str]) -> list[str]:
-    """Folders that can be the alias of a dataset or the name of an account, as paths ending in a slash."""
     found = []
     for name in names:
         try:
@@ -577,7 +574,6 @@ def find_by_id(repository: PeerUrl, dataset_id: DatasetId, options: PeerOptions 
 
 
 def _id_at(url: PeerUrl, head: Multihash, options: PeerOptions) -> DatasetId | None:
-    """The id in the seed of a dataset; None where it cannot be read."""
     try:
         with closing(open_peer(url, options)) as peer:
             return _seed_id(peer, head)

@@ -258,8 +258,6 @@ def _url(listener: socket.socket) -> str:
 
 
 def _told(application: Application, on_request: Tell | None, problem: Tell) -> Any:
-    """The application, which says what it is asked for and where it is at fault."""
-
     async def told(scope: Message, receive: Receive, send: Send) -> None:
         status = 0
 
@@ -313,7 +311,6 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0
 
 
 def _length(headers: list[tuple[bytes, bytes]]) -> int:
-    """How long the body is that follows; 0 where that is not said in a number."""
     found = next((value for name, value in headers if name == b"content-length"), b"")
     return int(found) if found.isdigit() and len(found) <= _LENGTH_DIGITS else 0
 
@@ -430,7 +427,6 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _awaits_request(self) -> bool:
-        """Whether nothing is to be answered: what comes is part of the next request, or empty lines."""
         return self._in_headers or self.cycle is None or self.cycle.response_complete
 
     def on_message_begin(self) -> None:
@@ -510,7 +506,7 @@ class Connection(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def _conversations(self) -> int:
-        """How many WebSockets there are; who has a few connections has no time to lose with counting."""
+        # counting is linear, and this is called for every connection
         if len(self.connections) < SHARING.connections:
             return 0
         return sum(not isinstance(each, Connection) for each in self.connections)
@@ -587,7 +583,6 @@ class Connection(HttpToolsProtocol):
         await self._app(scope, receive, sending)
 
     async def _send_file(self, fd: int, start: int, count: int) -> int:
-        """Returns how many bytes were sent: fewer when the client went away or is too slow."""
         sent = 0
         with os.fdopen(fd, "rb", buffering=0, closefd=False) as file:
             while sent < count and not self.transport.is_closing():

@@ -377,19 +377,17 @@ class Repository:
         return self._readers.reader(header_field(scope["headers"], b"authorization"))
 
     def _dataset(self, ref: DatasetRef | None, reader: Reader | None) -> DatasetFiles | None:
-        """The dataset that is meant, if it is there for who asks: all that names one leads through here."""
         if ref is None or reader is None:
             return None
         found = self._published.dataset(ref)
+        # every request for a dataset passes this check of read access
         return found if found is not None and reader.sees(found.alias) else None
 
     def _has_accounts(self, reader: Reader) -> bool:
-        """Whether all aliases that are there for who asks have an account, so that none may be left out."""
         aliases = [dataset.alias for dataset in self._published.datasets() if reader.sees(dataset.alias)]
         return bool(aliases) and all(alias.account is not None for alias in aliases)
 
     def _branch(self, key: str) -> str | None:
-        """The branch that is published and that a key is about."""
         folder, _, file = key.partition("/")
         name = file.removesuffix(".jws")
         return name if folder == "refs" and is_branch_name(name) and self._shows(name) else None
@@ -411,7 +409,6 @@ class Repository:
 
 
 def _for_one(answer: _Answer) -> _Answer:
-    """An answer that no cache between may give to somebody else."""
     headers = (_FOR_ONE if header == _FOR_EVER else header for header in answer.headers)
     return replace(answer, headers=(*headers, _BY_TOKEN))
 
@@ -422,7 +419,6 @@ def _path(scope: Message) -> str:
 
 
 def _key(parts: list[str]) -> tuple[int, str, ObjectKey | None]:
-    """(where the key begins, the key, the object it names); base64 has slashes, also written as escapes."""
     for start in (1, 2):
         key = "/".join(parts[start:])
         if (name := ObjectKey.parse(_ESCAPED.sub(lambda m: chr(int(m[1], 16)), key))) is not None:
@@ -448,7 +444,6 @@ def _head(dataset: DatasetFiles, ref: str) -> Multihash | None:
 
 
 def _statements(dataset: DatasetFiles, key: str, limit: int) -> bytes | None:
-    """What is in a file of signed statements; None when there is none, or one that no reader would take."""
     found = open_public(dataset.folder, *key.split("/"))
     if found is None:
         return None
@@ -460,7 +455,6 @@ def _statements(dataset: DatasetFiles, key: str, limit: int) -> bytes | None:
 
 
 def _current(scope: Message, kind: bytes, body: bytes, tag: str | None = None) -> _Answer:
-    """Something that changes; its entity tag tells whether it did."""
     tag = tagged(tag or str(hash_bytes(body)))
     headers = ((b"etag", tag.encode()), _ASK_AGAIN, _NOSNIFF)
     if not_modified(header_field(scope["headers"], b"if-none-match"), tag):

@@ -212,7 +212,6 @@ def _id_alone(found: RemoteDatasetId) -> UnsupportedPeerError:
 
 
 def _spellings(text: str) -> set[str]:
-    """The text, and what it would have been written down as."""
     try:
         return {text.lower(), _normal(text).lower()}
     except (InvalidIdError, UnsupportedPeerError):
@@ -547,11 +546,6 @@ class Sharing:
         return self.open(place, token if source else None, parallel)
 
     def _dataset(self, ref: Ref | DatasetFiles) -> DatasetFiles:
-        """The dataset, on its head or on a branch.
-
-        Raises:
-            UsageError: it is opened as of a block, and then only read.
-        """
         dataset = ref if isinstance(ref, DatasetFiles) else self.workspace.dataset(ref)
         if dataset.ref != HEAD and not is_branch_name(dataset.ref):
             raise UsageError(
@@ -595,7 +589,6 @@ class Sharing:
         return Pulled(dataset.alias, str(url), outcome)
 
     def _policy(self, url: PeerUrl, alias: DatasetAlias, given: SignaturePolicy | None) -> SignaturePolicy:
-        """What is wanted of the head's signature: by the caller, the dataset and the repositories."""
         if given is not None and not given.required:
             return given
         try:
@@ -631,7 +624,6 @@ class Sharing:
             return None
 
     def _from(self, url: PeerUrl, *kinds: AliasKind) -> DatasetFiles | None:
-        """The dataset that was pulled from a URL before, or had it as an alias of one of these kinds."""
         for dataset in self.workspace.datasets():
             try:
                 texts = [text for kind in kinds or (AliasKind.PULL,) for text in aliases(dataset, kind)]
@@ -672,7 +664,6 @@ class Sharing:
         token: str | None,
         run: Callable[[WritablePeer, PushOptions], _T],
     ) -> tuple[_T, str]:
-        """What comes of a push, or of planning one, and how its destination is remembered."""
         url, remember = self.destination(dataset, target)
         chosen = self._options(options.parallel, token if target else None)
 
@@ -690,6 +681,5 @@ class Sharing:
 
 
 def _id_in(ref: str) -> DatasetId | None:
-    """The id in `repo/did:odf:…`; None for other references."""
     _, slash, name = ref.partition("/")
     return DatasetId.parse(name) if slash and name.startswith(DID_ODF_PREFIX) else None

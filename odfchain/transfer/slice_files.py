@@ -224,7 +224,6 @@ def _check_sizes(peer: Peer, objects: Sequence[DataObject]) -> None:
 
 
 def _check_space(peer: Peer, folder: Path, objects: Sequence[DataObject]) -> None:
-    """Sizes are what an untrusted publisher says: what cannot fit is refused before it fills the disk."""
     with fsio.storage_errors(folder):
         free = shutil.disk_usage(folder).free
         present = sum(path.stat().st_size for path in folder.iterdir())

@@ -113,7 +113,6 @@ def _bring_newest(
 
 
 def _newest(lines: Iterable[SnapshotLine]) -> Iterator[SnapshotLine]:
-    """As many objects of the first lines as a pull brings, each once."""
     seen: set[ObjectKey] = set()
     size = 0
     for line in lines:
@@ -204,7 +203,6 @@ def send_objects(
 
 
 def _publish_head(dataset: DatasetFiles) -> list[str]:
-    """The manifest of the head is published, where that can be done; else why not."""
     if dataset.signer is None:
         return []
     try:

@@ -138,7 +138,6 @@ def follow_branch(branch: DatasetFiles, peer: ObjectPeer, there: Multihash | Non
 
 
 def _is_needed(branch: DatasetFiles, block: Multihash) -> bool:
-    """Whether the head or another branch has a block of a branch, or has merged it."""
     for on in [branch.on(ref) for ref in (HEAD, *branch_names(branch)) if ref != branch.ref]:
         head = on.chain.head()
         if head is not None and (is_referenced(on, block, head=head) or _has_merged(on, block)):
@@ -340,7 +339,6 @@ def send_following(
 
 
 def _beside(dataset: DatasetFiles, base: Multihash, new: Multihash) -> list[HashedBlock]:
-    """The blocks up to `new` that `base` does not lead to, oldest first."""
     chain = dataset.chain
     blocks = itertools.takewhile(
         lambda found: chain.hash_at(found.block.sequence_number, base) != found.hash, chain.walk(new)
@@ -395,7 +393,6 @@ def send(
 
 
 def _put(dataset: DatasetFiles, peer: ObjectPeer, key: ObjectKey) -> bool:
-    """An object is in the store; whether it was there before."""
     store = (
         LocalObjectStore(dataset.folder / "blocks")
         if key.kind is ObjectKind.BLOCK
@@ -594,7 +591,6 @@ class SharedRefStore:
     def _look(
         self, peer: ObjectPeer, expected: Multihash | None, new: Multihash, problem: TransferError | None
     ) -> tuple[Multihash | None, bool]:
-        """The head in the store now, and whether it is this one, or goes on from it."""
         try:
             head, _ = self.known(peer.ref).seen = peer.versioned_head()
             return head, head is not None and self.came(peer, expected, new, head)

@@ -85,7 +85,6 @@ def _space_at(url: str) -> ObjectSpace:
 
 
 def _hash_in(key: str) -> Multihash | None:
-    """The hash that a key ends in; None where it ends in something else."""
     try:
         return Multihash.parse(key.rpartition("/")[2])
     except InvalidIdError:
@@ -107,7 +106,6 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _keep_within(folder: Path, most: int) -> None:
-    """Remove copies until there are at most so many bytes; those first that were not asked for for long."""
     known = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):

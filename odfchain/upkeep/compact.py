@@ -172,7 +172,6 @@ def batches(blocks: Iterable[MetadataBlock], limits: BatchLimits) -> Iterator[Ba
 
 
 def _is_new_merge(event: AddData, known: set[str]) -> bool:
-    """Whether a merge record is here for the first time; from now on it is known."""
     state = event.new_source_state
     if state is None or not is_merge_state(state) or state.value in known:
         return False
@@ -310,7 +309,6 @@ def _schema(dataset: DatasetFiles, found: DataSlice) -> pa.Schema:
 
 
 def _rows(dataset: DatasetFiles, found: DataSlice, vocabulary: DatasetVocabulary) -> Iterator[pa.RecordBatch]:
-    """The records of a slice; their offsets are those that its block says, without gaps."""
     import numpy as np  # noqa: PLC0415
     import pyarrow as pa  # noqa: PLC0415
 
@@ -461,7 +459,7 @@ def mergeable(dataset: DatasetFiles, blocks: Iterable[MetadataBlock], limits: Ba
 
 
 def _without_data(chain: Sequence[HashedBlock], kind: DatasetKind) -> tuple[list[HashedBlock], list[Batch]]:
-    """The seed, and the events that people wrote; the schema of a derivative is a result of its query."""
+    # the schema of a derivative is computed, too
     computed = (*DATA_EVENTS, "SetDataSchema") if kind is DatasetKind.DERIVATIVE else DATA_EVENTS
     rest = [Batch((b.block,)) for b in chain[1:] if b.block.event.KIND not in computed]
     if len(rest) == len(chain) - 1:
@@ -543,7 +541,6 @@ def rewritten(
 
 
 def _retargeted(event: MetadataEvent, renamed: dict[Multihash | None, Multihash]) -> MetadataEvent:
-    """The event, which names the new block where it says what a merge was made on."""
     record = understood_record(event)
     if record is None or not isinstance(event, AddData):
         return event
@@ -585,7 +582,6 @@ def _check_saved(dataset: DatasetFiles, plan: CompactPlan) -> None:
 
 
 def _says_nothing(event: AddData, previous: AddData | None) -> bool:
-    """Whether an event without data repeats what the one before it says, now that that one says more."""
     if event.new_data is not None:
         return False
     before = previous or AddData()
@@ -662,7 +658,6 @@ def plan_soft(
 
 
 def _carried(chain: list[HashedBlock]) -> Iterator[MetadataBlock]:
-    """The blocks that records and their meaning are in, without what concerns sources."""
     for _, block in chain:
         event = block.event
         if isinstance(event, ev.SetDataSchema | ev.SetVocab):
@@ -752,9 +747,9 @@ def _moved(event: ev.MetadataEvent, dataset: DatasetFiles, key: DatasetKey) -> e
 
 
 def _copy(dataset: DatasetFiles, name: Multihash, made: DatasetFiles, staging: Path) -> None:
-    """A slice that stays as it is, in a file of its own: datasets share nothing that one could damage."""
     target = staging / str(name)
     with fsio.storage_errors(target):
+        # a copy, no link: damage to one dataset must not reach the other
         shutil.copyfile(dataset.data.verified_path(name), target)
     made.data.put_file(target, name)
     try:

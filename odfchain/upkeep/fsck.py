@@ -159,7 +159,6 @@ def _given_up(dataset: DatasetFiles) -> set[Multihash | None]:
 
 
 def _beside(dataset: DatasetFiles, stored: _StoredBlocks) -> set[Multihash]:
-    """The blocks of branches, which may have gone on from the head, and what was merged, too."""
     found = {name for block in stored.blocks.values() for name in merged_blocks(dataset, block.event)}
     for head in _heads(dataset, branch_names(dataset)):
         current: Multihash | None = head
@@ -206,11 +205,11 @@ def _seen(workspace: WorkspaceFiles, dataset_id: DatasetId) -> Seen | None:
 
 
 def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -> bool:
-    """Whether the peer's chain leads to a block; blocks that are here are not asked for."""
     try:
         current, at = peer.head(), None
         while current is not None and current != name:
             block = stored.blocks.get(current)
+            # only blocks that are not here are requested
             if block is None:
                 block = decode_block(peer.block(current))
             if block.sequence_number <= number or (at is not None and block.sequence_number != at - 1):
@@ -479,9 +478,9 @@ class _Fsck:
             return found
 
     def _set_ref(self, path: Path, target: Multihash) -> None:
-        """Write a reference, unless somebody has made it good meanwhile."""
         with fsio.locked(self._dataset.folder / "info" / "lock"):
             try:
+                # another process may have repaired it meanwhile
                 if refs_of(self._dataset).get(path.name) is not None:
                     return
             except StoreError:
@@ -491,7 +490,6 @@ class _Fsck:
     # --- blocks ------------------------------------------------------------------------------------
 
     def _chain(self, head: Multihash) -> bool:
-        """Look at all blocks from a head to the Seed; whether they are all good now."""
         current: Multihash | None = head
         expected: int | None = None
         while current is not None:
@@ -517,11 +515,11 @@ class _Fsck:
         return True
 
     def _merged(self) -> None:
-        """Look at the chains of merged branches, as far as they are here; the references may be gone."""
         looked_at: set[Multihash] = set()
         while waiting := [name for name in self._blocks if name not in looked_at]:
             looked_at.update(waiting)
             for name in waiting:
+                # the refs of merged branches may be deleted, so their chains are found from the records
                 for merged in merged_blocks(self._dataset, self._blocks[name].event):
                     self._chain(merged)
 
@@ -544,7 +542,6 @@ class _Fsck:
             self._progress.advance(item.size)
 
     def _descriptions(self) -> None:
-        """Manifests and profiles that are here; those that are not come on demand."""
         seeds = [block.event for block in self._blocks.values() if isinstance(block.event, Seed)]
         if not seeds:
             return
@@ -555,11 +552,11 @@ class _Fsck:
             return
         sizes = {key_of(line): line.size for line in sorted(lines, key=lambda line: line.by_owner)}
         for key, size in sizes.items():
+            # missing ones are fetched on demand
             if self._store(key.kind).contains(key.name):
                 self._object(key, size)
 
     def _object(self, key: ObjectKey, size: int | None) -> bool:
-        """Whether an object is good, or could be repaired."""
         path = self._dataset.folder / str(key)
         self._report.objects += 1
         # what has the right hash is good, whatever size somebody has signed
@@ -587,7 +584,6 @@ class _Fsck:
         return True
 
     def _quarantine(self, path: Path, name: str) -> None:
-        """Keep what is in the place of a file; what is no file (a folder, a pipe) is not there any more."""
         if not path.exists():
             return
         folder = self._dataset.folder / "info" / "quarantine"
@@ -598,6 +594,7 @@ class _Fsck:
                 if not os.path.lexists(target):
                     fsio.move_folder(path, target)
                     return
+            # a link keeps the file's bytes in place until they are replaced
             elif fsio.link_file(path, target):
                 return
 
@@ -607,7 +604,6 @@ class _Fsck:
     # --- the index ---------------------------------------------------------------------------------
 
     def _index(self, path: Path, head: Multihash) -> None:
-        """The index is compared with one that is made anew; a damaged one is removed, to be made again."""
         if not path.is_file():
             return
         fresh = MemoryScratch()
@@ -617,6 +613,7 @@ class _Fsck:
         if not _is_damaged(LocalScratch(path), fresh, block.sequence_number + 1):
             return
         if not self._options.dry_run:
+            # it is rebuilt on the next use
             fsio.remove_file(path)
         self._find("index", path, "the index is not that of the chain", self._mended, "the chain")
 
@@ -629,14 +626,11 @@ class _Fsck:
 
 
 def _is_damaged(present: LocalScratch, fresh: MemoryScratch, count: int) -> bool:
-    """Whether an index says something wrong of the chain's blocks.
-
-    Rows of other blocks are no damage: after a reset they stay until the index is used.
-    """
     stored, made = ChainIndex(present, _no_links), ChainIndex(fresh, _no_links)
     for number in range(count):
         if not present.read(number * ROW_BYTES, 1):
             return False  # it ends here: newer blocks are added when it is used
+        # rows beyond `count` are left over from a reset, and are overwritten on use
         row, right = stored.row(number), made.row(number)
         if row is None:
             return True
@@ -650,8 +644,8 @@ def _no_links(_: Multihash) -> Iterator[Link]:
 
 
 def _problem(path: Path, key: ObjectKey, size: int | None) -> str | None:
-    """What is wrong with an object's file, None when it is good; a link to a good file is as good."""
     try:
+        # stat follows links: a link to an intact file is intact
         status = path.stat()
         if not path.is_file():
             return "it is not a regular file"

@@ -161,7 +161,6 @@ def merged_blocks(dataset: DatasetFiles, event: MetadataEvent) -> list[Multihash
 
 
 def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
-    """References that other tools have made, in names and folders that are never written here."""
     folder = dataset.folder / "refs"
     known = set(ref_names(dataset))
     refs: dict[str, Multihash | None] = {}
@@ -274,11 +273,7 @@ def refuse(what: str, referrers: Sequence[str], flag: str = FLAG) -> None:
 def of_changes(
     workspace: WorkspaceFiles, dataset: DatasetFiles, stays: Callable[[], Collection[Multihash]]
 ) -> tuple[list[str], set[Multihash]]:
-    """(whose rows name changes in stored blocks that are not among those that stay, the blocks).
-
-    Raises:
-        SliceNotFoundError, ObjectCorruptedError: such rows cannot be read.
-    """
+    """(whose rows name changes in stored blocks that are not among those that stay, the blocks)."""
     asked = []
     for rows, key in _keys(workspace, dataset.id):
         if key.changes and cannot_refer(key, rows, rows) is None:
@@ -316,11 +311,7 @@ def of_branch(workspace: WorkspaceFiles, branch: DatasetFiles) -> list[str]:
 
 
 def check_datasets_go(workspace: WorkspaceFiles, doomed: Sequence[DatasetFiles]) -> None:
-    """No dataset but these declares foreign keys to one of them, or is made of one.
-
-    Raises:
-        GuardError: some do.
-    """
+    """No dataset but these declares foreign keys to one of them, or is made of one."""
     bring_branches(workspace)
     names = {DatasetId.from_multibase(dataset.folder.name): str(dataset.alias) for dataset in doomed}
     found = []
@@ -335,12 +326,7 @@ def check_datasets_go(workspace: WorkspaceFiles, doomed: Sequence[DatasetFiles])
 
 
 def check_branch_goes(workspace: WorkspaceFiles, branch: DatasetFiles) -> None:
-    """Nobody refers to what only a branch has, or has under its name.
-
-    Raises:
-        GuardError: somebody does.
-        SliceNotFoundError, ObjectCorruptedError: whether it is so cannot be read.
-    """
+    """Nobody refers to what only a branch has, or has under its name."""
     rows, _ = of_changes(workspace, branch, lambda: still_reached(branch))
     refuse(f"what only {branch.label} has", [*rows, *of_branch(workspace, branch)])
 
@@ -360,7 +346,6 @@ def bring_branches(workspace: WorkspaceFiles) -> None:
 def _versions(
     workspace: WorkspaceFiles, ref: str | None = None
 ) -> Iterator[tuple[DatasetFiles, DatasetState]]:
-    """Every dataset on its head and its branches (on `ref` only), as far as what it declares can be read."""
     for dataset in workspace.datasets():
         for name in (HEAD, *branch_names(dataset)):
             on = dataset.on(name)
@@ -376,7 +361,6 @@ def _versions(
 def _keys(
     workspace: WorkspaceFiles, dataset: DatasetId, ref: str | None = None
 ) -> Iterator[tuple[Rows, ForeignKey]]:
-    """The foreign keys to a dataset, with all rows of the one that declares it."""
     for on, state in _versions(workspace, ref):
         keys = [key for key in state.constraints.foreign_keys if key.dataset == dataset]
         if keys:
@@ -385,7 +369,6 @@ def _keys(
 
 
 def _inputs(state: DatasetState) -> Iterator[DatasetId]:
-    """What a dataset is made of, and what it was made of before."""
     for item in state.transform.inputs if state.transform is not None else ():
         if isinstance(item.dataset_ref, RemoteDatasetId):
             yield item.dataset_ref.id
@@ -504,7 +487,6 @@ def collect(
 def _needed(
     dataset: DatasetFiles, dropped: Sequence[str], workspace: WorkspaceFiles | None
 ) -> tuple[Reachable, list[str]]:
-    """(what stays without some references, who keeps what they alone lead to)."""
     needed = reachable(dataset, frozenset(dropped))
     if workspace is None:
         return needed, []
@@ -567,7 +549,6 @@ class _Collection:
         return fsio.is_unused_since(self.dataset.folder.joinpath(*parts), self.before_ns)
 
     def _old(self, kind: ObjectKind, needed: set[Multihash]) -> tuple[list[int], list[int]]:
-        """Sizes of what is not needed of a kind: what was removed, and what is too young."""
         store = store_of(self.dataset, kind)
         old: list[Multihash] = []
         young: list[Multihash] = []
@@ -583,7 +564,6 @@ class _Collection:
         return list(gone.values()), kept
 
     def _temporary(self) -> Garbage:
-        """Files that were never given their name."""
         files = [
             path
             for folder in _TEMP_FOLDERS
@@ -593,12 +573,10 @@ class _Collection:
         return _remove("unfinished files", files, dry_run=self.options.dry_run)
 
     def _profile_parts(self, slices: set[str]) -> Garbage:
-        """What profiles found of slices that are not needed any more; that is never kept for a while."""
         parts = [path for path in parts_folder(self.dataset).glob("*") if path.stem not in slices]
         return _remove("parts of profiles", parts, dry_run=self.options.dry_run)
 
     def _of_references(self) -> Iterator[Garbage]:
-        """What belongs to references that are gone, and indexes with rows of blocks that a chain has not."""
         folder, names = self.dataset.folder, frozenset(ref_names(self.dataset))
         signatures = [
             path
@@ -649,7 +627,6 @@ def collect_workspace(
 
 
 def _incoming_of(folder: Path, before_ns: int, *, dry_run: bool) -> Garbage:
-    """Datasets that did not arrive."""
     files = size = 0
     for path in folder.glob("*") if folder.is_dir() else ():
         if not path.is_dir():

@@ -133,7 +133,6 @@ def _ask(
 def _held(
     dataset: DatasetFiles, peer: Peer, theirs: Multihash, head: Multihash, blocks: Sequence[Multihash]
 ) -> frozenset[Multihash]:
-    """Those of the blocks that the peer's chain contains and the peer hands out."""
     ours = ChainLinks(dataset.chain)
     comparison = compare(head, ours, theirs, _PeerChain(dataset, peer))
     lacking: set[Multihash] = set()
@@ -311,7 +310,6 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
 
 
 def _head_there(dataset: DatasetFiles, target: str | Multihash) -> Multihash | None:
-    """The head of the store that the dataset is in, if that is the target and not the head here."""
     text = str(target)
     if dataset.ref != HEAD or text.isdigit() or text == str(dataset.chain.head()):
         return None
@@ -345,7 +343,6 @@ def _plan_following(workspace: WorkspaceFiles, dataset: DatasetFiles, there: Mul
 
 
 def _between(dataset: DatasetFiles, upper: DatasetState, lower: DatasetState) -> list[Multihash] | None:
-    """The blocks after `lower` up to `upper`, newest first; None when it is not an ancestor."""
     blocks: list[Multihash] = []
     for name, block in dataset.chain.walk(upper.head):
         if name == lower.head:
