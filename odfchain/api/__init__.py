@@ -1,4 +1,4 @@
-"""Workspaces, datasets, and what is done with files beside them: the command line uses nothing below.
+"""Workspaces, datasets, and operations on files: the public API, and all that the command line uses.
 
 Each module is loaded on use: start-up time is part of what the command line promises.
 """

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """What may be asked of the stores that rows name."""
+    """Access options for the stores that rows name."""
 
     endpoints: Collection[str] = ()
     """Endpoints and origins that you trust: requests there carry credentials of the environment."""
     allow_private: bool = False
-    """Whether hosts at private addresses may be asked."""
+    """True if hosts at private addresses may be contacted."""
     trust_files: bool = False
-    """Whether absolute paths may be read of a lock that may be somebody else's."""
+    """True if absolute paths of an untrusted lock may be read."""
     jobs: int = 16
 
 
@@ -70,13 +70,13 @@ class AssetLock(OwnErrors):
     folder: Path
     """Where relative keys begin."""
     is_ours: bool = False
-    """Whether it was made here: then absolute paths are ours, too."""
+    """True if it was made here: then its absolute paths are trusted."""
     faults: tuple[AssetFault, ...] = field(default=(), repr=False)
     """Assets that were left out of it, and why."""
     warnings: tuple[str, ...] = field(default=(), repr=False)
     summary: str = ""
     _is_judged: bool = field(default=False, repr=False)
-    """Whether its rows were judged when they were read."""
+    """True if its rows were validated when they were read."""
 
     @classmethod
     def derive(
@@ -347,7 +347,7 @@ def fetch_from_locks(
     parallel: int | None,
     progress: Progress,
 ) -> FetchOutcome:
-    """What `Dataset.fetch_from_locks` does; errors as there."""
+    """Implements `Dataset.fetch_from_locks`; errors as there."""
     from odfchain.transfer.slice_locks import fetch_from_places, places_of
 
     chosen = stores or StoreOptions()
@@ -388,7 +388,7 @@ def judged_lock(lock: AssetLock) -> SortedLock:
 
 
 def check_summary() -> CheckSummary:
-    """What counts the findings of a check, and makes a page of them."""
+    """A counter of the findings of a check, which also makes a page of them."""
     from odfchain.assets.checking import CheckSummary
 
     return CheckSummary()
@@ -498,7 +498,7 @@ def record_lock(
     progress: Progress = SILENT,
     **merging: Unpack[MergeKeywords],
 ) -> IngestOutcome:
-    """What the lock says in other words than the dataset becomes a block; where nothing does, there is none.
+    """Record a lock in the dataset as one block of changes; None where no row differs.
 
     Where every row is as it was nothing is merged, and Spark is not started. Of what was not `probed`, or
     could not be reached, the dataset keeps what it knows.
@@ -537,7 +537,7 @@ def _with_unreachable(new: AssetLock, known: AssetLock) -> AssetLock:
 
 
 def with_known_facts(new: AssetLock, known: AssetLock) -> AssetLock:
-    """A lock that nobody probed, with the facts of an earlier one where location and size are the same."""
+    """An unprobed lock, with the facts of an earlier one where location and size are the same."""
     from odfchain.assets.lock_table import table_of
 
     before = {row.key: row for row in known.rows}

@@ -1,4 +1,4 @@
-"""What lies between two points of a dataset, for the methods that compare and merge."""
+"""Differences between two points of a dataset, for the methods that compare and merge."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def difference(workspace: Workspace, files: DatasetFiles, a: AnyPoint, b: AnyPoi
 
 
 def engine_of(workspace: Workspace) -> Engine:
-    """What compares and merges: this process, and the workspace's Spark for what is large."""
+    """The engine that compares and merges: this process, and the workspace's Spark for large inputs."""
     return Engine(workspace.session, workspace._files.config.branches.spark_bytes)

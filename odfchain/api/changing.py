@@ -1,4 +1,4 @@
-"""What changes recorded rows on a reference of a dataset: corrections, and blocks that are taken back."""
+"""Changes of recorded rows on a reference of a dataset: corrections and reverted blocks."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def correct(
     violations: str | Path | None,
     progress: Progress,
 ) -> ChangeOutcome:
-    """What `Dataset.correct` does; errors as there."""
+    """Implements `Dataset.correct`; errors as there."""
     from odfchain.branches.corrections import correct as correct_rows
 
     check_head_is_ours(workspace, files, "correct", force=force)
@@ -205,7 +205,7 @@ def revert(
     violations: str | Path | None,
     progress: Progress,
 ) -> ChangeOutcome:
-    """What `Dataset.revert` does; errors as there."""
+    """Implements `Dataset.revert`; errors as there."""
     from odfchain.api.branch_diffs import engine_of
     from odfchain.api.branching import as_point, trust_of
     from odfchain.branches.conflict_file import resolution_of
@@ -237,7 +237,7 @@ def revert(
 
 
 def ingest(dataset: Dataset, files: Any, options: Mapping[str, Any], progress: Progress) -> IngestOutcome:
-    """What `Dataset.ingest` does; errors as there."""
+    """Implements `Dataset.ingest`; errors as there."""
     chosen = _options(dataset, options)
     start = functools.partial(dataset._workspace._engines.session, progress)
     run = functools.partial(_ingest_files, dataset, start, chosen, options, progress)
@@ -277,7 +277,7 @@ def ingest_frame(
     *,
     name: str = "the frame",
 ) -> IngestOutcome:
-    """What `Dataset.ingest_frame` does; errors as there. `name` is what messages call it."""
+    """Implements `Dataset.ingest_frame`; errors as there. `name` is used in messages."""
     from odfchain.ingest.ingesting import Batch, already_ingested, write_frame_file
 
     chosen = dataclasses.replace(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Imported(OwnErrors):
-    """What an import made, of what was inferred."""
+    """Result of an import, with the inferred columns."""
 
     dataset: Dataset
     manifest: Path
@@ -218,7 +218,7 @@ def manifest_template(alias: DatasetAlias, kind: str, *, first: str = "", merge:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What the user allows in advance."""
+    """Permissions that the user gives in advance."""
 
     commands: bool
     hosts: tuple[str, ...]
@@ -234,7 +234,7 @@ class Question:
     effects: tuple[str, ...]
     """All of them, as they stand in the manifest: not safe to be printed as they are."""
     commands: bool
-    """Whether commands wait to be allowed."""
+    """True if commands need permission."""
     hosts: tuple[str, ...]
     """Where variables wait to be sent."""
 
@@ -242,7 +242,7 @@ class Question:
 def questions(
     found: Iterable[tuple[str, DatasetSnapshot]], allowed: Allowed, config: IngestConfig
 ) -> list[Question]:
-    """What has to be asked before datasets are made of the definitions, each with where it was read.
+    """Open permissions of the definitions, each with its file.
 
     Raises:
         UsageError: the settings bind a variable to other hosts.
@@ -291,12 +291,12 @@ __all__ = ["Definitions", "check_free", "in_creation_order", "read_given", "read
 
 _SUFFIXES = (".yaml", ".yml")
 _SAYS_DATASET = re.compile(rb"\bDatasetSnapshot\b|opendatafabric\.org/schemas/[\w/]+/Dataset\b")
-"""What a text contains that is to define a dataset, also where it cannot be read as YAML."""
+"""A text with one of these defines a dataset, also where it cannot be read as YAML."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """What manifests define: every dataset with where it was read, and what to say of the rest."""
+    """Datasets that manifests define, each with its file, and notes on the rest."""
 
     found: list[tuple[str, DatasetSnapshot]] = field(default_factory=list)
     passed_over: list[ManifestError] = field(default_factory=list)
@@ -326,7 +326,7 @@ class Definitions:
 
 
 def read_given(manifest: str | bytes | Path | Sequence[Path], source: str = "") -> Definitions:
-    """What a text defines, or manifest files, and folders with all that is below them; a file counts once.
+    """Read definitions from a text, manifest files, or folders; a file counts once.
 
     A file that is named defines datasets and nothing else. Below a folder, files and documents that are no
     definition of a dataset are passed over and said so; hidden names and links to folders are not looked at.

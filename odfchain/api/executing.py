@@ -37,7 +37,7 @@ class Engines:
         self._given: SparkSession | None = None
         self._judging: PlanEngine | None = None
         self.may_stay = False
-        """Whether the session may be one that other commands use, too: its user changes nothing but its own
+        """True if the session may be shared by commands: its user changes nothing but its own
         settings, and does not stop it (RFC-030)."""
         self._transforms: SparkTransformEngine | None = None
         self._making = threading.Lock()
@@ -86,7 +86,7 @@ class Engines:
             return self._judging
 
     def begin(self) -> None:
-        """Spark starts beside what this process does until it needs the session, which is very likely.
+        """Start Spark in the background, for a process that very likely needs the session.
 
         Only for commands (`may_stay`): they close the workspace at their end in any case.
 
@@ -221,5 +221,5 @@ def let_session_stay(workspace: Workspace) -> None:
 
 
 def start_spark_ahead(workspace: Workspace) -> None:
-    """Spark, which a command very likely needs, starts beside what comes before (`Engines.begin`)."""
+    """Start Spark in the background, for a command that very likely needs it (`Engines.begin`)."""
     workspace._engines.begin()

@@ -1,4 +1,4 @@
-"""What a push of several datasets sends, in which order, and where each of them goes."""
+"""`push` of several datasets: their order and destinations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PushTarget:
 def targets_of(
     workspace: Workspace, names: Sequence[str] | None, to: str | None, *, recursive: bool
 ) -> list[PushTarget]:
-    """What a push of these names sends, inputs before what is made of them; None is everything.
+    """Targets of a push of these names, inputs before what is made of them; None is everything.
 
     One dataset by its name goes to `to` itself, or below it where that is a repository's name; several go to
     a repository, each by its own name there.
@@ -74,10 +74,10 @@ def targets_of(
 def split_target(
     workspace: Workspace, texts: Sequence[str], *, everything: bool
 ) -> tuple[list[str], str | None]:
-    """The names of datasets, and the place behind them: a URL, `repo/name`, or a repository's name.
+    """Split names of datasets from the destination at the end: a URL, `repo/name`, or a repository's name.
 
     Raises:
-        UsageError: no dataset is named, or one beside `everything`; the last one may be either.
+        UsageError: no dataset is named, or one with `everything`; the last one may be either.
         DatasetNotFoundError: the last one is neither a dataset nor a place.
     """
     if (everything and len(texts) > 1) or not (everything or texts):
@@ -174,7 +174,7 @@ def _refuse_collisions(sharing: Sharing, targets: Iterable[PushTarget]) -> None:
 
 
 class Publishing(Snapshots):
-    """Manifests and profiles of a dataset, made here or signed by somebody."""
+    """Manifests and profiles of a dataset, made here or signed by others."""
 
     def write_manifest(self, key: str | Path | None = None) -> WrittenSnapshot:
         """The manifest is stored and, with the key in a file, or else the dataset's own, signed.
@@ -229,9 +229,9 @@ class Publishing(Snapshots):
         return written
 
     def published(self, kind: SnapshotKind | None = None) -> list[SnapshotLine]:
-        """Who vouches for which manifest or profile: valid lines, of the newest blocks first.
+        """Published manifests and profiles with their signers: valid lines, of the newest blocks first.
 
-        Of one block the owner's stands first. Lines about blocks of other chains are left out.
+        Of one block the owner's comes first. Lines about blocks of other chains are left out.
 
         Raises:
             StoreError: the lines cannot be read.

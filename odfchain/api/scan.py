@@ -58,11 +58,11 @@ class Scan(ArrowRows, OwnErrors):
     columns: tuple[str, ...] | None
     """None is all, system columns included."""
     summary: DatasetState
-    """What the chain says as of the block."""
+    """The dataset's state as of the block."""
     key: tuple[str, ...] | None = None
     """Only what is in force by this key; None is every record."""
     event_time: Timestamp | None = None
-    """What was in force then, by all that is known at the block."""
+    """For the state at this event time, by all that is recorded up to the block."""
     where: Where | None = None
     """Only records of which it is true; slices without any are not read."""
 
@@ -252,7 +252,7 @@ class OpenedDataset(OwnErrors):
 
     @property
     def summary(self) -> DatasetState:
-        """What the chain says as of the block: schema, sources, offsets, watermark."""
+        """The dataset's state as of the block: schema, sources, offsets, watermark."""
         return self._state
 
     @property
@@ -294,7 +294,7 @@ class OpenedDataset(OwnErrors):
         return self.scan().to_pandas()
 
     def close(self) -> None:
-        """What was brought is gone; what was made of it cannot be read any more."""
+        """Remove the fetched files; frames made of them cannot be read any more."""
         self._private.remove()
 
     def __enter__(self) -> Self:
@@ -393,7 +393,7 @@ def dataset_as_of(
 
 
 class _PrivateFolder:
-    """A temporary folder that is gone when nobody refers to this object any more."""
+    """A temporary folder that is removed with the last reference to this object."""
 
     def __init__(self) -> None:
         from odfchain.transfer.reading import private_folder
@@ -417,13 +417,13 @@ def _keeping(made: T, private: _PrivateFolder) -> T:
 
 _ROOT = ".odfchain"
 _kept: weakref.WeakKeyDictionary[SparkSession, list[Scan]] = weakref.WeakKeyDictionary()
-"""What was opened elsewhere: its slices are brought here for as long as the session may read them."""
+"""Datasets opened without a workspace: their slices stay as long as the session may read them."""
 
 
 def native_frame(
     session: SparkSession, source: Any, *, state: bool, at: At, columns: Sequence[str] | None
 ) -> DataFrame:
-    """What `odfchain.spark.read` gives; errors as there."""
+    """Implements `odfchain.spark.read`; errors as there."""
     opened = _found(source, at)
     if isinstance(opened, Dataset):
         found = scan(opened, columns, at)

@@ -140,7 +140,7 @@ class Configuration(OwnErrors):
 
 @dataclass(frozen=True, slots=True)
 class DatasetConfiguration(OwnErrors):
-    """What is set for one dataset in place of what the workspace says, of `snapshots` only.
+    """Settings of one dataset that override those of the workspace, of `snapshots` only.
 
     Methods and errors are those of `Configuration`.
     """
@@ -317,7 +317,7 @@ class Elsewhere(OwnErrors):
         return self._sharing.evidence
 
     def is_remote(self, ref: str) -> bool:
-        """Whether a text means a dataset elsewhere: a URL, or `repo/name` of a repository that is known.
+        """True if a text is a remote reference: a URL, or `repo/name` of a repository that is known.
 
         Raises:
             InvalidIdError: a URL without its beginning; the hint says how to write it.
@@ -325,7 +325,7 @@ class Elsewhere(OwnErrors):
         return self._sharing.is_remote(ref)
 
     def url_of(self, ref: str) -> PeerUrl:
-        """The URL that a reference to a dataset elsewhere stands for; errors as `pull`."""
+        """The URL of a reference to a remote dataset; errors as `pull`."""
         return self._sharing.url_of(ref)
 
     def repository_url(self, repository: str) -> PeerUrl:
@@ -339,7 +339,7 @@ class Elsewhere(OwnErrors):
     def datasets_of(
         self, repository: str, text: str = "", *, token: str | None = None
     ) -> list[RepositoryEntry]:
-        """What a repository has with this text in alias or id, ordered by alias; it is named, or a URL.
+        """Datasets of a repository with this text in alias or id, ordered by alias; it is named, or a URL.
 
         Raises:
             WorkspaceError, InvalidIdError, TransferError: it cannot be read.
@@ -381,7 +381,7 @@ class GivenTokens(OwnErrors):
         return TokenFile(self._files.root).tokens()
 
     def revoke_token(self, name: str) -> None:
-        """End a token: from now on nobody gets in with it, also not into pushes that are going on.
+        """Revoke a token: from now on it gives no access, also not to pushes that are going on.
 
         Raises:
             UsageError, WorkspaceError: there is no such token.

@@ -1,4 +1,4 @@
-"""What describes a dataset at a block: its manifest and its profile (RFC-039, RFC-040)."""
+"""Descriptions of a dataset at a block: its manifest and its profile (RFC-039, RFC-040)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Profile(OwnErrors):
-    """What the rows in force look like at a block; anybody who has them computes the same bytes."""
+    """Statistics of the rows in force at a block; the same rows give the same bytes everywhere."""
 
     document: Mapping[str, Any]
     """As JSON has it: the fields of ADR-0001, flat and under their names."""
@@ -99,7 +99,7 @@ class Manifest(OwnErrors):
     _stats: tuple[FileStats, ...] = field(repr=False, compare=False)
     _schema: pa.Schema = field(repr=False, compare=False)
     signed: bool = False
-    """Whether it is what the owner signed, because slices are not here; else it was made here."""
+    """True if it is signed by the owner, because slices are not here; else it was made here."""
 
     @property
     def files(self) -> Sequence[Mapping[str, Any]]:
@@ -155,7 +155,7 @@ class Manifest(OwnErrors):
         ]
 
     def understands(self, where: str) -> bool:
-        """Whether any of a condition can leave a file out; errors as `prune`."""
+        """True if a part of a condition can exclude a file; errors as `prune`."""
         from odfchain.slices.conditions import parse_where
 
         return parse_where(where, self._schema).understood
@@ -219,7 +219,7 @@ def compare_profiles(before: Profile, after: Profile, policy: str | Path | None 
 
 
 class Snapshots(OwnErrors):
-    """What describes a dataset at its newest block, or at a point (`Dataset.at`)."""
+    """Manifest and profile of a dataset at its newest block, or at a point (`Dataset.at`)."""
 
     _workspace: Workspace
     _files: DatasetFiles
@@ -241,7 +241,7 @@ class Snapshots(OwnErrors):
         No JVM is started, unless rows are taken back and slices have more than `branches.sparkBytes`.
         `stage`, `description`, `tags` and `created_by` are the publisher's words. Of the columns in `hide`
         only counts are said, for what is published. Near duplicates are looked for among at most 262,144
-        rows, or among any number; the `languages` of texts are told where `odfchain[languages]` is installed.
+        rows, or among any number; the `languages` of texts are detected with `odfchain[languages]` only.
 
         Raises:
             UsageError: a hidden column is none.
@@ -340,7 +340,7 @@ class Snapshots(OwnErrors):
 
 
 def is_profile_file(text: str) -> bool:
-    """Whether a text is a path and no `DATASET@POINT`: it ends in `.json`, or begins with `.` or `/`."""
+    """True if a text is a path and no `DATASET@POINT`: it ends in `.json`, or begins with `.` or `/`."""
     return text.endswith(".json") or text[:1] in {".", "/"} or bool(Path(text).drive)
 
 

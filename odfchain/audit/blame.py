@@ -224,7 +224,7 @@ class Transaction:
     first: int
     last: int
     present: bool
-    """Whether the slice file is here."""
+    """True if the slice file is here."""
     rows: tuple[BlamedRow, ...] = ()
     rows_problem: str | None = None
     """Why there are no rows."""
@@ -235,13 +235,13 @@ class Transaction:
     """The block of the transform in force, of a derivative dataset."""
     reads: tuple[InputReads, ...] = ()
     earlier: str | None = None
-    """What else the records may depend on: records that earlier transactions read."""
+    """Other records that these may depend on: those that earlier transactions read."""
     checkpoint: Multihash | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
-    """What is known of some records of a dataset; `origins` only where they were asked for."""
+    """The history of some records of a dataset; `origins` only where requested."""
 
     dataset: DatasetFiles
     id: str

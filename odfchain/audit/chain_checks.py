@@ -67,7 +67,7 @@ class StoredBlock:
 
 
 class StoredRow(NamedTuple):
-    """What is known of a block without decoding it again."""
+    """Facts of a block, without decoding it again."""
 
     name: Multihash
     kind: str
@@ -79,7 +79,7 @@ class StoredRow(NamedTuple):
 
     @property
     def event_kind(self) -> str:
-        """What kind of event the block has."""
+        """The kind of the block's event."""
         return AddData.KIND if self.kind == MERGE else self.kind
 
 
@@ -94,9 +94,9 @@ class StoredBlocks:
         self._data_file: IO[bytes] | None = None
         self._count = self._start = 0
         self.sound = True
-        """Whether all blocks hash to their names."""
+        """True if all blocks hash to their names."""
         self.has_checkpoints = False
-        """Whether any of them names a checkpoint."""
+        """True if any block names a checkpoint."""
 
     def __len__(self) -> int:
         return self._count
@@ -140,7 +140,7 @@ class StoredBlocks:
     # --- reading -----------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[StoredRow]:
-        """What is known of each block, oldest first."""
+        """The facts of each block, oldest first."""
         for end in range(self._count, 0, -_ROWS_AT_ONCE):
             yield from reversed(self._rows_between(max(0, end - _ROWS_AT_ONCE), end))
 
@@ -270,7 +270,7 @@ _ALL_OF = (
     (ev.SetDataSchema.KIND,),
     (MERGE,),
 )
-"""Events of which an earlier one counts beside the newest; they are few."""
+"""Events of which all count, not only the newest; they are few."""
 _RESTS_ON_THE_INDEX = (BLOCKS, LINKS, RULES, SYSTEM, SCHEMA)
 
 
@@ -325,7 +325,7 @@ EVERYTHING = Range()
 
 @dataclass(frozen=True, slots=True)
 class StoredChain:
-    """What could be read; `complete` if it begins with the first block of the chain."""
+    """The readable blocks; `complete` if they begin with the first block of the chain."""
 
     blocks: StoredBlocks = field(default_factory=StoredBlocks)
     complete: bool = False
@@ -335,7 +335,7 @@ class StoredChain:
 
     @property
     def follows(self) -> bool:
-        """Whether everything that the chain says can be believed."""
+        """True if all blocks are sound and linked."""
         return self.complete and self.blocks.sound
 
     def within(self, after: int, upto: int, *kinds: str) -> Iterator[StoredBlock]:

@@ -313,7 +313,7 @@ def _text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DrawnBlock:
-    """A block, the lines that lead to it and away from it, and what is to be said beside it."""
+    """A block, the lines that lead to it and away from it, and its note."""
 
     block: HashedBlock
     before: tuple[str, ...]
@@ -325,7 +325,7 @@ class DrawnBlock:
     references: tuple[str, ...]
     """The head and the branches that point at it."""
     note: str | None
-    """What was merged."""
+    """The merged branch."""
 
 
 def draw_blocks(dataset: DatasetFiles, limit: int | None = None) -> Iterator[DrawnBlock]:

@@ -29,7 +29,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 def check_signature(
     dataset: DatasetFiles, chain: StoredChain, dataset_id: DatasetId | None, report: Report, *, required: bool
 ) -> None:
-    """What the signature of the head, or of the branch, is worth."""
+    """Check the signature of the head, or of the branch."""
     path = dataset.folder / signature_key(dataset.ref)
     if dataset_id is None or not chain.blocks:
         report.skip([SIGNATURE], "the dataset's id is not known: its chain cannot be followed to its Seed")
@@ -132,16 +132,16 @@ def attested(
 
 
 def is_trusted(auditor: Did, trusted: Collection[str]) -> bool:
-    """Whether an auditor is among the trusted ones: the key counts, not the method of its DID."""
+    """True if an auditor is trusted: the key counts, not the method of its DID."""
     return any(parse_did(text).public_key == auditor.public_key for text in trusted)
 
 
 def vouched_for(
     attestations: Collection[Attestation], trusted: Collection[str], least: int, check: int
 ) -> tuple[int, Multihash, tuple[str, ...]] | None:
-    """(number, hash, auditors) of the newest block whose `check` at least `least` trusted auditors did.
+    """(number, hash, auditors) of the newest block whose `check` at least `least` trusted auditors attest.
 
-    Their verdict must be clean. Auditors are told apart by their keys.
+    Their verdict must be clean. One key is one auditor.
     """
     words = [
         item

@@ -84,7 +84,7 @@ def upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]
 
 
 def missing_input(alias: str | None, target: object) -> str:
-    """What is said of an input that is not here."""
+    """The message for an input that is not here."""
     return (
         f"its input {alias} ({target}) is not in this workspace"
         if alias
@@ -93,7 +93,7 @@ def missing_input(alias: str | None, target: object) -> str:
 
 
 def inputs_tree(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[dict[str, Any]]:
-    """What a dataset is made of, nested, as reports show it; what is not here is marked as missing.
+    """The inputs of a dataset, nested, as reports show them; those that are not here are marked as missing.
 
     An input that is reached by several ways is expanded once; so cycles end, too. So do lines of more than
     `LINEAGE.depth` datasets.
@@ -166,7 +166,7 @@ class _InputChain:
         self.forks.append(before)
 
     def is_before(self, one: _InputHead, other: _InputHead) -> bool:
-        """Whether a block comes before another in one chain."""
+        """True if a block comes before another in one chain."""
         place: _InputHead | None = other
         while place is not None and place.line != one.line:
             place = self.forks[place.line]

@@ -84,7 +84,7 @@ class SourceUse:
 
     @property
     def fetch(self) -> str | None:
-        """What a polling source fetches, without user names, passwords and values of variables."""
+        """The origin of a polling source, without user names, passwords and values of variables."""
         return (
             describe_fetch(self.definition.fetch) if isinstance(self.definition, SetPollingSource) else None
         )
@@ -96,7 +96,7 @@ class SourceUse:
 
 
 def describe_fetch(step: src.FetchStep) -> str:
-    """What a fetch step fetches, in a line without secrets."""
+    """A fetch step in a line without secrets."""
     match step:
         case src.FetchStepUrl():
             return public_name(step.url)
@@ -195,7 +195,7 @@ class Definition:
     """Offset of the first record of these blocks; with `last_offset` None when there is none."""
     last_offset: int | None = None
     shared: bool = False
-    """Whether other sources were in force in some of the same blocks: the records may be theirs."""
+    """True if other sources were in force in some of the same blocks: the records may be theirs."""
     inputs: tuple[QueryInput, ...] = ()
 
     @property
@@ -354,7 +354,7 @@ class BranchFacts:
 
     @classmethod
     def of(cls, dataset: DatasetFiles) -> BranchFacts:
-        """What can be read; a branch that is damaged says nothing about the head."""
+        """The readable facts of a branch; a damaged one is compared with nothing."""
         try:
             chain = dataset.on(HEAD).chain
             found: dict[str, list[int]] = {}
@@ -393,7 +393,7 @@ def _first(lines: Sequence[str], what: str) -> list[str]:
 
 
 class NodeState(Enum):
-    """What is known of a dataset."""
+    """The facts of a dataset."""
 
     PRESENT = "present"
     MISSING = "missing"
@@ -422,7 +422,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The display name."""
         return self.alias or self.id
 
 
@@ -450,7 +450,7 @@ class Edge:
 
     @property
     def in_force(self) -> bool:
-        """Whether the newest transform has this input."""
+        """True if the newest transform has this input."""
         return self.uses[-1].last_block is None
 
 
@@ -492,7 +492,7 @@ def key_of(dataset: DatasetFiles) -> str:
 def lineage_of(
     workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles], *, downstream: bool = False
 ) -> Graph:
-    """What the datasets come from, or (`downstream`) what comes from them; errors are in the nodes.
+    """The upstream (or `downstream`) graph of the datasets; errors are in the nodes.
 
     Downstream only the datasets of this workspace can be known.
     """
@@ -705,7 +705,7 @@ def _edge_document(edge: Edge) -> dict[str, Any]:
 
 
 def facts_of(node: Node, *, branching: bool = True) -> list[str]:
-    """What is known of a dataset, in a few words each; times without fractions of a second."""
+    """Short facts of a dataset; times without fractions of a second."""
     match node.state:
         case NodeState.MISSING:
             return ["missing"] if node.alias is None else ["missing", node.id]

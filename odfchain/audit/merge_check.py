@@ -92,7 +92,7 @@ _SHOWN = 100
 
 @dataclass(slots=True)
 class MergedRows:
-    """What is wrong with the rows of a merge block, and what is to be known of them."""
+    """Faults and notes of the rows of a merge block."""
 
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -131,7 +131,7 @@ class MergeAgain:
         return self.sides.key
 
     def compare(self) -> MergedRows:
-        """What the slice of the block has against what it should have."""
+        """Compare the slice of the block with its computed rows."""
         found = MergedRows()
         if not self.key:
             self._compare_with(appended_rows(self.sides.asked, self.intervals, self.view), found)
@@ -380,7 +380,7 @@ class _SideChain:
     chain: StoredChain
     places: dict[Multihash, int]
     report: Report
-    """What reading it found."""
+    """The findings of reading it."""
     parting: int
     """Its newest block that is on the dataset's own chain."""
     checked: dict[tuple[int, int], Report] = field(default_factory=dict)
@@ -398,7 +398,7 @@ class MergedSources:
     _chains: list[_SideChain] = field(default_factory=list)
 
     def verify(self, after: Multihash, upto: Multihash) -> Report:
-        """What is found of the blocks after one, up to another, but for the dataset's own."""
+        """Verify the blocks after one, up to another, but for the dataset's own."""
         if upto in self.own:
             return self._report()
         side = next((item for item in self._chains if upto in item.places), None)

@@ -1,4 +1,4 @@
-"""What an interval of records was made of, dataset by dataset, down to the roots.
+"""Inputs of an interval of records, dataset by dataset, down to the roots.
 
 Every answer is bounded: intervals that were followed already are named and not followed again, a dataset that
 comes from itself is not entered twice on one path, and long lists say how many of them are not shown.
@@ -67,7 +67,7 @@ class Locator:
         return self._hashes[sequence_number]
 
     def has(self, block: Multihash, sequence_number: int) -> bool:
-        """Whether a block is the one with this number in the chain."""
+        """True if a block is the one with this number in the chain."""
         return sequence_number <= self.state.head_block.sequence_number and (
             self.hash_of(sequence_number) == block
         )
@@ -133,7 +133,7 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputReads:
-    """What a transaction, or several in a row, read of one input: blocks `(prev, new]` and `offsets`."""
+    """The blocks `(prev, new]` and `offsets` of one input that a transaction, or several in a row, read."""
 
     id: str
     alias: str | None
@@ -141,7 +141,7 @@ class InputReads:
     name: str | None
     """Its name here."""
     missing: bool = False
-    """Whether it is not here."""
+    """True if it is not here."""
     prev_block: Multihash | None
     new_block: Multihash | None
     blocks: Interval | None = None
@@ -195,7 +195,7 @@ class Origins:
     def reads_of(
         self, locator: Locator, block: HashedBlock, transform: HashedBlock | None
     ) -> tuple[InputReads, ...]:
-        """What one transaction read of each input, in the order of the transform."""
+        """The reads of one transaction, in the order of the transform's inputs."""
         event, names = block.block.event, _aliases(transform)
         if not isinstance(event, ExecuteTransform):
             return ()
@@ -231,7 +231,7 @@ class Origins:
     def of_interval(
         self, locator: Locator, first: HashedBlock, last: HashedBlock, path: tuple[str, ...] = ()
     ) -> tuple[Span, ...]:
-        """What the transactions from block `first` to block `last` were made of."""
+        """The inputs of the transactions from block `first` to block `last`."""
         path = (*path, str(locator.state.seed.dataset_id))
         merged: dict[str, list[InputReads]] = {}
         for reads in self._reads_between(locator, first, last):

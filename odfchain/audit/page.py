@@ -44,7 +44,7 @@ KINDS = {
     "definition": "definition changed",
     "seed": "dataset created",
 }
-"""What the event of a block does, in words."""
+"""Labels of event kinds."""
 
 _KIND_OF = {"AddData": "data", "ExecuteTransform": "transform", "Seed": "seed"}
 
@@ -66,7 +66,7 @@ class BlockView:
 
     @property
     def kind(self) -> str:
-        """What its event does, as in `KINDS`."""
+        """The event's kind, as in `KINDS`."""
         return "merge" if self.merged is not None else _KIND_OF.get(self.event, "definition")
 
     @property
@@ -182,7 +182,7 @@ def _kinds_in_words(kinds: Mapping[str, int]) -> str:
 
 _HEIGHT = 40
 _HEIGHTS = {"data": 40, "merge": 40, "transform": 40, "definition": 18, "seed": 40}
-"""Kinds are told apart by more than colour: a dataset has data or transformations, and one creation."""
+"""Heights tell kinds apart, as colours do: a dataset has data or transformations, and one creation."""
 _SEEN = 4
 """The height of a kind that few blocks of a mark have."""
 
@@ -337,7 +337,7 @@ _SIGNATURES = {
 
 @dataclass(frozen=True, slots=True)
 class DatasetSummary:
-    """What is said of a dataset wherever it is mentioned; `state` is how it is marked."""
+    """The summary of a dataset wherever it is mentioned; `state` is its mark."""
 
     id: str
     name: str
@@ -353,7 +353,7 @@ class DatasetSummary:
 
 @dataclass(frozen=True, slots=True)
 class SignatureView:
-    """Whether the head is signed: in a word with its mark, in a sentence, and by whom."""
+    """The signature of the head: a word with its mark, a sentence, and the signer."""
 
     state: str
     word: str
@@ -362,7 +362,7 @@ class SignatureView:
 
 
 def facts_of(node: DocumentNode, limits: PageLimits) -> DatasetSummary:
-    """What a report says first."""
+    """The summary of a report."""
     dataset, counts = node["dataset"], node["counts"]
     verdict = node["verdict"].word(*MARKS)
     title, lead = _verdict(node, verdict)
@@ -440,7 +440,7 @@ def brief_of(node: DocumentNode, limits: PageLimits) -> tuple[LabelledValue, ...
 
 
 def signature_of(report: DocumentNode, limits: PageLimits) -> SignatureView:
-    """Whether the head of a report is signed."""
+    """The signature of the head of a report."""
     node = report["signature"]
     status = node["status"].word(*_SIGNATURES)
     state, word = _SIGNATURES[status]
@@ -494,7 +494,7 @@ class CheckView:
 
 @dataclass(frozen=True, slots=True)
 class AttestationView:
-    """What an auditor has signed."""
+    """An auditor's attestation."""
 
     auditor: str
     about: str

@@ -63,7 +63,7 @@ _CHAIN_CHECKS = frozenset({HEAD, BLOCKS, LINKS})
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What the replay of one transaction showed."""
+    """The result of replaying one transaction."""
 
     fault: str | None = None
     check: int = REPLAY
@@ -71,7 +71,7 @@ class _Outcome:
     unchecked: str | None = None
     notes: tuple[str, ...] = ()
     engine: str | None = None
-    """What computed; None when nothing did."""
+    """The engine; None when nothing was computed."""
     checkpoint: Multihash | None = None
     """The recorded checkpoint, if the same came out again."""
 

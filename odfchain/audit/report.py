@@ -1,4 +1,4 @@
-"""What verification says about a dataset: faults, what could not be checked, and notes.
+"""Reports of a verification: faults, unchecked parts, and notes.
 
 A fault is proof that something is not as recorded. What could not be checked proves nothing either way, so it
 is kept apart: it neither accuses the dataset nor lets it pass. A check that did not run, or ran on a part
@@ -128,7 +128,7 @@ class _LeftOut:
 
 
 class Lines(Protocol):
-    """What a report says of each block, oldest first; read as often as it is wanted."""
+    """Lines of a report for each block, oldest first; an iterator that can be restarted."""
 
     def __len__(self) -> int:
         """How many blocks there are."""
@@ -147,7 +147,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class BlockLine:
-    """What a report says of one block, beside its faults."""
+    """A report's line of one block, without its faults."""
 
     sequence_number: int
     hash: Multihash
@@ -161,7 +161,7 @@ class BlockLine:
 
 @dataclass(frozen=True, slots=True)
 class SignatureLine:
-    """Who signed the head; `status` is signed, unsigned, invalid or notChecked."""
+    """The signature of the head; `status` is signed, unsigned, invalid or notChecked."""
 
     status: str = NOT_CHECKED
     signer: str | None = None
@@ -207,7 +207,7 @@ class Report:
     signature: SignatureLine = SignatureLine()
     attestations: list[AttestationLine] = field(default_factory=list)
     inputs: list[dict[str, Any]] = field(default_factory=list)
-    """What the dataset is made of, nested, as in the document."""
+    """The inputs of the dataset, nested, as in the document."""
     done: dict[int, int] = field(default_factory=dict)
     """How many things each check looked at."""
     reasons: dict[int, str] = field(default_factory=dict)
@@ -219,12 +219,12 @@ class Report:
 
     @property
     def unchecked(self) -> list[Unchecked]:
-        """What was asked for and could not be checked, by reason."""
+        """Checks that were requested and not possible, by reason."""
         return [Unchecked(why, tuple(item.blocks), item.check) for why, item in self._left_out.items()]
 
     @property
     def ok(self) -> bool:
-        """Whether all that was asked for was checked, and no fault was found."""
+        """True if every requested check was made, and no fault was found."""
         return not self.faults and not self._left_out
 
     @property
@@ -289,7 +289,7 @@ class Report:
 
     @property
     def signature_text(self) -> str:
-        """What the signature of the head is worth, in a sentence."""
+        """The signature of the head in a sentence."""
         found = self.signature
         match found.status:
             case "signed":

@@ -36,7 +36,7 @@ from odfchain.text import one_line
 
 @dataclass(frozen=True, slots=True)
 class ExpectedSchema:
-    """What slices are to look like at a block."""
+    """The expected schema of slices at a block."""
 
     vocabulary: DatasetVocabulary
     schema: DataSchema | None = None
@@ -50,7 +50,7 @@ class ExpectedSchema:
 
 @dataclass(frozen=True, slots=True)
 class SliceFinding:
-    """What one check says of a slice."""
+    """A finding of one check in a slice."""
 
     check: int
     message: str
@@ -80,7 +80,7 @@ class SchemaInForce:
 
     @property
     def expected(self) -> ExpectedSchema | None:
-        """What is expected, without a schema where that cannot be read; None behind damage."""
+        """The expected schema, without columns where they cannot be read; None behind damage."""
         self._read()
         return self._expected if self._believed else None
 
@@ -254,7 +254,7 @@ class RowChecks:
         self.latest_ms: int | None = None
         """The largest event time [ms]."""
         self.system_times = 1
-        """Whether all rows have one system time (1) or several (2)."""
+        """1 if all rows have one system time, 2 if there are several."""
         self._offset = _index(schema, names.offset_column, t.is_integer)
         self._op = _index(schema, names.operation_type_column, t.is_integer)
         self._system = _index(schema, names.system_time_column, t.is_timestamp)
@@ -268,7 +268,7 @@ class RowChecks:
         self._time = time
         self._position = 0
         self._open = False
-        """Whether the row before was a -C."""
+        """True if the row before was a -C."""
         self.system_span: tuple[int, int] | None = None
         """The system times of the first and the last row [ns since the epoch]; None where not known."""
         self._last_system: int | None = None

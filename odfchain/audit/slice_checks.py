@@ -76,7 +76,7 @@ class _Leaf:
 
 
 class _Claim:
-    """What a row group reports of a column, and what its rows have had so far."""
+    """A row group's statistics of a column, and the values of its rows so far."""
 
     __slots__ = ("bounded", "found", "found_nulls", "high", "leaf", "low", "nulls")
 
@@ -244,7 +244,7 @@ def _text(value: Any, kind: pa.DataType) -> str:
 
 
 UNREADABLE = (OdfchainError, pa.ArrowException, OSError, ValueError, OverflowError)
-"""What reading an untrusted Parquet file can raise; `UnicodeDecodeError` is a `ValueError`."""
+"""Exceptions of reading an untrusted Parquet file; `UnicodeDecodeError` is a `ValueError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,20 +260,20 @@ class SliceJob:
 
 @dataclass(slots=True)
 class SliceOutcome:
-    """What one slice brought to the report."""
+    """One slice's part of the report."""
 
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     done: list[int] = field(default_factory=list)
     """The checks that were run."""
     unchecked: str | None = None
-    """Why the rows could not be looked at, where that is nobody's fault."""
+    """The reason why the rows could not be read, where that is no fault."""
     operations: tuple[int, ...] | None = None
     """Rows of each operation; None when the rows could not be looked at."""
     latest_ms: int | None = None
     """The largest event time [ms]."""
     as_recorded: bool = False
-    """Whether the file has the recorded bytes."""
+    """True if the file has the recorded bytes."""
     system_span: tuple[int, int] | None = None
     """The system times of the first and the last row [ns since the epoch]."""
 
@@ -441,7 +441,7 @@ def _fault(path: Path, job: SliceJob, finding: SliceFinding) -> Fault:
 def read_slices(
     dataset: DatasetFiles, jobs: Sequence[SliceJob], threads: int, report: Report, progress: Progress
 ) -> dict[int, SliceOutcome]:
-    """What each slice brought, by the number of its block; all of it is in the report."""
+    """Check slices; the outcomes by the number of their block, all of which are in the report."""
     if not jobs:
         return {}
     progress.phase(f"Hashing slices of {dataset.alias}", sum(job.slice.size for job in jobs))

@@ -106,7 +106,7 @@ def disagree(dataset: DatasetFiles, line: SnapshotLine, check: int, what: str, r
 
 
 def first_difference(signed: Any, made: Any, path: str = "") -> str | None:
-    """Where two documents differ, and what stands there; None where they are equal."""
+    """The first difference of two documents with its path; None where they are equal."""
     if isinstance(signed, Mapping) and isinstance(made, Mapping):
         for name in sorted({*signed, *made}):
             inner = f"{path}.{name}" if path else str(name)

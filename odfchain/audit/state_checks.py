@@ -74,7 +74,7 @@ def readable_slices(
 
 
 def has_several_keys(chain: StoredChain) -> bool:
-    """Whether the sources of a dataset tell its records apart by different keys."""
+    """True if the sources of a dataset have different primary keys."""
     return are_of_several_keys(s.block.event for s in chain.blocks.of(*SOURCES) if s.sound)
 
 
@@ -247,7 +247,7 @@ def _rows(files: Sequence[SliceFile], upto: int, chosen: Numbers | None = None) 
 # all of them it can still be right, where the query moves event times, and only a replay can tell: a note.
 
 Outcomes = Mapping[int, SliceOutcome]
-"""What is known of the slices, by the number of their block."""
+"""Outcomes of the slices, by the number of their block."""
 
 InputMarks = Callable[[ExecuteTransform], Sequence[Timestamp | None] | None]
 """The watermarks of the inputs at the blocks that an execution names; None when they are not at hand."""

@@ -72,7 +72,7 @@ EnginesFor = Callable[[DatasetFiles, Progress], AbstractContextManager[Engines]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """What a user may say about a verification."""
+    """User options of a verification."""
 
     recursive: bool = False
     """Verify what the datasets come from as well, before them."""
@@ -110,7 +110,7 @@ class VerifyOptions:
 
     @property
     def ranged(self) -> bool:
-        """Whether only a part of the chain is checked."""
+        """True if only a part of the chain is checked."""
         return self.after is not None or self.upto is not None or self.last is not None
 
     @property
@@ -252,7 +252,7 @@ _STATEMENTS = {
 
 @dataclass(slots=True)
 class RemoteCopy:
-    """What could be had of a dataset, and what the peer said of the rest, by the key of the object."""
+    """A dataset as received from a peer, and the errors of missing objects by key."""
 
     dataset: DatasetFiles
     where: str
@@ -416,7 +416,7 @@ def _receive(peer: Peer, copy: RemoteCopy, key: ObjectKey, size: int, progress: 
 
 @dataclass(frozen=True, slots=True)
 class NewAttestation:
-    """What was attested: the report, the document that the statement sums up, and the signed line."""
+    """A new attestation: the report, the document that the statement sums up, and the signed line."""
 
     report: Report
     document: dict[str, Any]
@@ -503,7 +503,7 @@ def attest(
     progress: Progress = SILENT,
     now: Timestamp | None = None,
 ) -> NewAttestation:
-    """Verify a dataset and sign the outcome with an auditor's key; the statement is kept beside it.
+    """Verify a dataset and sign the outcome with an auditor's key; the statement is stored with the dataset.
 
     What is faulty is attested only with `faulty`: a signed accusation is not to be made by accident.
 

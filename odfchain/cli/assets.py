@@ -40,7 +40,7 @@ def assets_command() -> None:
 
 
 def store_options(command: _F) -> _F:
-    """What may be asked of stores."""
+    """Access options for stores."""
     for option in (
         click.option(
             "--endpoint", "endpoints", multiple=True, metavar="URL",

@@ -1,4 +1,4 @@
-"""What `diff` prints of rows: a line for each value that changed, or for each row, or how many."""
+"""Output of `diff` for rows: a line for each value that changed, or for each row, or counts."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ conflict_options = together(
         help="Write the conflicts to this .csv or .ndjson file.",
     ),
 )
-"""Who decides conflicts, and where they are written."""
+"""Options for deciding conflicts, and for writing them to a file."""
 
 
 def check_conflict_options(resolve: str | None, conflicts: Path | None) -> None:

@@ -24,7 +24,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 DATASET = "dataset"
-"""What every pulled dataset is called."""
+"""The name of every pulled dataset."""
 
 USAGE = "usage: init DIR | pull DIR URL | verify DIR"
 

@@ -1,4 +1,4 @@
-"""What the running command was told for all commands, and the workspace that it works on."""
+"""Global options of the running command, and its workspace."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def options() -> Globals:
 
 
 def silence_libraries() -> None:
-    """What goes wrong is told by our errors; the log of PySpark's connection would only repeat it."""
+    """Silence the log of PySpark's connection: our errors report the same."""
     import logging
 
     logging.getLogger().addHandler(logging.NullHandler())
@@ -75,7 +75,7 @@ def confirm(question: str) -> None:
     """Ask before something that cannot be undone.
 
     Raises:
-        UsageError: the answer is no, or nobody can be asked.
+        UsageError: the answer is no, or standard input is not a terminal.
     """
     if options().yes:
         return
@@ -97,7 +97,7 @@ def named_or_all(workspace: Workspace, datasets: tuple[str, ...]) -> list[Datase
 
 INTEGRITY_FAULT = 6
 UNCHECKED = 7
-"""What was asked for needs what is not here: an environment's fault, and no proof against the dataset."""
+"""Something required is not here: a fault of the environment, and no proof against the dataset."""
 
 
 def report_error(error: OdfchainError, *, about: str = "") -> None:
@@ -130,7 +130,7 @@ def ask_for_effects(
     allow_commands: bool,
     hosts: tuple[str, ...],
 ) -> None:
-    """Show what the definitions do besides reading, and ask where that is not allowed yet.
+    """Show the effects of the definitions other than reads, and ask where they are not allowed yet.
 
     Raises:
         UsageError: it is not allowed, or the settings bind a variable to other hosts.

@@ -125,7 +125,7 @@ def _print_entry(entry: HashedBlock) -> None:
 
 
 def describe_event(event: MetadataEvent) -> list[str]:
-    """What an event says, in a few lines for people."""
+    """An event in a few lines for people."""
     import odfchain as odf
     from odfchain.api.rendering import schema_of
     from odfchain.odf.schema import format_ddl

@@ -93,7 +93,7 @@ _TOPICS: dict[str, dict[str, str]] = {
         "version": "Print the versions of odfchain and its parts.",
     },
 }
-"""What people do, and the commands for it, the most used first, each with its line of help."""
+"""Topics with their commands, the most used first, each with its line of help."""
 
 
 COMMANDS = [name for commands in _TOPICS.values() for name in commands]

@@ -275,7 +275,7 @@ verify_options = together(
 
 
 def chosen_checks(*, replay: bool, integrity: bool, **others: Any) -> VerifyKeywords:
-    """What is to be checked, as the options say.
+    """The selected checks.
 
     Raises:
         UsageError: they contradict each other.
@@ -288,7 +288,7 @@ def chosen_checks(*, replay: bool, integrity: bool, **others: Any) -> VerifyKeyw
 
 
 def exit_code_of(reports: Iterable[Report]) -> int:
-    """What a program learns of the verdicts: the worst of them."""
+    """The exit code of the verdicts: that of the worst one."""
     verdicts = {report.verdict for report in reports}
     return INTEGRITY_FAULT if "faulty" in verdicts else UNCHECKED if "incomplete" in verdicts else 0
 

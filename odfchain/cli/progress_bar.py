@@ -26,7 +26,7 @@ _BETWEEN = " · "
 
 
 def work_line(done: WorkDone, width: int) -> str:
-    """What is known, within a width: tasks are left out first, then bytes; a long name loses its middle."""
+    """Progress within a width: tasks are left out first, then bytes; a long name loses its middle."""
     rows, size, tasks, left = _rows(done), _size(done), _tasks(done), _left(done.seconds_left)
     choices = [
         [part for part in parts if part]
@@ -137,7 +137,7 @@ class TerminalProgress:
 
     @property
     def shows_work(self) -> bool:
-        """Whether there is a line."""
+        """True if there is a line."""
         return self._shown
 
     def work(self, done: WorkDone) -> None:
@@ -196,7 +196,7 @@ _BAR = 30
 """Columns of the bar."""
 
 _BESIDE = 14
-"""Columns beside the text of a line: what turns, the time, and what is between."""
+"""Columns for the rest of a line: spinner, time, and separators."""
 
 
 def _bar() -> ProgressColumn:

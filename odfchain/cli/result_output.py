@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 RESULT_FORMATS = ("table", "json", "ndjson", "csv", "arrow", "parquet")
 TABLE_ROWS = 1_000
-"""Rows of a table, unless a limit is given: more of them nobody reads."""
+"""Rows of a table, unless a limit is given: people read no more."""
 _BINARY = ("arrow", "parquet")
 _BY_NAME = (*_BINARY, "csv", "json", "ndjson")
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 131_072, 64 << 20
@@ -42,7 +42,7 @@ _NO_ARRAYS = re.compile(r"\b(month|day_time)_interval\b(?!:)")
 """Types of which Arrow's library for Python has no arrays."""
 _QUOTED = re.compile('[",\r\n]')
 _LOOKED_AT, _UNTIL_TOLD = 0.2, 0.5
-"""How often the reader is looked for, and how often native code is told that it went [s]."""
+"""Intervals for checking if the reader has left, and for passing that on to native code [s]."""
 
 
 class Counted:

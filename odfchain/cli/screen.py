@@ -153,7 +153,7 @@ def console(*, err: bool = False, width: int | None = None) -> Console:
 
 
 def is_somebody_there() -> bool:
-    """Whether questions can be answered: there is a terminal to read from."""
+    """True if standard input is a terminal, so that questions can be answered."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -209,7 +209,7 @@ def _writable_json(document: str) -> str:
 # Indented lines as a tree on the terminal.
 
 _WIDE = 10_000
-"""Where lines are not wrapped: what is piped on is cut and folded by whoever reads it."""
+"""Width without wrapping: piped output is cut and folded by its reader."""
 
 
 def print_trees(trees: Iterable[TextTree]) -> None:

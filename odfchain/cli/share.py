@@ -495,7 +495,7 @@ def _without_password(alias: str) -> str:
 # `odfchain login`: a token for a server is kept.
 
 _PASSWORD_CHARACTERS = 4_096
-"""What is read of standard input [characters]: more than any node takes."""
+"""Limit of standard input [characters]: more than any node takes."""
 
 
 @click.command("login")

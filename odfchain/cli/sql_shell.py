@@ -1,7 +1,7 @@
 """The shell of `odfchain sql`: queries and commands of a person at a terminal, one after the other.
 
 A query ends with `;`. Ctrl-C ends the query and not the shell, Ctrl-D leaves. What was typed is kept in the
-user's state folder, readable by nobody else.
+user's state folder, with mode 0600.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _comment_end(text: str, position: int) -> int:
 
 
 def names_for(word: str, before: str, datasets: Collection[str], columns: Collection[str]) -> list[str]:
-    """What a word may become: datasets, columns and words of SQL; names are quoted where they have to be.
+    """Completions of a word: datasets, columns and words of SQL; names are quoted where needed.
 
     Inside of quotes readline adds the last one. What would act on a terminal is not offered.
     """
@@ -297,6 +297,6 @@ def _line_editing(completions: Callable[[str, int, str], list[str]]) -> Iterator
 
 
 def history_file() -> Path:
-    """What was typed in earlier shells."""
+    """The file with the history of earlier shells."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "odfchain" / "sql_history"

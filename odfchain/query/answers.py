@@ -1,9 +1,9 @@
-"""An answer that can be checked: what was asked, what came out, hashes of both, and a signature.
+"""A signed answer: the query, its result, hashes of both, and a signature.
 
     {"input": {…, "datasets": [{id, alias, blockHash}]}, "output": {data, dataFormat}, "subQueries": [],
      "commitment": {inputHash, outputHash, subQueriesHash}, "proof": {type, verificationMethod, proofValue}}
 
-It is the reference node's envelope, byte for byte. `engine` stands beside it, unsigned: it says which version
+It is the reference node's envelope, byte for byte. `engine` is next to it, unsigned: it says which version
 of the engine computed the answer, since another one may compute it otherwise.
 """
 
@@ -48,7 +48,7 @@ _INTERVAL_UNITS = {
     "day_time_interval": "DayTime",
     "month_day_nano_interval": "MonthDayNano",
 }
-"""What Arrow's library calls them, by the names of their types in Python."""
+"""Arrow's names of the units, by the names of their types in Python."""
 
 
 def arrow_json(schema: pa.Schema) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def _text(value: Any, *, sorts: bool, quoted: Callable[[str], str]) -> str:
 
 
 def read(data: bytes) -> Any:
-    """The value of a document that somebody sent; numbers are `Number`s.
+    """Parse an untrusted JSON document; numbers are `Number`s.
 
     Raises:
         ValueError: it is not strict JSON, names a member twice, or has too many values.
@@ -287,7 +287,7 @@ def _shortest_single(value: float) -> tuple[str, int]:
 FILE_BYTES = 16 << 20
 """A file with an answer [bytes]."""
 QUERY_BYTES = 64 << 10
-"""The query in it [bytes]; it is somebody else's."""
+"""Size limit of the query [bytes]; a third party wrote it."""
 DATASETS = 1_000
 """Datasets that it reads [count]."""
 SIGNATURE = "Ed25519Signature2020"
@@ -307,19 +307,19 @@ class Answer:
     """A signed answer to a query; whether it is true is for `odfchain.verify_proof` to find out."""
 
     input: dict[str, Any]
-    """What was asked, of which blocks."""
+    """The query and its blocks."""
     output: dict[str, Any] | None
-    """The rows; None where somebody left them out."""
+    """The rows; None where they were left out."""
     commitment: dict[str, str]
     """The hashes of input, output and answers of others."""
     proof: dict[str, str]
-    """Who signed them."""
+    """Signature and signer."""
     sub_queries: list[Any] = field(default_factory=list)
     """Answers of others that it is made of; none here."""
     engine: str | None = None
-    """What computed it; not signed."""
+    """The engine's version; not signed."""
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """What whoever asked should know."""
+    """Notes for the caller."""
     result: QueryResult | None = field(default=None, compare=False)
     """The rows with their types, where the answer was computed here."""
 
@@ -330,7 +330,7 @@ class Answer:
 
     @property
     def datasets(self) -> dict[str, tuple[DatasetId, Multihash]]:
-        """What each name in the query means."""
+        """The dataset and block of each name in the query."""
         return {
             item["alias"]: (DatasetId.parse(item["id"]), Multihash.parse(item["blockHash"]))
             for item in self.input["datasets"]
@@ -372,7 +372,7 @@ class Answer:
         verify_signature(key, signature, canonical(self.commitment))
 
     def problem(self) -> str | None:
-        """What is wrong with the file itself: a hash, or the signature; None where both fit."""
+        """The fault of the file itself, a hash or the signature; None where both fit."""
         for name in _HASHES:
             absent = name == "outputHash" and self.output is None
             if not absent and self.hash_of(name) != self.commitment[name]:
@@ -555,7 +555,7 @@ def reread(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class _Memory:
-    """What Arrow's C interface hands over."""
+    """An array exported over Arrow's C interface."""
 
     def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
         self._batch, self._schema = batch, schema

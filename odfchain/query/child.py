@@ -18,7 +18,7 @@ from odfchain.text import one_line
 
 READY = b"ready\n"
 SAID_BYTES = 64 << 10
-"""What the process may write to a file, its complaints [bytes]; the rows go through a pipe."""
+"""Size limit of the process's error output [bytes]; the rows go through a pipe."""
 ENVIRONMENT = {
     # allocators reserve gigabytes of addresses ahead, and addresses are what is counted
     "MALLOC_ARENA_MAX": "2", "MIMALLOC_ARENA_RESERVE": "65536", "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -29,7 +29,7 @@ _AT_ONCE = 1 << 20
 
 
 class Pipe(io.RawIOBase):
-    """What a process writes; waiting for it uses up the seconds that are `left`, where there is a limit."""
+    """The process's output; reading uses up the seconds that are `left`, where there is a limit."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -140,5 +140,5 @@ class ChildProcess:
 
 
 def command(module: str, *arguments: str) -> Sequence[str]:
-    """What is run."""
+    """The command line of the process."""
     return [sys.executable, "-P", "-m", module, *arguments]

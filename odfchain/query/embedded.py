@@ -81,7 +81,7 @@ def engine_says(sql: str, tables: Any = None) -> Iterator[None]:
 
 
 def out_of_memory() -> EngineError:
-    """What is said of a query that takes more than it may."""
+    """The error for a query that exceeds its memory limit."""
     return EngineError(
         "the query needs more memory than it is given",
         hint="give it more with --memory, read fewer columns or rows, or use --engine spark",
@@ -174,7 +174,7 @@ def _meant(text: str, name: str) -> str | None:
 
 
 def place_of(sql: str, name: str) -> tuple[int | None, int | None]:
-    """(line, column) where a name stands in a query, both from 1; None where it is not one word of it."""
+    """(line, column) of a name in a query, both from 1; None where it is not one word of it."""
     from sqlglot.dialects.postgres import Postgres
     from sqlglot.errors import SqlglotError
 
@@ -199,7 +199,7 @@ _PART = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-"""What counts in a query, beside texts, quoted names and comments, in which nothing does."""
+"""The parts of a query that count; texts and quoted names are skipped."""
 
 
 def check_text(sql: str, limits: AskedLimits = ASKED) -> None:
@@ -237,7 +237,7 @@ class Embedded:
     spill: Path | None = None
     """Where rows go that memory does not hold; None is nowhere: then memory is the end."""
     memory: int = 2 << 30
-    """What the rows of a query may take [bytes]."""
+    """Memory limit of a query's rows [bytes]."""
     partitions: int | None = None
     """Tasks side by side; None is one for each core."""
     batch_size: int = 8192
@@ -304,7 +304,7 @@ def engine_library() -> Any:
 
 
 def not_installed() -> EngineError:
-    """What is said where the engine's package is not there."""
+    """The error for a missing engine package."""
     return EngineError(
         "queries need DataFusion, which is not installed",
         hint="pip install 'odfchain[sql]', or use --engine spark",
@@ -488,14 +488,14 @@ class _Tables:
         """Why names that were asked for are no datasets."""
 
     def owner_name(self) -> None:
-        """Nobody owns it."""
+        """No owner."""
 
     def register_table(self, name: str, table: Any) -> None:
         """Keep a table under its internal name."""
         self.registered[name] = table
 
     def table_exist(self, name: str) -> bool:
-        """Whether a table of this name may be taken: none is, so that all can be registered."""
+        """False: no name is taken, so all can be registered."""
         return name in self.registered
 
     def table(self, name: str) -> Any:
@@ -503,7 +503,7 @@ class _Tables:
         return self._looked_up(self.records, name)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """What answers a call of a table function."""
+        """The implementation of a table function."""
         from odfchain.query.table_functions import arguments_of
 
         def call(*expressions: Any) -> Any:
@@ -526,7 +526,7 @@ class _Catalog:
         self._tables = tables
 
     def owner_name(self) -> None:
-        """Nobody owns it."""
+        """No owner."""
 
     def schema_names(self) -> set[str]:
         """The one that names without a schema are looked up in."""

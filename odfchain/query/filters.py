@@ -1,4 +1,4 @@
-"""What the embedded engine asks of the rows of a table: the conditions that its optimizer brought to scans.
+"""Filters of the embedded engine: the conditions that its optimizer pushed down to table scans.
 
 They are typed by then, with literals in the type of their column, so nothing has to be parsed. Conditions
 that came through joins and subqueries are among them. A table that is read in several places is asked for
@@ -35,7 +35,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[str, Condition]:
-    """What an optimized plan asks of each of these tables; of one that it does not read it says nothing.
+    """The pushed-down condition of each of these tables in an optimized plan, if it is read.
 
     Subqueries that are values are no part of the plan's tree: where there is one, nothing is said.
     """
@@ -58,7 +58,7 @@ def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[st
 
 
 def variant_of(node: Any) -> Any:
-    """What a node of a plan or condition is; None where the library has no Python for it (functions)."""
+    """The variant of a plan's or condition's node; None where the library exposes none (functions)."""
     try:
         return node.to_variant()
     except (ValueError, NotImplementedError, TypeError):

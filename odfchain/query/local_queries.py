@@ -154,7 +154,7 @@ class LocalProcess(ChildProcess):
             fcntl.fcntl(self._child.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def fits(self) -> bool:
-        """Whether it still waits for a query."""
+        """True if it still waits for a query."""
         return time.monotonic() - self._idle_since < IDLE_SECONDS / 2 and self._child.poll() is None
 
     def spill(self, folder: Path | None) -> Path | None:
@@ -168,7 +168,7 @@ class LocalProcess(ChildProcess):
         return None
 
     def plan(self, request: bytes, seconds: float | None) -> dict[str, Any]:
-        """What the query reads and gives, or how it would be run."""
+        """Plan the query: the tables that it reads and the columns that it gives, or how it would be run."""
         self.ready()
         self._pipe.left, self._seconds = seconds, seconds or 0.0
         self._write(request)
@@ -202,7 +202,7 @@ class LocalProcess(ChildProcess):
         self.free()
 
     def give_up(self, turn: int, *, reading: bool) -> None:
-        """Nobody has the result of a query any more (`reading`: the rows of it)."""
+        """Discard the result of a query (`reading`: the rows of it)."""
         if turn == self.turn and reading == self._reading:
             if reading:
                 self.close()

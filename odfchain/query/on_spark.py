@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _BEFORE_EXACT = (":", "$")
-"""What stands before the name of a parameter, or of a field of a variant."""
+"""The characters before the name of a parameter, or of a field of a variant."""
 
 _PLANS = functions.READ_PLANS | functions.classes_of({"plans.logical": "PipeOperator Sample UnresolvedHint"})
 _EXPRESSIONS = functions.READ_EXPRESSIONS | functions.classes_of(
@@ -110,10 +110,10 @@ def in_lower_case(walker: PlanWalker, sql: str) -> str:
 
 @dataclass(slots=True)
 class NamesInPlan:
-    """What an unresolved plan reads and calls, each with the node that says so."""
+    """Tables, functions and parameters of an unresolved plan, each with its node."""
 
     tables: dict[str, Any] = field(default_factory=dict)
-    """Names that stand where a table stands; a WITH may mean some of them."""
+    """Names in the place of a table; a WITH may define some of them."""
     calls: list[tuple[Any, Call]] = field(default_factory=list)
     """Nodes of `state(…)` and the other functions, and what they say."""
     withs: list[Any] = field(default_factory=list)
@@ -304,7 +304,7 @@ def with_plain_offset(frame: DataFrame, pin: Pin) -> DataFrame:
 
 
 def rows_asked(session: SparkSession, relation: Relation | Changes, checked: CheckedSlices) -> DataFrame:
-    """What a query reads, with offsets as `bigint`; changes are computed now. Errors as `rows_on_spark`."""
+    """A table's rows, with offsets as `bigint`; changes are computed now. Errors as `rows_on_spark`."""
     if isinstance(relation, Changes):
         rows = relation.rows(checked)
         return session.createDataFrame(rows.cast(_carried_columns(rows.schema)), asked_struct(relation))
@@ -417,7 +417,7 @@ T = TypeVar("T")
 _LABEL = "the query"
 _SETTINGS = PRIVATE_SETTINGS | {"spark.sql.ansi.doubleQuotedIdentifiers": "true"}
 _LEAVES = frozenset({"CTERelationRef", "LocalRelation", "OneRowRelation", "Range", "UnionLoopRef"})
-"""What rows may come from while tables are empty; a table of the session's own catalogue is none of these."""
+"""Leaves of a plan over empty tables; a table of the session's own catalogue is none of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -639,7 +639,7 @@ class _Clock:
         self._session, self._seconds, self._used = session, seconds, 0.0
 
     def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises; its jobs are cancelled when the time is used up.
+        """Run `work` with a time limit: its jobs are cancelled when the time is used up.
 
         Raises:
             EngineError: it is.
@@ -690,7 +690,7 @@ _ESCAPE = "\\"
 
 
 def condition_over(plans: PlanNodes, view: int, schema: pa.Schema) -> Condition:
-    """What is asked of all rows of the table at an index, by the filters that stand directly over it."""
+    """The condition on all rows of the table at an index, from the filters directly over it."""
     found: list[Condition] = []
     above = view - 1  # a node's first child stands right behind it
     while above >= 0 and (kind := plans.classes[above].rpartition(".")[2]) in ("SubqueryAlias", "Filter"):
@@ -707,10 +707,10 @@ class _Reading:
         self._types: Mapping[str, pa.DataType] = {field.name: field.type for field in schema}
         self._left = _MOST_NODES
         self._common: dict[str, Any] = {}
-        """What stands for an expression that is written once, such as that of BETWEEN."""
+        """Expressions that are written once and used twice, such as that of BETWEEN."""
 
     def condition(self, node: Any, *, negated: bool = False) -> Condition:
-        """What of it (negated: of its contrary) is understood."""
+        """The understood part of a condition (negated: of its contrary)."""
         self._left -= 1
         kind = node.getClass().getSimpleName() if self._left > 0 else ""
         match kind:

@@ -60,7 +60,7 @@ VOLATILE = frozenset(
     {"now", "random", "rand", "uuid", "today", "current_date", "current_time", "current_timestamp"}
     | {"input_file_name", "file_row_index", "version"}
 )
-"""What the engine's functions are called that no signed answer may use, other names of them included."""
+"""Names of the engine's volatile functions, which no signed answer may use, aliases included."""
 
 _UNKNOWN = re.compile(r"there is no (?:function|column) \"?(\w+)")
 
@@ -177,7 +177,7 @@ def node_key(workspace: WorkspaceFiles) -> DatasetKey:
 # Whether a signed answer is true: hashes, signature, the blocks it names, and the query once more.
 
 _VERDICT_LIMITS = replace(ASKED, seconds=60.0, memory=2 << 30, rows=1_000_000, answer_bytes=4 * FILE_BYTES)
-"""Whoever checks an answer waits longer than a node does for others."""
+"""A check may take longer than an answer to a client."""
 
 INPUT_HASH = "InvalidRequest::InputHash"
 SUB_QUERIES_HASH = "InvalidRequest::SubQueriesHash"
@@ -189,19 +189,19 @@ BLOCK_NOT_FOUND = "VerificationFailed::DatasetBlockNotFound"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofVerdict:
-    """What a check of a signed answer ended with."""
+    """The verdict of a check of a signed answer."""
 
     ok: bool
-    """It is what whoever signed it says: the same blocks give the same rows."""
+    """True if the answer is as signed: the same blocks give the same rows."""
     message: str
     """In a sentence."""
     kind: str | None = None
-    """What is wrong, as nodes name it; None where it is right, or cannot be asked here."""
+    """The kind of fault, in the node's words; None where it is right, or cannot be checked here."""
     incomplete: bool = False
     """Not false, as far as can be said here."""
     signer: str
     engine: str | None = None
-    """What computed the answer, as it says itself."""
+    """The version of the engine that computed the answer, as stated in it."""
     datasets: tuple[str, ...] = ()
     """The blocks that it reads, where they are here."""
     rows: int | None = None
@@ -222,7 +222,7 @@ class ProofVerdict:
 
 
 def verify(answer: Answer, workspace: WorkspaceFiles, *, seconds: float | None = None) -> ProofVerdict:
-    """Whether an answer is true, as far as the datasets here can tell."""
+    """Check an answer against the datasets here."""
 
     def verdict(message: str, **more: Any) -> ProofVerdict:
         more = {"ok": False} | more

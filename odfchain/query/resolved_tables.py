@@ -62,7 +62,7 @@ class Pin:
     """As the query writes it, with its point."""
     dataset: DatasetFiles
     state: DatasetState
-    """What the chain says as of the block."""
+    """The dataset's state as of the block."""
 
     @property
     def alias(self) -> DatasetAlias:
@@ -126,7 +126,7 @@ class Pins:
 
     @property
     def given(self) -> Mapping[str, tuple[DatasetId, Multihash]] | None:
-        """What names mean, where that was said; then there are no others."""
+        """The given meanings of names, if any; then there are no others."""
         return self._given
 
     def pin(self, text: str) -> Pin:
@@ -258,7 +258,7 @@ class CheckedSlices:
 
     @property
     def remembers(self) -> bool:
-        """Whether what was found out before may be believed; proofs are made without it."""
+        """True if earlier results may be reused; proofs are made without them."""
         return self._file is not None
 
     @property
@@ -358,13 +358,13 @@ class Relation:
     projection: StateOf | None = None
     """None is every record."""
     condition: Condition | None = None
-    """What is true of all rows that are asked for, if anything: slices that have none are not read."""
+    """A condition that all requested rows fulfil, if any: slices without such rows are not read."""
     signed_nan: bool = False
     """As in `odfchain.slices.skipping.may_match`."""
 
     @property
     def pins(self) -> tuple[Pin, ...]:
-        """What is read."""
+        """The datasets that are read, each at its block."""
         return (self.pin,)
 
     @property
@@ -374,12 +374,12 @@ class Relation:
 
     @property
     def has_floats(self) -> bool:
-        """Whether a floating-point number is anywhere in it, so that statistics of files leave NaN out."""
+        """True if it has a floating-point number anywhere, so that statistics of files leave NaN out."""
         return any(_has_floats(column.type) for column in self.schema)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What tells the rows of a state apart; () is all values.
+        """The key columns of a state; () is all values.
 
         Raises:
             QueryError: sources have different keys, or there is no such column.

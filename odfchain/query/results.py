@@ -1,4 +1,4 @@
-"""What a query gives: columns, rows as they come, and which blocks were read."""
+"""Results of a query: columns, rows as they arrive, and the blocks that were read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ArrowRows:
-    """What has its rows as an Arrow table has them as frames, too."""
+    """Mixin: converts Arrow rows to data frames."""
 
     __slots__ = ()
 

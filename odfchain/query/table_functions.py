@@ -33,7 +33,7 @@ def usage(name: str) -> str:
 
 
 def wrong_count(name: str, count: int) -> str | None:
-    """What is wrong with so many arguments of a function."""
+    """The fault of a wrong number of arguments, if any."""
     least, most = _ARGUMENTS[name]
     if least <= count <= most:
         return None
@@ -41,7 +41,7 @@ def wrong_count(name: str, count: int) -> str | None:
 
 
 def may_be_name(name: str, number: int) -> bool:
-    """Whether an argument of a function is the name of a dataset, which needs no quotes; else NULL is one."""
+    """True if an argument of a function is the name of a dataset, which needs no quotes; else NULL is one."""
     return number == 0 or name == "diff"
 
 
@@ -73,7 +73,7 @@ def _argument(function: str, number: int, expression: Any) -> str | None:
 
 
 def dotted_name(name: str, instead: str = "") -> QueryError:
-    """What is said of a name with dots that stands without quotes."""
+    """The error for an unquoted name with dots."""
     return QueryError(
         f"`{one_line(name)}`: a name with dots is written in quotes",
         hint=f"write {instead or quoted_name(name)}",
@@ -125,7 +125,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _KINDS = {"version": False, "system_version": False, "timestamp": True, "system_time": True}
-"""What stands before AS OF, and whether it means a time."""
+"""The keywords before AS OF; True: of a time."""
 _AFTER_TABLE = frozenset({
     "anti", "cluster", "cross", "distribute", "end", "except", "fetch", "for", "from", "full", "group",
     "having", "inner", "intersect", "join", "lateral", "left", "limit", "minus", "natural", "offset", "on",

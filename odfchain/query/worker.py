@@ -74,7 +74,7 @@ _KINDS = {
         SliceNotFoundError, StoreError, UnsupportedVersionError,
     )
 }  # fmt: skip
-"""What may have gone wrong, beside the query and the engine."""
+"""Error classes that may be reported, apart from those of the query and the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Worker:
     without: frozenset[str] = frozenset()
     """Functions that cannot be named."""
     progress: Progress = SILENT
-    """Is told when there is no sandbox."""
+    """Reports a missing sandbox."""
 
     def answer(
         self,
@@ -148,7 +148,7 @@ class Worker:
 
 
 _SAID: set[str] = set()
-"""What this process has found out about sandboxes, and said."""
+"""Notes on sandboxes that this process has printed."""
 
 
 class WorkerProcess(ChildProcess):
@@ -235,7 +235,7 @@ class Workers:
             self._places.release()
 
     def close(self) -> None:
-        """No process is left; to be called when nobody asks any more."""
+        """End the process; to be called when no query follows."""
         while not self._spares.empty():
             spare = self._spares.get()
             if spare.exception() is None:
@@ -247,7 +247,7 @@ class Workers:
 
 
 def command(limits: AskedLimits) -> Sequence[str]:
-    """What is run."""
+    """The command line of the process."""
     return run_module("odfchain.query.worker_process", json.dumps(dataclasses.asdict(limits)))
 
 

@@ -1,4 +1,4 @@
-"""The process that answers one query of somebody who is not trusted: planned, computed and ended here.
+"""The process that answers one query of an untrusted client: planned, computed and ended here.
 
 `odfchain.query.worker` starts it and reads what it writes: `READY` once the engine is loaded; then, for one
 line of JSON that says what is asked, one of JSON that says what was read or went wrong, and the rows as an
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def answer(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any], bytes]:
-    """What was read, and the rows; or what went wrong, in words."""
+    """The inputs and the rows, or the error."""
     try:
         return _rows(request, limits)
     except BaseException as error:  # noqa: BLE001 - every end is told, and this is the last of the process
@@ -76,7 +76,7 @@ def _bound(limits: AskedLimits) -> None:
 
 
 def load() -> None:
-    """What every query needs is loaded; where it is missing, that is said to who asks."""
+    """Load all that every query needs; a missing package is reported to the client."""
     put_off_pandas()
     with contextlib.suppress(ImportError):
         for name in (

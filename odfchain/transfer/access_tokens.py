@@ -47,7 +47,7 @@ _BEARER = re.compile(r"bearer +([!-~]{1,1024})", re.ASCII | re.IGNORECASE)
 
 
 class Right(Enum):
-    """What a token may allow."""
+    """Permissions of a token."""
 
     READ = "read"
     """To read, where a server asks readers who they are."""
@@ -91,7 +91,7 @@ class Grant:
             raise UsageError(f"{one_line(text, 100)!r} is not a right: {error}") from None
 
     def matches(self, alias: DatasetAlias) -> bool:
-        """Whether it is for a dataset: what names no account is for none of an account."""
+        """True if it is for a dataset: a pattern without an account matches no dataset of an account."""
         return self.account in (_ANY, alias.account) and self.pattern.matches(alias.name)
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class AccessToken:
     created: Timestamp
 
     def may(self, right: Right, alias: DatasetAlias) -> bool:
-        """Whether it allows something with a dataset."""
+        """True if it allows this access to a dataset."""
         rights = (Right.READ, Right.PUSH) if right is Right.READ else (right,)
         return any(grant.right in rights and grant.matches(alias) for grant in self.allow)
 
@@ -162,12 +162,12 @@ def made_token(name: str, allow: Iterable[str], now: Timestamp) -> NewToken:
 
 
 def digest_of(text: str) -> bytes:
-    """What is kept of a token."""
+    """The digest that is stored of a token."""
     return sha3_256(text.encode()).digest()
 
 
 def is_shown(authorization: str | None) -> bool:
-    """Whether a header `Authorization` shows a token, a good one or not; a proxy's password is none."""
+    """True if a header `Authorization` has a token, valid or not; a proxy's password is none."""
     return (authorization or "")[:7].lower() == "bearer "
 
 
@@ -251,7 +251,7 @@ class TokenFile:
         return made
 
     def revoke(self, name: str) -> None:
-        """Durably forget a token; from now on nobody gets in with it.
+        """Durably revoke a token; from now on it gives no access.
 
         Raises:
             UsageError, WorkspaceError: there is no such token.
@@ -378,7 +378,7 @@ class PushSession:
 
 @dataclass(slots=True)
 class _Uncommitted:
-    """What a token has sent for a dataset and nobody has committed."""
+    """Uncommitted uploads of a token for a dataset."""
 
     since: float
     sizes: dict[object, int] = field(default_factory=dict)
@@ -406,7 +406,7 @@ class PushSessions:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def attend(self, token: AccessToken) -> bool:
-        """Whether another connection is listened to; if so, it counts until it is left."""
+        """Count another connection until it is closed; False if there are too many."""
         with self._lock:
             self._connections[token.digest] += (free := self._connections[token.digest] < _CONNECTIONS)
             return free
@@ -417,12 +417,12 @@ class PushSessions:
             self._connections[token.digest] -= 1
 
     def has_room(self, alias: DatasetAlias, token: AccessToken) -> bool:
-        """Whether a push could begin now."""
+        """True if a push could begin now."""
         of_token = sum(each.token.digest == token.digest for each in list(self._open.values()))
         return alias.key not in self._open and len(self._open) < _MOST_PUSHES and of_token < _MOST_OF_TOKEN
 
     def begin(self, alias: DatasetAlias, token: AccessToken) -> PushSession | None:
-        """A push that nobody else does at the same time; None when somebody does, or too many others."""
+        """Begin an exclusive push of a dataset; None while another one is running, or too many are."""
         with self._lock:
             if not self.has_room(alias, token):
                 return None
@@ -474,11 +474,11 @@ class PushSessions:
                 del self._hashed[next(iter(self._hashed))]
 
     def has_hashed(self, key: ObjectKey, state: FileState) -> bool:
-        """Whether a file of this state is known to hash to the object's name."""
+        """True if a file of this state is known to hash to the object's name."""
         return (key, state) in self._hashed
 
     def reserve(self, session: PushSession, what: object, size: int, free: int) -> bool:
-        """Whether something of this size fits into what is `free` [bytes]; it counts until it is committed.
+        """Reserve this much of `free` [bytes] until it is committed; False if it does not fit.
 
         All that a token has sent and not committed may take its share of what is free for that.
         """

@@ -24,7 +24,7 @@ from odfchain.transfer.smart_messages import BlocksBatch
 _END = b"\0" * 1024
 _HEAD = tarfile.BLOCKSIZE
 _PACKED_BYTES, _PIECE_BYTES = 16 << 10, 256 << 10
-"""What is unpacked at a time, and what may come of it in one piece [bytes]."""
+"""Units of decompression, and the limit of one piece's output [bytes]."""
 
 _PLAIN = re.compile(
     rb"(f1620[0-9a-f]{64})\0{31}[0-7 \0]{24}([0-7]{11})[ \0][0-7 \0]{20}[0\0]\0{100}ustar.{83}\0{167}",
@@ -139,7 +139,7 @@ def _hashed(name: str, data: bytes) -> RawBlock:
 
 
 class _Inflated(io.RawIOBase):
-    """What a gzip stream unpacks to, no more of it than is allowed, a piece at a time.
+    """A gzip stream, decompressed in pieces, up to a limit.
 
     Raises:
         CorruptedPeerError: it unpacks to more.

@@ -1,8 +1,8 @@
-"""Pulling branches of others, and what was merged into a chain.
+"""Pulling remote branches, and the blocks that were merged into a chain.
 
-A branch comes in beside the head, which stays where it is: blocks, rules, slices, then one compare-and-swap
-of the branch, then its signature. Where it came from is noted before it is there, so that nobody merges it as
-if he had made it. An interruption before that leaves the dataset as it was. Source: RFC-038.
+A branch is fetched while the head stays where it is: blocks, rules, slices, then one compare-and-swap
+of the branch, then its signature. Its origin is recorded before it is there, so that it is not merged as
+if it had been made here. An interruption before that leaves the dataset as it was. Source: RFC-038.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Beside:
             self._objects = self.arrival.check(links, self.new, base).objects if self.new else []
 
     def has(self, block: Multihash) -> bool:
-        """Whether a block is stored, and one of the chain that was read."""
+        """True if a block is stored, and one of the chain that was read."""
         if not self._dataset.chain.contains(block):
             return False
         number = self._dataset.chain.get(block).sequence_number
@@ -147,9 +147,9 @@ class Beside:
 
 @contextmanager
 def arriving(dataset: DatasetFiles, peer: Peer, parallel: int, progress: Progress) -> Iterator[Beside]:
-    """What came is gone afterwards, unless it is of use to the next attempt.
+    """A private area for a fetch, removed afterwards unless the next attempt can use it.
 
-    Whoever calls holds the lock for what arrives.
+    The caller holds the lock for what arrives.
     """
     area = incoming_folder(dataset) / f"beside-{dataset.ref}"
     try:
@@ -170,12 +170,12 @@ def arriving(dataset: DatasetFiles, peer: Peer, parallel: int, progress: Progres
 
 @dataclass(frozen=True, slots=True)
 class MergedBlocks:
-    """What one merge brought in, without what older merges brought."""
+    """The blocks that one merge added, without those of older merges."""
 
     source: Multihash
     blocks: dict[Multihash, MetadataBlock]
     whole: bool
-    """Whether all blocks are here."""
+    """True if all blocks are here."""
 
     @property
     def in_order(self) -> list[Multihash]:
@@ -184,14 +184,14 @@ class MergedBlocks:
 
     @property
     def objects(self) -> list[DataObject]:
-        """What the blocks bring."""
+        """The objects of the blocks."""
         return [item for name in self.in_order for item in objects_of(self.blocks[name])]
 
 
 def merged_into(
     dataset: DatasetFiles, head: Multihash, until: Callable[[Multihash], bool] = lambda _: False
 ) -> list[MergedBlocks]:
-    """What was merged into the chain up to `head`, oldest merge first, as far as it is here.
+    """Merged blocks of the chain up to `head`, oldest merge first, as far as they are here.
 
     Merges are looked at from the newest on, as long as `until` is not so of their source.
     """
@@ -230,7 +230,7 @@ def _brought(
 
 
 def sendable(dataset: DatasetFiles, merged: MergedBlocks) -> bool:
-    """Whether all of it is here, slices and checkpoints, too."""
+    """True if all of it is here, slices and checkpoints, too."""
     return merged.whole and not absent(dataset, merged.objects)
 
 
@@ -390,7 +390,7 @@ def _no_branch(peer: Peer) -> BranchNotFoundError:
 
 @dataclass(frozen=True, slots=True)
 class FetchedSources:
-    """What was brought: blocks, slices and checkpoints [count], and their size [bytes]."""
+    """Fetched blocks, slices and checkpoints [count], and their size [bytes]."""
 
     blocks: int
     objects: int

@@ -3,7 +3,7 @@
     $XDG_CONFIG_HOME/odfchain/credentials.json      (~/.config where that is not set), mode 0600
     {"version": 1, "tokens": {"https://data.example.org": "…"}}
 
-The file is the user's and not the workspace's: a workspace that was copied from somebody names places, and
+The file is the user's and not the workspace's: a workspace that was copied from elsewhere names places, and
 must bring no secrets along nor take any. A token goes to URLs of its own origin only: the same scheme, host
 and port. Source: RFC 6454 (origins), RFC 6750 (bearer tokens); RFC-021.
 """
@@ -63,7 +63,7 @@ def origin_of(url: PeerUrl) -> str | None:
 
 
 def is_readable_on_the_way(url: PeerUrl) -> bool:
-    """Whether what is sent to a URL can be read by others: plain http to another machine."""
+    """True if a URL is sent in clear text: plain http to another machine."""
     return url.plain.scheme == "http" and not is_this_machine(urlsplit(url.text).hostname or "")
 
 
@@ -189,7 +189,7 @@ _ISSUED = (
     "get a token from those who run the node (`odfchain token create` makes one, other nodes have a page for "
     "that), then: odfchain login URL --token-stdin"
 )
-"""What to do where no password is taken."""
+"""Hints for nodes that accept no password."""
 
 
 def password_login(url: PeerUrl, user: str, password: str) -> str:
@@ -246,7 +246,7 @@ def check_token(url: PeerUrl, token: str) -> str | None:
 def account_at(url: PeerUrl, token: str | None) -> AccountName | None:
     """The account that a node with several means where the URL of a dataset there names none.
 
-    None where the URL needs none, nobody asks by a token, or no node answers.
+    None where the URL needs none, there is no token, or no node answers.
 
     Raises:
         AccessError: the node does not know the token.
@@ -301,7 +301,7 @@ class _Answer:
     document: dict[str, Any]
     location: str | None
     varies: bool
-    """Whether it would be another one for somebody else."""
+    """True if the answer depends on the caller."""
 
 
 def _failed(answer: _Answer) -> TransferError:
@@ -348,7 +348,7 @@ class _Node:
     def ask(
         self, target: Target, headers: tuple[tuple[str, str], ...] = (), body: bytes | None = None
     ) -> _Answer:
-        """What is answered at this very target, once; with a body the request is a POST."""
+        """Send one request to exactly this target; with a body it is a POST."""
         where = one_line(f"odf+{target.public(())}", _SHOWN_ANSWER)
         deadline = Deadline(SHARING.request_seconds, Timing(), name=where)
         own = (("Content-Type", "application/json"), *headers) if body is not None else headers
@@ -408,12 +408,12 @@ _NOTICED_MS = 120_000
 
 @dataclass(frozen=True, slots=True)
 class NodeClock:
-    """A node's `Date`, and what time has passed since, by a clock that nobody sets."""
+    """A node's `Date`, and the time since then by the monotonic clock."""
 
     date: Timestamp | None = None
     """None where the node gave none: then the clock of this machine is asked."""
     at: float = 0.0
-    """When that was, by the clock that nobody sets [s]."""
+    """The monotonic time of that [s]."""
 
     def now_ms(self, at: float) -> int:
         """The time at the node [ms since 1970], now that the other clock says `at` [s]."""
@@ -422,7 +422,7 @@ class NodeClock:
         return self.date.epoch_ms + round((at - self.at) * 1_000)
 
     def has_passed(self, time: Timestamp | None, at: float) -> bool:
-        """Whether it is later than a time at the node; never later than none."""
+        """True if the node's time is later than this; never with an unknown time."""
         return time is not None and time.epoch_ms <= self.now_ms(at)
 
     def refusal_hint(self, storage: Timestamp | None, at: float) -> str | None:

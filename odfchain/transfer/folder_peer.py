@@ -103,7 +103,7 @@ class FolderPeer(WritablePeer):
             os.close(fd)
 
     def contains(self, key: ObjectKey) -> bool:
-        """Whether an object is there (its bytes are not read)."""
+        """True if an object is there (its bytes are not read)."""
         with contextlib.suppress(AbsentError), self.open(str(key)):
             return True
         return False
@@ -205,7 +205,7 @@ class FolderPeer(WritablePeer):
 
 
 class _FileBody(Body):
-    """What follows in an open file."""
+    """The rest of an open file."""
 
     def __init__(self, fd: int, length: int) -> None:
         self._fd = fd

@@ -222,7 +222,7 @@ class _Way(Protocol):
         """How many were asked for and not taken."""
 
     def __contains__(self, name: object) -> bool:
-        """Whether a block was asked for and not taken."""
+        """True if a block was requested and not taken."""
 
     def ask(self, names: Sequence[Multihash]) -> None:
         """Ask for blocks."""
@@ -293,7 +293,7 @@ class Prefetch:
 
 
 class _Threads:
-    """Several requests beside each other: for peers of all kinds."""
+    """Parallel requests on threads: for peers of all kinds."""
 
     ahead = _AHEAD_BY_THREADS
     at_once = _AT_ONCE
@@ -339,7 +339,7 @@ class _Pipelined:
 
     def __init__(self, pipeline: BlockPipeline, keep: Keep) -> None:
         self.ended = False
-        """Whether no more will come this way."""
+        """True if no further answers will come."""
         self.unused_bytes = 0
         """How much has come that the walk has not needed so far."""
         self._pipeline = pipeline
@@ -378,7 +378,7 @@ class _Pipelined:
         return None
 
     def unanswered(self) -> list[Multihash]:
-        """What was asked for in vain, but for the one that is needed now: that will be asked for alone."""
+        """Unanswered requests, but for the block that is needed now: that one is requested alone."""
         return [name for name in self._waiting if name in self._asked]
 
     def close(self) -> None:

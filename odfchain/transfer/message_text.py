@@ -49,7 +49,7 @@ from odfchain.transfer.smart_messages import (
 # What is not written in the one way in which every library writes it is left to that library.
 
 _PIECE_BYTES = 1 << 18
-"""What is turned into text, or back, at a time: arrays of it take about ten times as much [bytes]."""
+"""Size of the pieces that are converted [bytes]; their arrays take about ten times as much."""
 
 _TEXTS: npt.NDArray[np.uint32] = np.frombuffer(
     b"".join((b"%d," % n).ljust(4, b"\0") for n in range(256)), np.uint32
@@ -135,9 +135,9 @@ _LARGEST: dict[type[Message], int] = {
     PullStrategies: SMART.answer_bytes,
     PushStrategies: SMART.answer_bytes,
 }
-"""What a message of a kind may have where it is more than `SMART.request_bytes` [bytes]."""
+"""Size limits of message kinds that exceed `SMART.request_bytes` [bytes]."""
 _AROUND_CHARACTERS = 512
-"""What a message has beside the numbers of its batch, and more."""
+"""Upper bound of a message without the numbers of its batch."""
 _REASONS: dict[str, Any] = {kind.__name__: kind for kind in typing.get_args(Reason)}
 
 
@@ -157,7 +157,7 @@ def text_of(message: Message) -> str:
 
 
 def fits_message(batch: BlocksBatch, message_bytes: int) -> bool:
-    """Whether a message of this size has room for a batch; each byte takes two to four characters."""
+    """True if a message of this size has room for a batch; each byte takes two to four characters."""
     room = message_bytes - _AROUND_CHARACTERS
     return 4 * len(batch.payload) <= room or sum(map(len, written(batch.payload))) <= room
 

@@ -100,7 +100,7 @@ _NOT_SMART = "a web server that hands out files is named without 'odf+'"
 
 
 class _Client(FewFrames, ClientProtocol):
-    """What a client understands of a connection."""
+    """Websocket protocol of the client."""
 
 
 class WebSocketChannel:
@@ -113,20 +113,20 @@ class WebSocketChannel:
         """The IP address of the node."""
         dates = connection.response.headers.get_all("Date") if connection.response is not None else []
         self.date = parse_http_date(dates[0]) if len(dates) == 1 else None
-        """What time it was there when it took the connection, where it said so."""
+        """The node's `Date` when it accepted the connection, if given."""
 
     @classmethod
     def open(
         cls, pool: HttpPool, route: Route, headers: Iterable[tuple[str, str]], where: str, most: int
     ) -> WebSocketChannel:
-        """A connection to the target of a route, which no redirect has led to.
+        """Connect to the target of a route that has no redirects.
 
         A message of the node has `most` bytes.
 
         Raises:
             AccessError: the node wants to know who asks, or refuses who does.
             UnsupportedPeerError: it speaks another version, or not this protocol at all.
-            TransientError, FetchError: nobody answers.
+            TransientError, FetchError: no answer.
         """
         target = route.current
         deadline = Deadline(SHARING.request_seconds, Timing(), name=where)
@@ -238,7 +238,7 @@ _KINDS = {name: kind for kind, name in _TYPES.items()}
 
 
 def object_file(key: ObjectKey, size: int) -> ObjectFile | None:
-    """What messages call an object of this size [bytes]; None for what the protocol does not carry."""
+    """The smart protocol's name of an object of this size [bytes]; None for kinds that it does not carry."""
     name = _TYPES.get(key.kind)
     return None if name is None else ObjectFile(object_type=name, physical_hash=key.name, size=size)
 
@@ -249,7 +249,7 @@ def key_of(file: ObjectFile) -> ObjectKey:
 
 
 def address_here(base: str, key: ObjectKey, authorization: str | None) -> TransferUrl:
-    """Where an object of the dataset at `base` is read or put, by whoever is authorized for that."""
+    """The URL of an object of the dataset at `base`, for authorized reads and uploads."""
     headers = [Header(name=VERSION[0], value=VERSION[1])]
     if authorization is not None:
         headers.append(Header(name="authorization", value=authorization))
@@ -476,7 +476,7 @@ _TOO_LARGE = (
     "(docs/nodes.md)"
 )
 _BLOCKS_PER_SECOND, _HASHED_PER_SECOND = 50, 8 << 20
-"""What a node does at least [count/s, bytes/s]; it is given the time."""
+"""Minimal speed of a node [count/s, bytes/s], which sets its timeouts."""
 _DESTINATION_PING_SECONDS = 0.2
 """How often it is looked whether the node asks how far it is [s]; it does so every 10 s."""
 
@@ -489,7 +489,7 @@ _BLOCK_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
-    """What is to be at the node: the blocks above its head, oldest first, and the objects they name."""
+    """A push to a node: the blocks above its head, oldest first, and the objects they name."""
 
     expected: Multihash | None
     new: Multihash

@@ -72,7 +72,7 @@ class DatasetSource:
     base: str
     """The URL of the dataset."""
     authorization: str | None
-    """What the caller gives to show who he is; his requests for objects need the same."""
+    """The caller's header `Authorization`; his requests for objects need the same."""
     _planned: tuple[Multihash, Multihash | None] | None = field(default=None, init=False)
     """The head of the plan, and where it begins. Its blocks are read again: who has asked may never come."""
 
@@ -151,7 +151,7 @@ def fields_of(scope: Message) -> dict[str, str]:
 
 
 def is_this_version(fields: Mapping[str, str]) -> bool:
-    """Whether a client speaks the version that is spoken here."""
+    """True if a client speaks this version of the protocol."""
     return fields.get(VERSION[0]) == VERSION[1]
 
 
@@ -278,7 +278,7 @@ class SharedCopy:
         await asyncio.wait({self._asking}, timeout=max(0.0, self._began + _PATIENCE - now))
 
     def expire(self) -> None:
-        """What is known of heads may be older than what somebody has just been told: it is asked again."""
+        """Drop cached heads, which may be older than a notification: the store is asked again."""
         self._asked = None
 
     async def _ask(self) -> None:
@@ -322,7 +322,7 @@ _MISDIRECTED = "this server has another name: --allow-host, where it is started,
 
 
 def admitted_hosts(listening: str, named: Iterable[str]) -> frozenset[str]:
-    """What a server that listens there, and these names, are called in every spelling.
+    """All spellings of the names of a server that listens there, and of these names.
 
     Raises:
         UsageError: one of them is not the name of a host.
@@ -339,7 +339,7 @@ def admitted_hosts(listening: str, named: Iterable[str]) -> frozenset[str]:
 
 
 def is_admitted(scope: Message, hosts: frozenset[str]) -> bool:
-    """Whether a request names this server, whatever its port; HTTP/1.0 may name none."""
+    """True if a request names this server, whatever its port; HTTP/1.0 may name none."""
     asked = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
     if not asked:
         return bool(scope["http_version"] == "1.0")

@@ -119,9 +119,9 @@ class DatasetTarget:
     base: str
     """The URL of the dataset."""
     authorization: str
-    """What the caller gives to show who he is; his uploads need the same."""
+    """The caller's header `Authorization`; his uploads need the same."""
     problem: Callable[[str], object] = lambda _: None
-    """Is told what is wrong with the store, which is nothing that the caller is told."""
+    """Reports faults of the store, which are hidden from the client."""
     _request: PushRequest | None = field(default=None, init=False)
     _head: Multihash | None = field(default=None, init=False)
     """The newest block that was sent."""
@@ -330,7 +330,7 @@ class DatasetTarget:
 
 
 def remove_left(workspace: WorkspaceFiles, before_ns: int) -> None:
-    """What was pushed, was not committed, and was not used since a time [ns since the epoch] is gone.
+    """Remove uncommitted pushes that were not used since a time [ns since the epoch].
 
     What pulls have left, and what a push is at work with, stays.
     """
@@ -380,7 +380,7 @@ _R = TypeVar("_R")
 
 @dataclass(slots=True)
 class Writing:
-    """What a server that may be written to has beside one that may not."""
+    """The additional parts of a server that accepts pushes."""
 
     workspace: WorkspaceFiles
     behind_proxy: bool = False
@@ -405,11 +405,11 @@ class Writing:
         return token if token.may(Right.PUSH, alias) else _FORBIDDEN
 
     def still(self, token: AccessToken) -> bool:
-        """Whether a token has not been revoked."""
+        """True if a token has not been revoked."""
         return token in self.tokens.tokens()
 
     def look_for_left(self) -> None:
-        """What was pushed and not committed for a day is removed, beside what else is done."""
+        """Remove pushes that were not committed for a day, in the background."""
         if (now := self.sessions.now()) >= self._looks_at:
             self._looks_at = now + _LOOK_SECONDS
             self.threads.submit(self._remove_left, asyncio.get_running_loop())
@@ -582,7 +582,7 @@ def _text(turn: Turn) -> str | None:
 async def take_file(
     writing: Writing, alias: DatasetAlias, key: str, scope: Message, receive: Receive
 ) -> Status:
-    """What comes of a file that is PUT: it is taken if a push that is going on, or just was, names it."""
+    """Handle an upload (PUT): it is taken if an open or recent push names the file."""
     fields = fields_of(scope)
     token = writing.may_push(fields.get("authorization"), alias)
     if not isinstance(token, AccessToken):

@@ -90,7 +90,7 @@ def place_of(url: PeerUrl) -> Location:
 
 
 Version: TypeAlias = "tuple[str | None, str | None]"
-"""What a conditional write is conditional on: entity tag, and generation where the store counts them."""
+"""The condition of a conditional write: entity tag, and generation where the store counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Listed:
     key: str
     size: int
     tag: str | None
-    """What changes when its content does, where the store says so."""
+    """A tag that changes with the content, where the store gives one."""
     modified: float
     """When it was written, by the store's clock [s since the epoch]."""
 
@@ -145,7 +145,7 @@ _ATTEMPTS = 3
 
 _CHUNK = 1 << 20
 _LARGEST = 1 << 36
-"""What an object whose size is not asked for may have [bytes]: says how long it may take."""
+"""Assumed limit of an object of unknown size [bytes], which sets the timeout."""
 
 
 class WriteRefusedError(Exception):
@@ -236,7 +236,7 @@ class ObjectSpace:
             return obstore.head(self._small, self._path(key))["last_modified"].timestamp()
 
     def contains(self, key: str) -> bool:
-        """Whether there is such an object."""
+        """True if there is such an object."""
         try:
             self.size(key)
         except ObjectNotFoundError:
@@ -280,8 +280,8 @@ class ObjectSpace:
     def put_file(self, key: str, source: Path, progress: Progress = SILENT, *, renew: bool = False) -> bool:
         """Durably store a file whose content follows from its key; what is there already stays as it is.
 
-        Returns whether it was there. To `renew` it is written in any case: it is young then, and nobody
-        removes it soon.
+        Returns whether it was there. To `renew` it is written in any case: so gc takes it
+        for young.
 
         Large files are sent in parts. An interrupted upload is not visible; the store keeps its parts until
         a life-cycle rule of the bucket removes them.
@@ -418,7 +418,7 @@ def _read_chunks(source: Path, progress: Progress) -> Iterator[bytes]:
 
 
 def again(work: Callable[[], T]) -> T:
-    """What `work` returns, tried again where the connection breaks off; for what may be done twice.
+    """Retry `work`, which must be idempotent, when the connection breaks.
 
     The library itself repeats nothing that has a condition, or that has begun to come.
     """
@@ -507,12 +507,12 @@ class ObjectPeer(WritablePeer):
         return self._space.write(ref_key(self.ref), b"", "create" if version is None else version)
 
     def remove(self) -> None:
-        """The dataset is not there any more: its head first, so that nobody finds half of it."""
+        """Remove the dataset: its head first, so that no reader finds a part of it."""
         self._space.delete(ref_key(HEAD))
         self._space.clear()
 
     def contains(self, key: ObjectKey) -> bool:
-        """Whether an object is there (its bytes are not read)."""
+        """True if an object is there (its bytes are not read)."""
         return self._space.contains(str(key))
 
     def size(self, key: ObjectKey) -> int:
@@ -549,7 +549,7 @@ class ObjectPeer(WritablePeer):
 
         Raises:
             RefConflictError: it points elsewhere; nothing is changed.
-            TransferError: somebody holds the lock that a store without conditions needs.
+            TransferError: another writer holds the lock that a store without conditions needs.
         """
         check_object_name(new)
         conditions = self._probed(new)
@@ -621,7 +621,7 @@ class ObjectPeer(WritablePeer):
 
     @property
     def caveat(self) -> str | None:
-        """What is known, after a swap, of how the head is swapped; None for a true compare-and-swap."""
+        """The known caveat, after a swap, of how the head is swapped; None for a true compare-and-swap."""
         found = self._conditions
         if found is None or (found.create and found.update):
             return None

@@ -147,7 +147,7 @@ class SharedNames:
         return [name for key, data in texts.items() if (name := Name.parse(key, data))]
 
     def get(self, alias: DatasetAlias) -> Name | None:
-        """What the store says now that a name means."""
+        """The present meaning of a name in the store."""
         return Name.parse(alias.key, self._read(alias.key)[0])
 
     def claim(self, name: Name) -> None:
@@ -268,7 +268,7 @@ def make_workspace_at(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
 
 
 def check_workspace_at(space: ObjectSpace) -> bytes:
-    """What says that the place is a workspace which is understood here.
+    """The marker of a supported workspace at this place.
 
     Raises:
         StoreError: it is none, or one of a later version.

@@ -29,14 +29,14 @@ _LOCALHOST = re.compile(r"^(http://)localhost(?=[:/])", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerOptions:
-    """What the user says of how peers are spoken to."""
+    """User options for connections to peers."""
 
     token: str | None = None
     """A bearer token for http and https; sent to the URL's own origin only."""
     credentials: Credentials | None = None
     """Where tokens for other URLs are kept; each is sent to its own origin only."""
     allow_private_redirects: bool = False
-    """Whether a public address may redirect to a private one."""
+    """True if a public address may redirect to a private one."""
     ipfs_gateway: str = "http://localhost:8080"
     """The HTTP gateway that ipfs and ipns URLs are read through."""
     parallel: int = 10

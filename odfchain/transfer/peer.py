@@ -1,4 +1,4 @@
-"""What another place is to this one: somewhere to read a dataset from, perhaps to write one to.
+"""A peer: another place to read a dataset from, perhaps to write one to.
 
 A kind of place (a server, a folder, a bucket) only says how a file is opened. What is made of it is the same
 for all: how much is read at most, hashing, how often a failure that may pass is tried again, where a broken
@@ -70,7 +70,7 @@ _HINTS: dict[str | None, str] = {
     DEADLINE_HINT: "run the command again: what has arrived is kept",
     PRIVATE_HINT: "if you trust it, give the URL that it leads to",
 }
-"""What helps with a peer, in place of what helps with a source."""
+"""Hints for peers, in place of those for sources."""
 
 
 class AbsentError(TransferError):
@@ -82,14 +82,14 @@ class Opened:
     """A file of a peer that is being read."""
 
     name: str
-    """What messages call it."""
+    """The name in messages."""
     body: Body
     total: int | None
     """Size of the whole file, where it is known [bytes]."""
     start: int = 0
     """From which of its bytes the body is; -1 where the place cannot continue it."""
     framed: bool = True
-    """Whether a body that ends early is all that the place has, and did not just break off."""
+    """True if a body that ends early is all that the place has: the connection did not break."""
 
 
 class BlockPipeline(Protocol):
@@ -161,7 +161,7 @@ class Peer(ABC):
         return iter(())
 
     def has_hashed(self, key: ObjectKey, state: FileState) -> bool:  # noqa: ARG002 - for what is pushed
-        """Whether a file of this state is known to hash to the object's name: it was hashed as it came."""
+        """True if a file of this state is known to hash to the object's name: it was hashed on arrival."""
         return False
 
     def announce(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:  # noqa: B027 - for nodes
@@ -292,11 +292,11 @@ class WritablePeer(Peer):
     """A dataset somewhere else that may be written to."""
 
     takes_files = True
-    """Whether it is written file by file; a node takes a push as a whole."""
+    """True if it is written file by file; a node takes a push as a whole."""
 
     @abstractmethod
     def contains(self, key: ObjectKey) -> bool:
-        """Whether an object is there (its bytes are not read)."""
+        """True if an object is there (its bytes are not read)."""
 
     @abstractmethod
     def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:
@@ -324,13 +324,13 @@ class WritablePeer(Peer):
 
     @property
     def caveat(self) -> str | None:
-        """What the user should know of how the head is swapped; None for a true compare-and-swap."""
+        """The caveat of how the head is swapped; None for a true compare-and-swap."""
         return None
 
 
 @contextlib.contextmanager
 def as_transfer_errors() -> Iterator[None]:
-    """What is said of sources that are fetched is said of peers."""
+    """Translate errors of sources into those of peers."""
     try:
         yield
     except FetchError as error:

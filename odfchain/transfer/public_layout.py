@@ -1,11 +1,11 @@
-"""Where things are behind the URL of a dataset: the simple transfer protocol's keys.
+"""Keys of the simple transfer protocol, below the URL of a dataset.
 
     refs/head                 hash of the newest block, as text
     blocks/f1620…             metadata blocks
     data/f1620…               slices
     checkpoints/f1620…        checkpoints
     manifests/f1620…          what describes a block, for readers without our code: made with the first of
-    profiles/f1620…           them, and absent where nobody made one (RFC-042)
+    profiles/f1620…           them, and absent where none was made (RFC-042)
     hints/chain               optional: hashes of all blocks, seed first, one to a line (RFC-021)
     refs/head.jws             optional: the owner's signature of the head
     refs/NAME                 branches that are shared, with refs/NAME.jws each
@@ -49,7 +49,7 @@ HEAD_KEY = "refs/head"
 HINT_KEY = "hints/chain"
 REFS_HINT_KEY = "hints/refs"
 INDEX_KEY = "datasets.json"
-"""Beside the datasets of a repository: what there is (RFC-021)."""
+"""The list of a repository's datasets, next to them (RFC-021)."""
 
 _OBJECT = re.compile(r"(blocks|data|checkpoints|manifests|profiles)/([!-~]{46,70})", re.ASCII)
 _SMART = "odf+"
@@ -76,7 +76,7 @@ class ObjectKind(Enum):
 
     @property
     def describes(self) -> bool:
-        """Whether such objects describe a block: signed lines name them, the chain does not."""
+        """True if such objects describe a block: signed lines name them, the chain does not."""
         return self in (ObjectKind.MANIFEST, ObjectKind.PROFILE)
 
 
@@ -153,7 +153,7 @@ class PeerUrl:
 
     @property
     def is_smart(self) -> bool:
-        """Whether a node is meant, with which the smart protocol is spoken."""
+        """True if it is a node's URL, for the smart protocol."""
         return self.scheme.startswith(_SMART)
 
     @property
@@ -166,7 +166,7 @@ class PeerUrl:
         return PeerUrl.parse(f"{self.text}{path}/")
 
     def name(self) -> DatasetName:
-        """What a dataset from here is called when nothing else is said: the end of the path, else the host.
+        """The default name of a pulled dataset: the end of the path, else the host.
 
         Raises:
             InvalidIdError: neither can be the name of a dataset.
@@ -180,7 +180,7 @@ class PeerUrl:
             raise InvalidIdError(f"{self}: {error}", hint="say what to call it: --as NAME") from None
 
     def public(self) -> str:
-        """What messages may show: no user and no password."""
+        """The URL without user and password, for messages."""
         parts = urlsplit(self.text)
         host = parts.netloc.rpartition("@")[2]
         return parts._replace(netloc=host).geturl()
@@ -253,7 +253,7 @@ BUFFER_BYTES = 1 << 20
 """Large pieces, because the hash lets other threads run while it works on one."""
 
 MIRROR_HINT = "the peer's copy is damaged or not honest: try another peer that has the dataset"
-"""What to do about wrong content."""
+"""The hint for wrong content."""
 
 
 class Incoming:
@@ -365,7 +365,7 @@ class Incoming:
         self.received, self._inherited, self._hasher = 0, False, sha3_256()
 
     def complete(self) -> bool:
-        """Whether the object is there, and is what its name says.
+        """True if the object is complete and hashes to its name.
 
         A file that was begun by an earlier run and ends up wrong is given one new start.
 
@@ -416,7 +416,7 @@ _THIS_MACHINE = "localhost"
 
 @dataclass(frozen=True, slots=True)
 class PlainUrl:
-    """What a URL means: the protocol, the server or bucket, and the way from there."""
+    """A normalized URL: protocol, server or bucket, and path."""
 
     protocol: str
     server: str
@@ -434,7 +434,7 @@ class PlainUrl:
         return cls(url.scheme.replace("https", "http"), server, _segments(path))
 
     def is_below(self, other: PlainUrl) -> bool:
-        """Whether this is the other place, or within it."""
+        """True if this is the other place, or within it."""
         return (self.protocol, self.server, self.path[: len(other.path)]) == (
             other.protocol,
             other.server,
@@ -463,7 +463,7 @@ def _server(authority: str, usual_port: int | None) -> str:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether the name of a host means this machine, and what is sent there goes over no network."""
+    """True if a host name is this machine's, so that requests use no network."""
     return host_of(host) == _THIS_MACHINE
 
 

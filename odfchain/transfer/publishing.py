@@ -1,4 +1,4 @@
-"""What a workspace shows to the world: its datasets by alias, and the files in their public folders.
+"""The public view of a workspace: its datasets by alias, and the files in their public folders.
 
 Nothing that a request says becomes part of a path before it is known to be harmless: an alias is looked up
 among the datasets that there are, an object's name has been parsed. And nothing but a regular file in a
@@ -34,7 +34,7 @@ _Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A regular file that is open for reading; whoever gets it closes it."""
+    """A regular file that is open for reading; the receiver closes it."""
 
     fd: int
     size: int
@@ -155,7 +155,7 @@ class Readers:
     restricted: bool = False
 
     def reader(self, authorization: str | None) -> Reader | None:
-        """Who asks with this header `Authorization`; None where it shows a token that is not in force."""
+        """The reader with this header `Authorization`; None where its token is not in force."""
         if not self.restricted or not is_shown(authorization):
             return Reader(self, None)
         token = holder(authorization, self.tokens.tokens())
@@ -164,19 +164,19 @@ class Readers:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Somebody who asks, with a token that was in force or with none."""
+    """A client that reads, with a token that was in force or with none."""
 
     rule: Readers
     token: AccessToken | None
 
     def sees(self, alias: DatasetAlias) -> bool:
-        """Whether the dataset is there for them."""
+        """True if the reader has access to the dataset."""
         if not self.rule.restricted:
             return True
         return self.token is not None and self.token.may(Right.READ, alias)
 
     def is_current(self) -> bool:
-        """Whether what was true when they asked still is: a token may be revoked meanwhile."""
+        """True if the access still holds: a token may be revoked meanwhile."""
         return self.token is None or self.token in self.rule.tokens.tokens()
 
 

@@ -84,7 +84,7 @@ class SyncOptions:
     parallel: int = 10
     """Objects received at the same time."""
     signature: SignaturePolicy | None = None
-    """What is wanted of the head's signature; None is nothing more than what is set elsewhere."""
+    """Required signature of the head; None is nothing more than the settings require."""
     dataset_id: DatasetId | None = None
     """The dataset that has to come; None is whatever is there."""
     onto: Multihash | None = None
@@ -114,7 +114,7 @@ DEFAULTS = SyncOptions()
 
 
 class SyncStatus(Enum):
-    """What a pull did."""
+    """Result kinds of a pull."""
 
     UP_TO_DATE = "up-to-date"
     CREATED = "created"
@@ -124,7 +124,7 @@ class SyncStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SyncOutcome:
-    """What was done: the heads, the blocks written, and the objects and bytes (blocks' too) received."""
+    """Result of a pull: the heads, the blocks written, and the objects and bytes (blocks' too) received."""
 
     status: SyncStatus
     old: Multihash | None
@@ -135,13 +135,13 @@ class SyncOutcome:
     missing_slices: int = 0
     """Slices that are not here, because the copy is partial."""
     signature: HeadSignature | None = None
-    """What the peer's signature of the head is worth."""
+    """The verdict on the peer's signature of the head."""
     attestations: int = 0
     """Attestations of auditors that came in."""
     snapshots: int = 0
-    """Manifests and profiles that came in, beside the objects of the chain."""
+    """Manifests and profiles received, not counting the objects of the chain."""
     warnings: tuple[str, ...] = ()
-    """What the user has to hear."""
+    """Warnings for the user."""
 
 
 def pull_dataset(
@@ -159,7 +159,7 @@ def pull_dataset(
 def judge_pull(
     workspace: WorkspaceFiles, peer: Peer, alias: DatasetAlias, options: SyncOptions = DEFAULTS
 ) -> list[DataObject]:
-    """What a pull would bring beside blocks that keep all rules, oldest first; the dataset stays as it is."""
+    """Validate a pull's blocks and list its objects, oldest first; the dataset stays as it is."""
     with _begun(workspace, peer, alias, options, SILENT) as (pull, present):
         judged = pull.judge_new(alias) if present is None else pull.judge(present)
         return judged.received.objects

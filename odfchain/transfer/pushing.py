@@ -2,8 +2,8 @@
 
 Manifests and profiles go first, then slices and checkpoints, then blocks, oldest first, then the hint, then
 the head by one compare-and-swap, and last what is signed (`odfchain.chain.remote_signatures`). Before the
-blocks of the chain go those that were merged into it. A branch is sent in the same way. So whoever reads
-there sees the old dataset until it sees all of the new one, and what was interrupted is continued by
+blocks of the chain go those that were merged into it. A branch is sent in the same way. So a reader
+sees the old dataset until it sees all of the new one, and an interrupted push is continued by
 running the same again. Source: specification "Dataset Sharing"; RFC-021.
 """
 
@@ -82,7 +82,7 @@ class PushOptions:
     trusted: tuple[Did, ...] = ()
     """Auditors whose attestations come first where there is no room for all."""
     public: bool = False
-    """Whether everybody may see a dataset that a push makes at a node."""
+    """True if a dataset that a push makes at a node is readable by everybody."""
 
 
 _OPTIONS = PushOptions()
@@ -90,7 +90,7 @@ _OPTIONS = PushOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushPlan:
-    """What a push would do; nothing is written yet."""
+    """The plan of a push; nothing is written yet."""
 
     where: str
     old_head: Multihash | None
@@ -105,11 +105,11 @@ class PushPlan:
     present: int
     """Slices and checkpoints of these blocks that the destination has already [count]."""
     overwrites: bool
-    """Whether blocks of the destination are given up."""
+    """True if blocks of the destination are given up."""
 
     @property
     def up_to_date(self) -> bool:
-        """Whether there is nothing to do."""
+        """True if there is nothing to do."""
         return self.old_head == self.new_head and not self.merged
 
     @property
@@ -124,21 +124,21 @@ class PushPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOutcome:
-    """What a push did."""
+    """The result of a push."""
 
     plan: PushPlan
     caveat: str | None
-    """What the user should know of how the head was swapped."""
+    """The caveat of how the head was swapped."""
     signature: SignatureStatus = SignatureStatus.UNSIGNED
-    """What the destination's head is now."""
+    """The state of the destination's signature."""
     problem: str | None = None
-    """What was not written after the head, or of the manifest."""
+    """Files that could not be written after the head, or why there is no manifest."""
     snapshots: int = 0
-    """Manifests and profiles that were sent, beside the objects of the chain [count]."""
+    """Manifests and profiles sent, not counting the objects of the chain [count]."""
 
     @property
     def up_to_date(self) -> bool:
-        """Whether there was nothing to do."""
+        """True if there was nothing to do."""
         return self.plan.up_to_date
 
     @property
@@ -151,7 +151,7 @@ class PushOutcome:
 
 
 def plan_push(dataset: DatasetFiles, peer: WritablePeer, options: PushOptions = _OPTIONS) -> PushPlan:
-    """What `push_dataset` would send; the destination is only read, and no further than needed.
+    """Plan `push_dataset`; the destination is only read, and no further than needed.
 
     Raises:
         DatasetNotFoundError: there is no dataset at the destination, and none is to be made.
@@ -497,7 +497,7 @@ class PushedPeer(Peer):
         signature: bytes | None = None,
         has_hashed: Callable[[ObjectKey, FileState], bool] = lambda *_: False,
     ) -> None:
-        """What was pushed; `has_hashed` says which files are known to hash to the names of objects."""
+        """The pushed blocks; `has_hashed` says which files are known to hash to the names of objects."""
         super().__init__(where)
         self._has_hashed = has_hashed
         self._blocks = blocks

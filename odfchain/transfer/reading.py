@@ -44,7 +44,7 @@ class Origin:
     """Where a dataset is read from; small, and the same in every process."""
 
     url: str
-    """The peer; empty for a dataset of a workspace, whose chain is read as it stands."""
+    """The peer; empty for a dataset of a workspace, whose chain is read in place."""
     folder: str | None = None
     """The folder whose slices are read in place; None where they have to be brought."""
     token: str | None = field(default=None, repr=False)
@@ -60,7 +60,7 @@ class Origin:
         token: str | None = None,
         cache: str | None = None,
     ) -> Origin:
-        """What a URL or a path means: a dataset's folder, or with `dataset` the workspace that has it.
+        """Parse a URL or path: a dataset's folder, or with `dataset` the workspace that has it.
 
         One of a workspace whose datasets are in a store is read there.
 
@@ -91,7 +91,7 @@ class Origin:
         """The dataset with all of its chain and as yet none of its slices; again: with what is new.
 
         `private` is a folder of the caller's, the same each time. A history that was rewritten replaces what
-        was there: the caller knows which block it stands on.
+        was there: the caller knows its block.
         """
         if not self.url:
             found = DatasetFiles.open(Path(self.folder or ""))
@@ -201,7 +201,7 @@ Local = Callable[[DatasetRefAny], DatasetFiles | None]
 
 
 def names_places(snapshot: DatasetSnapshot) -> bool:
-    """Whether an input is named by something else than a local alias or an id."""
+    """True if an input is named by something else than a local alias or an id."""
     return any(
         not isinstance(item.dataset_ref, DatasetAlias)
         for event in snapshot.metadata

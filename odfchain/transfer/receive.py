@@ -1,4 +1,4 @@
-"""What every pull does: blocks and objects come in, are checked, and wait in a private folder.
+"""Common parts of all pulls: blocks and objects arrive, are validated, and wait in a private folder.
 
 An interruption leaves them there for the next pull. Nothing of the dataset is changed by blocks that arrive;
 objects are stored in it once all of them are here.
@@ -75,7 +75,7 @@ _HINT_FROM = 16
 _MEMORY_BYTES = 64 << 20
 """How much of what was received is kept at hand until it is read the second time [bytes]."""
 _ENTRY_BYTES = 400
-"""What keeping a block takes besides its bytes, roughly [bytes]."""
+"""Overhead of a kept block [bytes], roughly."""
 
 
 class Spool:
@@ -95,7 +95,7 @@ class Spool:
         return self.folder / str(name)
 
     def contains(self, name: Multihash) -> bool:
-        """Whether there is a file of this name; it may be torn."""
+        """True if there is a file of this name; it may be torn."""
         return self.path(name).is_file()
 
     def names(self) -> frozenset[str]:
@@ -166,7 +166,7 @@ class PeerLinks:
         self._progress = progress
         self._prefetch: Prefetch | None = None
         self._came: set[Multihash] = set()
-        """What came in one piece, and was not read so far."""
+        """Blocks that arrived whole and were not read so far."""
 
     def __enter__(self) -> PeerLinks:
         return self
@@ -209,7 +209,7 @@ class PeerLinks:
         return self._spool.names()
 
     def local(self, name: Multihash) -> bool:
-        """Whether a block is one of the local dataset."""
+        """True if a block is one of the local dataset."""
         return self._local is not None and self._local.contains(name)
 
     def link(self, name: Multihash) -> BlockLink:
@@ -230,7 +230,7 @@ class PeerLinks:
         return BlockLink(header.sequence_number, header.prev_block_hash)
 
     def broken(self, problem: str) -> OdfchainError:
-        """What the peer has is no chain."""
+        """The error for a peer's broken chain."""
         return CorruptedPeerError(f"the chain of {self._peer.where} is broken: {problem}")
 
     def bytes_of(self, name: Multihash) -> bytes:
@@ -318,7 +318,7 @@ class ContinuedHistory:
         return sources_in_force([*reversed(self._changes.values()), *self._base.push_sources().values()])
 
     def has_odf_schema(self) -> bool:
-        """Whether any block before the next one declares a schema in the ODF form."""
+        """True if any block before the next one declares a schema in the ODF form."""
         return self._new.has_odf_schema() or self._base.has_odf_schema()
 
 
@@ -326,7 +326,7 @@ def index_chain(dataset: DatasetFiles, newest_first: Sequence[Multihash], kinds:
     """Let a new dataset's index know all blocks that were checked, so that none is read again for it.
 
     `kinds` are those of the blocks' events (`link_kind`), oldest first. The index is a cache: if it is wrong
-    or cannot be written, whoever needs it builds it from the blocks.
+    or cannot be written, it is built from the blocks when needed.
     """
     top = len(newest_first) - 1
     links = (Link(name, top - n, kinds[top - n]) for n, name in enumerate(newest_first))
@@ -526,7 +526,7 @@ def refuse_rollback(source: Source, seen: Seen, destination: Destination | None)
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What was checked: the seed if it was there; objects and kinds of events, oldest first."""
+    """Validated blocks: the seed if it was there; objects and kinds of events, oldest first."""
 
     seed: Seed | None
     objects: list[DataObject]
@@ -535,7 +535,7 @@ class Received:
 
 @dataclass(slots=True)
 class Arrival:
-    """What comes from one peer in one pull; `area` is where it arrives."""
+    """The arrival of one pull from one peer; `area` is its folder."""
 
     peer: Peer
     area: Path
@@ -563,7 +563,7 @@ class Arrival:
         return Source(self.peer, head, number, links)
 
     def check(self, links: PeerLinks, blocks: Sequence[Multihash], base: History | None) -> Received:
-        """What the blocks (newest first) bring; each keeps the append rules after `base`."""
+        """Validate the blocks (newest first) against the append rules after `base`."""
         seed: Seed | None = None
         objects: list[DataObject] = []
         kinds: list[str] = []

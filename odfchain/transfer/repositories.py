@@ -62,7 +62,7 @@ class Repository:
     url: str
     """Where it is; a dataset's alias is appended to it."""
     require_signature: bool | None = None
-    """Whether copies from here need the owner's signature of the head."""
+    """True if copies from here need the owner's signature of the head."""
     max_signature_age_seconds: int | None = None
     """How old that signature may be [s]."""
 
@@ -174,7 +174,7 @@ class Repositories:
         return found
 
     def policy(self, url: PeerUrl) -> SignaturePolicy:
-        """What the repositories want of the signature of a dataset below their URL, however it is spelled."""
+        """The repositories' signature policy for a dataset below their URL, however it is spelled."""
         found, place = NO_POLICY, PlainUrl.of(url)
         for known in self.list():
             if place.is_below(PlainUrl.of(known.url)):
@@ -271,7 +271,7 @@ def render_index(entries: Iterable[IndexEntry]) -> bytes:
 
 
 def parse_index(data: bytes, where: str) -> list[IndexEntry]:
-    """What a peer at `where` says that it has; every value is what its type says.
+    """Parse the index of a peer at `where`; every value is of its declared type.
 
     Raises:
         CorruptedPeerError: too large, not JSON, of another version, or an entry is malformed.

@@ -1,9 +1,9 @@
 """Running the application that publishes a workspace: on uvicorn, in a thread of its own.
 
-Whoever starts it keeps the main thread, where signals arrive, and can stop it from anywhere. Unless writing
+The caller keeps the main thread, where signals arrive, and can stop it from anywhere. Unless writing
 is allowed, nothing in a workspace can be changed over this server; then those change datasets of others who
 have a token for that. There is no encryption, and unless reading is restricted no reader is asked who he is,
-so it listens on this machine only unless it is told otherwise; in front of the open network belongs a web
+so by default it listens on this machine only; in front of the open network belongs a web
 server that does both.
 Source: RFC-021, RFC-050.
 """
@@ -72,8 +72,8 @@ def serve(
     `listening` gets the URL once clients can connect; `on_request` a line for each request; `on_problem` a
     line for each thing that could not be read; `branches` are those that are published. They are called from
     the server's thread, but for the first. A second signal ends it at once. Port 0 is any free one. With
-    `write`, those may push who have a token for that; with `restrict_reading`, nobody reads without one.
-    `allow_hosts` are names, beside those in the settings, under which others ask for it.
+    `write`, a token may allow to push; with `restrict_reading`, reading needs a token.
+    `allow_hosts` are names of the server, in addition to those in the settings.
     """
     with (
         RepositoryServer(
@@ -292,17 +292,17 @@ def _told(application: Application, on_request: Tell | None, problem: Tell) -> A
 # `odfchain.transfer.server` when a server starts, because uvicorn is slow to load.
 
 PIECE_BYTES = 4 << 20
-"""What a client takes in `SHARING.piece_seconds` [bytes]: 14 KB/s at least, or it is dropped."""
+"""Bytes that a client must take in `SHARING.piece_seconds`: 14 KB/s at least, or it is dropped."""
 
 _HELD_BYTES = 64 << 10
 """How much of responses is put together; copying more costs more than another write [bytes]."""
 
 
 _FED_BYTES = 4 << 10
-"""What is given to the parser at a time [bytes]: at most two hundred requests."""
+"""Piece that the parser gets at a time [bytes]: at most two hundred requests."""
 
 _REQUEST_LINE_BYTES = len(b"GET  HTTP/1.1\r\n\r\n")
-"""What a request has beside its target and its fields [bytes]."""
+"""Size of a request without its target and its fields [bytes]."""
 
 _LENGTH_DIGITS = 18
 _BODY = (b"content-length", b"transfer-encoding")
@@ -316,7 +316,7 @@ def _length(headers: list[tuple[bytes, bytes]]) -> int:
 
 
 class _Output:
-    """What uvicorn uses of a transport; what is written is held back until a response is complete.
+    """A transport for uvicorn; output is held back until a response is complete.
 
     Each write is a packet, and wakes the client: head and body go together, and so do responses to requests
     that were sent without waiting (RFC 9112, 9.3.2).
@@ -375,7 +375,7 @@ class Connection(HttpToolsProtocol):
         self._body_left = 0
         """Of a file that is PUT [bytes]: there are no requests among them."""
         self._may_persist = False
-        """Whether the client wants to go on with this connection after the present request."""
+        """True if the client keeps the connection open after the present request."""
         self._stall_timer: asyncio.TimerHandle | None = None
 
     # --- headers -----------------------------------------------------------------------------------
@@ -611,18 +611,18 @@ class Connection(HttpToolsProtocol):
 
 _TRY_LATER = 1013
 _FREE_BYTES = 16 << 10
-"""What every connection may hold, whatever all hold [bytes]: most messages."""
+"""Memory of a connection that is not counted [bytes]: enough for most messages."""
 _BUSY = text_of(Refusal(Internal(side="Pull", phase=Phase.METADATA_REQUEST, error_message=TOO_MANY_BLOCKS)))
 """Clients of ours go on with the simple protocol, which sends no more than is taken."""
 
 
 class _Server(FewFrames, ServerProtocol):
-    """What a server understands of a connection."""
+    """Websocket protocol of the server."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What the conversations of one server hold; for its event loop alone."""
+    """Memory that the conversations of one server hold; for its event loop alone."""
 
     members: set[Conversation] = field(default_factory=set)
     large: set[Conversation] = field(default_factory=set)
@@ -631,7 +631,7 @@ class Memory:
     """Those with the beginning of one, which are not read from."""
 
     held: int = 0
-    """What has come of all messages but those of blocks, and is not dealt with [bytes]."""
+    """Pending bytes of all messages but those of blocks."""
 
     def judge(self, new: Conversation) -> None:
         """End the conversations that hold the most until all that hold something may go on."""
@@ -653,7 +653,7 @@ class Memory:
         self.held += one.counted - before
 
     def has_room(self, size: int) -> bool:
-        """Whether so much may be sent beside what others have not taken yet."""
+        """True if so much may be sent, given what clients have not taken yet."""
         return size <= _FREE_BYTES or size + self._unread() <= SMART.unread_bytes
 
     def _unread(self) -> int:
@@ -680,7 +680,7 @@ class Conversation(WebSocketsSansIOProtocol):
         self._memory = memory
         self._running = False
         self.came = self.counted = 0
-        """What `Memory` has noted [bytes]."""
+        """Bytes noted in `Memory`."""
         self._stall_timer: asyncio.TimerHandle | None = None
         self.queued = 0
         """Of messages that the application has not asked for [bytes]."""
@@ -689,7 +689,7 @@ class Conversation(WebSocketsSansIOProtocol):
 
     @property
     def arriving(self) -> int:
-        """What has come of a message that is not whole [bytes]."""
+        """Bytes of an incomplete message."""
         return len(self.conn.reader.buffer) + sum(map(len, self.frames))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -698,7 +698,7 @@ class Conversation(WebSocketsSansIOProtocol):
         self._memory.members.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """What has come is kept within the bounds of all."""
+        """Receive data within the limit of all connections."""
         super().data_received(data)
         if not self.handshake_initiated:  # uvicorn says nothing to a request that is none
             self.transport.write(b"".join(self.conn.data_to_send()))

@@ -84,7 +84,7 @@ def tagged(text: str) -> str:
 
 
 def not_modified(if_none_match: str | None, tag: str) -> bool:
-    """Whether the client has this state already: `If-None-Match` lists its tag, weak or strong, or is `*`."""
+    """True if the client has this state already: `If-None-Match` lists its tag, weak or strong, or is `*`."""
     if if_none_match is None:
         return False
     known = {item.strip().removeprefix("W/") for item in if_none_match.split(",")}
@@ -170,7 +170,7 @@ _CHANGING = frozenset({HEAD_KEY, HINT_KEY, REFS_HINT_KEY, *_SIGNED})
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What is sent; with a file, that part of it, and the file is closed afterwards."""
+    """A response; with a file, that part of it, and the file is closed afterwards."""
 
     status: int
     headers: Headers = ()
@@ -216,9 +216,9 @@ def repository(
     restrict_reading: bool = False,
     behind_proxy: bool = False,
 ) -> Repository:
-    """The application that publishes a workspace; `problem` is told, in one line, of what cannot be read.
+    """The application that publishes a workspace; `problem` gets a line for each read error.
 
-    With `write`, who has a token for that may push; with `restrict_reading`, nobody else may read.
+    With `write`, a token may allow to push; with `restrict_reading`, reading needs a token.
     `behind_proxy` says that every request comes through one.
     """
     readers = Readers(TokenFile(workspace.root), restrict_reading)
@@ -265,7 +265,7 @@ class Repository:
         self._writing = Writing(self._workspace, self._behind_proxy, self._problem, refused)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request; what goes wrong here is answered with 500 and told to `problem`."""
+        """Answer one request; an exception is answered with 500 and passed to `problem`."""
         if self._writing is not None:
             self._writing.look_for_left()
         # a file belongs to a push, which has asked the store when it began

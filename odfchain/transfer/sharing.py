@@ -92,7 +92,7 @@ class AliasKind(Enum):
 def read_reference(
     text: str, repositories: Repositories
 ) -> DatasetAlias | DatasetAliasRemote | RemoteDatasetId | DatasetUrl:
-    """What a user means by a reference to any dataset: `a/b` is in repository `a` if that is registered."""
+    """Parse a user's reference to any dataset: `a/b` is in repository `a` if that is registered."""
     found = parse_ref_any(text)
     if isinstance(found, AmbiguousAlias):
         known = repositories.find(RepoName(found.prefix)) is not None
@@ -101,7 +101,7 @@ def read_reference(
 
 
 def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias | None = None) -> PeerUrl:
-    """The URL that a reference to a remote dataset stands for.
+    """The URL of a reference to a remote dataset.
 
     Understood are a URL, `repo/name`, `repo/account/name` and `repo/did:odf:…`, whose URL ends in the id
     (see `odfchain.transfer.repositories` for where it really is). With `local`, the dataset that is to be
@@ -138,10 +138,10 @@ def aliases(dataset: DatasetFiles, kind: AliasKind) -> tuple[str, ...]:
 
 
 def is_copy(workspace: WorkspaceFiles, dataset: DatasetFiles) -> bool:
-    """Whether a plain pull brings the dataset from a peer, not from its source or its inputs.
+    """True if a plain pull brings the dataset from a peer, not from its source or its inputs.
 
     It does so when the dataset was pulled from there, and was not created here or has nothing else to be
-    pulled from: whoever extends a copy of somebody's dataset leaves their chain.
+    pulled from: extending a copy leaves the chain of its owner.
     """
     if not aliases(dataset, AliasKind.PULL):
         return False
@@ -186,7 +186,7 @@ def delete_alias(dataset: DatasetFiles, kind: AliasKind, text: str | None = None
 
 
 def policy_of(dataset: DatasetFiles) -> SignaturePolicy:
-    """What pulls of a dataset want of the head's signature."""
+    """The signature policy for pulls of a dataset."""
     config = read_config(dataset)
     path = config_path(dataset)
     return from_fields(config.require_signature, config.max_signature_age_seconds, source=str(path))
@@ -246,7 +246,7 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What a workspace exchanges with other places."""
+    """Pull, push and fetch of a workspace."""
 
     workspace: WorkspaceFiles
 
@@ -268,7 +268,7 @@ class Sharing:
     # --- what a reference means --------------------------------------------------------------------
 
     def is_remote(self, text: str) -> bool:
-        """Whether a text means a dataset elsewhere: a URL, or `repo/name` of a repository that is known.
+        """True if a text is a remote reference: a URL, or `repo/name` of a repository that is known.
 
         Raises:
             InvalidIdError: a URL without its beginning; the hint says how to write it.
@@ -286,7 +286,7 @@ class Sharing:
         )
 
     def url_of(self, ref: str) -> PeerUrl:
-        """The URL that a reference to a remote dataset stands for."""
+        """The URL of a reference to a remote dataset."""
         return resolve_remote(ref, self.repositories)
 
     def place_of(self, ref: str, token: str | None = None) -> PeerUrl:
@@ -450,7 +450,7 @@ class Sharing:
         *,
         token: str | None = None,
     ) -> PushPlan:
-        """What `push` would send; nothing is written and nothing remembered."""
+        """Plan `push`; nothing is written or remembered."""
         dataset = self._dataset(ref)
         options = options or PushOptions(parallel=self.config.parallel)
 
@@ -515,7 +515,7 @@ class Sharing:
         token: str | None = None,
         progress: Progress = SILENT,
     ) -> FetchedSources:
-        """What was merged into the dataset is brought from any mirror, trusted by hash alone.
+        """Fetch merged blocks from any mirror, trusted by hash alone.
 
         `source` is as in `fetch`.
         """
@@ -557,7 +557,7 @@ class Sharing:
     # --- looking -----------------------------------------------------------------------------------
 
     def datasets_of(self, repository: str, *, token: str | None = None) -> list[RepositoryEntry]:
-        """What a repository has, ordered by alias; it is named, or given by its URL."""
+        """The datasets of a repository, ordered by alias; it is named, or given by its URL."""
         from odfchain.transfer.repositories import list_repository  # noqa: PLC0415 - most commands list nothing
 
         return list_repository(self.repository_url(repository), self._options(self.config.parallel, token))
@@ -601,7 +601,7 @@ class Sharing:
     def _remember_policy(
         dataset: DatasetFiles, policy: SignaturePolicy, given: SignaturePolicy | None
     ) -> None:
-        """What was required of a copy once is required at every place, until the caller says otherwise.
+        """A requirement on a copy's signature holds at every place, until the caller changes it.
 
         The longest age that a repository sets stays the repository's.
         """
@@ -635,7 +635,7 @@ class Sharing:
         return None
 
     def _published(self, dataset: DatasetFiles, head: Multihash) -> None:
-        """Whoever pulls this dataset back later, also after it was deleted here, is not sent further back."""
+        """Remember the pushed head: no later pull may go behind it, also once the dataset was deleted."""
         number = dataset.chain.get(head).sequence_number
         text = None
         with suppress(StoreError):  # something else in the signature's place: the push is done all the same

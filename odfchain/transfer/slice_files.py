@@ -60,7 +60,7 @@ BRING_OBJECTS = frozenset({"AddData", "ExecuteTransform"})
 
 
 def objects_of(block: MetadataBlock) -> Iterator[DataObject]:
-    """What a block brings: at most one slice and one checkpoint."""
+    """The objects of a block: at most one slice and one checkpoint."""
     event = block.event
     if not isinstance(event, AddData | ExecuteTransform):
         return
@@ -101,7 +101,7 @@ class Selection:
 
     @property
     def everything(self) -> bool:
-        """Whether nothing is left out."""
+        """True if nothing is left out."""
         return not self.metadata_only and self.since is None and self.last is None
 
     def of(self, objects: Sequence[DataObject]) -> list[DataObject]:
@@ -251,7 +251,7 @@ def _receive(peer: Peer, item: DataObject, target: Path, progress: Progress) -> 
 
 
 class _Together:
-    """Progress of transfers that end together: after the first failure whoever reports is stopped."""
+    """Progress of transfers that end together: after the first failure all others stop."""
 
     def __init__(self, inner: Progress) -> None:
         self.failure: BaseException | None = None
@@ -288,7 +288,7 @@ _FIELDS = {"metadataOnly", "since", "last"}
 
 @dataclass(frozen=True, slots=True)
 class FetchOutcome:
-    """What was brought, and how many slices are still missing."""
+    """The fetched slices, and the number that are still missing."""
 
     objects: int
     bytes: int
@@ -296,9 +296,9 @@ class FetchOutcome:
     skipped: int = 0
     """Missing slices that have no row of which the condition is true."""
     unknown: int = 0
-    """Slices that were brought because nobody who is believed says what is in them."""
+    """Slices that were fetched because no trusted manifest describes them."""
     understood: bool = True
-    """Whether any of the condition can leave a slice out."""
+    """True if a part of the condition can exclude a slice."""
 
 
 def mark_path(dataset: DatasetFiles) -> Path:
@@ -307,12 +307,12 @@ def mark_path(dataset: DatasetFiles) -> Path:
 
 
 def is_partial(dataset: DatasetFiles) -> bool:
-    """Whether slices of the dataset may be missing on purpose."""
+    """True if slices of the dataset may be missing on purpose."""
     return mark_path(dataset).is_file()
 
 
 def selection_of(dataset: DatasetFiles) -> Selection:
-    """What later pulls bring: everything, unless the dataset is partial.
+    """The selection of later pulls: everything, unless the dataset is partial.
 
     Raises:
         StoreError: the mark cannot be read, or is damaged.

@@ -1,4 +1,4 @@
-"""What a client says in a pull and in a push, and which answers it understands.
+"""Client flows of the smart protocol: its messages in a pull and in a push, and the valid answers.
 
 Nothing here decides what is believed: blocks are hashed, judged by the append rules and published by those
 who ask for them. The same conversation may be held over a socket or, in tests, with a script.
@@ -74,7 +74,7 @@ class Channel(Protocol):
 
     @property
     def where(self) -> str:
-        """What messages call the other side."""
+        """The other side's name in messages."""
 
     def send(self, text: str) -> None:
         """Send one message.
@@ -154,7 +154,7 @@ class PullFlow:
         self._talk = _Conversation(channel, reply_seconds)
 
     def plan(self, request: PullRequest) -> TransferPlan:
-        """What is coming."""
+        """The transfer's plan."""
         return self._talk.ask(request, PullPlan).transfer_plan
 
     def blocks(self) -> BlocksBatch:
@@ -188,7 +188,7 @@ class PushFlow:
         self._talk.ask(PushedBlocks(new_blocks=batch), Accepted, self._work_seconds)
 
     def strategies(self, files: Sequence[ObjectFile], *, more: bool = False) -> tuple[PushStrategy, ...]:
-        """What becomes of these objects; with `more`, another list follows when they are uploaded."""
+        """The upload strategy of these objects; with `more`, another list follows when they are uploaded."""
         asked = PushObjects(object_files=tuple(files), is_truncated=more)
         return self._talk.ask(asked, PushStrategies, self._work_seconds).object_transfer_strategies
 
@@ -228,7 +228,7 @@ class PushFlow:
 _REASON_BYTES = 123
 """A close frame has 125 bytes, two of them for the code (RFC 6455, 5.5.1)."""
 _NO_HEAD = '"actual_head":null,'
-"""What may be null may be left out, and is, where there is no room."""
+"""Optional members are left out where a message has no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What is sent, and whether the connection ends after it."""
+    """A message to send, and the end of the connection, if it ends."""
 
     message: Message | None = None
     closing: Closing | None = None
@@ -264,7 +264,7 @@ class PullSource(Protocol):
     """The dataset of a pull. Errors end the flow; a `FlowError` says how."""
 
     def plan(self, request: PullRequest) -> PullPlan | Refusal:
-        """What is coming; the head is read once, here."""
+        """The transfer's plan; the head is read once, here."""
 
     def blocks(self) -> BlocksBatch:
         """The blocks of that plan."""
@@ -277,13 +277,13 @@ class PushTarget(Protocol):
     """The dataset of a push. Errors end the flow; a `FlowError` says how."""
 
     def begin(self, request: PushRequest) -> Refusal | None:
-        """Whether this may follow the head."""
+        """Check that the push may follow the head."""
 
     def take_blocks(self, batch: BlocksBatch) -> Refusal | None:
-        """Judge the blocks by all rules and keep them where nobody sees them."""
+        """Validate the blocks and keep them in private."""
 
     def take_objects(self, files: tuple[ObjectFile, ...]) -> PushStrategies:
-        """What becomes of each object."""
+        """The upload strategy of each object."""
 
     def commit(self) -> None:
         """Publish blocks whose objects are all there, by one swap of the head."""
@@ -306,7 +306,7 @@ class Serving(ABC):
     @property
     @abstractmethod
     def phase(self) -> Phase:
-        """What is waited for."""
+        """The awaited message."""
 
     @abstractmethod
     def _answer(self, text: str) -> Turn: ...
@@ -344,7 +344,7 @@ class PullServing(Serving):
 
 
 class _Push(Enum):
-    """What a push waits for."""
+    """The state of a push."""
 
     BEGIN = auto()
     BLOCKS = auto()
@@ -376,12 +376,12 @@ class PushServing(Serving):
 
     @property
     def asks_for_progress(self) -> bool:
-        """Whether the client uploads now, and is asked now and then how far it is: with an `Empty`."""
+        """True while the client uploads: it gets an `Empty` now and then to report its progress."""
         return self._waits_for is _Push.UPLOADS
 
     @property
     def is_done(self) -> bool:
-        """Whether all is committed: nothing but the end of the connection is to come."""
+        """True if all is committed: only the end of the connection follows."""
         return self._waits_for is _Push.END
 
     @property

@@ -31,7 +31,7 @@ from odfchain.workspace.dataset_state import DatasetState
 
 @dataclass(frozen=True, slots=True)
 class BroughtSnapshots:
-    """What came: objects [count], their size [bytes], and what could not be had and why."""
+    """Received objects [count], their size [bytes], and the failures."""
 
     objects: int = 0
     bytes: int = 0
@@ -126,7 +126,7 @@ def _newest(lines: Iterable[SnapshotLine]) -> Iterator[SnapshotLine]:
 
 
 def _is_absence(error: OdfchainError) -> bool:
-    """Whether a peer has no such object: many static hosts refuse what is absent."""
+    """True if a peer has no such object: many static hosts refuse instead of answering 404."""
     return isinstance(error, AccessError) or isinstance(error.__cause__, AbsentError)
 
 

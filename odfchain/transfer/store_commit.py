@@ -1,4 +1,4 @@
-"""What a head, or a branch, names is in the store before it is: slices, then blocks, oldest first.
+"""Uploads before a head or a branch in a store moves: slices, then blocks, oldest first.
 
 What was there already may be about to be removed, so it is looked at again under a mark
 (`odfchain.transfer.store_commit`). A head that does not continue the one before names blocks that were there
@@ -173,7 +173,7 @@ _MOST = 100_000
 _BYTES = 64
 _LOOKS = 20
 _WAIT = 0.5
-"""How often, and how long [s], is waited for somebody who removes."""
+"""Polling interval and time limit [s] of waiting for a running gc."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +185,10 @@ class Turn:
     ends: float
 
     def check(self) -> None:
-        """It holds still.
+        """Check that the lease is still valid.
 
         Raises:
-            BusyError: somebody else may think that it has ended.
+            BusyError: others may take it for expired.
         """
         if time.monotonic() > self.ends:
             raise BusyError("removing took too long", hint="run gc again: it goes on where it was")
@@ -207,10 +207,10 @@ class Marks:
 
     @contextlib.contextmanager
     def removing(self) -> Iterator[Turn]:
-        """Nobody else removes objects, and nobody relies on old ones.
+        """Exclusive right to remove objects: no other gc, and no commit that relies on old ones.
 
         Raises:
-            BusyError: somebody does.
+            BusyError: there is one.
         """
         token = secrets.token_hex(_BYTES // 4).encode()
         if not self._taken(token):
@@ -254,10 +254,10 @@ class Marks:
 
     @contextlib.contextmanager
     def relying(self) -> Iterator[None]:
-        """Nobody removes objects of the dataset; what is there now stays until the end.
+        """Keep gc from removing objects of the dataset until the end of the block.
 
         Raises:
-            BusyError: somebody removes some.
+            BusyError: a gc is running.
         """
         mark = f"relying/{self.folder}/{secrets.token_hex(16)}"
         try:
@@ -280,7 +280,7 @@ class Marks:
 
 
 def store_time(space: ObjectSpace) -> float:
-    """What time it is for the store [s since the epoch]."""
+    """The store's clock [s since the epoch]."""
     probe = f"relying/{secrets.token_hex(16)}"
     space.write(probe, b"-")
     try:
@@ -290,7 +290,7 @@ def store_time(space: ObjectSpace) -> float:
 
 
 def forget_probes(space: ObjectSpace, now: float) -> None:
-    """Marks that whoever put them did not live to remove are gone."""
+    """Remove marks of processes that were killed."""
     for below in ("relying", "removing"):
         old = [
             f"{below}/{mark.key}"
@@ -307,11 +307,11 @@ of their length, for it has a line for each block. Nothing depends on its end.""
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What was there before a head was sent, and may be about to be removed."""
+    """Objects that were there before a head was sent, and may be about to be removed."""
 
     reused: list[ObjectKey]
     replaces: bool = False
-    """Whether the head does not continue the one before."""
+    """True if the head does not continue the one before."""
 
 
 def send_following(
@@ -321,7 +321,7 @@ def send_following(
     new: Multihash,
     just_sent: Collection[ObjectKey] = (),
 ) -> Sent:
-    """What the blocks up to `new` name that `expected` does not lead to is in the store, and then they are.
+    """Upload the blocks up to `new` that `expected` does not lead to, after the objects that they name.
 
     With no `expected` a branch begins: the blocks are those that the head does not have.
     """
@@ -349,7 +349,7 @@ def _beside(dataset: DatasetFiles, base: Multihash, new: Multihash) -> list[Hash
 def came(
     dataset: DatasetFiles, peer: ObjectPeer, expected: Multihash | None, new: Multihash, head: Multihash
 ) -> bool:
-    """Whether a head in the store is `new`, which followed `expected`, or goes on from it.
+    """True if a head in the store is `new`, which followed `expected`, or goes on from it.
 
     It does if `new` is the newest of its blocks that either of them leads to: one that goes on from
     `expected`, or was put back further, has another.
@@ -411,7 +411,7 @@ def _put(dataset: DatasetFiles, peer: ObjectPeer, key: ObjectKey) -> bool:
 
 @contextlib.contextmanager
 def kept(dataset: DatasetFiles, peer: ObjectPeer, marks: Marks, reused: list[ObjectKey]) -> Iterator[None]:
-    """Nobody removes what was in the store before this commit, until its head is there."""
+    """Protect objects that were in the store before this commit from gc until its head is there."""
     if not reused:
         yield
         return
@@ -466,7 +466,7 @@ class KnownHead:
 
 @dataclass(frozen=True, slots=True)
 class SharedRefStore:
-    """The references of a dataset; fulfils `RefStore`. Reading them asks nobody: opening has done that."""
+    """The references of a dataset; fulfils `RefStore`. Reading them makes no request (opening does)."""
 
     local: LocalRefStore
     peer: Callable[[str], ObjectPeer]
@@ -476,14 +476,14 @@ class SharedRefStore:
     kept: Callable[[ObjectPeer, list[ObjectKey]], AbstractContextManager[None]]
     """Keeps what was there from being removed."""
     came: Callable[[ObjectPeer, Multihash | None, Multihash, Multihash], bool]
-    """Whether the head that is there is the one that followed another, or goes on from it."""
+    """True if the head that is there is the one that followed another, or goes on from it."""
     intended: Callable[[Multihash, Multihash], AbstractContextManager[None]]
     """Notes that a head is about to be replaced by one that does not continue it."""
     follow: Callable[[str], None]
-    """Is told of a conflict, to bring what the other writer has done."""
+    """Called at a conflict, to fetch the other writer's blocks."""
 
     def get(self, name: str) -> Multihash | None:
-        """What the reference file holds."""
+        """The content of the reference file."""
         return self.local.get(name)
 
     def names(self) -> Iterator[str]:
@@ -634,7 +634,7 @@ def intended(folder: Path, expected: Multihash, new: Multihash) -> Iterator[None
 
 
 def was_intended(dataset: DatasetFiles, peer: ObjectPeer, there: Multihash) -> bool:
-    """Whether this machine itself has replaced its head by the one in the store, or one a later one."""
+    """True if this machine itself has replaced its head by the one in the store, or by an ancestor of it."""
     text = (fsio.read_start(_note(dataset.folder), _NOTE_BYTES) or b"").decode("ascii", "replace")
     try:
         expected, new = map(Multihash.parse, text.split(" "))
@@ -644,7 +644,7 @@ def was_intended(dataset: DatasetFiles, peer: ObjectPeer, there: Multihash) -> b
 
 
 def set_back(alias: DatasetAlias, folder: Path, peer: ObjectPeer, error: ChainsDifferError) -> SetBackError:
-    """What is said where the store does not continue what was seen here."""
+    """The error for a store that does not continue the known head."""
     if folder.is_dir():
         hint = (
             "somebody put it back, or compacted it: if that is known to be right, "

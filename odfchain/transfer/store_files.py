@@ -93,7 +93,7 @@ def _hash_in(key: str) -> Multihash | None:
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """What `path` has once the block inside ends; it need not outlive the machine."""
+    """Write a file that appears at `path` when the block ends; it is not synced."""
     temp = fsio.temp_path(path.parent)
     try:
         with fsio.storage_errors(path):

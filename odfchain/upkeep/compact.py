@@ -7,8 +7,8 @@
 
 Killed before 4 the dataset is as it was, and has some files that nothing refers to. Blocks before the first
 merged one stay as they are; the blocks after it get new hashes, and keep the system times of the blocks they
-stand for: when something was recorded does not change because it is stored in another way. The hashes do, so
-whoever read the old blocks has to start over: `CompactPlan` says who that is. Blocks that branches forked
+replace: when something was recorded does not change because it is stored in another way. The hashes do, so
+readers of the old blocks have to start over: `CompactPlan` names them. Blocks that branches forked
 from, or were merged with, are not replaced: their merges could not be computed again.
 """
 
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
 
 MAX_SLICE_BYTES = 300_000_000
 MAX_SLICE_RECORDS = 10_000
-"""What the reference implementation makes of it when nothing else is said."""
+"""The reference implementation's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class Batch:
 
     @property
     def merges(self) -> bool:
-        """Whether it is more than one block."""
+        """True if it is more than one block."""
         return len(self.blocks) > 1
 
     @property
@@ -181,7 +181,7 @@ def _is_new_merge(event: AddData, known: set[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _BatchDraft:
-    """What a batch is so far."""
+    """A batch in the making."""
 
     bytes: int = 0
     records: int = 0
@@ -189,11 +189,11 @@ class _BatchDraft:
     source: str | None = None
     """The source it speaks of."""
     decided: bool = False
-    """Whether `source` counts: blocks without data and state fit to every source."""
+    """True if `source` counts: blocks without data and state fit to every source."""
     extra: ExtraAttributes | None = None
     empty: bool = True
     by_hand: bool = False
-    """Whether it sets a watermark without data."""
+    """True if it sets a watermark without data."""
 
     def with_(self, event: AddData, *, by_hand: bool) -> _BatchDraft | None:
         """The batch with one more event; None when they cannot be one."""
@@ -220,7 +220,7 @@ class _BatchDraft:
         )
 
     def within(self, limits: BatchLimits) -> bool:
-        """Whether it may be one slice; one slice alone may have any size."""
+        """True if it may be one slice; one slice alone may have any size."""
         return self.slices < 2 or (self.bytes <= limits.bytes and self.records <= limits.records)
 
 
@@ -240,7 +240,7 @@ class MergedSlice:
 
 
 def same_columns(dataset: DatasetFiles, slices: Sequence[DataSlice]) -> bool:
-    """Whether the files of all slices have the same columns, of the same types and in the same order."""
+    """True if the files of all slices have the same columns, of the same types and in the same order."""
     first, *others = (_schema(dataset, found) for found in slices)
     return all(first.equals(other) for other in others)
 
@@ -346,7 +346,7 @@ class CompactOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactPlan:
-    """What a hard compaction would do; nothing is changed yet."""
+    """The plan of a hard compaction; nothing is changed yet."""
 
     dataset: str
     old_head: Multihash
@@ -359,7 +359,7 @@ class CompactPlan:
     kept: tuple[HashedBlock, ...]
     """Blocks that stay, oldest first."""
     batches: tuple[Batch, ...]
-    """What comes after them."""
+    """The batches after them."""
     replaced: tuple[Multihash, ...]
     """Blocks that are not part of the new history, newest first."""
     metadata_only: bool
@@ -374,7 +374,7 @@ class CompactPlan:
 
     @property
     def nothing(self) -> bool:
-        """Whether there is nothing to merge."""
+        """True if there is nothing to merge."""
         return not self.replaced
 
     def __repr__(self) -> str:
@@ -386,7 +386,7 @@ class CompactPlan:
 def plan_compact(
     workspace: WorkspaceFiles, dataset: DatasetFiles, options: CompactOptions | None = None
 ) -> CompactPlan:
-    """What would be merged, and who breaks by it.
+    """Plan a compaction: the batches, and the datasets and branches that it breaks.
 
     Raises:
         UsageError: the dataset is derivative: its transactions are what its query gave, step by step. Or a
@@ -608,7 +608,7 @@ PROVENANCE = "PROVENANCE.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftPlan:
-    """What a soft compaction would make."""
+    """The plan of a soft compaction."""
 
     dataset: str
     head: Multihash
@@ -629,7 +629,7 @@ class SoftPlan:
 def plan_soft(
     workspace: WorkspaceFiles, dataset: DatasetFiles, alias: DatasetAlias, limits: BatchLimits | None = None
 ) -> SoftPlan:
-    """What the new dataset would be.
+    """Plan the new dataset.
 
     Raises:
         UsageError: the dataset is derivative.

@@ -4,7 +4,7 @@
          -> manifests and profiles that are here -> the chains' indexes
 
 A good copy is one that hashes to its name, so any mirror will do. It is put in place in one step; the damaged
-file gets a second name in `info/quarantine` before that. What nobody has a good copy of stays where it is.
+file gets a second name in `info/quarantine` before that. A file without a good copy stays where it is.
 Good files are never replaced. Killed at any moment, each file is as before or good.
 """
 
@@ -70,7 +70,7 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 
 @dataclass(frozen=True, slots=True)
 class HeadCandidate:
-    """A block that the head may have been, and who speaks for it; None: nobody."""
+    """A block that the head may have been, and its evidence, if any."""
 
     head: Multihash
     sequence_number: int
@@ -85,7 +85,7 @@ class _StoredBlocks:
     dataset_id: DatasetId
 
     def is_complete(self, head: Multihash) -> bool:
-        """Whether the chain of a block leads to the Seed of this dataset."""
+        """True if the chain of a block leads to the Seed of this dataset."""
         current: Multihash | None = head
         expected = self.blocks[head].sequence_number if head in self.blocks else -1
         while current is not None:
@@ -115,7 +115,7 @@ def stored_blocks(dataset: DatasetFiles) -> _StoredBlocks | None:
 
 
 def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | None) -> list[HeadCandidate]:
-    """What the lost head may have been, the newest block first; with their proofs."""
+    """Candidates for the lost head, the newest block first; with their evidence."""
     stored = stored_blocks(dataset)
     if stored is None:
         return []
@@ -130,7 +130,7 @@ def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | No
 
 
 def is_candidate(dataset: DatasetFiles, head: Multihash) -> bool:
-    """Whether a block has a complete chain of this dataset, so that the head may be set to it."""
+    """True if a block has a complete chain of this dataset, so that the head may be set to it."""
     stored = stored_blocks(dataset)
     return stored is not None and stored.is_complete(head)
 
@@ -233,7 +233,7 @@ class Spares:
         self._dataset = dataset
         self._peer = peer
         self.problems: list[str] = []
-        """What went wrong with the peer."""
+        """Errors of the peer."""
 
     def find_here(self, key: ObjectKey) -> tuple[Path, str] | None:
         """A good copy in this workspace, and where it was found."""
@@ -253,7 +253,7 @@ class Spares:
                 yield other.folder / str(key), f"dataset {other.alias}"
 
     def bring(self, key: ObjectKey, size: int | None, folder: Path) -> tuple[Path, str] | None:
-        """A file in `folder` that is the object, and where it came from; None when nobody has it.
+        """An intact copy of the object in `folder`, and its origin; None when there is none.
 
         `size` is what the chain says [bytes]; of blocks it is not known.
         """
@@ -289,7 +289,7 @@ _KINDS = {kind: "slice" if kind is ObjectKind.DATA else kind.value.removesuffix(
 
 
 class State(Enum):
-    """What became of something that is not as it should be."""
+    """State of a finding."""
 
     REPAIRED = "repaired"
     REPAIRABLE = "repairable"
@@ -327,7 +327,7 @@ class FsckReport:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is broken any more."""
+        """True if nothing is broken any more."""
         return all(finding.state is State.REPAIRED for finding in self.findings)
 
     def __repr__(self) -> str:
@@ -343,7 +343,7 @@ class FsckOptions:
     dry_run: bool = False
     """Change nothing, and bring nothing from a peer."""
     head: Multihash | None = None
-    """What a lost head is to be, when the user knows it."""
+    """The hash of a lost head, when the user knows it."""
 
 
 def fsck(

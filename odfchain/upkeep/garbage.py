@@ -1,6 +1,6 @@
-"""Garbage collection: what no reference needs any more is removed, once it has not been used for a while.
+"""Garbage collection: objects that no reference needs are removed after a grace period.
 
-Nothing that a reference needs is ever removed, whoever writes at the same time:
+Nothing that a reference needs is ever removed, even with concurrent writers:
 
 - what is needed is found out completely or nothing is removed;
 - a transaction's objects are unreachable until the head moves. They are young then, because storing an object
@@ -156,7 +156,7 @@ def forget_lines(dataset: DatasetFiles) -> None:
 
 
 def merged_blocks(dataset: DatasetFiles, event: MetadataEvent) -> list[Multihash]:
-    """What a merge names beside its target, as far as it is here: a copy of one chain may lack it."""
+    """Blocks other than the target that a merge names and that are here: a copy of one chain may lack them."""
     return [name for name in merged_names(event) if dataset.chain.contains(name)]
 
 
@@ -259,10 +259,10 @@ _SHOWN = 8
 
 
 def refuse(what: str, referrers: Sequence[str], flag: str = FLAG) -> None:
-    """Nothing, where nobody refers to what would be given up.
+    """Raise if anything refers to the blocks that would be given up.
 
     Raises:
-        GuardError: somebody does; all of them are named, as far as they are few.
+        GuardError: something does; all of it is named, as far as it is little.
     """
     if referrers:
         more = f", and {len(referrers) - _SHOWN:,} more" if len(referrers) > _SHOWN else ""
@@ -326,7 +326,7 @@ def check_datasets_go(workspace: WorkspaceFiles, doomed: Sequence[DatasetFiles])
 
 
 def check_branch_goes(workspace: WorkspaceFiles, branch: DatasetFiles) -> None:
-    """Nobody refers to what only a branch has, or has under its name."""
+    """Check that no dataset refers to blocks, or changes, of this branch only."""
     rows, _ = of_changes(workspace, branch, lambda: still_reached(branch))
     refuse(f"what only {branch.label} has", [*rows, *of_branch(workspace, branch)])
 
@@ -338,7 +338,7 @@ def still_reached(dataset: DatasetFiles, *more: Multihash) -> set[Multihash]:
 
 
 def bring_branches(workspace: WorkspaceFiles) -> None:
-    """Branches that a store has are here; whoever calls holds no lock of a dataset."""
+    """Fetch the branches of a store; the caller holds no lock of a dataset."""
     for dataset in workspace.datasets():
         dataset.shared.branches(dataset.folder)
 
@@ -394,7 +394,7 @@ class GcOptions:
     """How to collect garbage."""
 
     grace: float = GRACE
-    """What was used in this time stays [s]."""
+    """Objects used in this time stay [s]."""
     drop_refs: bool = False
     """Give up heads that were overwritten or reset before the grace period."""
     dry_run: bool = False
@@ -420,7 +420,7 @@ _NONE_YOUNG = Garbage("young", 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What was removed (with `dry_run`: would be) of a dataset, or of the workspace beside the datasets."""
+    """Removed garbage (with `dry_run`: removable) of a dataset, or of the workspace itself."""
 
     dataset: str | None
     """None for the workspace itself."""
@@ -604,7 +604,7 @@ class _Collection:
 def collect_workspace(
     workspace: WorkspaceFiles, options: GcOptions | None = None, *, now: Callable[[], float] = time.time
 ) -> Collected:
-    """What interrupted commands left beside the datasets is gone once it is older than the grace period.
+    """Remove remains of interrupted commands that are older than the grace period.
 
     Looked at are `incoming`, `trash`, `run` and temporary files; nothing of a command that runs is touched.
     """

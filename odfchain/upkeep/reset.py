@@ -1,7 +1,7 @@
 """Going back: the head is moved to an earlier block of its own chain.
 
-What is dropped by that stays reachable under `refs/overwritten-…` until garbage collection is told to give it
-up, so a reset is undone by a reset to the old head. Derived state needs nothing: the chain's index is checked
+What is dropped by that stays reachable under `refs/overwritten-…` until `gc --drop-refs` removes
+it, so a reset is undone by a reset to the old head. Derived state needs nothing: the chain's index is checked
 against the head whenever it is used, and a checkpoint is the one that the newest block names.
 """
 
@@ -53,7 +53,7 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 
 
 class RemoteState(Enum):
-    """What is known of a place."""
+    """The state of a place."""
 
     REACHED = "reached"
     """It was asked, and its blocks were read."""
@@ -209,7 +209,7 @@ def dependents(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetPlan:
-    """What a reset would do; nothing is changed yet."""
+    """The plan of a reset; nothing is changed yet."""
 
     dataset: str
     old_head: Multihash
@@ -218,7 +218,7 @@ class ResetPlan:
     dropped: tuple[Multihash, ...]
     """The blocks that are dropped, newest first; or those that come back, after an earlier reset."""
     returns: bool
-    """Whether the target is not behind but ahead: a head that was given up before."""
+    """True if the target is ahead of the head: a head that was given up before."""
     records: int
     """Records that are dropped (that come back)."""
     places: tuple[Remote, ...]
@@ -230,7 +230,7 @@ class ResetPlan:
     referrers: tuple[str, ...] = ()
     """Datasets whose rows name changes that nothing else would lead to."""
     follows: bool = False
-    """Whether the store that the dataset is in has the new head already: only this folder goes there."""
+    """True if the store that the dataset is in has the new head already: only this folder moves."""
 
     def __repr__(self) -> str:
         way = "come back" if self.returns else "go"
@@ -240,7 +240,7 @@ class ResetPlan:
 
     @property
     def nothing(self) -> bool:
-        """Whether the head is there already."""
+        """True if the head is there already."""
         return self.old_head == self.new_head
 
 
@@ -263,7 +263,7 @@ def find_block(dataset: DatasetFiles, text: str) -> Multihash:
 
 
 def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | Multihash) -> ResetPlan:
-    """What moving the head to a block means: what is dropped, who else has it, and who breaks.
+    """Plan a move of the head to a block: dropped blocks, their other copies, and broken references.
 
     The target is an ancestor of the head; or a head that a reference keeps and that the present head is an
     ancestor of, which undoes a reset; or, by its hash, another head that the store has by now.
