@@ -90,11 +90,7 @@ def attested(
     trusted: Collection[str],
     report: Report,
 ) -> list[Attestation]:
-    """The valid attestations of blocks of this chain; damaged ones and others' are faults and notes.
-
-    Attestations are anybody's words, so those of other chains are only noted; what was changed since it was
-    written is a fault of its file.
-    """
+    """The valid attestations of blocks of this chain; damaged ones and others' are faults and notes."""
     if dataset_id is None:
         return []
     path = dataset.folder / ATTESTATIONS_KEY
@@ -105,6 +101,7 @@ def attested(
         return []
     found: list[Attestation] = []
     for line in lines:
+        # attestations are third parties' words: those of other chains are notes, an altered line is a fault
         if line.statement is None:
             report.fault(SIGNATURE, path, f"line {line.number}: {line.message}")
             continue
@@ -139,13 +136,11 @@ def is_trusted(auditor: Did, trusted: Collection[str]) -> bool:
 def vouched_for(
     attestations: Collection[Attestation], trusted: Collection[str], least: int, check: int
 ) -> tuple[int, Multihash, tuple[str, ...]] | None:
-    """(number, hash, auditors) of the newest block whose `check` at least `least` trusted auditors attest.
-
-    Their verdict must be clean. One key is one auditor.
-    """
+    """(number, hash, auditors) of the newest block whose `check` at least `least` trusted auditors attest."""
     words = [
         item
         for item in attestations
+        # one key is one auditor, whatever the method of its DID
         if item.verdict is Verdict.CLEAN and check in item.checks and is_trusted(item.auditor, trusted)
     ]
     for word in sorted(words, key=lambda item: -item.sequence_number):

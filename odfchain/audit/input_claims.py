@@ -53,10 +53,7 @@ class Upstream:
 
 
 def upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]) -> Upstream:
-    """The datasets and everything they come from that is in the workspace, each once.
-
-    A dataset whose chain cannot be read has no inputs here; its own verification says what is wrong.
-    """
+    """The datasets and everything they come from that is in the workspace, each once."""
     upstream = Upstream()
     entered: set[tuple[Path, str]] = set()
     stack = [(dataset, False) for dataset in reversed(list(datasets))]
@@ -70,6 +67,7 @@ def upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]
         entered.add((dataset.folder, dataset.ref))
         stack.append((dataset, True))
         try:
+            # a chain that cannot be read has no inputs here; its own verification reports the damage
             transform = DatasetState.read(dataset.chain).transform
         except OdfchainError:
             continue
@@ -93,11 +91,8 @@ def missing_input(alias: str | None, target: object) -> str:
 
 
 def inputs_tree(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[dict[str, Any]]:
-    """The inputs of a dataset, nested, as reports show them; those that are not here are marked as missing.
-
-    An input that is reached by several ways is expanded once; so cycles end, too. So do lines of more than
-    `LINEAGE.depth` datasets.
-    """
+    """The inputs of a dataset, nested, as reports show them; absent ones are marked as missing."""
+    # an input is expanded once, so cycles end
     seen: set[Path] = {dataset.folder}
 
     def expand(parent: DatasetFiles, depth: int) -> list[dict[str, Any]]:

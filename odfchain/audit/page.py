@@ -653,8 +653,7 @@ def _inputs(node: DocumentNode, limits: PageLimits, places: Iterator[int], deepe
 def render_page(documents: Sequence[Mapping[str, object]], limits: PageLimits = PAGE) -> str:
     """One self-contained HTML page, no larger than `limits` allow, about one report or several.
 
-    The documents are those of `odfchain verify -o json`. Faulty datasets come first. Nothing in a document
-    can put markup, script or a reference to another file into the page.
+    Nothing in a document can put markup, script or a reference to another file into the page.
 
     Raises:
         UsageError: there is no document.
@@ -663,6 +662,7 @@ def render_page(documents: Sequence[Mapping[str, object]], limits: PageLimits = 
         raise UsageError("there is no report to make a page from")
     several = len(documents) > 1
     parts = [checked_document(d, f"[{n}]" if several else "") for n, d in enumerate(documents)]
+    # faulty datasets come first
     parts.sort(key=lambda node: list(MARKS).index(node["verdict"].word(*MARKS)))
     return fitted(lambda limits: _render(parts, limits), limits)
 

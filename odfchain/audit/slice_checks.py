@@ -398,13 +398,11 @@ def _decode(
 def check_system_times(
     store: LocalObjectStore, jobs: Sequence[SliceJob], outcomes: Mapping[int, SliceOutcome]
 ) -> Iterator[Fault]:
-    """Check 9 between slices: no row is said to have been recorded before one that comes earlier.
-
-    Slices that could not be read are passed over. Source: specification "System Time".
-    """
+    """Check 9 between slices: no row is said to have been recorded before one that comes earlier."""
     latest: int | None = None
     for job in jobs:
         span = outcomes[job.number].system_span if job.number in outcomes else None
+        # the slice could not be read, which is a finding of its own
         if span is None:
             continue
         first, last = span

@@ -505,8 +505,6 @@ def attest(
 ) -> NewAttestation:
     """Verify a dataset and sign the outcome with an auditor's key; the statement is stored with the dataset.
 
-    What is faulty is attested only with `faulty`: a signed accusation is not to be made by accident.
-
     Raises:
         UsageError: the dataset is faulty, or only a part of its chain was asked for.
         BrokenChainError: there is no head that could be attested.
@@ -520,6 +518,7 @@ def attest(
         for found in verify_datasets(workspace, [dataset], engines, options, progress)
         if found.alias == dataset.label
     ]
+    # a signed accusation must not be made by accident
     if report.verdict == FAULTY and not faulty:
         raise UsageError(
             f"{dataset.alias}: {len(report.faults):,} faults were found; nothing was signed",

@@ -35,10 +35,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[str, Condition]:
-    """The pushed-down condition of each of these tables in an optimized plan, if it is read.
-
-    Subqueries that are values are no part of the plan's tree: where there is one, nothing is said.
-    """
+    """The pushed-down condition of each of these tables in an optimized plan, if it is read."""
     found: dict[str, list[Condition]] = defaultdict(list)
     scans = 0
     waiting: list[tuple[Any, list[Any]]] = [(plan, [])]
@@ -52,6 +49,7 @@ def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[st
             found[name].append(Every(tuple(_condition(each, schemas[name]) for each in asked)))
         filters = [variant.predicate()] if kind == "Filter" else []
         waiting += [(child, [*above, *filters] if kind == "Filter" else []) for child in node.inputs()]
+    # a scan is missing where a subquery is a value, which is no part of the plan's tree
     if plan.display_indent().count("TableScan: ") != scans:
         return {}
     return {name: AnyOf(tuple(conditions)) for name, conditions in found.items()}

@@ -259,10 +259,7 @@ _EVERY_ROW = {
 
 
 def rows_on_spark(session: SparkSession, relation: Relation, checked: CheckedSlices) -> DataFrame:
-    """The records, or the rows of the state, as physical types; nothing is computed yet.
-
-    Of a state at an event time, and of one without a key, the offsets are computed now.
-    """
+    """The records, or the rows of the state, as physical types; nothing is computed yet."""
     found = _records(session, relation, checked)
     if relation.projection is None or relation.pin.state.schema is None:
         return found
@@ -274,6 +271,7 @@ def rows_on_spark(session: SparkSession, relation: Relation, checked: CheckedSli
     import pyarrow as pa
 
     offset = names.offset_column
+    # `latest_rows` has neither event times nor states without a key: their offsets are computed now
     kept = relation.rows(checked, [offset]).select([offset]).cast(pa.schema([(offset, pa.int64())]))
     return found.join(session.createDataFrame(kept), offset, "left_semi")
 

@@ -108,14 +108,12 @@ class Worker:
             return process.answer(request, pins)
 
     def start(self, pins: Pins) -> WorkerProcess:
-        """A process that will answer one query over the datasets of these pins; to be closed.
-
-        It ends with the thread that starts it.
-        """
+        """A process that will answer one query over the datasets of these pins; to be closed."""
         if pins.given is None:
             shown = [pins.workspace.root / "datasets"]
         else:
             shown = [pins.workspace.dataset(each).folder for each, _ in pins.given.values()]
+        # it ends with the thread that starts it
         return WorkerProcess(self.limits, shown, sandboxed=self._sandboxed())
 
     def _request(

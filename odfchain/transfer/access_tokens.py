@@ -478,10 +478,7 @@ class PushSessions:
         return (key, state) in self._hashed
 
     def reserve(self, session: PushSession, what: object, size: int, free: int) -> bool:
-        """Reserve this much of `free` [bytes] until it is committed; False if it does not fit.
-
-        All that a token has sent and not committed may take its share of what is free for that.
-        """
+        """Reserve this much of `free` [bytes] until it is committed; False if it does not fit."""
         with self._lock:
             now, token = self.now(), session.token.digest
             # what is older is removed from the disk, too
@@ -490,6 +487,7 @@ class PushSessions:
             mine = kept.setdefault((session.alias.key, token), _Uncommitted(now))
             used = sum(each.size for (_, digest), each in kept.items() if digest == token)
             more = size - mine.sizes.get(what, 0)
+            # all uncommitted uploads of a token count, so that one token cannot fill the disk
             if used + more > SMART.uncommitted_share * (free + used):
                 return False
             mine.since = now

@@ -191,14 +191,12 @@ class MergedBlocks:
 def merged_into(
     dataset: DatasetFiles, head: Multihash, until: Callable[[Multihash], bool] = lambda _: False
 ) -> list[MergedBlocks]:
-    """Merged blocks of the chain up to `head`, oldest merge first, as far as they are here.
-
-    Merges are looked at from the newest on, as long as `until` is not so of their source.
-    """
+    """Merged blocks of the chain up to `head`, oldest merge first, as far as they are here."""
     sources: list[Multihash] = []
     for merge in dataset.chain.nearest_all(MERGE, head=head):
         names = merged_names(merge.block.event)
         if names and until(names[0]):
+            # sources are sent oldest first: `until` holds for those of older merges, too
             break
         sources += names[:1]
     known: set[Multihash] = set()
@@ -402,12 +400,11 @@ def fetch_merged(
 ) -> FetchedSources:
     """All that was merged into the dataset is here, from any mirror: nothing but hashes is believed.
 
-    Merge records are followed by hash; no reference of the peer is asked for.
-
     Raises:
         AccessError, TransferError: the peer refuses, cannot be reached, or does not have all of it. What it
             has is here then.
     """
+    # merge records are followed by hash; no reference of the peer is requested
     found, lacking = bring_merged(dataset, peer, parallel=parallel, progress=progress)
     if lacking:
         raise TransferError(

@@ -326,14 +326,12 @@ class _Node:
         return replace(root, path=root.path + path)
 
     def found(self) -> tuple[Target, _Answer]:
-        """The longest prefix of the URL at which a node says what it is, and what it says.
-
-        It is asked without credentials: nothing is sent that is not for a node.
-        """
+        """The longest prefix of the URL at which a node says what it is, and what it says."""
         folders = _folders(self.base)
         answer = None
         for count in range(len(folders), max(-1, len(folders) - _DEEPEST - 1), -1):
             root = b"/".join([b"", *folders[:count], b""])
+            # without credentials: until a node answers, nothing is sent that is meant for one
             answer = self.ask(replace(self.base, path=root + b"info"))
             if answer.status == 200 and isinstance(answer.document.get("isMultiTenant"), bool):
                 return replace(self.base, path=root), answer

@@ -109,10 +109,7 @@ class FolderPeer(WritablePeer):
         return False
 
     def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:
-        """Durably store a file that hashes to the key's name; a damaged one in its place is repaired.
-
-        The copy is hashed as it is made. The source stays.
-        """
+        """Durably store a file that hashes to the key's name; a damaged one in its place is repaired."""
         if self.contains(key) and self._is_intact(key):
             with contextlib.suppress(OSError):
                 progress.advance(source.stat().st_size)
@@ -120,6 +117,7 @@ class FolderPeer(WritablePeer):
         with self._writing(key):
             staged = self._stage() / f"{key.kind.value}-{key.name}-{threading.get_ident()}"
             try:
+                # hashed while it is copied; the source stays
                 _copy(source, staged, key, progress)
                 folder = self._part(key.kind.value)
                 LocalObjectStore(folder).put_file(staged, key.name)

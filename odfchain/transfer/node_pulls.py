@@ -156,12 +156,10 @@ def is_this_version(fields: Mapping[str, str]) -> bool:
 
 
 def base_of(scope: Message, fields: Mapping[str, str], last: str, *, behind_proxy: bool) -> str | None:
-    """The URL of the dataset whose path goes on with `last`, as the client sees it; None where it says none.
-
-    What a proxy adds about the way to it is believed only where there is one.
-    """
+    """The URL of the dataset whose path goes on with `last`, as the client sees it; None if unknown."""
     host, prefix = fields.get("host", ""), ""
     scheme = "https" if scope["scheme"] == "wss" else "http"
+    # a client could send these headers itself: believed only behind a proxy
     if behind_proxy:
         scheme = "https" if fields.get("x-forwarded-proto", scheme).lower() == "https" else "http"
         host = fields.get("x-forwarded-host", host)

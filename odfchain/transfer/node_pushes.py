@@ -330,14 +330,12 @@ class DatasetTarget:
 
 
 def remove_left(workspace: WorkspaceFiles, before_ns: int) -> None:
-    """Remove uncommitted pushes that were not used since a time [ns since the epoch].
-
-    What pulls have left, and what a push is at work with, stays.
-    """
+    """Remove uncommitted pushes that were not used since a time [ns since the epoch]."""
     new, present = workspace.root / "incoming", workspace.root / "datasets"
     found = [(uploads.parent, new / f".lock-{uploads.parent.name}") for uploads in new.glob(f"*/{_UPLOADS}")]
     there = present.glob(f"*/info/incoming/{_UPLOADS}")
     found += [(uploads.parent, uploads.parent.with_suffix(".lock")) for uploads in there]
+    # only areas with uploads, those of pushes; a push at work holds the lock
     for area, lock in found:
         with fsio.try_locked(lock) as is_free:
             if is_free and fsio.is_unused_since(area, before_ns):

@@ -418,10 +418,8 @@ def _read_chunks(source: Path, progress: Progress) -> Iterator[bytes]:
 
 
 def again(work: Callable[[], T]) -> T:
-    """Retry `work`, which must be idempotent, when the connection breaks.
-
-    The library itself repeats nothing that has a condition, or that has begun to come.
-    """
+    """Retry `work`, which must be idempotent, when the connection breaks."""
+    # obstore itself does not retry conditional requests, or bodies that have begun
     for _ in range(_ATTEMPTS - 1):
         try:
             return work()
@@ -487,10 +485,8 @@ class ObjectPeer(WritablePeer):
             raise CorruptedPeerError(str(error)) from error
 
     def versioned_head(self) -> tuple[Multihash | None, Version | None]:
-        """The head, or the branch, and the version that a conditional write names; None where none is there.
-
-        A branch that was deleted is None and has a version: its object is empty.
-        """
+        """The head, or the branch, and the version for a conditional write; None where none is there."""
+        # an empty object is a deleted branch: None, with a version
         with as_transfer_errors():
             return self._read_head()
 
@@ -545,8 +541,6 @@ class ObjectPeer(WritablePeer):
     def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
         """Point the head, or the branch, at `new` if it points at `expected` now.
 
-        A true compare-and-swap where the store keeps conditions, else what `caveat` says.
-
         Raises:
             RefConflictError: it points elsewhere; nothing is changed.
             TransferError: another writer holds the lock that a store without conditions needs.
@@ -561,6 +555,7 @@ class ObjectPeer(WritablePeer):
         elif conditions.create:
             self._swap_locked(expected, new)
         else:
+            # no condition is kept: the caveat tells the user
             self._space.write(ref_key(self.ref), str(new).encode())
 
     def _swap(self, expected: Multihash | None, new: Multihash, condition: Version | str) -> None:

@@ -45,11 +45,9 @@ class PeerOptions:
     """Attempts after the first, on failures that may pass."""
 
     def token_for(self, url: PeerUrl) -> str | None:
-        """The token to send to a URL: the one given, else the one that is kept for its origin.
-
-        A URL with a user in it gets none of those that are kept.
-        """
+        """The token to send to a URL: the one given, else the one that is kept for its origin."""
         if self.token is not None or self.credentials is None or urlsplit(url.text).username:
+            # a URL with a user in it gets no stored token
             return self.token
         return self.credentials.get(url)
 

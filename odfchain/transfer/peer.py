@@ -154,10 +154,8 @@ class Peer(ABC):
         return None
 
     def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:  # noqa: ARG002 - for nodes
-        """Blocks that come in one piece, most likely the `count` above `after`; nothing from mere files.
-
-        Each hashes to its name. Whether any of them is wanted shows when the chain is walked.
-        """
+        """Blocks that come in one piece, most likely the `count` above `after`; nothing from mere files."""
+        # plain files come one by one
         return iter(())
 
     def has_hashed(self, key: ObjectKey, state: FileState) -> bool:  # noqa: ARG002 - for what is pushed
@@ -200,10 +198,10 @@ class Peer(ABC):
     def fetch(self, key: ObjectKey, size: int, target: Path, progress: Progress) -> None:
         """Bring an object of exactly `size` bytes, which hashes to its name, into a file.
 
-        What a broken run left at `target` is continued where the peer can do that. After an error about the
-        content nothing is left there. `progress` advances by bytes.
+        After an error about the content nothing is left there. `progress` advances by bytes.
         """
         with Incoming(key, size, target, name=f"{self._where}{key}", progress=progress) as incoming:
+            # each round continues a broken transfer where the peer supports that
             while not incoming.complete():
                 with _promised("a signed line names" if key.kind.describes else "the chain refers to"):
                     self._attempts(
@@ -212,25 +210,20 @@ class Peer(ABC):
 
     @final
     def signed(self, file: SignedFile) -> bytes | None:
-        """A file of signed statements, of which nothing is checked but its size; None when it is not there.
-
-        A peer that hands out the head and refuses this file is taken to have none: many static hosts answer
-        so for what is absent.
-        """
+        """A file of signed statements, of which only the size is checked; None when it is not there."""
         try:
             return self._read(self._signed_key(file), file.limit)[0]
+        # many static hosts answer 403 for absent files, so AccessError means that there is none
         except (AbsentError, AccessError):
             return None
 
     @final
     def hint(self, limit: int) -> Sequence[Multihash] | None:
-        """Hashes of the blocks, seed first, as the peer says; at most `limit`. None when it says nothing.
-
-        Nothing depends on its truth: it only saves time, so it is asked for once. It is of the head.
-        """
+        """Hashes of the blocks, seed first, as the peer says; at most `limit`. None when it says nothing."""
         if self.ref != HEAD:
             return None
         try:
+            # without retries: a hint only saves time
             return parse_hint(self._read(HINT_KEY, hint_bytes(limit), retries=0)[0], limit)
         except TransferError:
             return None

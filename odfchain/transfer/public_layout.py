@@ -95,14 +95,12 @@ class ObjectKey:
 
     @classmethod
     def parse(cls, text: str) -> ObjectKey | None:
-        """The object that a key names, in whatever multibase encoding; None for every other text.
-
-        Source: specification "Hash Representation": every encoding in state "final" has to be read.
-        """
+        """The object that a key names, in whatever multibase encoding; None for every other text."""
         found = _OBJECT.fullmatch(text)
         if found is None:
             return None
         try:
+            # every encoding in state "final" is read (specification "Hash Representation")
             return cls(ObjectKind(found[1]), Multihash.parse(found[2]))
         except (InvalidIdError, StoreError):
             return None
@@ -213,13 +211,11 @@ def hint_bytes(limit: int) -> int:
 
 
 def parse_hint(data: bytes, limit: int) -> HashList | None:
-    """The hashes that the file lists; None if it is malformed, empty, or lists more than `limit`.
-
-    An untrusted publisher chose how many lines there are, so none is kept as an object of its own.
-    """
+    """The hashes that the file lists; None if it is malformed, empty, or lists more than `limit`."""
     if not data or len(data) > hint_bytes(limit):
         return None
     found = HashList()
+    # an untrusted publisher chose the number of lines: packed, not one object for each
     for start in range(0, len(data), HINT_LINE_BYTES):
         line = data[start : start + HINT_LINE_BYTES]
         if not _LINE.fullmatch(line.removesuffix(b"\n")):
@@ -367,8 +363,6 @@ class Incoming:
     def complete(self) -> bool:
         """True if the object is complete and hashes to its name.
 
-        A file that was begun by an earlier run and ends up wrong is given one new start.
-
         Raises:
             CorruptedPeerError: the content is not that of the name; nothing is left of it.
         """
@@ -378,6 +372,7 @@ class Incoming:
         if actual == self._key.name:
             return True
         if self._inherited:
+            # the wrong bytes may be those of an earlier run: one new start
             self.restart()
             return False
         raise self.refuse(f"the content hashes to {actual}, not to its name")

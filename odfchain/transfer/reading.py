@@ -90,8 +90,7 @@ class Origin:
     def chain(self, private: Path, *, require_signature: bool = False) -> DatasetFiles:
         """The dataset with all of its chain and as yet none of its slices; again: with what is new.
 
-        `private` is a folder of the caller's, the same each time. A history that was rewritten replaces what
-        was there: the caller knows its block.
+        `private` is a folder of the caller's, the same each time.
         """
         if not self.url:
             found = DatasetFiles.open(Path(self.folder or ""))
@@ -101,6 +100,7 @@ class Origin:
         workspace = WorkspaceFiles.init(private, exists_ok=True)
         alias = self._alias()
         policy = SignaturePolicy(require=require_signature)
+        # `force`: a rewritten history replaces the copy, and the caller compares its block
         options = SyncOptions(force=True, metadata_only=True, signature=policy)
         with closing(self._peer()) as peer:
             pull_dataset(workspace, peer, alias, options)
@@ -211,15 +211,13 @@ def names_places(snapshot: DatasetSnapshot) -> bool:
 
 
 def with_local_inputs(snapshot: DatasetSnapshot, resolve: Resolve, local: Local) -> DatasetSnapshot:
-    """The definition with ids in place of such references, as far as `local` knows the datasets.
-
-    What `resolve` finds already stays, so that `a/b` is first of all a dataset of the account `a`.
-    """
+    """The definition with ids in place of such references, as far as `local` knows the datasets."""
 
     def localized(item: TransformInput) -> TransformInput:
         ref = item.dataset_ref
         if isinstance(ref, DatasetAlias) or (isinstance(ref, RemoteDatasetId) and ref.repo is None):
             return item
+        # `a/b` is first of all a dataset of the account `a`
         if isinstance(ref, AmbiguousAlias) and resolve(ref) is not None:
             return item
         found = local(ref)

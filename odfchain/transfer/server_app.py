@@ -92,12 +92,10 @@ def not_modified(if_none_match: str | None, tag: str) -> bool:
 
 
 def wanted_range(text: str | None, if_range: str | None, tag: str, size: int) -> range | None:
-    """The one range that is asked for, empty when there is nothing in it; None for the whole.
-
-    Several ranges and other units mean the whole, and so does a condition `If-Range` that does not hold.
-    """
+    """The one range that is asked for, empty when there is nothing in it; None for the whole."""
     if text is None or (if_range is not None and if_range.strip() != tag):
         return None
+    # several ranges, and other units, get the whole file, as RFC 9110 allows
     found = _RANGE.fullmatch(text.strip())
     if found is None or not (found[1] or found[2]):
         return None

@@ -140,13 +140,11 @@ def store_of(dataset: DatasetFiles, kind: ObjectKind) -> LocalObjectStore:
 def absent(
     dataset: DatasetFiles, objects: Iterable[DataObject], arrived: Path | None = None
 ) -> list[DataObject]:
-    """Those that the dataset has no file of the right size for; each object once.
-
-    What is in the folder where objects have `arrived` is one of them, and no store is asked for it.
-    """
+    """Those that the dataset has no file of the right size for; each object once."""
     found: dict[tuple[ObjectKey, int], DataObject] = {}
     for item in objects:
         store = store_of(dataset, item.key.kind)
+        # a received object is looked for in its folder first: the store need not be asked
         is_new = arrived is not None and arriving(arrived, item.key).is_file()
         if is_new or not store.contains(item.key.name) or store.size(item.key.name) != item.size:
             found.setdefault((item.key, item.size), item)
@@ -164,7 +162,7 @@ def bring(
 ) -> int:
     """Store all these objects in the dataset, none before all were received; returns their size [bytes].
 
-    `folder` is private and on the dataset's file system; what arrived in an earlier attempt is used.
+    `folder` is private and on the dataset's file system.
 
     Raises:
         CorruptedPeerError, AccessError, TransferError: from the peer.
@@ -176,6 +174,7 @@ def bring(
         return 0
     fsio.make_folder(folder)
     _check_space(peer, folder, objects)
+    # objects of an earlier attempt are in `folder`, and are continued
     peer.announce([(item.key, item.size) for item in objects])
     progress.phase(f"Receiving {len(objects):,} objects", total)
     together = _Together(progress)

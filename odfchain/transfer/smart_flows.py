@@ -207,10 +207,8 @@ class PushFlow:
         self._talk.send(UploadProgress())
 
     def commit(self) -> None:
-        """Ask for the commit, and wait for what seems to be its confirmation.
-
-        An empty message may be a late ping as well: what the node's head is afterwards tells.
-        """
+        """Ask for the commit, and wait for what seems to be its confirmation."""
+        # an `Empty` may also be a late ping: the caller reads the node's head afterwards
         self._talk.ask(Empty(), Empty, self._work_seconds)
 
     def end(self) -> None:

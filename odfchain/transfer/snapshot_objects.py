@@ -63,13 +63,12 @@ def bring_newest(
 ) -> BroughtSnapshots:
     """The objects of the newest lines come from a peer, those of the owner and of trusted signers first.
 
-    `there` is the peer's file of lines: only what it names is asked for. What the peer does not have comes on
-    demand from another one; what is wrong is said, if one signed it who is believed. `area` is private, on
-    the dataset's file system.
+    `there` is the peer's file of lines; `area` is private, on the dataset's file system.
     """
     if there is None:
         return BroughtSnapshots()
     try:
+        # only objects that the peer's lines name are requested; others come on demand from other peers
         return _bring_newest(dataset, peer, there, area, trusted, parallel, progress)
     except StoreError as error:  # the head has moved: that must not seem to have failed
         return BroughtSnapshots(problems=(f"manifests and profiles were not taken: {error.message}",))
@@ -150,11 +149,9 @@ def _problem(line: SnapshotLine, error: OdfchainError) -> str:
 
 
 def object_from(dataset: DatasetFiles, peer: Peer, line: SnapshotLine) -> bytes:
-    """The document that a line names, which was brought from a peer and is here from now on.
-
-    No more than the line's size is read, and what does not hash to its name is not kept.
-    """
+    """The document that a line names, which was brought from a peer and is here from now on."""
     with dataset.staging() as folder:
+        # at most the line's size is read, and the content must hash to its name
         _bring(dataset, peer, line, folder, SILENT)
     return object_of(dataset, line)
 

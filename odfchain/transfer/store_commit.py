@@ -112,16 +112,14 @@ def follow_branches(
 
 
 def follow_branch(branch: DatasetFiles, peer: ObjectPeer, there: Multihash | None) -> None:
-    """The branch that a dataset is opened on is here as it is `there`, or is not.
-
-    A branch may have been deleted and made anew, or put back; what is given up here stays under a reference.
-    """
+    """The branch that a dataset is opened on is here as it is `there`, or is not."""
     here = branch.chain.head()
     if here == there:
         return
     if there is not None:
         known = fetched_branch(branch, branch.ref)
         where = peer.where if known is None else known.where
+        # `force`: a branch may have been deleted and made anew, or rewound; its old head keeps a reference
         outcome = pull_branch(branch, peer, where, SyncOptions(on_demand=True, force=True))
         for text in outcome.warnings:
             warn(text)
@@ -349,15 +347,12 @@ def _beside(dataset: DatasetFiles, base: Multihash, new: Multihash) -> list[Hash
 def came(
     dataset: DatasetFiles, peer: ObjectPeer, expected: Multihash | None, new: Multihash, head: Multihash
 ) -> bool:
-    """True if a head in the store is `new`, which followed `expected`, or goes on from it.
-
-    It does if `new` is the newest of its blocks that either of them leads to: one that goes on from
-    `expected`, or was put back further, has another.
-    """
+    """True if a head in the store is `new`, which followed `expected`, or goes on from it."""
     if head == new:
         return True
     ours = {*dataset.chain.hashes(new), *(dataset.chain.hashes(expected) if expected is not None else ())}
     at: Multihash | None = head
+    # a head that goes on from `expected`, or was rewound further, reaches another of these blocks first
     while at is not None and at not in ours:
         at = block_of(peer, at).prev_block_hash
     return at == new
@@ -371,11 +366,11 @@ def send(
 ) -> list[ObjectKey]:
     """The blocks and all that they name are in the store; every file is hashed before it is sent.
 
-    What executors have `just_sent` is not looked at. Returns what was there already, or has been for long: it
-    may be about to be removed.
+    Returns what was there already, or has been for long: it may be about to be removed.
     """
     began = time.monotonic()
     named = dict.fromkeys(item.key for hashed in blocks for item in objects_of(hashed.block))
+    # executors have just put the others, and hashed them
     keys = [key for key in named if key not in just_sent]
     with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="commit") as pool:
         there = list(pool.map(lambda key: _put(dataset, peer, key), keys))
@@ -535,11 +530,9 @@ class SharedRefStore:
             peer.put_signed(SignedFile.HEAD, None)
 
     def _check_head(self) -> None:
-        """The head in the store has all blocks of the head here, from which a branch is to begin.
-
-        Else they may be garbage there: another machine has put the head back.
-        """
+        """The head in the store has all blocks of the head here, from which a branch is to begin."""
         here, peer = self.local.get(HEAD), self.peer(HEAD)
+        # if another machine has rewound the head, the branch's blocks may be garbage in the store
         there = peer.head()
         if here is not None and there != here and (there is None or not self.came(peer, None, here, there)):
             self._conflict(HEAD, here, there)

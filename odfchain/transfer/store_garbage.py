@@ -43,11 +43,9 @@ class Removal:
     dry_run: bool
 
     def of_dataset(self, folder: str, needed: Callable[[], Container[str]]) -> list[Garbage]:
-        """Garbage of a dataset by kind of object; the last kind is too young to be removed.
-
-        `needed` gives the needed keys; it is called when no commit can rely on others any more.
-        """
+        """Garbage of a dataset by kind of object; the last kind is too young to be removed."""
         with Marks(self.space, folder).removing() as turn:
+            # not before the lease is held: no commit can rely on old objects now
             keys = needed()
             unneeded = self._unneeded(folder, keys)
             found = []

@@ -103,14 +103,12 @@ def reachable(
 ) -> Reachable:
     """Every object that the references need, those in `without` left aside, or that some blocks `also` do.
 
-    All references are read at one moment, so that one which is given up meanwhile is seen, or what it is
-    given up for.
-
     Raises:
         BrokenChainError: a reference or a block is missing or damaged; the message names the file.
     """
     refs = refs_of(dataset)
     try:
+        # all at one moment: a reference that is moved meanwhile is seen before or after
         with fsio.locked(dataset.folder / "info" / "lock"):
             heads = {name: refs.get(name) for name in ref_names(dataset) if name not in without}
             heads |= _foreign_refs(dataset)
@@ -156,7 +154,7 @@ def forget_lines(dataset: DatasetFiles) -> None:
 
 
 def merged_blocks(dataset: DatasetFiles, event: MetadataEvent) -> list[Multihash]:
-    """Blocks other than the target that a merge names and that are here: a copy of one chain may lack them."""
+    """Blocks here that a merge names besides its target; a copy of one chain may lack them."""
     return [name for name in merged_names(event) if dataset.chain.contains(name)]
 
 
@@ -604,13 +602,11 @@ class _Collection:
 def collect_workspace(
     workspace: WorkspaceFiles, options: GcOptions | None = None, *, now: Callable[[], float] = time.time
 ) -> Collected:
-    """Remove remains of interrupted commands that are older than the grace period.
-
-    Looked at are `incoming`, `trash`, `run` and temporary files; nothing of a command that runs is touched.
-    """
+    """Remove remains of interrupted commands that are older than the grace period."""
     options = options or GcOptions()
     before_ns = int((now() - options.grace) * 1e9)
     root, dry_run = workspace.root, options.dry_run
+    # running commands hold locks on their files, which are skipped
     garbage = [_incoming_of(root / "incoming", before_ns, dry_run=dry_run)]
     with fsio.locked(root / "lock"):  # under it datasets are built in the trash
         garbage.append(_remove("trash", list((root / "trash").glob("*")), dry_run=dry_run))

@@ -91,16 +91,14 @@ class Dependent:
 def places_with(
     workspace: WorkspaceFiles, dataset: DatasetFiles, head: Multihash, blocks: Sequence[Multihash]
 ) -> list[Remote]:
-    """Every place that the dataset was pulled from or pushed to, and which of these blocks it has.
-
-    The blocks are of the chain of `head`. A place has a block when its chain contains it and it hands it out.
-    """
+    """Every place that the dataset was pulled from or pushed to, and which of these blocks it has."""
     known: dict[str, list[str]] = {}
     for kind in AliasKind:
         for alias in aliases(dataset, kind):
             known.setdefault(alias, []).append(kind.value)
     config = workspace.config.share
     options = options_of(config)
+    # a place has a block if its chain contains it and the block can be read there
     return [
         _ask(workspace, dataset, alias, tuple(kinds), options, head, blocks) for alias, kinds in known.items()
     ]
@@ -182,16 +180,14 @@ class _PeerChain:
 def dependents(
     workspace: WorkspaceFiles, dataset: DatasetFiles, blocks: Collection[Multihash]
 ) -> list[Dependent]:
-    """The derivatives in the workspace, on whatever branch, that have read up to one of these blocks.
-
-    A derivative whose chain cannot be read is not among them.
-    """
+    """The derivatives in the workspace, on whatever branch, that have read up to one of these blocks."""
     wanted, dataset_id = frozenset(blocks), dataset.id
     readers = []
     datasets = workspace.datasets()
     for other in (each.on(ref) for each in datasets for ref in (HEAD, *branch_names(each))):
         try:
             count = 0
+            # a derivative whose chain cannot be read is left out
             for hashed in DatasetState.read(other.chain).data_blocks():
                 event = hashed.block.event
                 if not isinstance(event, ExecuteTransform):
@@ -382,8 +378,7 @@ def reset(
 ) -> str | None:
     """The head is where the plan says and the old one is kept by the reference returned; or all is as it was.
 
-    None is returned when there was nothing to do, or the new head leads to the old one. What the plan
-    follows, a store that was put back, is not written to.
+    None is returned when there was nothing to do, or the new head leads to the old one.
 
     Raises:
         UnsavedBlocksError: dropped blocks are nowhere else (unless `force`).
@@ -399,6 +394,7 @@ def reset(
         raise _unsaved(plan)
     if not break_references:
         refuse(f"what {plan.dataset} would drop", plan.referrers)
+    # the store was rewound elsewhere: only this folder moves
     if plan.follows:
         dataset.shared.follow(dataset.folder, plan.old_head, plan.new_head)
         return overwritten_name(plan.old_head) if plan.dropped else None
@@ -420,13 +416,10 @@ def reset(
 def rewrite_memory(
     workspace: WorkspaceFiles, dataset: DatasetFiles, dropped: Sequence[Multihash], now: Seen
 ) -> None:
-    """The newest block ever seen is not one that its owner has dropped.
-
-    Only who holds the dataset's key decides what its history is: to them a peer that follows the reset is no
-    rollback. For everybody else the memory stays, because what a copy is reset to says nothing about what
-    peers must have. In a store it does: who may write there has put back what all machines have.
-    """
+    """The newest block ever seen is not one that its owner has dropped."""
     dataset_id = dataset.id
+    # a key's owner decides on the history, and so do the writers of a store, which has been rewound for all;
+    # for other copies the memory stays: a reset here says nothing about what peers must have
     decides = dataset.shared.where is not None or workspace.has_key(dataset_id)
     if dataset.ref != HEAD or not decides:
         return  # of branches nothing is remembered
