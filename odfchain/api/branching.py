@@ -361,7 +361,7 @@ class Branching(OwnErrors):
         )  # fmt: skip
 
 
-# What `DATASET@POINT` means: for what writes a branch, for what reads any point of the history.
+# `DATASET@POINT`: a branch to write, or any point of the history to read.
 
 AnyPoint = Multihash | int | Timestamp | dt.date | str
 """A point of a history: as text `BRANCH`, `[BRANCH:]NUMBER`, `[BRANCH:]TIME` or a block hash."""
@@ -480,7 +480,7 @@ def check_branch(text: str) -> None:
         )
 
 
-# Whom a diff or a merge believes: what was made here, and what of others was verified.
+# Trust of diffs and merges: own blocks, and those of others that were verified.
 
 Trust = Callable[["DatasetFiles", "Multihash", "Multihash"], bool]
 """True if the blocks after one, up to another, were made or verified here."""

@@ -61,7 +61,7 @@ def foreign_keys(
         write_violations(check.found, path)
 
 
-# What is checked of everything that commits rows, whichever method it comes through.
+# Checks of everything that commits rows, whichever method it comes through.
 
 
 @contextlib.contextmanager

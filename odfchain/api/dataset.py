@@ -65,10 +65,8 @@ if TYPE_CHECKING:
     from odfchain.workspace.config import SystemColumns, WorkspaceConfig
 
 
-# What datasets, logs and lists of them look like, as a line and as HTML.
-#
-# Names and values come from publishers: in what is shown none of them acts (`odfchain.text`), and HTML is
-# escaped.
+# Datasets, logs and lists as a line and as HTML. Names and values come from publishers: control characters
+# are removed (`odfchain.text`), and HTML is escaped.
 
 _SHOWN = 20
 """Rows of a table that represents a longer one."""
@@ -165,7 +163,7 @@ def datasets_html(datasets: Iterable[Dataset]) -> str:
     return table_html(("dataset", "kind", "records", "updated"), rows)
 
 
-# What keeps a dataset in order: the methods of `Dataset` that are about its files.
+# Maintenance: the methods of `Dataset` on its files.
 
 
 class Upkeep(OwnErrors):

@@ -213,7 +213,7 @@ def manifest_template(alias: DatasetAlias, kind: str, *, first: str = "", merge:
     return f"# {first}\n{text}" if first else text
 
 
-# What a manifest does besides reading: what of it is allowed, and what is to be asked. Source: RFC-014.
+# Effects of a manifest other than reads: the allowed ones, and those to ask about. Source: RFC-014.
 
 
 @dataclass(frozen=True, slots=True)

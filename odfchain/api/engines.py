@@ -157,6 +157,6 @@ def _session(workspace: Workspace | None, heap_mib: int) -> Iterator[Callable[[]
             spark.close()
 
 
-# The Spark session that stays between commands: what it is doing, and ending it (RFC-030).
+# The Spark session that stays between commands: its status, and ending it (RFC-030).
 
 __all__ = ["log_file", "status", "stop"]

@@ -95,7 +95,7 @@ def checked_slices(workspace: Workspace) -> CheckedSlices:
     return workspace._checked
 
 
-# Signed answers to queries, and whether they are true.
+# Signed answers to queries, and checking them.
 
 PROVED_ROWS = 100
 """Rows of an answer unless more are asked for [count]; what nodes answer with."""

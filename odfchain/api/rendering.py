@@ -156,7 +156,7 @@ def digest_file(path: Path) -> FileDigest:
     return FileDigest(physical, size, logical, records)
 
 
-# What datasets and records come from, as documents, indented lines, drawings and pages.
+# Lineage of datasets and records: documents, indented lines, drawings and pages.
 
 __all__ = [
     "blame_document", "blame_tree", "graph_document", "lineage_page", "to_dot", "to_html", "trees_of",

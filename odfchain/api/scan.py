@@ -217,7 +217,7 @@ def head_at(dataset: DatasetFiles, at: At) -> Multihash | None:
     return block_at(dataset, at if isinstance(at, Multihash | int) else as_time(at))
 
 
-# Datasets that are read where they are, without a workspace.
+# Datasets that are read in place, without a workspace.
 
 T = TypeVar("T")
 
@@ -454,7 +454,7 @@ def _found(source: Any, at: At) -> Dataset | OpenedDataset:
     return open_dataset(str(source), at=at)
 
 
-# What `DATASET@POINT` names for commands: the block, its slices, and its rows as they are exported.
+# `DATASET@POINT` for commands: the block, its slices, and its rows as they are exported.
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,7 +292,7 @@ def _is_here(host: str) -> bool:
     return name in {"localhost", "::1"} or name.startswith("127.")
 
 
-# What a workspace knows of other places: a part of a `Workspace`.
+# Remote places of a workspace: a part of `Workspace`.
 
 
 class Elsewhere(OwnErrors):
@@ -349,7 +349,7 @@ class Elsewhere(OwnErrors):
         return search(self._sharing.datasets_of(repository, token=token), text)
 
 
-# The tokens that a workspace gives to those who may read or write over its server: half of a `Workspace`.
+# Tokens for readers and writers of a workspace's server: a part of `Workspace`.
 
 
 class GivenTokens(OwnErrors):
@@ -392,6 +392,6 @@ class GivenTokens(OwnErrors):
         TokenFile(self._files.root).revoke(name)
 
 
-# Where datasets are published when nothing else is said.
+# The default place for publishing.
 
 __all__ = ["HOST", "PORT"]

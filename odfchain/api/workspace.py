@@ -392,8 +392,8 @@ class Workspace(Elsewhere, GivenTokens):
 
         All is checked before the first dataset is made, queries included (`check=False` leaves them to the
         first run); inputs are made first. `name` replaces the name in a manifest of one dataset. What is
-        passed over below a folder, or not kept of a manifest, is a note of `progress`. No questions are put on
-        commands and variables (RFC-014): the caller has read the manifest.
+        passed over below a folder, or not kept of a manifest, is a note of `progress`. No questions are asked
+        about commands and variables (RFC-014): the caller has read the manifest.
 
         Raises:
             ManifestError: naming file, line and path.

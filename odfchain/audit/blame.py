@@ -58,11 +58,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Single records, read from the slices that are here; and which record a correction or retraction is about.
-#
-# A slice is hashed before it is read. Only the row groups that hold the records are decoded. Values are
-# those
-# of the slice file, under its own column names.
+# Single records of local slices; and the record that a correction or retraction refers to.
+# A slice is hashed before it is read, and only the row groups with the records are decoded. Columns keep
+# the slice's names.
 
 
 @dataclass(frozen=True, slots=True)

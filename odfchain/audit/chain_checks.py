@@ -35,15 +35,10 @@ from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_records
 
-# The blocks of a chain as a verification found them, in memory that does not grow with the chain.
-#
-# The blocks of a short chain stay decoded. Of a long one the bytes are in temporary files (`TMPDIR`), in
-# the
-# order in which they were read, newest first, and are decoded again by each check that asks: what was
-# hashed
-# once is what all checks see, whatever happens to the files of the dataset meanwhile. The files have no
-# name,
-# so nothing is left behind.
+# The blocks of a chain, in bounded memory.
+# Blocks of a short chain stay decoded. Those of a long one are bytes in unnamed temporary files (`TMPDIR`),
+# newest first, and decoded again for each check: all checks see what was hashed, whatever happens to the
+# dataset's files meanwhile.
 
 DECODED_BLOCKS = 50_000
 """Chains of up to so many blocks stay decoded, where their bytes are not many."""
@@ -257,12 +252,10 @@ def _piece(stream: IO[bytes] | None, rest: bytearray, begin: int, end: int) -> b
     return found + bytes(rest[max(0, begin - size) : max(0, end - size)])
 
 
-# The newest blocks of a chain alone, with what earlier ones say that is still in force.
-#
-# Following the chain to its Seed takes as long as it is. Where only its newest blocks are asked for, the
-# earlier ones that the checks need (the one before, the newest of each kind, all sources and schemas) are
-# looked up in the chain's index, and read and hashed; that there are no others is the index's word. So the
-# report says of the checks that rest on it that they were not made everywhere (RFC-051).
+# Verifying only the newest blocks of a chain.
+# Walking to the Seed takes as long as the chain is. The earlier blocks that checks need (the one before,
+# the newest of each kind, all sources and schemas) are found by the index, read and hashed. That there are
+# no others rests on the index, so the report limits these checks (RFC-051).
 
 _ALL_OF = (
     (ev.AddPushSource.KIND, ev.DisablePushSource.KIND),
@@ -567,7 +560,7 @@ def check_rules(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int
         history.add(stored.block)
 
 
-# The chain's index against the chain: it is derived, so what is wrong with it is a note and no fault.
+# The chain's index against the chain: it is derived, so errors in it are notes, not faults.
 
 _AHEAD_BYTES = 4_096 * ROW_BYTES
 

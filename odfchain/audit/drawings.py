@@ -29,11 +29,9 @@ from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_record
 from odfchain.workspace.points import branch_names
 
 # The graph of datasets in the language of Graphviz (DOT).
-#
-# Nodes are called n0, n1 …; names and ids stand in labels only. In a quoted label a backslash starts an
-# escape
-# (`\N`, `\l`) and a quote ends it, so both are escaped, and nothing else can leave the label.
-# Source: https://graphviz.org/doc/info/lang.html, https://graphviz.org/docs/attr-types/escString/.
+# Nodes are called n0, n1 …; names and ids are in labels only. In a quoted label a backslash starts an
+# escape (`\N`, `\l`) and a quote ends it, so both are escaped. Source:
+# https://graphviz.org/doc/info/lang.html, https://graphviz.org/docs/attr-types/escString/.
 
 _STYLES = {
     NodeState.PRESENT: "solid",
@@ -80,11 +78,9 @@ def _attributes(node: Node) -> str:
     return f"label={label}, tooltip={quoted(node.id)}, shape={shape}, style={_STYLES[node.state]}"
 
 
-# Where the datasets of a drawing stand: in layers from left to right, and edges beside what they pass.
-#
-# A dataset's layer is the longest path to it from a dataset without inputs. An edge that passes layers gets
-# a
-# free place in each of them, so that it is not drawn through the boxes there (as K. Sugiyama et al., 1981).
+# Layout of a drawing: layers from left to right.
+# A dataset's layer is the longest path to it from a dataset without inputs. An edge across layers gets a
+# free place in each of them, so that it crosses no box (as K. Sugiyama et al., 1981).
 
 _FREE_PLACES = 5_000
 """More are not worth their space: long edges are then drawn straight."""

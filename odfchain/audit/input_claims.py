@@ -36,11 +36,9 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.points import branch_names
 from odfchain.workspace.workspace_files import WorkspaceFiles, like
 
-# What a dataset comes from, as far as it is here.
-#
-# Unlike the lineage that a pull follows, this goes on where an input is missing or a chain is damaged: both
-# are
-# what verification is there to tell.
+# Inputs of a dataset, as far as they are here.
+# Unlike the lineage of a pull, this continues at missing inputs and damaged chains, which verification
+# reports.
 
 
 @dataclass(slots=True)
@@ -304,13 +302,10 @@ def _aliases(chain: StoredChain) -> dict[DatasetId, str]:
     return found
 
 
-# Where two slices differ first: a column, or a row and the first column of it that differs.
-#
-# Two values are the same when they hash the same, as the logical hash sees them: by type, value and place,
-# not
-# by encoding; a NaN is itself. Both files are read side by side in batches, so memory does not grow with
-# them,
-# and within a batch the row is found by halving. Source: specification "Physical and Logical Hashes".
+# The first difference of two slices: a column, or a row and its first different column.
+# Values are compared by logical hash: type, value and place, not encoding; a NaN equals itself. Both files
+# are read in parallel batches, and within a batch the row is found by bisection. Source: specification
+# "Physical and Logical Hashes".
 
 _BATCH_ROWS = 8_192
 _SHOWN_CHARACTERS = 80

@@ -43,12 +43,10 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_record, is_merge_state, merges
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# Which source of a root dataset a transaction came from, as far as blocks say it.
-#
-# A block names its source only where it records the source's state; data that were pushed have none. Then
-# the
-# sources in force at the block are the candidates, and one candidate alone is the answer.
-# Source: specification "AddData" (`newSourceState`), "SetPollingSource", "AddPushSource".
+# The source of a transaction of a root dataset, as far as blocks record it.
+# A block names its source only with the source's state; pushed data have none. Then the sources in force
+# are candidates, and a single one is the answer. Source: specification "AddData" (`newSourceState`),
+# "SetPollingSource", "AddPushSource".
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +156,10 @@ def source_of(chain: MetadataChain, block: HashedBlock) -> SourceUse:
     return SourceUse(None, None, f"not recorded: one of the push sources {names}")
 
 
-# The history of what a dataset is made by: its transforms, or its sources, and what each of them brought.
-#
-# A definition is in force from its block until the next definition that takes its place. The counts come
-# from
-# the data blocks at both ends of that interval, so the cost grows with the definitions, not with the chain.
-# Source: specification "Query Evolution", "SetTransform", "SetPollingSource", "AddPushSource".
+# The history of a dataset's transforms or sources, with counts of what each of them brought.
+# A definition is in force until the next one in its place. Counts come from the data blocks at both ends of
+# that interval, so the cost grows with the definitions, not with the chain. Source: specification "Query
+# Evolution", "SetTransform", "SetPollingSource", "AddPushSource".
 
 _KINDS = (
     "SetTransform", "SetPollingSource", "DisablePollingSource", "AddPushSource", "DisablePushSource",
@@ -327,7 +323,7 @@ def steps_of(transform: Transform | None) -> list[dict[str, Any]]:
     return steps or ([{"alias": None, "query": transform.query}] if transform.query else [])
 
 
-# What lineage says of a dataset's branches: how each lies to the head, and what the head has merged.
+# Branches in lineage: each relative to the head, and the merges into the head.
 
 _SHOWN = 5
 
@@ -623,10 +619,8 @@ def transforms_of(dataset: DatasetFiles) -> Iterator[tuple[int, int | None, SetT
         last = found.block.sequence_number - 1
 
 
-# The graph of datasets as trees: nested documents for programs, indented lines for people.
-#
-# A dataset that several paths lead to is opened up where it comes first; elsewhere it is named only. So the
-# size of an answer grows with the graph, not with the number of paths through it, and circles end.
+# The graph of datasets as trees: nested documents for programs, indented lines for people. A dataset is
+# expanded at its first place only, so output grows with the graph, not with its paths, and cycles end.
 
 
 @dataclass(slots=True)

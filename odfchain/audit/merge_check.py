@@ -79,12 +79,10 @@ from odfchain.workspace.merge_record import Granularity, MergeMode, MergeRecord,
 from odfchain.workspace.points import opened_at
 
 # The rows of a merge block against the same merge computed again.
-#
-# What merges by itself, and what was decided for one side, has exactly one outcome: its logical hash says
-# whether the slice is it, and only where it is not are rows compared. What was decided one by one is in the
-# slice: every other key is as it merges, and for each conflict it is said which side's value was taken, or
-# that
-# somebody wrote another. So no file of decisions has to travel with the chain.
+# Automatic merges and those decided for one side have one outcome, compared by logical hash; only on a
+# mismatch are rows compared. Decisions for single conflicts are in the slice itself: all other keys must be
+# as merged, and each conflict is reported with the side taken, or as edited by hand. So no file of
+# decisions has to travel with the chain.
 
 _SHOWN = 100
 """Conflicts that are listed one by one."""
@@ -367,11 +365,9 @@ def _decided(net: RowDiff, conflicts: Conflicts) -> RowDiff:
     return whole.only(np.where(place < 0, np.arange(len(ours)), len(ours) + place))
 
 
-# The blocks that merges took changes from, verified as the dataset's own are (checks 2 to 11).
-#
-# They lie on other chains of the same dataset: of branches, or of branches that are gone. A fault in them
-# is a
-# fault of the merge, because what it was computed from cannot be relied on.
+# The source blocks of merges, verified as the dataset's own are (checks 2 to 11).
+# They are on other chains of the same dataset, such as deleted branches. A fault in them is a fault of the
+# merge.
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,10 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# Records and blocks of a chain: which block added a record, and which blocks added an interval of them.
-#
-# Offsets grow along the chain, so a block is found by bisection: a few dozen blocks are read however long
-# the
-# chain is. That offsets grow is a rule that readers check at every append; where a chain breaks it all the
-# same, it is said and no other block is named. Source: specification "Common Data Schema" (offsets).
+# The block that added a record, and the blocks that added an interval.
+# Offsets grow along the chain, so a block is found by bisection with a few dozen reads. Where a damaged
+# chain breaks that rule, it is reported and no other block is named. Source: specification "Common Data
+# Schema" (offsets).
 
 
 def data_event(block: HashedBlock) -> DataEvent:

@@ -29,10 +29,8 @@ from odfchain.profiles.pages import (
 from odfchain.text import counted
 
 # The blocks of a chain on a page: marks of a strip, and rows of a table; few of both for many blocks.
-#
-# With more blocks than there is room for, a mark stands for several and is as bad as the worst of them. In
-# the
-# table faulty blocks keep rows of their own, as do their neighbours; the others are put together in ranges.
+# A mark may represent several blocks, and has the worst state among them. In the table faulty blocks and
+# their neighbours keep rows of their own; the others form ranges.
 
 STATES = {"faulty": "faulty", "unchecked": "not checked", "ok": "as recorded"}
 """The states of a block, the worst first, in words."""
@@ -278,11 +276,9 @@ def _range_row(group: Sequence[BlockView]) -> BlockRow:
     )
 
 
-# Reading a report document (`odfchain-report/1`) that may come from anybody: typed, and named by path.
-#
-# The documents of `odfchain verify -o json` are handed on as files. A page made from one must not say more
-# than
-# the document does, so what is missing, of another type, or contradicts itself is refused.
+# Reading a report document (`odfchain-report/1`), typed, with paths in errors.
+# Reports are handed on as files, and a page must not claim more than its report: missing, mistyped and
+# contradictory members are refused.
 
 FORMAT = "odfchain-report/1"
 VERDICTS = ("clean", "faulty", "incomplete")
@@ -312,9 +308,7 @@ def checked_document(document: Mapping[str, object], path: str) -> DocumentNode:
     return node
 
 
-# What a page says first of a dataset: the verdict in plain words, and what it rests on.
-#
-# What is not of the form that a report has is a ManifestError.
+# Summary of a dataset at the top of a page: the verdict and its evidence.
 
 MARKS = {"faulty": "faulty", "incomplete": "unchecked", "clean": "ok"}
 """The verdicts, the worst first, and how each is marked."""
@@ -464,7 +458,7 @@ _UNSIGNED = {
 }
 
 
-# What a page shows of each dataset: texts in the order and the number in which they are shown.
+# View of each dataset: texts in order, limited in number.
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,8 @@ from odfchain.odf.times import Timestamp
 from odfchain.text import one_line
 from odfchain.versions import __version__
 
-# The numbered checks of a verification, each with the section of the specification that it holds to.
-#
-# Numbers are for ever: reports, attestations and the documentation name a check by its number.
+# The numbered checks, each with its section of the specification. Numbers are permanent: reports,
+# attestations and documentation refer to them.
 
 
 @dataclass(frozen=True, slots=True)

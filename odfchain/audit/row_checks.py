@@ -26,12 +26,10 @@ from odfchain.odf.times import Timestamp
 from odfchain.slices.reader import PER_SECOND
 from odfchain.text import one_line
 
-# Checks 9 and 11, what the columns of a slice say: their names, order and types.
-#
-# The system columns have the types of the "Common Data Schema". Where the declared schema itself says a kin
-# of
-# them (the reference implementation wrote `offset` as int64 and `op` as int32), it is as declared: a note.
-# Types are compared as Parquet can tell them: it has no seconds, fixed-size lists or sorted maps.
+# Checks 9 and 11: names, order and types of a slice's columns.
+# System columns have the types of the "Common Data Schema". Where the declared schema itself has a related
+# type (the reference implementation wrote `offset` as int64 and `op` as int32), that is a note. Types are
+# compared as far as Parquet has them: it lacks seconds, fixed-size lists and sorted maps.
 
 
 @dataclass(frozen=True, slots=True)

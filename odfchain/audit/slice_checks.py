@@ -52,13 +52,10 @@ from odfchain.text import counted, one_line
 from odfchain.transfer.slice_files import is_partial
 from odfchain.workspace.dataset_files import DatasetFiles
 
-# Check 19, whether what the footer of a slice reports is true of its rows: engines skip rows by it.
-#
-# Every row group is looked at by itself, because it is skipped by itself. Bounds hold where no value is
-# beyond
-# them: writers may cut texts, and need not report anything. Counts of nulls are exact. NaN is within no
-# bounds,
-# and what stands in lists and maps is reported by element and skipped by nobody. Source: RFC-043.
+# Check 19: the statistics in a slice's footer are true, because engines skip rows by them.
+# Each row group is checked by itself, because it is skipped by itself. Bounds may be wide (writers cut
+# texts) or missing; counts of nulls are exact; NaN is in no bounds; lists and maps are not checked, since
+# their statistics are not used. Source: RFC-043.
 
 _FEW = 64
 """So many values are compared by Python sooner than Arrow is called."""
@@ -433,7 +430,7 @@ def _fault(path: Path, job: SliceJob, finding: SliceFinding) -> Fault:
     return Fault(finding.check, str(path), finding.message, job.number)
 
 
-# Reading slices for a verification: several side by side, each decoded once for all checks.
+# Reading slices for a verification: several in parallel, each decoded once for all checks.
 
 
 def read_slices(
@@ -479,11 +476,8 @@ def _report_slice(job: SliceJob, outcome: SliceOutcome, report: Report) -> None:
         report.skip(OF_ROWS, "a slice is damaged, so its rows were not looked at")
 
 
-# Checks 5 and 6 of the files that blocks name: they are there, with their sizes; checkpoints are hashed.
-#
-# Slices and checkpoints that are missing from a partial copy are no fault: the report says that they were
-# not
-# checked.
+# Checks 5 and 6: the named files exist with their sizes, and checkpoints are hashed. What a partial copy
+# lacks is no fault: it is reported as not checked.
 
 _NOT_HERE = "the {} is not in this partial copy; `odfchain fetch {}` brings it"
 

@@ -128,12 +128,9 @@ def first_difference(signed: Any, made: Any, path: str = "") -> str | None:
     return f"{one_line(path, 200)} says {one}, it is {other}"
 
 
-# Check 20: signed manifests are what chain and footers give, byte for byte.
-#
-# A manifest is made again from the blocks that were read and from the footers of slices that were hashed,
-# so
-# nothing derived is trusted, and the document itself need not be here: its hash is in the line.
-# Source: RFC-043.
+# Check 20: signed manifests, byte for byte.
+# A manifest is made again from the blocks and from the footers of hashed slices; the document itself need
+# not be here, since its hash is in the line. Source: RFC-043.
 
 
 def check_manifests(
@@ -223,11 +220,9 @@ def _check(dataset: DatasetFiles, line: SnapshotLine, made: bytes, report: Repor
     disagree(dataset, line, MANIFESTS, what, report)
 
 
-# Check 21: signed profiles are what the rows give when they are profiled again, byte for byte.
-#
-# The publisher's own words are taken from the document, and so are the columns that it hides. Languages
-# rest on
-# a library's floats: with the same version of it, 0.005 more or less are accepted. Source: RFC-043.
+# Check 21: signed profiles, byte for byte, by profiling the rows again.
+# The publisher's words and hidden columns come from the document. Languages rest on a library's floats:
+# with the same version of it, 0.005 more or less are accepted. Source: RFC-043.
 
 LANGUAGES_WITHIN = 0.005 + 1e-9
 """The second part is for the rounding of the difference."""

@@ -118,12 +118,9 @@ def check_corrections(
             report.fault(CORRECTIONS, item.path, message, item.job.number)
 
 
-# Check 13: a state checkpoint holds the rows that are in force up to its offset (RFC-018).
-#
-# The state is computed anew from the slices (`odfchain.slices.state`). Rows are compared by offset,
-# operation and exact hash of their values: a state has its rows as they were recorded. Checkpoints of
-# engines
-# are bytes that only their engine understands; they are held against a replay, not here.
+# Check 13: a state checkpoint has the rows in force up to its offset (RFC-018).
+# The state is computed from the slices (`odfchain.slices.state`) and compared by offset, operation and
+# exact hash of the values. Checkpoints of engines are opaque: only a replay can check them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +236,10 @@ def _rows(files: Sequence[SliceFile], upto: int, chosen: Numbers | None = None) 
     return np.concatenate(pieces)
 
 
-# Check 12: watermarks never go back, and are not ahead of what justifies them.
-#
-# A root's watermark is justified by the largest event time so far, or by a block that sets it by hand (one
-# without data), which is a note. A derivative's is justified by the recorded watermarks of its inputs;
-# ahead of
-# all of them it can still be right, where the query moves event times, and only a replay can tell: a note.
+# Check 12: watermarks never go back, and are not ahead of the data.
+# A root's watermark is at most the largest event time so far; one that is set by hand (a block without
+# data) is a note. A derivative's is at most those of its inputs; beyond all of them is a note, because a
+# query may move event times: only a replay can tell.
 
 Outcomes = Mapping[int, SliceOutcome]
 """Outcomes of the slices, by the number of their block."""
@@ -331,11 +326,9 @@ def _check_derived(
         )
 
 
-# Check 18: what the rows in force refer to is there (RFC-037).
-#
-# A reference into the same dataset that finds nothing is a fault; one into another dataset is a counted
-# note,
-# because that one's history is its own. So is one that the dataset itself declares to be reported only.
+# Check 18: foreign keys of the rows in force (RFC-037).
+# A dangling reference into the same dataset is a fault. Into another one it is a counted note, because that
+# one has a history of its own; so is one that the dataset declares as reported only.
 
 _DECLARING = tuple(
     kind.KIND

@@ -237,12 +237,9 @@ def _replay(
         report.skip([REPLAY], spared)
 
 
-# Verifying a dataset elsewhere, without making it a dataset here.
-#
-# A private folder is filled with whatever the peer gives, and verified as it is. What the peer does not
-# give,
-# or gives wrong, does not stop the rest; the peer's own words are in the fault, and every fault names the
-# object at the peer. Nothing of it stays.
+# Verifying a remote dataset without making it a dataset here.
+# A private folder is filled with the peer's files and verified. Missing or wrong files do not stop the
+# rest; faults have the peer's message and name the object there. The folder is removed afterwards.
 
 _STATEMENTS = {
     SignedFile.AUDITS: "the attestations of auditors",

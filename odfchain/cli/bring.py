@@ -438,7 +438,7 @@ def _from_locks(
     return dataset.fetch_from_locks(read, stores=stores, parallel=parallel, progress=progress)
 
 
-# `odfchain source`: where a dataset's rows come from is ended.
+# `odfchain source`: a dataset's source is disabled.
 
 
 @click.group("source")

@@ -140,7 +140,7 @@ def _summary(found: Diff, a: str, b: str) -> str:
     )
 
 
-# What `diff --profile` prints: the limits that are exceeded and how near the others are, JSON, or a page.
+# Output of `diff --profile`: exceeded limits and how near the others are, JSON, or a page.
 
 _FORMATS = ("table", "json", "html")
 _EXCEEDED = 3
@@ -278,7 +278,7 @@ def print_conflicts(conflicts: pa.Table, output: str) -> None:
     print_records(conflict_records(conflicts), columns, output)
 
 
-# What a block of changes brought, as people and programs read it.
+# Changes of a block, for people and programs.
 
 
 def print_changes(dataset: str, outcome: ChangeOutcome, output: str) -> None:
@@ -294,7 +294,7 @@ def print_changes(dataset: str, outcome: ChangeOutcome, output: str) -> None:
         echo(f"{dataset}: {outcome.summary}; it is block {outcome.number:,}")
 
 
-# What ingestion brought, as people and programs read it.
+# Results of ingestion, for people and programs.
 
 
 def print_outcome(outcome: IngestOutcome, output: str) -> None:

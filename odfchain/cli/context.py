@@ -114,13 +114,9 @@ def report_error(error: OdfchainError, *, about: str = "") -> None:
         echo(error.hint, err=True)
 
 
-# Asking before a manifest that may be somebody else's runs commands or is given variables.
-#
-# Only `odfchain new` and the user's own editor write manifests without the user's knowing what is in them;
-# no
-# file says who wrote it. So every manifest with effects is shown, and nothing is made before that is
-# allowed:
-# on the command line, in the settings, or by an answer. Source: RFC-014.
+# Asking before an untrusted manifest runs commands or gets variables.
+# No file says who wrote it, so every manifest with effects is shown, and nothing is made before they are
+# allowed: by options, settings, or an answer. Source: RFC-014.
 
 
 def ask_for_effects(

@@ -461,7 +461,7 @@ def _print_soft(plan: SoftPlan, status: str, made: str | None, output: str) -> N
     print_records([row], ["dataset", "status", "from", "slices", "records"], output)
 
 
-# `odfchain gc`: what no reference needs any more is removed.
+# `odfchain gc`: unreferenced objects are removed.
 
 
 @click.command("gc")

@@ -139,11 +139,8 @@ def print_json(tree: Any) -> None:
     echo_json(tree, default=plain)
 
 
-# Values of Arrow columns as Python has them to be printed: exact, of any type, and as `plain` prints them.
-#
-# Arrow's own conversion fails for nanoseconds and for years that Python's times do not reach, and keeps
-# NaN,
-# which JSON has no word for.
+# Values of Arrow columns for printing: exact, of any type. Arrow's own conversion fails for nanoseconds and
+# for years beyond Python's, and keeps NaN, which JSON lacks.
 
 _SCALE = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
@@ -230,7 +227,7 @@ def _interval(months: int, days: int, nanoseconds: int) -> str:
     return "P" + ("".join(found) or "T0S")
 
 
-# What is told before history is given up: who has it elsewhere, and whom it breaks.
+# Warnings before history is given up: other copies, and broken references.
 
 
 def tell_consequences(places: Sequence[Remote], dependents: Sequence[Dependent]) -> None:

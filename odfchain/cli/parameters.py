@@ -293,7 +293,7 @@ def exit_code_of(reports: Iterable[Report]) -> int:
     return INTEGRITY_FAULT if "faulty" in verdicts else UNCHECKED if "incomplete" in verdicts else 0
 
 
-# What a command says to the places that have datasets: the token, and what is asked of signatures.
+# Options for remote places: the token, and requirements on signatures.
 
 
 def token_for(urls: Iterable[PeerUrl]) -> str | None:

@@ -246,7 +246,7 @@ def _row(name: str, plan: PushPlan, status: str, output: str, signature: str | N
     return row
 
 
-# `odfchain token`: who may read from and push to the server of this workspace.
+# `odfchain token`: read and write access to the server of this workspace.
 
 
 @click.group("token")

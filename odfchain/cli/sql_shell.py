@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from odfchain import Workspace
 
 
-# Where statements end in SQL that is being typed, and what its words may become.
+# Statements of SQL that is being typed: their ends, and completion of words.
 
 _PIECE = re.compile(
     r"""'(?:[^']|'')*(?:'|\Z) | "(?:[^"]|"")*(?:"|\Z) | --[^\n]*(?:\n|\Z) | /\* | \$\$.*?(?:\$\$|\Z) | ;""",

@@ -122,10 +122,8 @@ def _plain_names() -> dict[pa.DataType, str]:
 
 
 # JSON as the reference node hashes and writes it: numbers keep their text.
-#
-# It is not the canonical form of attestations (`odfchain.odf.canonical_json`, RFC 8785): what is not ASCII
-# is
-# escaped, and doubles are written as their shortest digits, plain from 1e-5 to below 1e16.
+# Not the canonical form of attestations (`odfchain.odf.canonical_json`, RFC 8785): non-ASCII characters are
+# escaped, and doubles have their shortest digits, plain from 1e-5 to below 1e16.
 
 DEPTH = 64
 """Lists and objects within each other [levels]; answers of nodes have some five."""
@@ -532,11 +530,8 @@ def asked_for(
     return asked | {"datasets": datasets, "skip": skip, "limit": limit}
 
 
-# Intervals of months, and of days and milliseconds, of which Arrow's library for Python has no arrays.
-#
-# Their memory can be had as numbers. Intervals of months, days and nanoseconds, which are those of SQL,
-# need
-# nothing of this.
+# Intervals of months, and of days and milliseconds, are read from memory: PyArrow has no arrays of these
+# types, only of months, days and nanoseconds.
 
 
 def number_schema(schema: pa.Schema) -> pa.Schema:
@@ -564,12 +559,10 @@ class _Memory:
         return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
 
 
-# The rows of an answer as JSON holds them, in the three formats of the reference node.
-#
-# Decimals, times, dates and intervals are text, bytes are hex, what is no finite number is null. What the
-# node
-# has no form for: maps are lists of `{key, value}`, views of lists are lists, dictionaries are their
-# values.
+# The rows of an answer as JSON, in the three formats of the reference node.
+# Decimals, times, dates and intervals are text, bytes are hex, numbers that are not finite are null. Types
+# that the node does not support: maps are lists of `{key, value}`, views of lists are lists, dictionaries
+# are their values.
 
 FORMATS = ("JsonAoS", "JsonSoA", "JsonAoA")
 """Rows as objects, columns as lists, rows as lists."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from odfchain.query.change_relations import Changes
 
 
-# What DataFusion says about a query, as an error of this project: what is wrong, where, what to write.
+# Errors of DataFusion as errors of this project, with the place in the query and a hint.
 
 _POSITION = re.compile(r" at Line: (\d+), Column: (\d+)")
 _NO_TABLE = re.compile(r"table '(.*)' not found", re.DOTALL)
@@ -189,7 +189,7 @@ def place_of(sql: str, name: str) -> tuple[int | None, int | None]:
     return None, None
 
 
-# What the text of a query may be, measured in one pass before anything plans it.
+# Limits on the text of a query, measured in one pass before anything plans it.
 
 _PART = re.compile(
     r"""'[^']*+'? | "[^"]*+"? | --[^\n]*+ | /\*(?s:.)*?(?:\*/|\Z)

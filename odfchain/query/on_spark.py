@@ -64,12 +64,10 @@ if TYPE_CHECKING:
     from odfchain.spark.executor_files import ExecutorFiles
 
 
-# The names in a query for Spark: spelled as the embedded engine spells them, and found in the plan.
-#
-# Spark's own lexer and parser read the text. Words without quotes become lower case, and `$name` becomes
-# `:name`, token by token, so that every character stays where it is and messages point at what was written.
-# Names of tables, and the table functions, are then those of the unresolved plan: a name in a comment or a
-# text is none. Which of them a WITH shadows is left to Spark.
+# Names in a query for Spark: spelled as the embedded engine spells them, and found in the plan.
+# Unquoted words become lower case, and `$name` becomes `:name`, token by token with Spark's lexer, so that
+# positions in messages stay right. Tables and table functions are those of the unresolved plan; Spark
+# resolves names of a WITH.
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _BEFORE_EXACT = (":", "$")
@@ -246,9 +244,8 @@ def _argument(name: str, number: int, expression: Any, node: Any, checker: StepC
     raise checker.refuse(node, f"argument {number + 1} is not a text", usage(name))
 
 
-# What a query reads of a dataset, as a DataFrame: native Parquet over slices that were checked.
-#
-# Executors that see no folder of the driver bring slices from the store and hash them; the driver has none.
+# Tables as DataFrames: native Parquet over checked slices. Executors without the driver's folders fetch
+# slices from the store and hash them.
 
 _EVERY_ROW = {
     "parquet.filter.stats.enabled": "false",
@@ -669,11 +666,8 @@ def _computed(frame: DataFrame) -> Any:
         raise failed_query(error, _LABEL) or explain(error) from error
 
 
-# What Spark asks of the rows of a table: the conditions of a WHERE that stands directly over it.
-#
-# They are those of the analyzed plan, where every name is resolved and every literal has the type that it
-# is
-# compared as. Whatever lies between the table and the WHERE, a join or a projection, is not looked through.
+# Conditions of a WHERE directly over a table, from the analyzed plan, where names and types are resolved.
+# Filters above a join or a projection are not used.
 
 _TESTS = {
     "EqualTo": Test.EQ, "LessThan": Test.LT, "LessThanOrEqual": Test.LE, "GreaterThan": Test.GT,

@@ -174,7 +174,7 @@ def node_key(workspace: WorkspaceFiles) -> DatasetKey:
     return read_key_file(path)
 
 
-# Whether a signed answer is true: hashes, signature, the blocks it names, and the query once more.
+# Checking a signed answer: hashes, signature, its blocks, and the query once more.
 
 _VERDICT_LIMITS = replace(ASKED, seconds=60.0, memory=2 << 30, rows=1_000_000, answer_bytes=4 * FILE_BYTES)
 """A check may take longer than an answer to a client."""
@@ -314,7 +314,7 @@ def _computed_again(answer: Answer, pins: Pins, seconds: float | None) -> tuple[
     return len(table), output_of(table, asked["dataFormat"], schema="schemaFormat" in asked)
 
 
-# What another node says of a signed answer: `POST /verify`, as the reference node has it.
+# Asking another node to check a signed answer: `POST /verify` of the reference node.
 
 _LIMITS = FetchLimits(
     deadline=SHARING.request_seconds + 60,

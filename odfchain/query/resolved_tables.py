@@ -232,12 +232,9 @@ def _check_past(time: Timestamp, name: str = "") -> None:
         )
 
 
-# Slices that were hashed before are not hashed again until their file changes.
-#
-# A gigabyte takes two seconds to hash, and a second query asks for the same files. What a file looked like
-# when
-# it was checked (device, inode, size, times of change) is kept in the workspace; a file that was touched is
-# hashed anew. Proofs and verification do not use this memory.
+# A cache of hashed slices: hashing a gigabyte takes two seconds, and the next query reads the same files.
+# A file's device, inode, size and times of change are kept in the workspace; a touched file is hashed
+# again. Proofs and verification do not use the cache.
 
 _HEADS = 256
 """Blocks whose slices are remembered in this process [count]."""
@@ -335,11 +332,9 @@ def _stamp(path: Path) -> list[int]:
     return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
-# What a query reads of a dataset: its records, or its state, from slices that were checked.
-#
-# A plain name is the records; `state(name[, event_time[, key]])` what is in force, by the one definition of
-# it
-# (`odfchain.slices.state`), whichever engine asks. So engines are given rows that are decided already.
+# Tables of a query: the records of a dataset, or its state, from checked slices.
+# `state(name[, event_time[, key]])` has one definition for all engines (`odfchain.slices.state`): they get
+# rows that are decided already.
 
 
 @dataclass(frozen=True, slots=True)

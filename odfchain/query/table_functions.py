@@ -110,13 +110,9 @@ def relation_of(call: Call, pins: Pins) -> Relation | Changes:
     return Relation(pin, StateOf(moment, columns))
 
 
-# `NAME VERSION AS OF 'fix-names'` and `NAME TIMESTAMP AS OF '…'` as the names with a point that they mean.
-#
-# The grammar is Spark's, which other engines lack; so the text is rewritten before any of them reads it,
-# word
-# by word, and both see `"NAME@POINT" AS "NAME"`. A version is any point; a timestamp is a time, also in
-# digits
-# alone. Where a literal follows `AS OF` the words mean nothing else in SQL. Source: RFC-035.
+# Time travel: `NAME VERSION AS OF '…'` and `NAME TIMESTAMP AS OF '…'` become `"NAME@POINT" AS "NAME"`.
+# The grammar is Spark's, which other engines lack, so the text is rewritten word by word before any engine
+# reads it. A timestamp may also be written in digits alone. Source: RFC-035.
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*(?s:.)*?(?:\*/|\Z))

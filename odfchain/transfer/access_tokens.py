@@ -337,7 +337,7 @@ def _at(path: str, parse: Callable[[str], _T], text: str) -> _T:
         ) from None
 
 
-# The pushes that are going on: few at a time, one for a dataset, and which files each of them may bring.
+# Running pushes: few at a time, one for a dataset, with the files that each may upload.
 
 _MOST_PUSHES = 8
 """Pushes at a time [count]…"""

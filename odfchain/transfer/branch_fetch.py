@@ -54,11 +54,9 @@ from odfchain.workspace.merge_record import (
 )
 from odfchain.workspace.points import keep_reachable, lock_path
 
-# Blocks of a peer that come in beside the head of a dataset: of a branch, or of what was merged.
-#
-# They are read back to one of the dataset's own chains, so they have its Seed, and keep the append rules.
-# They
-# are stored oldest first, after all slices and checkpoints that they name. Source: RFC-021, RFC-038.
+# Blocks of a branch, or of a merge, that are fetched while the head stays.
+# They lead to one of the dataset's own chains, so they have its Seed, and keep the append rules. They are
+# stored oldest first, after their slices and checkpoints. Source: RFC-021, RFC-038.
 
 
 class Beside:
@@ -160,12 +158,9 @@ def arriving(dataset: DatasetFiles, peer: Peer, parallel: int, progress: Progres
     shutil.rmtree(area, ignore_errors=True)
 
 
-# What was merged into a chain and is no part of it: the blocks that a merge is computed again from.
-#
-# Whoever has the chain alone has a whole dataset; these blocks are there for who wants to check its merges.
-# They are sent and stored in an order in which a block that is there has its chain there, and the source of
-# a
-# merge all that its own chain has merged. Source: RFC-038.
+# Merged blocks, which are no part of the chain: a merge is computed again from them.
+# They are optional, and sent in an order in which a block that is there has its chain there, and the source
+# of a merge all that its own chain has merged. Source: RFC-038.
 
 
 @dataclass(frozen=True, slots=True)

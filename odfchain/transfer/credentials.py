@@ -172,11 +172,9 @@ def _tokens(data: bytes) -> dict[str, str] | None:
     return tokens if all(isinstance(token, str) for token in tokens.values()) else None
 
 
-# Who somebody is at a node: a token for a user and a password, whether a token is known, and whose it is.
-#
-# A password is sent once, to the origin that the user has typed, below no redirect; what is kept afterwards
-# is
-# the token. Source: the protocol as the reference node speaks it (`/platform/login`); RFC-050.
+# Accounts at a node: a token for a user and a password, the validity of a token, and its owner.
+# A password is sent once, to the origin that the user has typed, and follows no redirect; only the token is
+# stored. Source: the protocol as the reference node speaks it (`/platform/login`); RFC-050.
 
 _ANSWER_BYTES = 64 << 10
 _SHOWN_ANSWER = 200
@@ -398,7 +396,7 @@ def _document(content: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-# What time it is at a node: addresses that it gives expire by its clock, not by that of this machine.
+# The clock of a node: URLs that it signs expire by that clock, not by ours.
 
 _NOTICED_MS = 120_000
 """Clocks that are closer together are not worth a word [ms]: storages allow minutes."""

@@ -248,12 +248,9 @@ def _peer_error(error: OSError, name: str) -> TransferError:
     return kind(stored.message, hint=stored.hint)
 
 
-# The hint beside a chain: hashes of all its blocks, seed first, one to a line.
-#
-# A chain can only be walked one block after the other, which over a network is one round trip each. With
-# the
-# hint a client asks for many blocks at a time; it verifies every link all the same, so a hint that is wrong
-# costs time and nothing else. The hashes come from the chain's index: no block is read. Source: RFC-021.
+# The hint of a chain: hashes of all its blocks, seed first, one to a line.
+# Walking a chain costs one round trip per block; with a hint a client requests many blocks at a time and
+# still verifies every link. The hashes come from the chain's index: no block is read. Source: RFC-021.
 
 _CACHE_BYTES = 64 << 20
 

@@ -184,12 +184,9 @@ def _denied(response: Response, key: str, where: str) -> AccessError | None:
     return None
 
 
-# Blocks that are asked for before the walk needs them, because a hint names them.
-#
-# A hint is never believed: the walk follows the links, takes what was asked for ahead if it needs it, and
-# asks
-# for the rest itself. What is asked for runs ahead of the walk by a fixed number, so a wrong hint wastes no
-# more than that. What goes wrong here is nobody's error: it shows when the walk asks. Source: RFC-021.
+# Prefetching blocks that a hint names, up to a fixed number ahead of the walk.
+# A hint is never trusted: the walk follows the links and requests missing blocks itself. Errors here are
+# ignored, since the walk meets them again. Source: RFC-021.
 
 AHEAD = 128
 """How many blocks are asked for before the walk needs them."""

@@ -42,11 +42,9 @@ from odfchain.transfer.smart_messages import (
     UploadProgress,
 )
 
-# Bytes as JSON lists of integers, which is how nodes write blocks: a few million numbers in a message.
-#
-# The JSON library makes an object of each of them, and takes seconds for the largest message; here arrays
-# do.
-# What is not written in the one way in which every library writes it is left to that library.
+# Bytes as JSON lists of integers, which is how nodes write blocks: millions of numbers in a message.
+# The JSON library makes an object of each, and takes seconds; numpy arrays do not. Unusual spellings are
+# left to the library.
 
 _PIECE_BYTES = 1 << 18
 """Size of the pieces that are converted [bytes]; their arrays take about ten times as much."""
@@ -340,7 +338,7 @@ def _refuse(where: str, what: str) -> NoReturn:
     raise CorruptedPeerError(f"a message of the smart protocol: {f'{where}: ' if where else ''}{what}")
 
 
-# Frames of WebSockets, no more than a transfer has: each is an object, however few bytes it brings.
+# Limits on the number of WebSocket frames: each is an object, however few bytes it has.
 
 
 class FewFrames(Protocol):

@@ -85,9 +85,8 @@ from odfchain.transfer.smart_messages import (
 )
 from odfchain.versions import __version__
 
-# A WebSocket to a node, over a connection that is dialled and judged like that of every other request.
-#
-# Nothing is compressed on the way: inflating is a way to fill a memory. Source: RFC 6455; RFC-050.
+# A WebSocket to a node, over a connection that is checked like that of every other request.
+# Without compression: a small message could fill the memory. Source: RFC 6455; RFC-050.
 
 _CLOSE_SECONDS = 5.0
 _PING_SECONDS = 20.0
@@ -231,7 +230,7 @@ def _said(response: Response) -> str:
     return "" if text.lstrip().startswith("<") else one_line(text.strip(), _SHOWN)
 
 
-# Slices and checkpoints as the smart protocol names them: what a key is there, and where we have it.
+# Slices and checkpoints as the smart protocol names them, with our keys.
 
 _TYPES = {ObjectKind.DATA: ObjectType.DATA_SLICE, ObjectKind.CHECKPOINT: ObjectType.CHECKPOINT}
 _KINDS = {name: kind for kind, name in _TYPES.items()}
@@ -466,10 +465,8 @@ def given_headers(given: TransferUrl, name: str) -> tuple[tuple[str, str], ...]:
 
 
 # A node as the destination of a push over the smart transfer protocol.
-#
-# The node is told what comes, gets the blocks in one piece, says which objects it lacks and where they go,
-# and
-# commits. Whether it did is not taken from its words: its head is read afterwards. Source: RFC-050.
+# It is sent the plan and the blocks, names the objects that it lacks with their upload URLs, and commits.
+# Its confirmation is not trusted: its head is read afterwards. Source: RFC-050.
 
 _TOO_LARGE = (
     "a proxy before the node takes no files of that size: in nginx that is `client_max_body_size 0` "

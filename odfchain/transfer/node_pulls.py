@@ -238,12 +238,9 @@ async def refuse_upgrade(send: Send, status: int, message: str) -> None:
     await send({"type": "websocket.http.response.body", "body": body})
 
 
-# What a server has of datasets in a store: heads are asked for now and then, slices when they are read.
-#
-# What was brought is published as in any workspace. Where the store cannot be reached, what is here is
-# shown,
-# and the problem is told. Whoever asks for a slice that is nowhere costs the store one request; few do at
-# once.
+# Serving datasets of a store: heads are fetched now and then, slices when they are read.
+# If the store cannot be reached, the local state is served and the problem reported. A request for an
+# unknown slice costs one request to the store, and few run at once.
 
 _SECONDS = 5.0
 """How old what is known of heads may be [s]."""
@@ -305,13 +302,9 @@ class SharedCopy:
             await asyncio.to_thread(self._workspace.shared.objects(folder).contains, key.name)
 
 
-# Under which names a server is asked: those of its address, of this machine, and those that it was given.
-#
-# A page of a stranger's can have its own name lead to an address of this machine, and then read what is
-# there
-# as if it were its own (DNS rebinding). A browser still says by which name it asks. Source: RFC 9110, 7.2
-# and
-# 15.5.20; RFC-021.
+# Names under which a server answers: those of its address, of this machine, and configured ones.
+# Against DNS rebinding: a foreign page can resolve its own name to this machine, but the browser still
+# sends that name. Source: RFC 9110, 7.2 and 15.5.20; RFC-021.
 
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 

@@ -88,15 +88,9 @@ from odfchain.transfer.smart_messages import (
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# The dataset of one push: judged and published by what pulls are judged and published by.
-#
-# Blocks wait in the folder where a pull would have left them, objects beside them. So what is committed is
-# a
-# pull of what was sent, and an interrupted push leaves what the next one need not send again, for a day.
-# Where
-# datasets are in a store, a push opens the workspace as a command does: what it judges by is what the store
-# has
-# then.
+# The dataset of one push, validated and published as a pull is.
+# Blocks wait in the folder of a pull, with objects next to them, so an interrupted push can be continued
+# for a day. With datasets in a store, a push opens the workspace as a command does.
 #
 #     <area>/objects/         what is complete, hashed, and never written again
 #     <area>/uploads/         a folder for each push that is going on; it marks the area as one of pushes

@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 
-# A part of an object store: keys below one prefix, with bounds on answers and one line for every failure.
+# A prefix of an object store, with limits on answers and one-line errors.
 #
-# s3://bucket/prefix/                       Amazon S3, or what AWS_ENDPOINT_URL says
-# s3+http://host:9000/bucket/prefix/        whatever speaks like S3, buckets in the path
-# gs://bucket/prefix/   az://container/prefix/
+#     s3://bucket/prefix/                       Amazon S3, or AWS_ENDPOINT_URL
+#     s3+http://host:9000/bucket/prefix/        S3-compatible servers, buckets in the path
+#     gs://bucket/prefix/   az://container/prefix/
 
 STORE_LIMITS = FetchLimits(
     deadline=SHARING.request_seconds,

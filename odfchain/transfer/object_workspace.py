@@ -88,16 +88,12 @@ from odfchain.workspace.points import lock_path, refs_of
 from odfchain.workspace.shared_store import STORE_FILE, Garbage
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# What the datasets in a store are called: one small object for each name, so that nobody takes one twice.
+# Names of datasets in a store: one small object for each, so that no name is taken twice.
 #
-#     names/<alias in lower case>         `did:odf:… <the alias as it was written>`; empty when it was given
-#     up
+#     names/<alias in lower case>     `did:odf:… <the alias as it was written>`; empty when it was given up
 #
-# A name is taken by a conditional write. It is given up by one, too, and not by deleting: stores do not
-# delete
-# conditionally, and a name that somebody else took meanwhile would be gone. A listing says which names are
-# in
-# use (empty objects are not) and, by their entity tags, which of them are not known yet.
+# Names are taken and given up by conditional writes: stores have no conditional delete. A listing shows the
+# names in use (not empty) and, by their entity tags, the unknown ones.
 
 _FOLDER = "names"
 _BYTES = 1_024
@@ -224,15 +220,12 @@ def by_id(names: Iterable[Name]) -> dict[DatasetId, Name]:
     return {name.dataset_id: name for name in names}
 
 
-# Whether a place in a store is a workspace, and making it one.
+# Marking a place in a store as a workspace.
 #
 #     workspace.json          {"version": 1, "id": "…"}; made only if it is not there
 #
-# A workspace lives by conditional writes, and some stores take them and ignore the condition. So whoever
-# makes
-# or joins one puts both conditions to the test on this object: its own bytes are written over it, which
-# must be
-# refused, and does no harm where it is not.
+# Some stores accept conditional writes and ignore the condition. So both conditions are tested when a
+# workspace is made or joined: the object's own bytes are written over it, which must be refused.
 
 _KEY = "workspace.json"
 _MARKER_BYTES = 4_096

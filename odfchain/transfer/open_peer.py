@@ -139,17 +139,14 @@ def gateway_url(url: PeerUrl, gateway: str) -> PeerUrl:
     return PeerUrl.parse(f"{text}{url.scheme}/{path}")
 
 
-# The servers of stores that a user has named himself: only those get what the environment has for stores.
+# Stores that the user has named: only those get the credentials of the environment.
 #
 #     $XDG_CONFIG_HOME/odfchain/stores.json       (~/.config where that is not set)
 #     {"version": 1, "endpoints": ["http://127.0.0.1:9000"]}
 #
-# The folder of a workspace says where its store is, and may have been copied from somebody. Requests to a
-# store
-# carry credentials, session tokens in clear. For `s3://`, `gs://` and `az://` the environment says which
-# server
-# they go to; a URL with a server in it is followed only where its user has typed it: `odfchain init
-# --store`.
+# A workspace's folder names its store, and may be a copy from a third party, while requests carry
+# credentials. `s3://`, `gs://` and `az://` use the endpoint of the environment; a URL with a server in it
+# is followed only after `odfchain init --store URL` by this user.
 
 _READ_BYTES = 1 << 20
 

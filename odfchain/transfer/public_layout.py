@@ -187,9 +187,8 @@ class PeerUrl:
         return self.public()
 
 
-# Hint files as text: the hashes of a chain's blocks, seed first, and the names of branches, one to a line.
-#
-# They save time and are never believed. Source: RFC-021, RFC-038.
+# Hint files: the hashes of a chain's blocks, seed first, and the names of branches, one to a line. They
+# save time and are untrusted. Source: RFC-021, RFC-038.
 
 HINT_LINE_BYTES = 70
 """A hash in base16 and the end of its line [bytes]."""
@@ -237,13 +236,9 @@ def parse_names(data: bytes) -> list[str]:
     )
 
 
-# An object on its way into a file: hashed as it is written, and continued where an earlier run broke off.
-#
-# Nothing that the file holds is believed: what is there already is hashed first, and the whole has to hash
-# to
-# the object's name. So it does not matter which peer a part came from. A file has one writer: what was
-# hashed
-# as it came is what the file has, since no other transfer writes to it.
+# A download into a file: hashed as it is written, and resumed after an interruption.
+# Bytes of an earlier run are hashed first, and the whole must hash to the object's name, whichever peers it
+# came from. A file has one writer.
 
 BUFFER_BYTES = 1 << 20
 """Large pieces, because the hash lets other threads run while it works on one."""
@@ -395,15 +390,10 @@ class Incoming:
         return CorruptedPeerError(f"{self._name}: {what}", hint=MIRROR_HINT)
 
 
-# Whether a URL is below another one, however both are spelled: what a policy for a place covers.
-#
-# A server takes many spellings for one thing: capitals, the port that goes without saying, percent-
-# encoding, a
-# user, dots in the path. Whoever chooses among them must not thereby choose the rules. So places are
-# compared
-# by what they mean, and rather too much is covered than too little: http and https are one place, and so
-# are
-# all names of this machine. Source: RFC 3986, section 6; RFC-024.
+# URL prefixes, compared by meaning: a policy for a place must cover every spelling of it.
+# Capitals, default ports, percent-encoding, users and dots do not matter; http and https are one place, and
+# so are all names of this machine: better too much covered than too little. Source: RFC 3986, section 6;
+# RFC-024.
 
 _PORTS = {"http": 80, "https": 443}
 _THIS_MACHINE = "localhost"

@@ -140,11 +140,9 @@ def _stamp(folder: Path) -> _Stamp | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-# Who may read which datasets of a server: the one rule for everything that shows, lists or hands out any.
-#
-# Unless reading is restricted, that is everybody. If it is, a dataset that somebody may not read is not
-# there
-# for them: nothing tells it from one that does not exist. Source: RFC-050.
+# Read access: the one rule for everything that shows, lists or hands out datasets.
+# Unless reading is restricted, everybody may. If it is, a forbidden dataset looks like one that does not
+# exist. Source: RFC-050.
 
 
 @dataclass(frozen=True, slots=True)

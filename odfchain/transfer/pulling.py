@@ -66,7 +66,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.points import keep_reachable, lock_path
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# How a dataset is to be pulled, and what came of it.
+# Options and results of a pull.
 
 
 @dataclass(frozen=True, slots=True)

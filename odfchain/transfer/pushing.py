@@ -475,7 +475,7 @@ def _in_parallel(work: Callable[[_T], None], items: Iterable[_T], workers: int) 
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-# What somebody pushes here, as a peer to pull from: so pushes are judged and published as pulls are.
+# A push to this node as a peer to pull from: pushes are validated and published as pulls are.
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,12 +189,9 @@ def _is_intact(store: LocalObjectStore, item: DataObject) -> bool:
     return True
 
 
-# Inputs that a manifest names by where they come from: the copy in this workspace stands for them.
-#
-# `datasetRef` may be a URL, `repo/name` or `repo/did:odf:…`. Nothing is asked of those places: an input
-# that
-# was not pulled stays as it is written, and is unknown to whoever resolves it. Source: specification
-# "DatasetRefAny".
+# Inputs that a manifest names by their remote place: replaced by the copy in this workspace.
+# `datasetRef` may be a URL, `repo/name` or `repo/did:odf:…`. No request is made: an input that was not
+# pulled stays as written, and unresolved. Source: specification "DatasetRefAny".
 
 Resolve = Callable[[DatasetRefAny], DatasetId | None]
 Local = Callable[[DatasetRefAny], DatasetFiles | None]

@@ -60,14 +60,9 @@ from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from odfchain.transfer.slice_files import DataObject, absent, bring, objects_of
 from odfchain.workspace.dataset_files import DatasetFiles
 
-# Blocks on their way in: read from a peer, kept where an interrupted pull finds them again.
-#
-# A block that is known here (received before, or part of the local dataset) is not asked for. A received
-# block is an unsynced file in a private folder and is hashed whenever it is read again, so a torn one is
-# only
-# missing.
-#
-# A hint lets blocks be asked for ahead of the walk (`odfchain.transfer.http_peer`).
+# Blocks on their way in: read from a peer, kept for the next attempt after an interruption.
+# Known blocks are not requested. A received block is an unsynced file in a private folder that is hashed at
+# each read, so a torn one only counts as missing.
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _HINT_FROM = 16
@@ -365,7 +360,7 @@ def checked_blocks(
         yield HashedBlock(name, block)
 
 
-# What is said, and refused, when two chains are not one line (RFC-021).
+# Diverged chains: messages and refusals (RFC-021).
 
 _WAYS_OUT = "--force replaces what is here by the peer's chain; or pull it under another name with --as"
 

@@ -220,8 +220,7 @@ def _name_of(path: Path) -> RepoName | None:
         return None
 
 
-# The index of a repository: the file `datasets.json` beside its datasets, for people and programs that
-# look.
+# The index of a repository: `datasets.json` next to its datasets, ordered by alias.
 #
 #     {"version": 1,
 #      "datasets": [
@@ -229,11 +228,8 @@ def _name_of(path: Path) -> RepoName | None:
 #        "blocks": 12, "records": 3400, "size": 81234}
 #      ]}
 #
-# Ordered by alias. `size` is that of the slices in bytes. Nobody has to believe it, and nothing that is
-# carried
-# depends on it: what a dataset is, its own chain says. It is no part of the transfer protocol; a repository
-# on
-# a plain web server may do without. Readers ignore fields that they do not know. Source: RFC-021.
+# `size` is that of the slices in bytes. The index is optional and untrusted, and no part of the transfer
+# protocol. Readers ignore unknown fields. Source: RFC-021.
 
 VERSION = 1
 
@@ -364,11 +360,8 @@ def _entry_of(dataset: DatasetFiles, head: Multihash) -> IndexEntry:
     )
 
 
-# What a repository has: from the index of a server, or by looking into a folder or an object store.
-#
-# The index is `datasets.json` below the repository's URL (RFC-021). Nothing of it is believed beyond its
-# form:
-# a dataset that is pulled is checked by its hashes.
+# Datasets of a repository: from the index of a server (RFC-021), or by listing a folder or an object store.
+# Of an index only the form is trusted: a pulled dataset is checked by its hashes.
 
 _PARALLEL = 10
 _NO_INDEX = "many nodes have no such list: name the dataset, as in `odfchain pull REPOSITORY/NAME`"
@@ -545,12 +538,10 @@ def _named(heads: dict[str, Multihash | None]) -> Iterator[RepositoryEntry]:
             yield RepositoryEntry(alias=DatasetAlias.parse(path.rstrip("/")), head=head)
 
 
-# A dataset of a repository by its id: where it is below the repository's URL.
-#
-# A server says so in its index. In folders and stores each dataset's seed is read: its hash is in the hint
-# beside the chain, else the chain is walked. A server without an index is asked under the id itself, as
-# nodes
-# and `odfchain serve` have it. None of it is believed: who pulls checks the id of what comes.
+# A dataset of a repository by its id, as a URL.
+# A server has it in its index; without one it is requested under the id itself, as nodes and `odfchain
+# serve` support. In folders and stores each dataset's seed is read, by the hint or the chain. The id is
+# checked by the pull.
 
 
 def find_by_id(repository: PeerUrl, dataset_id: DatasetId, options: PeerOptions = DEFAULTS) -> PeerUrl:

@@ -282,14 +282,10 @@ def _told(application: Application, on_request: Tell | None, problem: Tell) -> A
     return told
 
 
-# One client's connection: uvicorn's, with files sent by the kernel and bounds on slow or endless headers.
-#
-# Uvicorn has none of the extensions of ASGI for files; a copy through Python halves what one process can
-# send.
-# So `http.response.zerocopysend` is added here, on the event loop's own `sendfile`. Of uvicorn's insides it
-# uses `transport`, `pipeline`, `on_response_complete` and `expected_content_length` of a response. Imported
-# by
-# `odfchain.transfer.server` when a server starts, because uvicorn is slow to load.
+# One client's connection: uvicorn's, with `sendfile` and limits on slow or endless headers.
+# Uvicorn lacks the ASGI extension for files, and copying through Python halves the throughput:
+# `http.response.zerocopysend` is added on the event loop's `sendfile`. Internals of uvicorn used:
+# `transport`, `pipeline`, `on_response_complete`, and `expected_content_length` of a response.
 
 PIECE_BYTES = 4 << 20
 """Bytes that a client must take in `SHARING.piece_seconds`: 14 KB/s at least, or it is dropped."""
@@ -601,13 +597,11 @@ class Connection(HttpToolsProtocol):
         return sent
 
 
-# One WebSocket: uvicorn's, with bounds on what all of them together hold in memory.
-#
-# Everybody who can connect may open one and say anything. So a message is bounded by what may come next
-# (`EXPECT`), by the length that its frame declares; what has come and is not dealt with is bounded for all
-# together, and so is what was sent and is not taken. Messages of blocks, which need a token, come two at a
-# time. Of uvicorn's insides it uses `conn`, `frames`, `queue`, `disconnected` and what it overrides.
-# Imported by `odfchain.transfer.server` when a server starts. Source: RFC-050.
+# One WebSocket: uvicorn's, with limits on the memory of all of them together.
+# Anybody who can connect may send anything. A message is limited by the next expected one (`EXPECT`), by
+# its frame's length; pending input and output are limited for all together. Messages of blocks, which need
+# a token, come two at a time. Internals of uvicorn used: `conn`, `frames`, `queue`, `disconnected`, and the
+# overridden methods. Source: RFC-050.
 
 _TRY_LATER = 1013
 _FREE_BYTES = 16 << 10

@@ -63,11 +63,8 @@ if TYPE_CHECKING:
     from odfchain.transfer.node_pushes import Writing
 
 
-# Which part of a response is wanted, if any: entity tags and ranges.
-#
-# Pure functions over the values of header fields. What is malformed is as if it were not there, as the
-# standard
-# asks of a server. Source: RFC 9110, sections 8.8.3, 13 and 14.
+# Conditional and range requests, as pure functions over header values.
+# Malformed headers are ignored, as the standard requires. Source: RFC 9110, sections 8.8.3, 13 and 14.
 
 _RANGE = re.compile(r"bytes=[ \t]*([0-9]{0,18})-([0-9]{0,18})[ \t]*", re.IGNORECASE | re.ASCII)
 
@@ -107,10 +104,9 @@ def wanted_range(text: str | None, if_range: str | None, tag: str, size: int) ->
     return range(min(first, size), min(last + 1, size))
 
 
-# What clients ask about who they are: `/platform/token/validate`, `/accounts/me`, `/platform/login`.
-#
-# Tokens are all that is known here: there are no users and no passwords, which clients are told in words.
-# Source: the protocol as the reference node speaks it; RFC-050.
+# Account requests of clients: `/platform/token/validate`, `/accounts/me`, `/platform/login`.
+# There are tokens only, no users and no passwords. Source: the protocol as the reference node speaks it;
+# RFC-050.
 
 _LOGIN, _VALIDATE, _ACCOUNT = "platform/login", "platform/token/validate", "accounts/me"
 PLATFORM = frozenset({_LOGIN, _VALIDATE, _ACCOUNT})

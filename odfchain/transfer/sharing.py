@@ -72,11 +72,9 @@ if TYPE_CHECKING:
     from odfchain.workspace.config import ShareConfig
 
 
-# What a user may type for a dataset that is elsewhere, and where a dataset was pulled from or pushed to.
-#
-# A dataset remembers its remote aliases in `info/config`, a private manifest of kind `DatasetConfig`. So
-# after
-# `pull URL --as x` a plain `pull x` asks the same place. Source: specification "Aliases and References".
+# Remote references that a user types, and the remembered remote aliases of a dataset.
+# Aliases are in `info/config`, a private manifest of kind `DatasetConfig`, so that a plain `pull x` follows
+# `pull URL --as x`. Source: specification "Aliases and References".
 
 
 class AliasKind(Enum):

@@ -275,11 +275,10 @@ class _Together:
 
 # Partial copies: datasets of which slices may be missing on purpose.
 #
-#     info/partial            JSON: which objects later pulls bring; the dataset is partial while this is
-#     there
+#     info/partial        JSON: the objects that later pulls bring; the dataset is partial while this exists
 #
-# The chain is always complete, so what is missing is known by hash and size, and any peer may supply it:
-# neither its head nor its blocks are asked for (RFC-021).
+# The chain is always complete, so missing objects are known by hash and size, and any peer may supply them
+# (RFC-021).
 
 _READ_BYTES = 4096
 _FIELDS = {"metadataOnly", "since", "last"}
@@ -422,14 +421,12 @@ def incoming_folder(dataset: DatasetFiles) -> Path:
     return dataset.folder / "info" / "incoming"
 
 
-# How many slices of a partial copy are here, without reading its chain each time.
+# Slice counts of a partial copy, cached so that its chain is not read each time.
 #
 #     info/slice-counts       <CRC-32, 8 hex digits> <JSON: head, its slices, those here, state of data/>
 #
-# The file is private and disposable. What it says holds while the head and the folder of slices are as they
-# were; where only blocks were added since, those alone are read. A file that changes in its place is not
-# seen:
-# counts are for people, `verify` looks at every byte.
+# Valid while the head and the folder of slices are unchanged; after new blocks only those are read. A file
+# that is changed in place is missed: `verify` looks at every byte.
 
 _SETTLED_NS = 2_000_000_000
 """A folder that changed later than this before it was looked at may change again without a newer time."""

@@ -216,12 +216,9 @@ class PushFlow:
         self._talk.channel.close(NORMAL, PUSHED)
 
 
-# What a node answers in a pull and in a push: one state for each message that may come next.
-#
-# A message in, a message out, or a fault that ends the connection. What is behind it, datasets and rules,
-# is
-# asked through `PullSource` and `PushTarget`; time and sockets are the business of who holds the
-# connection.
+# The node's side of a pull and of a push: a state machine with one state for each expected message.
+# Message in, message out, or an error that ends the connection. Datasets and rules are behind `PullSource`
+# and `PushTarget`; timeouts and sockets belong to the connection's owner.
 
 _REASON_BYTES = 123
 """A close frame has 125 bytes, two of them for the code (RFC 6455, 5.5.1)."""

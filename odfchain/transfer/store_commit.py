@@ -65,16 +65,13 @@ from odfchain.workspace.points import (
     remove_branch,
 )
 
-# Branches of a dataset in a store that machines share, as they come into the folder of this machine.
+# Branches in a store that machines share.
 #
 #     refs/NAME           as a push of a branch writes it; empty once the branch was deleted
 #     refs/NAME.jws       the owner's signature of that
 #
-# They are asked for when somebody names one, or lists them, and not at each opening. Blocks come as a pull
-# of a
-# branch brings them; those of other machines are verified before they are merged, as those of any peer.
-# What
-# was merged comes too, without slices. Source: RFC-048, RFC-038.
+# They are fetched when named or listed, not at each opening. Branches of other machines are verified before
+# a merge, as those of any peer. Merged blocks come without slices. Source: RFC-048, RFC-038.
 
 
 def listed_branches(space: ObjectSpace, dataset: DatasetFiles) -> list[str]:
@@ -154,15 +151,14 @@ def follow_merged(dataset: DatasetFiles, peer: ObjectPeer) -> None:
         bring_merged(dataset, peer, on_demand=True)
 
 
-# Who removes objects of a store, and who relies on objects that he did not write, see each other.
+# Leases between gc and commits that rely on existing objects.
 #
 #     removing/fed01…             objects of this dataset are being removed; for an hour at most
 #     relying/fed01…/<random>     objects of it that were there already are about to be named; likewise
 #
-# Stores do not delete on a condition. So each of the two puts his mark first and looks for the other's
-# then: of
-# two at the same moment at least one sees the other, and steps back. What a commit has put itself needs no
-# mark, for it is young: a commit of new objects asks nothing of this. Source: RFC-048.
+# Stores have no conditional delete. So each side writes its mark first and then looks for the other's: of
+# two at the same moment at least one sees the other, and steps back. New objects are young and need no
+# mark. Source: RFC-048.
 
 LIFE = 3_600.0
 """How long a mark holds [s], by the store's clock; who removes stops at half of it, by his own."""
@@ -432,24 +428,19 @@ def block_of(peer: ObjectPeer, name: Multihash) -> MetadataBlock:
         raise CorruptedPeerError(f"{peer.where}blocks/{name}: {error}") from None
 
 
-# The head of a dataset in a store that machines share: what it names first, then one conditional write.
+# The head of a dataset in a store: its objects first, then one conditional write.
 #
 #     1. slices and checkpoints of the new blocks     data/…, checkpoints/…
 #     2. the new blocks, oldest first                 blocks/…
-#        (what was there before is marked, so that no gc removes it: `odfchain.transfer.store_commit`)
+#        (objects that were there before get a mark against gc)
 #     3. the head, if it is still in the version that was seen        refs/head
 #     4. the head in the folder
 #
-# A crash before 3 leaves objects that nothing names. After it the commit is done for all machines, and the
-# next
-# opening moves the head in the folder, too. An answer that is lost is no conflict: whether the head that is
-# there is this one, or goes on from it, decides, so nothing is recorded twice. A head that does not
-# continue
-# the one before (a reset, a compaction) moves in the same way; its intention is noted in the folder before
-# 3,
-# since another machine, or this one after a crash, would take it for a store that somebody set back.
-# Branches
-# move as the head does, and may be deleted, and made anew.
+# A crash before 3 leaves unreferenced objects; after it the commit is done, and the next opening moves the
+# head in the folder. After a lost answer the head in the store decides: the commit is done if that is this
+# head or continues it. A head that does not continue the one before (a reset, a compaction) moves in the
+# same way; its intention is noted in the folder before 3, or this machine would take it for a rewound store
+# after a crash.
 
 
 @dataclass(slots=True)
@@ -599,16 +590,13 @@ class SharedRefStore:
         raise conflict(name, expected, actual)
 
 
-# A store whose head does not continue what a machine has seen: noticed, and followed by who says so.
+# A store whose head was rewound is an error until the user names the head to follow.
 #
 #     info/replacing      `<a head> <another>`, while this machine replaces the one by the other
 #
-# Somebody who has the right to write has put the dataset back, or compacted it; or it was an attacker, and
-# no
-# machine can tell. So it is an error, until the user names the head that he wants to follow. Only what this
-# machine has begun itself, and was killed at, it goes on with: that is what the note is for. It says
-# nothing
-# any more once the head here is another one. Source: RFC-048.
+# A reset by another writer and an attack look the same. Only a replacement that this machine has begun is
+# completed without the user: that is what the note is for. It is void once the head here is another one.
+# Source: RFC-048.
 
 _NOTE_BYTES = 256
 

@@ -78,21 +78,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Which neighbouring transactions of a root dataset become one, as a pure function over its events.
-#
-# Merged are AddData events between which nothing else happened, as long as records and bytes stay below the
-# limits. The result says of the dataset's state what the last of them said:
+# Batches of neighbouring transactions of a root dataset, as a pure function over its events.
+# AddData events are merged if nothing else is between them, as long as records and bytes stay below the
+# limits. The result has the dataset's state after the last of them:
 #
 # - the watermark and the checkpoint are those of the last one;
 # - a watermark set by hand, which only a block without data may carry ahead of the data, stays apart from
-# data;
-# - a merge stays as it is, because whoever computes it again compares its slice (RFC-036); blocks that only
+#   data;
+# - a merge stays as it is, because computing it again compares its slice (RFC-036); blocks that only
 #   carry its record on are like any other;
-# - a batch speaks of one source: where the next event continues another source, or none, a new batch
-# begins.
-#   So the latest state of every source stays what it was ("AddData", `newSourceState`).
+# - a batch has one source: where the next event continues another source, or none, a new batch begins.
 #
-# Source: specification "AddData", "Watermark".
+# Source: specification "AddData" (`newSourceState`), "Watermark".
 
 MAX_SLICE_BYTES = 300_000_000
 MAX_SLICE_RECORDS = 10_000
@@ -224,11 +221,9 @@ class _BatchDraft:
         return self.slices < 2 or (self.bytes <= limits.bytes and self.records <= limits.records)
 
 
-# Several slices into one, without Spark: the same records in the same order, under one logical hash.
-#
-# The settings of the Parquet file are those of every other slice ("Common Data Schema"). What was written
-# is
-# read again and hashed before anybody relies on it.
+# Several slices into one, without Spark: the same records in the same order, under one logical hash. The
+# file has the settings of every slice ("Common Data Schema"), and is read again and hashed before it is
+# used.
 
 
 @dataclass(frozen=True, slots=True)
@@ -593,14 +588,10 @@ def _says_nothing(event: AddData, previous: AddData | None) -> bool:
 #
 #     incoming/<alias>/dataset    the new dataset while it is made; it appears by one rename
 #
-# It has an identity of its own, so nobody who follows the old dataset breaks. What it holds, and up to
-# which
-# block of which dataset, stands in its attachment `PROVENANCE.yaml`. Carried over are the records with
-# their
-# offsets and system times, the schemas and vocabulary they were recorded under, watermarks, and the
-# description, license and attachments in force. Sources stay with the old dataset: two datasets that read
-# one
-# source would both seem to be the one to follow.
+# The new dataset has its own identity, and its attachment `PROVENANCE.yaml` names the old one with its
+# block. It keeps the records with their offsets and system times, schemas, vocabulary, watermarks,
+# description, license and attachments. Sources stay with the old dataset: two with one source would both
+# seem to be the one to follow.
 
 PROVENANCE = "PROVENANCE.yaml"
 """The attachment that says where the records come from."""

@@ -56,16 +56,12 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.points import OVERWRITTEN, branch_names, lock_path, ref_names, refs_of
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# A head reference that is lost: which block it was, as far as that can be proven.
-#
-# A candidate is a stored block that no other block and no other reference names, whose chain is complete
-# down
-# to the Seed of this dataset. (Blocks of branches, and what was merged, are candidates only where somebody
-# speaks for them.) That alone proves nothing: a transaction that was interrupted leaves such a block
-# too. So it is taken only if it is the only one and somebody else speaks for it: the owner's signature of
-# the
-# head, the memory of what was last pulled, or a peer whose chain contains it; and never where signature or
-# memory speak of a later block, or of another one. Everything else is for the user to decide.
+# A lost head reference, as far as the block can be proven.
+# A candidate is a stored block that no block and no other reference names, with a complete chain to the
+# Seed of this dataset (blocks of branches and merges need evidence as well). That alone proves nothing: an
+# interrupted transaction leaves such a block too. It is taken only if it is the single candidate and has
+# evidence: the owner's signature of the head, the memory of the last pull, or a peer whose chain contains
+# it; never if signature or memory name another or a later block. Otherwise the user decides.
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +216,8 @@ def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -
     return current == name
 
 
-# Where a good copy of a damaged object may be found: in this workspace, and at any peer.
-#
-# Every copy is hashed before it is used, so no peer needs to be trusted.
+# Intact copies of a damaged object: in this workspace, and at any peer. Every copy is hashed before it is
+# used, so no peer needs to be trusted.
 
 
 class Spares:

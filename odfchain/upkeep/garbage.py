@@ -60,18 +60,15 @@ from odfchain.workspace.read_slices import drop_footers
 from odfchain.workspace.shared_store import Garbage
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# What a dataset needs: every object that can be reached from its references.
+# Reachable objects of a dataset.
 #
 #     refs/head                   the dataset as it is
 #     refs/<branch>               the same dataset on another reference
-#     refs/overwritten-<hash>     a head that was given up; kept until garbage collection is told to drop it
+#     refs/overwritten-<hash>     a head that was given up; kept until `gc --drop-refs`
 #
-# A block leads to its predecessor, and a merge also to what was merged, as far as that is here: so a merged
-# branch may be deleted, and its merge still be computed again. And it leads to the manifests and profiles
-# that
-# valid lines about it name.
-#
-# The answer is complete or there is none: who removes what is not in it must not act on half of it.
+# A block leads to its predecessor, to merged blocks that are here, so that merges of deleted branches can
+# be computed again, and to the manifests and profiles of valid lines about it. The answer is complete or an
+# error: gc must not act on half of it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +197,8 @@ def _incomplete(dataset: DatasetFiles, reason: str) -> OdfchainError:
     )
 
 
-# Which branches and merges need blocks of a chain as they are.
-#
-# Rewriting a block changes its hash. Then a branch that forked there, or that was merged with it, has no
-# common
-# history with the chain any more, and whoever computes such a merge again finds other bases.
+# Branches and merges that need blocks of a chain as they are: rewriting changes hashes, and a branch that
+# forked there, or a merge with it, loses its base.
 
 
 def branches_on(
@@ -242,10 +236,9 @@ def _merged(dataset: DatasetFiles, found: HashedBlock) -> list[tuple[Multihash, 
     return [(name, record.source_ref) for name in merged] if record is not None else []
 
 
-# Who in a workspace refers to what would be given up: it stays, unless its loss is asked for.
+# References in a workspace to what would be given up: it stays, unless its loss is requested.
 #
-#     changes      rows in force, on whatever branch, that name them: BLOCK#OFFSET in a foreign key
-#     `changesOf`
+#     changes      rows in force, on any branch, that name them: BLOCK#OFFSET in a foreign key `changesOf`
 #     a branch     rows on a branch of the same name that refer to records which the head does not have
 #     a dataset    foreign keys to it, and what is made of it
 #

@@ -49,7 +49,7 @@ from odfchain.workspace.points import (
 )
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# Who else has blocks of a dataset, and who breaks when they are given up.
+# Other places with a dataset's blocks, and derivatives that break when these are given up.
 
 
 class RemoteState(Enum):
