@@ -75,8 +75,8 @@ class AssetLock(OwnErrors):
     """Assets that were left out of it, and why."""
     warnings: tuple[str, ...] = field(default=(), repr=False)
     summary: str = ""
+    # True if its rows were validated when they were read.
     _is_judged: bool = field(default=False, repr=False)
-    """True if its rows were validated when they were read."""
 
     @classmethod
     def derive(

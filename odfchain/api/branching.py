@@ -485,8 +485,8 @@ def check_branch(text: str) -> None:
 Trust = Callable[["DatasetFiles", "Multihash", "Multihash"], bool]
 """True if the blocks after one, up to another, were made or verified here."""
 
+# Of the checks of a verification: bytes, links, rules, files and rows.
 _FIRST, _LAST = 2, 11
-"""Of the checks of a verification: bytes, links, rules, files and rows."""
 
 
 def trust_of(workspace: Workspace) -> Trust:

@@ -68,8 +68,8 @@ if TYPE_CHECKING:
 # Datasets, logs and lists as a line and as HTML. Names and values come from publishers: control characters
 # are removed (`odfchain.text`), and HTML is escaped.
 
+# Rows of a table that represents a longer one.
 _SHOWN = 20
-"""Rows of a table that represents a longer one."""
 
 
 class Log(OwnErrors):

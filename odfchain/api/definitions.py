@@ -290,8 +290,8 @@ def _is_allowed(effect: Effect, allowed: Allowed, config: IngestConfig, source: 
 __all__ = ["Definitions", "check_free", "in_creation_order", "read_given", "read_manifest", "read_snapshots"]
 
 _SUFFIXES = (".yaml", ".yml")
+# A text with one of these defines a dataset, also where it cannot be read as YAML.
 _SAYS_DATASET = re.compile(rb"\bDatasetSnapshot\b|opendatafabric\.org/schemas/[\w/]+/Dataset\b")
-"""A text with one of these defines a dataset, also where it cannot be read as YAML."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,9 @@ class Engines:
         self.spark: SparkEngine | GivenSession | None = None
         self._given: SparkSession | None = None
         self._judging: PlanEngine | None = None
+        # True if the session may be shared by commands: its user changes nothing but its own settings, and
+        # does not stop it (RFC-030).
         self.may_stay = False
-        """True if the session may be shared by commands: its user changes nothing but its own
-        settings, and does not stop it (RFC-030)."""
         self._transforms: SparkTransformEngine | None = None
         self._making = threading.Lock()
 

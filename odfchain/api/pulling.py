@@ -334,8 +334,8 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 # Sources of several datasets are fetched side by side; what is new is recorded one after the other.
 
+# Sources that are fetched, or wait for their turn with what was fetched: so much is on the disk at most.
 _AT_ONCE = 4
-"""Sources that are fetched, or wait for their turn with what was fetched: so much is on the disk at most."""
 
 
 class _Ahead:

@@ -162,8 +162,8 @@ __all__ = [
     "blame_document", "blame_tree", "graph_document", "lineage_page", "to_dot", "to_html", "trees_of",
 ]  # fmt: skip
 
+# Datasets whose profile a page shows.
 _PROFILES = 20
-"""Datasets whose profile a page shows."""
 
 
 def lineage_page(workspace: Workspace, graph: Graph) -> str:

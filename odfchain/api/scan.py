@@ -416,8 +416,8 @@ def _keeping(made: T, private: _PrivateFolder) -> T:
 # Datasets as DataFrames of a Spark session that is not the workspace's.
 
 _ROOT = ".odfchain"
+# Datasets opened without a workspace: their slices stay as long as the session may read them.
 _kept: weakref.WeakKeyDictionary[SparkSession, list[Scan]] = weakref.WeakKeyDictionary()
-"""Datasets opened without a workspace: their slices stay as long as the session may read them."""
 
 
 def native_frame(

@@ -43,8 +43,8 @@ from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_record
 DECODED_BLOCKS = 50_000
 """Chains of up to so many blocks stay decoded, where their bytes are not many."""
 _DECODED_BYTES = 64 << 20
+# Bytes of blocks that are in memory at once, before they are written and when they are read.
 _IN_MEMORY = 8 << 20
-"""Bytes of blocks that are in memory at once, before they are written and when they are read."""
 _KINDS = (*EVENT_KINDS, MERGE)
 _ROW = struct.Struct("<32sBBBxIQQ")
 _ROWS_AT_ONCE = 1_024
@@ -88,10 +88,10 @@ class StoredBlocks:
         self._row_file: IO[bytes] | None = None
         self._data_file: IO[bytes] | None = None
         self._count = self._start = 0
+        # True if all blocks hash to their names.
         self.sound = True
-        """True if all blocks hash to their names."""
+        # True if any block names a checkpoint.
         self.has_checkpoints = False
-        """True if any block names a checkpoint."""
 
     def __len__(self) -> int:
         return self._count
@@ -257,13 +257,13 @@ def _piece(stream: IO[bytes] | None, rest: bytearray, begin: int, end: int) -> b
 # the newest of each kind, all sources and schemas) are found by the index, read and hashed. That there are
 # no others rests on the index, so the report limits these checks (RFC-051).
 
+# Events of which all count, not only the newest; they are few.
 _ALL_OF = (
     (ev.AddPushSource.KIND, ev.DisablePushSource.KIND),
     (ev.SetPollingSource.KIND, ev.DisablePollingSource.KIND),
     (ev.SetDataSchema.KIND,),
     (MERGE,),
 )
-"""Events of which all count, not only the newest; they are few."""
 _RESTS_ON_THE_INDEX = (BLOCKS, LINKS, RULES, SYSTEM, SCHEMA)
 
 

@@ -82,8 +82,8 @@ def _attributes(node: Node) -> str:
 # A dataset's layer is the longest path to it from a dataset without inputs. An edge across layers gets a
 # free place in each of them, so that it crosses no box (as K. Sugiyama et al., 1981).
 
+# More are not worth their space: long edges are then drawn straight.
 _FREE_PLACES = 5_000
-"""More are not worth their space: long edges are then drawn straight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,8 @@ def _mean(numbers: list[float]) -> float:
 _WIDTH, _HEIGHT = 220, 54
 _GAP_X, _GAP_Y, _MARGIN = 90, 22, 12
 _NAME_LENGTH, _FACTS_LENGTH = 26, 34
+# Columns of a dataset whose profile is shown.
 _COLUMNS = 200
-"""Columns of a dataset whose profile is shown."""
 
 _STYLE = """
 :root { color-scheme: light dark; }

@@ -84,8 +84,8 @@ from odfchain.workspace.points import opened_at
 # as merged, and each conflict is reported with the side taken, or as edited by hand. So no file of
 # decisions has to travel with the chain.
 
+# Conflicts that are listed one by one.
 _SHOWN = 100
-"""Conflicts that are listed one by one."""
 
 
 @dataclass(slots=True)

@@ -179,10 +179,10 @@ def _kinds_in_words(kinds: Mapping[str, int]) -> str:
 
 
 _HEIGHT = 40
+# Heights tell kinds apart, as colours do: a dataset has data or transformations, and one creation.
 _HEIGHTS = {"data": 40, "merge": 40, "transform": 40, "definition": 18, "seed": 40}
-"""Heights tell kinds apart, as colours do: a dataset has data or transformations, and one creation."""
+# The height of a kind that few blocks of a mark have.
 _SEEN = 4
-"""The height of a kind that few blocks of a mark have."""
 
 
 def _mark(group: Sequence[BlockView]) -> TimelineMark:
@@ -622,8 +622,8 @@ def _attestation(node: DocumentNode, head: object, limits: PageLimits) -> Attest
     )
 
 
+# Datasets below each other in a lineage that are shown.
 _DEEPEST = 24
-"""Datasets below each other in a lineage that are shown."""
 
 
 def _inputs(node: DocumentNode, limits: PageLimits, places: Iterator[int], deeper: int) -> Excerpt[InputView]:

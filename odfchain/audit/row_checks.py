@@ -247,12 +247,12 @@ class RowChecks:
     ) -> None:
         names = expected.vocabulary
         self.findings: dict[tuple[int, str], SliceFinding] = {}
+        # How many rows of each operation there are.
         self.operations = [0, 0, 0, 0]
-        """How many rows of each operation there are."""
+        # The largest event time [ms].
         self.latest_ms: int | None = None
-        """The largest event time [ms]."""
+        # 1 if all rows have one system time, 2 if there are several.
         self.system_times = 1
-        """1 if all rows have one system time, 2 if there are several."""
         self._offset = _index(schema, names.offset_column, t.is_integer)
         self._op = _index(schema, names.operation_type_column, t.is_integer)
         self._system = _index(schema, names.system_time_column, t.is_timestamp)
@@ -265,10 +265,10 @@ class RowChecks:
         self._start = interval.start
         self._time = time
         self._position = 0
+        # True if the row before was a -C.
         self._open = False
-        """True if the row before was a -C."""
+        # The system times of the first and the last row [ns since the epoch]; None where not known.
         self.system_span: tuple[int, int] | None = None
-        """The system times of the first and the last row [ns since the epoch]; None where not known."""
         self._last_system: int | None = None
 
     def update(self, batch: pa.RecordBatch) -> None:

@@ -57,8 +57,8 @@ from odfchain.workspace.dataset_files import DatasetFiles
 # texts) or missing; counts of nulls are exact; NaN is in no bounds; lists and maps are not checked, since
 # their statistics are not used. Source: RFC-043.
 
+# So many values are compared by Python sooner than Arrow is called.
 _FEW = 64
-"""So many values are compared by Python sooner than Arrow is called."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ _FOR_ALL = ("datasets", "everything", "recursive", "watch", "output", "set_water
 
 
 _OF_COPIES = ("objects", "bytes", "signature")
+# The options that are for copies of datasets elsewhere, named as in `Workspace.pull`.
 _copy_options = together(
     click.option(
         "--from",
@@ -68,7 +69,6 @@ _copy_options = together(
         help="Refuse a head whose signature is older, such as 7d, now and from now on.",
     ),
 )
-"""The options that are for copies of datasets elsewhere, named as in `Workspace.pull`."""
 
 
 @click.command("pull")

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _Row = dict[str, Any] | None
 
+# Characters of a hash that say which one is meant.
 _SHORT = 12
-"""Characters of a hash that say which one is meant."""
 
 
 def print_row_diff(dataset: str, a: str, b: str | None, output: str, *, stat: bool, keys_only: bool) -> None:

@@ -25,6 +25,7 @@ from odfchain.text import first_line
 
 INTERRUPTED = 130
 
+# Topics with their commands, the most used first, each with its line of help.
 _TOPICS: dict[str, dict[str, str]] = {
     "Start": {
         "init": "Make a workspace in the current folder.",
@@ -93,7 +94,6 @@ _TOPICS: dict[str, dict[str, str]] = {
         "version": "Print the versions of odfchain and its parts.",
     },
 }
-"""Topics with their commands, the most used first, each with its line of help."""
 
 
 COMMANDS = [name for commands in _TOPICS.values() for name in commands]
@@ -101,6 +101,7 @@ SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_
 _ALIASES = {"ls": "list", "mv": "rename", "rm": "delete"}
 
 
+# Which commands a file has.
 _MODULES = {
     "start": "init import new add help",
     "bring": "pull ingest fetch source",
@@ -114,7 +115,6 @@ _MODULES = {
     "keep": "config rename delete reset compact gc fsck",
     "engine": "engine completions version",
 }
-"""Which commands a file has."""
 
 
 def module_of(command: str) -> str:

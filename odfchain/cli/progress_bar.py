@@ -184,19 +184,19 @@ class TransferProgress:
         self._shown.note(text)
 
 
+# The phases of a transfer whose steps are blocks; those of the others are bytes.
 _IN_BLOCKS = ("Receiving blocks", "Checking blocks", "Publishing", "Sending blocks")
-"""The phases of a transfer whose steps are blocks; those of the others are bytes."""
 
 
 def _blocks(count: float) -> str:
     return f"{count:,.0f} blocks"
 
 
+# Columns of the bar.
 _BAR = 30
-"""Columns of the bar."""
 
+# Columns for the rest of a line: spinner, time, and separators.
 _BESIDE = 14
-"""Columns for the rest of a line: spinner, time, and separators."""
 
 
 def _bar() -> ProgressColumn:

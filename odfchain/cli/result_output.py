@@ -38,11 +38,11 @@ TABLE_ROWS = 1_000
 _BINARY = ("arrow", "parquet")
 _BY_NAME = (*_BINARY, "csv", "json", "ndjson")
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 131_072, 64 << 20
+# Types of which Arrow's library for Python has no arrays.
 _NO_ARRAYS = re.compile(r"\b(month|day_time)_interval\b(?!:)")
-"""Types of which Arrow's library for Python has no arrays."""
 _QUOTED = re.compile('[",\r\n]')
+# Intervals for checking if the reader has left, and for passing that on to native code [s].
 _LOOKED_AT, _UNTIL_TOLD = 0.2, 0.5
-"""Intervals for checking if the reader has left, and for passing that on to native code [s]."""
 
 
 class Counted:

@@ -208,8 +208,8 @@ def _writable_json(document: str) -> str:
 
 # Indented lines as a tree on the terminal.
 
+# Width without wrapping: piped output is cut and folded by its reader.
 _WIDE = 10_000
-"""Width without wrapping: piped output is cut and folded by its reader."""
 
 
 def print_trees(trees: Iterable[TextTree]) -> None:

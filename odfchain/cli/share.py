@@ -494,8 +494,8 @@ def _without_password(alias: str) -> str:
 
 # `odfchain login`: a token for a server is kept.
 
+# Limit of standard input [characters]: more than any node takes.
 _PASSWORD_CHARACTERS = 4_096
-"""Limit of standard input [characters]: more than any node takes."""
 
 
 @click.command("login")

@@ -234,8 +234,8 @@ def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
     return f"; its engine `{given[-1]}` is recorded as {transform.transform.engine}"
 
 
+# Faults of what a manifest says, which do not say themselves where that was read.
 _WITHOUT_PLACE = (AppendError, QueryError, SchemaError, TransformError)
-"""Faults of what a manifest says, which do not say themselves where that was read."""
 
 _STDIN = Path("-")
 

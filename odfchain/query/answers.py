@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 SCHEMA_FORMAT = "ArrowJson"
 
 _UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
+# Arrow's names of the units, by the names of their types in Python.
 _INTERVAL_UNITS = {
     "month_interval": "YearMonth",
     "day_time_interval": "DayTime",
     "month_day_nano_interval": "MonthDayNano",
 }
-"""Arrow's names of the units, by the names of their types in Python."""
 
 
 def arrow_json(schema: pa.Schema) -> dict[str, Any]:

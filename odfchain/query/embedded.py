@@ -191,6 +191,7 @@ def place_of(sql: str, name: str) -> tuple[int | None, int | None]:
 
 # Limits on the text of a query, measured in one pass before anything plans it.
 
+# The parts of a query that count; texts and quoted names are skipped.
 _PART = re.compile(
     r"""'[^']*+'? | "[^"]*+"? | --[^\n]*+ | /\*(?s:.)*?(?:\*/|\Z)
     | (?P<open>[(\[]) | (?P<close>[)\]])
@@ -199,7 +200,6 @@ _PART = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-"""The parts of a query that count; texts and quoted names are skipped."""
 
 
 def check_text(sql: str, limits: AskedLimits = ASKED) -> None:
@@ -329,8 +329,8 @@ class _Planner:
         self._library = engine_library()
         self._engine, self._sql, self._params, self._pins = engine, sql, params, pins
         self.files = contextlib.ExitStack()
+        # Those of records.
         self.slices = SlicesRead()
-        """Those of records."""
 
     def plan(self) -> tuple[df.DataFrame, tuple[Pin, ...]]:
         """The query over its inputs, and these."""
@@ -484,8 +484,8 @@ class _Tables:
         self.records: Callable[[str], Any] = self.given.get
         self.state: Callable[[Call], Any] = self.given.get
         self.error: OdfchainError | None = None
+        # Why names that were asked for are no datasets.
         self.missing: dict[str, OdfchainError] = {}
-        """Why names that were asked for are no datasets."""
 
     def owner_name(self) -> None:
         """No owner."""

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 ROWS = b"rows\n"
 IDLE_SECONDS = 30.0
+# Addresses beyond what rows may take: plans, and what is read before it is counted [bytes]…
 _MORE = 256 << 20
-"""Addresses beyond what rows may take: plans, and what is read before it is counted [bytes]…"""
+# …and the same for each thread that computes [bytes].
 _MORE_PER_CORE = 64 << 20
-"""…and the same for each thread that computes [bytes]."""
 
 
 def serve(connect: Connect) -> None:

@@ -135,8 +135,8 @@ class LocalProcess(ChildProcess):
         self._reading = False
         self._seconds = 0.0
         self._query = contextlib.ExitStack()
+        # Which query it is at; what was left of an earlier one concerns it no more.
         self.turn = 0
-        """Which query it is at; what was left of an earlier one concerns it no more."""
 
         def begin(files: contextlib.ExitStack, pipes: dict[str, Any]) -> Any:
             files.callback(self._query.close)
@@ -266,8 +266,8 @@ class LocalProcess(ChildProcess):
         return EngineError(f"the process that answers queries ended: {one_line(last[0])}")
 
 
+# The one that waits for a query, if there is one.
 _idle: deque[LocalProcess] = deque()
-"""The one that waits for a query, if there is one."""
 
 
 def begin() -> None:

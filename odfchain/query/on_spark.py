@@ -70,10 +70,11 @@ if TYPE_CHECKING:
 # resolves names of a WITH.
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+# The characters before the name of a parameter, or of a field of a variant.
 _BEFORE_EXACT = (":", "$")
-"""The characters before the name of a parameter, or of a field of a variant."""
 
 _PLANS = functions.READ_PLANS | functions.classes_of({"plans.logical": "PipeOperator Sample UnresolvedHint"})
+# Queries that are asked, and not recorded, may depend on chance, on the clock and on a library's order.
 _EXPRESSIONS = functions.READ_EXPRESSIONS | functions.classes_of(
     {
         "analysis": "NamedParameter UnresolvedCollation",
@@ -81,7 +82,6 @@ _EXPRESSIONS = functions.READ_EXPRESSIONS | functions.classes_of(
         "expressions.variant": "VariantGet",
     }
 )
-"""Queries that are asked, and not recorded, may depend on chance, on the clock and on a library's order."""
 
 _OUTSIDE = frozenset(name for name, reason in functions.UNLISTED.items() if reason == functions.OUTSIDE)
 _FUNCTIONS = (functions.ALL_NAMES | frozenset(functions.UNLISTED) | functions.OF_VALUES) - _OUTSIDE
@@ -247,12 +247,12 @@ def _argument(name: str, number: int, expression: Any, node: Any, checker: StepC
 # Tables as DataFrames: native Parquet over checked slices. Executors without the driver's folders fetch
 # slices from the store and hash them.
 
+# Statistics leave NaN out: no row group is skipped by them, whatever the session's settings are.
 _EVERY_ROW = {
     "parquet.filter.stats.enabled": "false",
     "parquet.filter.columnindex.enabled": "false",
     "parquet.filter.dictionary.enabled": "false",
 }
-"""Statistics leave NaN out: no row group is skipped by them, whatever the session's settings are."""
 
 
 def rows_on_spark(session: SparkSession, relation: Relation, checked: CheckedSlices) -> DataFrame:
@@ -411,8 +411,8 @@ T = TypeVar("T")
 
 _LABEL = "the query"
 _SETTINGS = PRIVATE_SETTINGS | {"spark.sql.ansi.doubleQuotedIdentifiers": "true"}
+# Leaves of a plan over empty tables; a table of the session's own catalogue is none of these.
 _LEAVES = frozenset({"CTERelationRef", "LocalRelation", "OneRowRelation", "Range", "UnionLoopRef"})
-"""Leaves of a plan over empty tables; a table of the session's own catalogue is none of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,12 +484,12 @@ class _Planning:
         self._java: Any = session._jsparkSession  # noqa: SLF001 - PySpark has no public way into the JVM
         self._jvm = jvm_of(session)
         self._checker = StepChecker(QueryStep(_LABEL, sql))
+        # Why names in the text are no datasets.
         self._missing: dict[str, OdfchainError] = {}
-        """Why names in the text are no datasets."""
+        # Nothing makes many rows of few.
         self._small = True
-        """Nothing makes many rows of few."""
+        # Those of records.
         self.slices = SlicesRead()
-        """Those of records."""
 
     def plan(self, params: Mapping[str, Any]) -> tuple[DataFrame, tuple[Pin, ...]]:
         """The query over its inputs, and these."""
@@ -673,10 +673,10 @@ _TESTS = {
     "EqualTo": Test.EQ, "LessThan": Test.LT, "LessThanOrEqual": Test.LE, "GreaterThan": Test.GT,
     "GreaterThanOrEqual": Test.GE,
 }  # fmt: skip
+# Of a larger condition the rest skips nothing: each node takes several calls to the JVM [count].
 _MOST_NODES = 500
-"""Of a larger condition the rest skips nothing: each node takes several calls to the JVM [count]."""
+# Digits of whole numbers, by the name of their type.
 _WHOLE = {"byte": 3, "short": 5, "integer": 10, "long": 19}
-"""Digits of whole numbers, by the name of their type."""
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 _ESCAPE = "\\"
 
@@ -698,8 +698,8 @@ class _Reading:
     def __init__(self, schema: pa.Schema) -> None:
         self._types: Mapping[str, pa.DataType] = {field.name: field.type for field in schema}
         self._left = _MOST_NODES
+        # Expressions that are written once and used twice, such as that of BETWEEN.
         self._common: dict[str, Any] = {}
-        """Expressions that are written once and used twice, such as that of BETWEEN."""
 
     def condition(self, node: Any, *, negated: bool = False) -> Condition:
         """The understood part of a condition (negated: of its contrary)."""

@@ -176,8 +176,8 @@ def node_key(workspace: WorkspaceFiles) -> DatasetKey:
 
 # Checking a signed answer: hashes, signature, its blocks, and the query once more.
 
+# A check may take longer than an answer to a client.
 _VERDICT_LIMITS = replace(ASKED, seconds=60.0, memory=2 << 30, rows=1_000_000, answer_bytes=4 * FILE_BYTES)
-"""A check may take longer than an answer to a client."""
 
 INPUT_HASH = "InvalidRequest::InputHash"
 SUB_QUERIES_HASH = "InvalidRequest::SubQueriesHash"
@@ -316,6 +316,7 @@ def _computed_again(answer: Answer, pins: Pins, seconds: float | None) -> tuple[
 
 # Asking another node to check a signed answer: `POST /verify` of the reference node.
 
+# A node computes before it answers.
 _LIMITS = FetchLimits(
     deadline=SHARING.request_seconds + 60,
     connect_timeout=SHARING.connect_seconds,
@@ -324,7 +325,6 @@ _LIMITS = FetchLimits(
     retries=2,
     first_wait=SHARING.retry_seconds,
 )
-"""A node computes before it answers."""
 _BODY_BYTES = 1 << 20
 _NOT_THERE = ("VerificationFailed::DatasetNotFound", "VerificationFailed::DatasetBlockNotFound")
 

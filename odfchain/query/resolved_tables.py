@@ -111,8 +111,8 @@ class Pins:
         self._datasets: dict[str, DatasetFiles] = {}
         self._heads: dict[DatasetId, Multihash] = {}
         self._pins: dict[str, Pin] = {}
+        # One for each name that the query reads, as it writes it; known once it is planned.
         self.named: tuple[Pin, ...] = ()
-        """One for each name that the query reads, as it writes it; known once it is planned."""
 
     @property
     def workspace(self) -> WorkspaceFiles:
@@ -236,10 +236,10 @@ def _check_past(time: Timestamp, name: str = "") -> None:
 # A file's device, inode, size and times of change are kept in the workspace; a touched file is hashed
 # again. Proofs and verification do not use the cache.
 
+# Blocks whose slices are remembered in this process [count].
 _HEADS = 256
-"""Blocks whose slices are remembered in this process [count]."""
+# Slices that are remembered [count]: 40 MB; the rest is hashed each time.
 _MOST = 200_000
-"""Slices that are remembered [count]: 40 MB; the rest is hashed each time."""
 
 
 class CheckedSlices:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from odfchain.query.change_relations import Changes
 
 
+# The fewest and the most of each.
 _ARGUMENTS = {"state": (1, 3), "to_table": (1, 1), "diff": (2, 2), "history": (1, 1)}
-"""The fewest and the most of each."""
 FUNCTIONS = frozenset(_ARGUMENTS)
 """`to_table` is what the reference node calls it; it takes a name only."""
 _USAGES = {
@@ -120,8 +120,9 @@ _TOKEN = re.compile(
     | (?P<word>[A-Za-z_][A-Za-z0-9_]*) | (?P<number>\d+(?![\w.])) | (?P<other>(?s:.))""",
     re.VERBOSE | re.ASCII,
 )
+# The keywords before AS OF; True: of a time.
 _KINDS = {"version": False, "system_version": False, "timestamp": True, "system_time": True}
-"""The keywords before AS OF; True: of a time."""
+# Words that are no alias of the table before them.
 _AFTER_TABLE = frozenset({
     "anti", "cluster", "cross", "distribute", "end", "except", "fetch", "for", "from", "full", "group",
     "having", "inner", "intersect", "join", "lateral", "left", "limit", "minus", "natural", "offset", "on",
@@ -129,7 +130,6 @@ _AFTER_TABLE = frozenset({
     "unpivot",
     "using", "where", "window",
 })  # fmt: skip
-"""Words that are no alias of the table before them."""
 
 
 def with_points(sql: str) -> str:

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 _HEADER_BYTES = 1 << 20
 _MESSAGE_CHARACTERS = 2_000
 _TOO_COMPLEX = "the query is too complex for this node"
+# Error classes that may be reported, apart from those of the query and the engine.
 _KINDS = {
     kind.__name__: kind
     for kind in (
@@ -74,7 +75,6 @@ _KINDS = {
         SliceNotFoundError, StoreError, UnsupportedVersionError,
     )
 }  # fmt: skip
-"""Error classes that may be reported, apart from those of the query and the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,8 @@ class Worker:
         return True
 
 
+# Notes on sandboxes that this process has printed.
 _SAID: set[str] = set()
-"""Notes on sandboxes that this process has printed."""
 
 
 class WorkerProcess(ChildProcess):

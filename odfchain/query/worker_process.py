@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from odfchain.workspace.workspace_files import WorkspaceFiles
 
 
+# Addresses that are taken before the first row: libraries, threads, plans; half of it is used.
 _PROGRAM_BYTES = 1 << 30
-"""Addresses that are taken before the first row: libraries, threads, plans; half of it is used."""
 
 
 def main() -> None:

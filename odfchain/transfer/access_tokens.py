@@ -186,8 +186,8 @@ def holder(authorization: str | None, tokens: Iterable[AccessToken]) -> AccessTo
 # The tokens of a workspace on the disk: `.odfchain/tokens.yaml`, mode 0600, replaced as a whole.
 
 _FILE_BYTES = 1 << 20
+# Tokens of a workspace [count].
 _MOST = 1_000
-"""Tokens of a workspace [count]."""
 _SHA3 = re.compile(r"[0-9A-Fa-f]{64}", re.ASCII)
 _T = TypeVar("_T")
 
@@ -339,17 +339,17 @@ def _at(path: str, parse: Callable[[str], _T], text: str) -> _T:
 
 # Running pushes: few at a time, one for a dataset, with the files that each may upload.
 
+# Pushes at a time [count]…
 _MOST_PUSHES = 8
-"""Pushes at a time [count]…"""
+# …and those of one token: whatever it does, others can push.
 _MOST_OF_TOKEN = 4
-"""…and those of one token: whatever it does, others can push."""
+# Connections of a token that wait for their first message, or push [count].
 _CONNECTIONS = 32
-"""Connections of a token that wait for their first message, or push [count]."""
+# How long a push may last [s], and a second more for every `SHARING.bytes_per_second` that have come; what
+# the node itself needs does not count.
 _LONGEST_SECONDS = 3_600.0
-"""How long a push may last [s], and a second more for every `SHARING.bytes_per_second` that have come; what
-the node itself needs does not count."""
+# Files of which it is remembered that they were hashed [count]: some 25 MB.
 _FILES = 50_000
-"""Files of which it is remembered that they were hashed [count]: some 25 MB."""
 SIGNATURE_SECONDS = 60.0
 """How long after a push its signature may follow [s]."""
 LEFT_SECONDS = 86_400.0
@@ -401,8 +401,8 @@ class PushSessions:
     _connections: Counter[bytes] = field(default_factory=Counter, init=False)
     _done: dict[tuple[str, bytes], tuple[Multihash, float]] = field(default_factory=dict, init=False)
     _hashed: dict[tuple[ObjectKey, FileState], None] = field(default_factory=dict, init=False)
+    # By dataset and token.
     _uncommitted: dict[tuple[str, bytes], _Uncommitted] = field(default_factory=dict, init=False)
-    """By dataset and token."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def attend(self, token: AccessToken) -> bool:

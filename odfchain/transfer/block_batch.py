@@ -23,14 +23,14 @@ from odfchain.transfer.smart_messages import BlocksBatch
 
 _END = b"\0" * 1024
 _HEAD = tarfile.BLOCKSIZE
+# Units of decompression, and the limit of one piece's output [bytes].
 _PACKED_BYTES, _PIECE_BYTES = 16 << 10, 256 << 10
-"""Units of decompression, and the limit of one piece's output [bytes]."""
 
+# The header of a file that is called like a block: nothing that is not said of such files elsewhere.
 _PLAIN = re.compile(
     rb"(f1620[0-9a-f]{64})\0{31}[0-7 \0]{24}([0-7]{11})[ \0][0-7 \0]{20}[0\0]\0{100}ustar.{83}\0{167}",
     re.DOTALL,
 )
-"""The header of a file that is called like a block: nothing that is not said of such files elsewhere."""
 
 
 class RawBlock(NamedTuple):

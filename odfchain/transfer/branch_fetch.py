@@ -67,8 +67,8 @@ class Beside:
 
     def __init__(self, dataset: DatasetFiles, arrival: Arrival) -> None:
         self.arrival = arrival
+        # The blocks that the chains do not have, newest first.
         self.new: Sequence[Multihash] = ()
-        """The blocks that the chains do not have, newest first."""
         self._dataset = dataset
         self._store = LocalObjectStore(dataset.folder / "blocks")
         self._spool = Spool(arrival.area / "blocks")

@@ -178,16 +178,16 @@ def _tokens(data: bytes) -> dict[str, str] | None:
 
 _ANSWER_BYTES = 64 << 10
 _SHOWN_ANSWER = 200
+# Folders of a URL below which a node is looked for [count]: its prefix, an account, a dataset.
 _DEEPEST = 4
-"""Folders of a URL below which a node is looked for [count]: its prefix, an account, a dataset."""
 _USER_CHARACTERS = 200
 _PASSWORD_CHARACTERS = 1_024
 
+# Hints for nodes that accept no password.
 _ISSUED = (
     "get a token from those who run the node (`odfchain token create` makes one, other nodes have a page for "
     "that), then: odfchain login URL --token-stdin"
 )
-"""Hints for nodes that accept no password."""
 
 
 def password_login(url: PeerUrl, user: str, password: str) -> str:
@@ -398,8 +398,8 @@ def _document(content: bytes) -> dict[str, Any]:
 
 # The clock of a node: URLs that it signs expire by that clock, not by ours.
 
+# Clocks that are closer together are not worth a word [ms]: storages allow minutes.
 _NOTICED_MS = 120_000
-"""Clocks that are closer together are not worth a word [ms]: storages allow minutes."""
 
 
 @dataclass(frozen=True, slots=True)

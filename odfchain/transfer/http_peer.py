@@ -30,8 +30,8 @@ from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind, Pee
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _SIGNED = tuple(file.value for file in SignedFile)
+# Where datasets may lack files that are asked for.
 _OPTIONAL = ("refs/", *(f"{kind.value}/" for kind in ObjectKind if kind.describes))
-"""Where datasets may lack files that are asked for."""
 _FORBIDDEN = "many static hosts answer 403 for what is absent"
 
 
@@ -191,17 +191,17 @@ def _denied(response: Response, key: str, where: str) -> AccessError | None:
 AHEAD = 128
 """How many blocks are asked for before the walk needs them."""
 
+# More of them only wait for each other in one process.
 _THREADS = 4
-"""More of them only wait for each other in one process."""
 _AHEAD_BY_THREADS = 64
+# How many blocks one thread asks for in one go.
 _AT_ONCE = 8
-"""How many blocks one thread asks for in one go."""
+# How many requests are put together for a pipeline.
 _REQUESTS = 32
-"""How many requests are put together for a pipeline."""
+# How many lines of a hint one step may pass over: the same one may be there a million times.
 _LOOKED_AT = 2 * AHEAD
-"""How many lines of a hint one step may pass over: the same one may be there a million times."""
+# How much may come before the walk needs it; more means that the hint is not in the chain's order.
 _UNUSED_BYTES = 16 << 20
-"""How much may come before the walk needs it; more means that the hint is not in the chain's order."""
 
 Fetch = Callable[[Multihash], bytes]
 Keep = Callable[[Multihash, bytes], None]
@@ -335,10 +335,10 @@ class _Pipelined:
     at_once = _REQUESTS
 
     def __init__(self, pipeline: BlockPipeline, keep: Keep) -> None:
+        # True if no further answers will come.
         self.ended = False
-        """True if no further answers will come."""
+        # How much has come that the walk has not needed so far.
         self.unused_bytes = 0
-        """How much has come that the walk has not needed so far."""
         self._pipeline = pipeline
         self._keep = keep
         self._waiting: deque[Multihash] = deque()

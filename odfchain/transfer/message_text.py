@@ -46,19 +46,19 @@ from odfchain.transfer.smart_messages import (
 # The JSON library makes an object of each, and takes seconds; numpy arrays do not. Unusual spellings are
 # left to the library.
 
+# Size of the pieces that are converted [bytes]; their arrays take about ten times as much.
 _PIECE_BYTES = 1 << 18
-"""Size of the pieces that are converted [bytes]; their arrays take about ten times as much."""
 
+# Each byte as it is written, with a comma.
 _TEXTS: npt.NDArray[np.uint32] = np.frombuffer(
     b"".join((b"%d," % n).ljust(4, b"\0") for n in range(256)), np.uint32
 )
-"""Each byte as it is written, with a comma."""
 
+# Quotes within a text are escaped, so this is no piece of one.
 _PAYLOAD = re.compile(r'"payload"[ \t\r\n]*:[ \t\r\n]*(\[[0-9, \t\r\n]+\])')
-"""Quotes within a text are escaped, so this is no piece of one."""
 _BLANK = b" \t\r\n"
+# Two numbers without a comma, which are not to become one.
 _PARTED = re.compile(rf"[0-9][{_BLANK.decode()}]+[0-9]")
-"""Two numbers without a comma, which are not to become one."""
 _COMMA, _ZERO = ord(","), ord("0")
 
 
@@ -127,15 +127,15 @@ def _numbers(text: npt.NDArray[np.uint8]) -> bytes | None:
 
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+# Size limits of message kinds that exceed `SMART.request_bytes` [bytes].
 _LARGEST: dict[type[Message], int] = {
     PulledBlocks: SMART.message_bytes,
     PushedBlocks: SMART.message_bytes,
     PullStrategies: SMART.answer_bytes,
     PushStrategies: SMART.answer_bytes,
 }
-"""Size limits of message kinds that exceed `SMART.request_bytes` [bytes]."""
+# Upper bound of a message without the numbers of its batch.
 _AROUND_CHARACTERS = 512
-"""Upper bound of a message without the numbers of its batch."""
 _REASONS: dict[str, Any] = {kind.__name__: kind for kind in typing.get_args(Reason)}
 
 

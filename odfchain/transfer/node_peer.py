@@ -108,11 +108,11 @@ class WebSocketChannel:
     def __init__(self, connection: ClientConnection, address: str, where: str) -> None:
         self._connection = connection
         self.where = where
+        # The IP address of the node.
         self.address = address
-        """The IP address of the node."""
         dates = connection.response.headers.get_all("Date") if connection.response is not None else []
+        # The node's `Date` when it accepted the connection, if given.
         self.date = parse_http_date(dates[0]) if len(dates) == 1 else None
-        """The node's `Date` when it accepted the connection, if given."""
 
     @classmethod
     def open(
@@ -295,8 +295,8 @@ class SmartPeer(HttpPeer):
         self._sizes: dict[str, tuple[ObjectKey, int]] = {}
         self._addresses: dict[str, _Address] = {}
         self._refused: set[str] = set()
+        # The node's, since a connection was made.
         self.clock = NodeClock()
-        """The node's, since a connection was made."""
 
     # --- blocks --------------------------------------------------------------------------------------
 
@@ -472,16 +472,16 @@ _TOO_LARGE = (
     "a proxy before the node takes no files of that size: in nginx that is `client_max_body_size 0` "
     "(docs/nodes.md)"
 )
+# Minimal speed of a node [count/s, bytes/s], which sets its timeouts.
 _BLOCKS_PER_SECOND, _HASHED_PER_SECOND = 50, 8 << 20
-"""Minimal speed of a node [count/s, bytes/s], which sets its timeouts."""
+# How often it is looked whether the node asks how far it is [s]; it does so every 10 s.
 _DESTINATION_PING_SECONDS = 0.2
-"""How often it is looked whether the node asks how far it is [s]; it does so every 10 s."""
 
 
+# The largest message that the reference node takes [bytes].
 _MESSAGE_BYTES = 16 << 20
-"""The largest message that the reference node takes [bytes]."""
+# The blocks of one push, which lie in memory several times on both sides [bytes].
 _BLOCK_BYTES = 64 << 20
-"""The blocks of one push, which lie in memory several times on both sides [bytes]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

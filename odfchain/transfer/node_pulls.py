@@ -53,10 +53,10 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 _HOST_SMART_PULLS = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.ASCII)
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*", re.ASCII)
+# The blocks of one batch, which lies in memory several times [bytes]; longer chains are walked.
 _BLOCK_BYTES = 64 << 20
-"""The blocks of one batch, which lies in memory several times [bytes]; longer chains are walked."""
+# A client that says nothing for so long has gone [s]; those that download answer pings meanwhile.
 _SILENT_SECONDS = 60.0
-"""A client that says nothing for so long has gone [s]; those that download answer pings meanwhile."""
 REVOKED = Closing(FAILED, "The token was revoked.")
 
 EXPECT = "odfchain.expect"
@@ -73,8 +73,8 @@ class DatasetSource:
     """The URL of the dataset."""
     authorization: str | None
     """The caller's header `Authorization`; his requests for objects need the same."""
+    # The head of the plan, and where it begins. Its blocks are read again: who has asked may never come.
     _planned: tuple[Multihash, Multihash | None] | None = field(default=None, init=False)
-    """The head of the plan, and where it begins. Its blocks are read again: who has asked may never come."""
 
     def plan(self, request: PullRequest) -> PullPlan | Refusal:
         """As `PullSource`."""
@@ -242,10 +242,10 @@ async def refuse_upgrade(send: Send, status: int, message: str) -> None:
 # If the store cannot be reached, the local state is served and the problem reported. A request for an
 # unknown slice costs one request to the store, and few run at once.
 
+# How old what is known of heads may be [s].
 _SECONDS = 5.0
-"""How old what is known of heads may be [s]."""
+# How long a reader waits for a store that does not answer before he sees what is here [s].
 _PATIENCE = 5.0
-"""How long a reader waits for a store that does not answer before he sees what is here [s]."""
 
 
 class SharedCopy:

@@ -117,17 +117,17 @@ class DatasetTarget:
     problem: Callable[[str], object] = lambda _: None
     """Reports faults of the store, which are hidden from the client."""
     _request: PushRequest | None = field(default=None, init=False)
+    # The newest block that was sent.
     _head: Multihash | None = field(default=None, init=False)
-    """The newest block that was sent."""
+    # Of the seed that was sent.
     _new_id: DatasetId | None = field(default=None, init=False)
-    """Of the seed that was sent."""
+    # Why a new dataset cannot be here; it is said where nodes say it, when objects are named.
     _collision: Reason | None = field(default=None, init=False)
-    """Why a new dataset cannot be here; it is said where nodes say it, when objects are named."""
     _objects: dict[ObjectKey, DataObject] = field(default_factory=dict, init=False)
+    # How often each may still be named: as often as blocks do.
     _unnamed: Counter[ObjectKey] = field(default_factory=Counter, init=False)
-    """How often each may still be named: as often as blocks do."""
+    # Of those that were named.
     _strategies: dict[ObjectKey, PushStrategy] = field(default_factory=dict, init=False)
-    """Of those that were named."""
 
     @property
     def _where(self) -> str:
@@ -342,19 +342,19 @@ def _refused(phase: Phase, message: str) -> FlowError:
 
 READ_ONLY = "datasets here can only be read"
 
+# A client that says nothing, and of which no byte comes, for so long has gone [s].
 _SILENT_SECONDS = 60.0
-"""A client that says nothing, and of which no byte comes, for so long has gone [s]."""
+# How often a client that uploads is asked how far it is [s].
 _PING_SECONDS = 10.0
-"""How often a client that uploads is asked how far it is [s]."""
+# How long a client that was refused has to close [s].
 _REFUSED_SECONDS = 10.0
-"""How long a client that was refused has to close [s]."""
+# How long the first answer may take, for which clients wait 30 s [s].
 _FIRST_SECONDS = 20.0
-"""How long the first answer may take, for which clients wait 30 s [s]."""
+# How often it is looked for what was pushed and never committed [s].
 _LOOK_SECONDS = 3_600.0
-"""How often it is looked for what was pushed and never committed [s]."""
 _PIECE_BYTES = 1 << 20
+# For pushes, of which there are no more at a time [count].
 _THREADS = 8
-"""For pushes, of which there are no more at a time [count]."""
 
 Status = tuple[int, str]
 """An answer to a request: its status, and a line of text."""

@@ -137,15 +137,15 @@ class StoredObject(Body):
 
 
 _PART = 8 << 20
+# Stores take up to 10,000 parts.
 _MOST_PARTS = 9_000
-"""Stores take up to 10,000 parts."""
 
+# How often a request is tried whose connection breaks off [count].
 _ATTEMPTS = 3
-"""How often a request is tried whose connection breaks off [count]."""
 
 _CHUNK = 1 << 20
+# Assumed limit of an object of unknown size [bytes], which sets the timeout.
 _LARGEST = 1 << 36
-"""Assumed limit of an object of unknown size [bytes], which sets the timeout."""
 
 
 class WriteRefusedError(Exception):

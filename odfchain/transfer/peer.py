@@ -66,11 +66,11 @@ PEER_LIMITS = FetchLimits(
 )
 """Bounds on a request; the deadline grows with what is asked for, and covers the retries."""
 
+# Hints for peers, in place of those for sources.
 _HINTS: dict[str | None, str] = {
     DEADLINE_HINT: "run the command again: what has arrived is kept",
     PRIVATE_HINT: "if you trust it, give the URL that it leads to",
 }
-"""Hints for peers, in place of those for sources."""
 
 
 class AbsentError(TransferError):

@@ -52,8 +52,8 @@ INDEX_KEY = "datasets.json"
 """The list of a repository's datasets, next to them (RFC-021)."""
 
 _OBJECT = re.compile(r"(blocks|data|checkpoints|manifests|profiles)/([!-~]{46,70})", re.ASCII)
+# Before the URL of a node: the smart protocol is spoken there (RFC-050).
 _SMART = "odf+"
-"""Before the URL of a node: the smart protocol is spoken there (RFC-050)."""
 _SCHEMES = frozenset(
     {"file", "http", "https", f"{_SMART}http", f"{_SMART}https", "s3", "gs", "az", "ipfs", "ipns"}
 )
@@ -269,8 +269,8 @@ class Incoming:
         progress: Progress,
         resume: bool = True,
     ) -> None:
+        # Bytes in the file.
         self.received = 0
-        """Bytes in the file."""
         self.size = size
         self._key = key
         self._target = target

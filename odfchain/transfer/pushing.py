@@ -300,8 +300,8 @@ class _DestinationLinks:
     def __init__(self, dataset: DatasetFiles, peer: WritablePeer) -> None:
         self._chain = dataset.chain
         self._peer = peer
+        # The first event of the destination's chain, when its first block was read.
         self.seed: Seed | None = None
-        """The first event of the destination's chain, when its first block was read."""
 
     def link(self, name: Multihash) -> BlockLink:
         here = self._chain.contains(name)

@@ -65,12 +65,12 @@ from odfchain.workspace.dataset_files import DatasetFiles
 # each read, so a torn one only counts as missing.
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+# From how many unknown blocks on it is worth asking for a hint.
 _HINT_FROM = 16
-"""From how many unknown blocks on it is worth asking for a hint."""
+# How much of what was received is kept at hand until it is read the second time [bytes].
 _MEMORY_BYTES = 64 << 20
-"""How much of what was received is kept at hand until it is read the second time [bytes]."""
+# Overhead of a kept block [bytes], roughly.
 _ENTRY_BYTES = 400
-"""Overhead of a kept block [bytes], roughly."""
 
 
 class Spool:
@@ -153,15 +153,15 @@ class PeerLinks:
     def __init__(
         self, peer: Peer, spool: Spool, local: ObjectStore | None = None, progress: Progress = SILENT
     ) -> None:
+        # Bytes of blocks that came from the peer.
         self.received = 0
-        """Bytes of blocks that came from the peer."""
         self._peer = peer
         self._spool = spool
         self._local = local
         self._progress = progress
         self._prefetch: Prefetch | None = None
+        # Blocks that arrived whole and were not read so far.
         self._came: set[Multihash] = set()
-        """Blocks that arrived whole and were not read so far."""
 
     def __enter__(self) -> PeerLinks:
         return self

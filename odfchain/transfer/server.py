@@ -130,8 +130,8 @@ class RepositoryServer:
         hosts = admitted_hosts(host, (*allow_hosts, *workspace.config.share.hosts))
         self._problem = on_problem or (lambda _: None)
         self._socket = _listen(host, port)
+        # Where the repository is; ends in a slash.
         self.url = _url(self._socket)
-        """Where the repository is; ends in a slash."""
         published = repository(
             workspace,
             problem=self._problem,
@@ -290,15 +290,15 @@ def _told(application: Application, on_request: Tell | None, problem: Tell) -> A
 PIECE_BYTES = 4 << 20
 """Bytes that a client must take in `SHARING.piece_seconds`: 14 KB/s at least, or it is dropped."""
 
+# How much of responses is put together; copying more costs more than another write [bytes].
 _HELD_BYTES = 64 << 10
-"""How much of responses is put together; copying more costs more than another write [bytes]."""
 
 
+# Piece that the parser gets at a time [bytes]: at most two hundred requests.
 _FED_BYTES = 4 << 10
-"""Piece that the parser gets at a time [bytes]: at most two hundred requests."""
 
+# Size of a request without its target and its fields [bytes].
 _REQUEST_LINE_BYTES = len(b"GET  HTTP/1.1\r\n\r\n")
-"""Size of a request without its target and its fields [bytes]."""
 
 _LENGTH_DIGITS = 18
 _BODY = (b"content-length", b"transfer-encoding")
@@ -361,17 +361,17 @@ class Connection(HttpToolsProtocol):
         self.app = self._with_files
         self._upgraded = False
         self._in_headers = False
+        # Of the headers that are complete.
         self._header_bytes = 0
-        """Of the headers that are complete."""
+        # Since the request began.
         self._raw_bytes = 0
-        """Since the request began."""
         self._header_timer: asyncio.TimerHandle | None = None
         self._unread = bytearray()
         self._feeding = False
+        # Of a file that is PUT [bytes]: there are no requests among them.
         self._body_left = 0
-        """Of a file that is PUT [bytes]: there are no requests among them."""
+        # True if the client keeps the connection open after the present request.
         self._may_persist = False
-        """True if the client keeps the connection open after the present request."""
         self._stall_timer: asyncio.TimerHandle | None = None
 
     # --- headers -----------------------------------------------------------------------------------
@@ -604,10 +604,10 @@ class Connection(HttpToolsProtocol):
 # overridden methods. Source: RFC-050.
 
 _TRY_LATER = 1013
+# Memory of a connection that is not counted [bytes]: enough for most messages.
 _FREE_BYTES = 16 << 10
-"""Memory of a connection that is not counted [bytes]: enough for most messages."""
+# Clients of ours go on with the simple protocol, which sends no more than is taken.
 _BUSY = text_of(Refusal(Internal(side="Pull", phase=Phase.METADATA_REQUEST, error_message=TOO_MANY_BLOCKS)))
-"""Clients of ours go on with the simple protocol, which sends no more than is taken."""
 
 
 class _Server(FewFrames, ServerProtocol):
@@ -673,13 +673,13 @@ class Conversation(WebSocketsSansIOProtocol):
         self.conn: Any = _Server(max_size=SMART.request_bytes, logger=self.logger)
         self._memory = memory
         self._running = False
+        # Bytes noted in `Memory`.
         self.came = self.counted = 0
-        """Bytes noted in `Memory`."""
         self._stall_timer: asyncio.TimerHandle | None = None
+        # Of messages that the application has not asked for [bytes].
         self.queued = 0
-        """Of messages that the application has not asked for [bytes]."""
+        # Of the one that it deals with.
         self.taken = 0
-        """Of the one that it deals with."""
 
     @property
     def arriving(self) -> int:

@@ -144,8 +144,8 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 ZERO_COPY = "http.response.zerocopysend"
 _PIECE = 256 << 10
+# Files up to this size are read without leaving the event loop: that costs less than a thread.
 _AT_ONCE = 64 << 10
-"""Files up to this size are read without leaving the event loop: that costs less than a thread."""
 
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _FOR_EVER = (b"cache-control", b"public, max-age=31536000, immutable")
@@ -156,8 +156,8 @@ _ASK_AGAIN = (b"cache-control", b"no-cache")
 _TEXT = b"text/plain; charset=us-ascii"
 _JSON = b"application/json"
 
+# `+`, `/` and `=`, which base64 has.
 _ESCAPED = re.compile("%(2[BFbf]|3[Dd])")
-"""`+`, `/` and `=`, which base64 has."""
 _SIGNED = frozenset(file.value for file in SignedFile)
 _CHANGING = frozenset({HEAD_KEY, HINT_KEY, REFS_HINT_KEY, *_SIGNED})
 

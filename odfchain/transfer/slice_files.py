@@ -428,8 +428,8 @@ def incoming_folder(dataset: DatasetFiles) -> Path:
 # Valid while the head and the folder of slices are unchanged; after new blocks only those are read. A file
 # that is changed in place is missed: `verify` looks at every byte.
 
+# A folder that changed later than this before it was looked at may change again without a newer time.
 _SETTLED_NS = 2_000_000_000
-"""A folder that changed later than this before it was looked at may change again without a newer time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,10 +220,10 @@ class PushFlow:
 # Message in, message out, or an error that ends the connection. Datasets and rules are behind `PullSource`
 # and `PushTarget`; timeouts and sockets belong to the connection's owner.
 
+# A close frame has 125 bytes, two of them for the code (RFC 6455, 5.5.1).
 _REASON_BYTES = 123
-"""A close frame has 125 bytes, two of them for the code (RFC 6455, 5.5.1)."""
+# Optional members are left out where a message has no room.
 _NO_HEAD = '"actual_head":null,'
-"""Optional members are left out where a message has no room."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,8 +166,8 @@ LIFE = 3_600.0
 _MOST = 100_000
 _BYTES = 64
 _LOOKS = 20
+# Polling interval and time limit [s] of waiting for a running gc.
 _WAIT = 0.5
-"""Polling interval and time limit [s] of waiting for a running gc."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,9 +294,9 @@ def forget_probes(space: ObjectSpace, now: float) -> None:
         space.delete_all(old)
 
 
+# Blocks after which the hint for clones is written anew [count]; of long chains a hundredth to a tenth of
+# their length, for it has a line for each block. Nothing depends on its end.
 _HINT_EVERY = 100
-"""Blocks after which the hint for clones is written anew [count]; of long chains a hundredth to a tenth
-of their length, for it has a line for each block. Nothing depends on its end."""
 
 
 @dataclass(frozen=True, slots=True)

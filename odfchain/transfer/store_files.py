@@ -20,8 +20,8 @@ from odfchain.transfer.public_layout import PeerUrl
 
 KEPT_BYTES = 16 << 30
 """Copies that a machine keeps for its workers [bytes]."""
+# A copy that was asked for since is not removed: a task may be about to open it.
 _IN_USE_SECONDS = 3_600
-"""A copy that was asked for since is not removed: a task may be about to open it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,8 +227,8 @@ class Spares:
         self._workspace = workspace
         self._dataset = dataset
         self._peer = peer
+        # Errors of the peer.
         self.problems: list[str] = []
-        """Errors of the peer."""
 
     def find_here(self, key: ObjectKey) -> tuple[Path, str] | None:
         """A good copy in this workspace, and where it was found."""
