@@ -419,6 +419,7 @@ def _existing(path: str | Path) -> Path:
 
 
 def _absolute(place: Location, stores: Stores) -> Location:
+    # relative paths are meaningful in the lock's folder only
     return replace(place, key=str(stores.file_of(place))) if place.store == "file" else place
 
 

@@ -642,6 +642,7 @@ def _means(
     from odfchain.api.changing import drift_check, foreign_keys, latest_of
     from odfchain.branches.merge_values import MergeMeans
 
+    # violating rows are collected, and written when the block ends
     with foreign_keys(workspace, progress, violations, merging=True) as check:
         yield MergeMeans(
             engine=engine_of(workspace),

@@ -167,6 +167,7 @@ def latest_of(workspace: Workspace, *, allow_future: bool = False) -> Callable[[
 def _repeated(workspace: Workspace, attempt: Callable[[], T], progress: Progress) -> T:
     from odfchain.workspace.commit import on_the_newest_head
 
+    # optimistic concurrency: computed anew on the newer head
     return on_the_newest_head(attempt, workspace._files.config.ingest.retries, progress)
 
 

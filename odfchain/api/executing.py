@@ -75,6 +75,7 @@ class Engines:
         from odfchain.spark.session import PlanEngine
 
         with self._making:
+            # a session of Spark Connect has no JVM in this process
             if self._judging is None:
                 spark = self._files.config.spark
                 self._judging = PlanEngine(
@@ -192,6 +193,7 @@ class Engines:
             yield engines
 
     def _engine(self, transform: Transform, *, timeout: float | None = None) -> TransformEngine:
+        # an engine at an address of the settings
         if (remote := self.remote(transform, timeout)) is not None:
             return remote
         from odfchain.transform.spark_engine import LimitedEngine

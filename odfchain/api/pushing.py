@@ -141,6 +141,7 @@ def _below(sharing: Sharing, to: str, name: DatasetName) -> str:
             f"{to} is one dataset, and several are to be pushed",
             hint=f"name the repository, and they keep their names: --to {to.partition('/')[0]}",
         )
+    # fails for an unknown repository
     sharing.repositories.get(RepoName(to))
     return f"{to}/{name}"
 

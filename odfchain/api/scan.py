@@ -445,6 +445,7 @@ def _found(source: Any, at: At) -> Dataset | OpenedDataset:
             f"a {type(source).__name__} is no dataset, and no path of one",
             hint="give a dataset, a URL, or a path such as folder/of/the/workspace/NAME",
         )
+    # a path below a workspace's folder names a dataset of it
     if "://" not in str(source):
         path = Path(source).absolute()
         for folder in path.parents:

@@ -205,6 +205,7 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _checked(folder: Path, item: Setting, value: Any) -> Any:
+    # a policy is read now, not at the next commit
     if str(item) == "snapshots.guard" and value:
         from odfchain.api.changing import read_policy_file
 
@@ -304,6 +305,7 @@ class Elsewhere(OwnErrors):
     def _sharing(self) -> Sharing:
         from odfchain.transfer.sharing import Sharing
 
+        # it holds no state
         return Sharing(self._files)
 
     @property

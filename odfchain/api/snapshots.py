@@ -180,6 +180,7 @@ def _needing_slices() -> Iterator[None]:
 
     try:
         yield
+    # a partial copy lacks slices on purpose: no damage
     except SliceNotFoundError as error:
         raise PartialCopyError(error.message, hint=error.hint) from None
     except OversizedInputError:
@@ -396,6 +397,7 @@ def _last_two(workspace: Workspace, text: str) -> list[Dataset]:
     from odfchain.api.branching import at_point, open_dataset_at
 
     dataset = at_point(workspace, text)
+    # blocks without data change no profile
     newest = [ref.block_hash for ref in islice(dataset.summary.slices_newest_first(), 2)]
     if len(newest) < 2:
         raise PointNotFoundError(

@@ -131,6 +131,7 @@ def _read(
 ) -> pa.Table:
     from odfchain.slices.reader import open_parquet  # noqa: PLC0415
 
+    # the slice is hashed before it is read
     path = dataset.data.verified_path(ref.slice.physical_hash)
     try:
         with open_parquet(path) as file:
@@ -183,6 +184,7 @@ def _newest_match(
     import pyarrow.compute as pc  # noqa: PLC0415
 
     interval = ref.slice.offset_interval
+    # a correction refers to an earlier record
     last = min(interval.end, row.offset - 1) - interval.start
     if last < 0:
         return None
@@ -370,6 +372,7 @@ def _rows(
         rows = read_rows(dataset, ref, vocabulary, first, last)
     except (ObjectCorruptedError, SchemaError) as error:
         return (), f"the slice is damaged: {error}", error
+    # an unreadable disk is no damage
     except StoreError as error:
         return (), f"the slice cannot be read: {error}", None
     key = source.primary_key if source else None
@@ -474,6 +477,7 @@ def _row(blamed: BlamedRow) -> dict[str, Any]:
 
 def _finite(value: Any) -> Any:
     match value:
+        # JSON has no NaN and no infinities
         case float() if not math.isfinite(value):
             return str(value)
         case dict():

@@ -242,6 +242,7 @@ def _write(stream: IO[bytes], data: bytearray) -> None:
 def _piece(stream: IO[bytes] | None, rest: bytearray, begin: int, end: int) -> bytes:
     if stream is None:
         return bytes(rest[begin:end])
+    # what is not yet written is in `rest`
     size = stream.tell()
     found = b""
     with fsio.storage_errors(tempfile.gettempdir()):
@@ -292,6 +293,7 @@ def _in_force(dataset: DatasetFiles, before: Multihash) -> list[HashedBlock]:
     chain = dataset.chain
     found = {before: HashedBlock(before, chain.get(before))}
     nearest = (chain.nearest(kind, head=before) for kind in EVENT_KINDS)
+    # events of which older ones count, too
     others = (block for kinds in _ALL_OF for block in chain.nearest_all(*kinds, head=before))
     for block in (*nearest, *others):
         if block is not None:

@@ -62,6 +62,7 @@ def to_dot(graph: Graph) -> str:
 
 def _branches(number: str, node: Node) -> Iterator[str]:
     facts = node.branching
+    # merged branches that were deleted are drawn from the merge records
     ways = {branch.name: lies(branch) for branch in facts.branches}
     blocks = {item.name: str(item) for item in facts.merged}
     for index, name in enumerate(dict.fromkeys([*ways, *blocks])):
@@ -403,6 +404,7 @@ class _Drawing:
 
     def _free(self) -> int:
         if None not in self._lanes:
+            # a new lane on the right
             self._lanes.append(None)
         return self._lanes.index(None)
 

@@ -406,6 +406,7 @@ def _side_by_side(
         if left is None or right is None:
             yield left, right
             return
+        # batches of both files have different sizes
         count = min(left.num_rows, right.num_rows)
         yield left.slice(0, count), right.slice(0, count)
         left, right = left.slice(count), right.slice(count)

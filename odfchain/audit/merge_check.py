@@ -181,6 +181,7 @@ class MergeAgain:
             return False
         start, time = written.offset_interval.start, block.block.system_time.epoch_ms
         spec = SliceSpec.of(state.schema, state.vocabulary, start, time, self.dataset.folder)
+        # hashed as the writer would have written the slice
         schema = slice_schema(state.schema)
         renamed = dict(zip(self.view.names.columns, state.vocabulary.columns, strict=True))
         rows = rows.rename_columns([renamed.get(name, name) for name in rows.column_names])
@@ -205,6 +206,7 @@ class MergeAgain:
         except ChainError as error:
             found.faults.append(error.message)
             return None
+        # a merge writes one change for each key, in a fixed order
         if not _equal(rows, rows_of_changes(net, self.view.names)):
             found.faults.append(
                 "its rows are not one change of each key, in the order of keys and then of operations"
@@ -218,6 +220,7 @@ class MergeAgain:
         if net is None:
             return
         if but is not None:
+            # conflicts are judged by what was decided, not by the automatic merge
             net = net.only(~_is_in(net, _unchanged(but)))
         _, at, at_expected = aligned(net, expected)
         extra, lacking = at[at_expected < 0], at_expected[at < 0]
@@ -271,6 +274,7 @@ class MergeAgain:
             return
         for column in cells:
             value = result.after.column(column)[one]
+            # a value may equal those of several sides: ours counts first
             names = [
                 name
                 for name, side in sides
@@ -296,6 +300,7 @@ class MergeAgain:
 
 
 def _unmoved(diff: RowDiff) -> RowDiff:
+    # before and after are the same
     return RowDiff(diff.key, diff.before, diff.had, diff.before, diff.had, diff.keys)
 
 
@@ -439,6 +444,7 @@ class MergedSources:
     def _keyed(self, side: _SideChain, after: int, slices: Sequence[ReadableSlice], report: Report) -> bool:
         names = {number: name for name, number in side.places.items()}
         state = DatasetState.read(side.dataset.chain, names[slices[-1].job.number])
+        # without one primary key for the whole chain, rows are compared as a whole
         if after < 0 or has_several_keys(side.chain) or not side.chain.follows or not state.primary_key:
             return False
         interval = Interval(side.dataset, names[after], state.head, believed=False)
@@ -455,6 +461,7 @@ class MergedSources:
         return True
 
     def _earlier(self, side: _SideChain, upto: int) -> list[ReadableSlice]:
+        # a scratch report: these slices are looked into, not judged
         jobs = check_objects(side.dataset, side.chain, -1, upto, self._report())
         store = side.dataset.data
         return [
@@ -579,6 +586,7 @@ class _Checking:
     def _is_from_there(self, merge: RecordedMerge) -> bool:
         target = self._own.get(merge.record.target)
         number = merge.block.block.sequence_number
+        # only metadata of the same transaction may lie between
         between = range(target + 1 if target is not None else 0, number)
         if target is not None and target < number and all(self._is_before_it(merge, n) for n in between):
             return True
@@ -599,6 +607,7 @@ class _Checking:
                 self._fault(merge, problem)
                 return None
             return MergeInput.between(self._graph, record.base, record.target, record.source)
+        # the base is computed from the graph, not taken from the record
         asked = MergeInput.of(self._graph, record.target, record.source)
         if asked.bases == record.base:
             return asked
@@ -656,6 +665,7 @@ class _Checking:
     def _check_references(self, merge: RecordedMerge, state: DatasetState) -> None:
         before = DatasetState.read(self._dataset.chain, merge.record.target)
         rows = Rows.after(self._dataset, before, state)
+        # the dataset itself, and those whose blocks the record names
         known = {self._dataset.seed.dataset_id, *merge.record.references}
         check = ForeignKeys(self._find, note=self._skip, references=merge.record.references)
         for key in rows.constraints.foreign_keys if rows.new else ():
@@ -676,5 +686,6 @@ class _Checking:
         if event.new_data is not None and (outcome is None or outcome.operations is None):
             return
         latest = outcome.latest_ms if outcome is not None else None
+        # it may only grow, up to the latest event time of the merged rows
         if (before is None or mark > before) and (latest is None or mark.epoch_ms > latest):
             self._fault(merge, f"its watermark, {mark}, is later than its target's and than all of its rows")

@@ -184,6 +184,7 @@ class Origins:
         self._followed: set[tuple[str, Interval]] = set()
 
     def _find(self, dataset_id: str) -> _LocatedDataset:
+        # cached: an input may be read by many transactions
         if dataset_id not in self._found:
             self._found[dataset_id] = _find(self._workspace, dataset_id)
         return self._found[dataset_id]
@@ -245,6 +246,7 @@ class Origins:
         starts = [low]
         transform = locator.dataset.chain.nearest("SetTransform", head=last.hash)
         while transform is not None and transform.block.sequence_number > low:
+            # a new transform begins a new group of reads
             starts.insert(1, transform.block.sequence_number)
             prev = transform.block.prev_block_hash
             transform = locator.dataset.chain.nearest("SetTransform", head=prev) if prev else None
@@ -377,6 +379,7 @@ def _block_numbers(
             continue
         try:
             number = locator.dataset.chain.get(name).sequence_number
+            # the hash exists, but on another history than the copy's
             if not locator.has(name, number):
                 return (
                     None,

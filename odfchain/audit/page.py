@@ -166,6 +166,7 @@ def strip_of(blocks: Sequence[BlockView], limit: int) -> Timeline | None:
 
 
 def _tally(blocks: Sequence[BlockView]) -> tuple[dict[str, int], dict[str, int]]:
+    # in the order of the tables above
     kinds, states = Counter(b.kind for b in blocks), Counter(b.state for b in blocks)
     return {k: kinds[k] for k in KINDS if kinds[k]}, {s: states[s] for s in STATES if states[s]}
 
@@ -393,6 +394,7 @@ def kind_of(kind: DocumentNode) -> str:
 
 def _verdict(node: DocumentNode, verdict: str) -> tuple[str, str]:
     omitted = [check for check in node["checks"].items() if check["state"].value == "notChecked"]
+    # a clean verdict must not claim more than was checked
     missing = bool(omitted or node["unchecked"].items())
     if verdict == "faulty":
         found = counted(len(node["faults"].items()), "fault")
@@ -630,6 +632,7 @@ def _inputs(node: DocumentNode, limits: PageLimits, places: Iterator[int], deepe
     found = node.items()
     views: list[InputView] = []
     for item in found if deeper else ():
+        # the number of places bounds the page, whatever the document claims
         if next(places, None) is None:
             break
         views.append(
@@ -686,6 +689,7 @@ def _overall(facts: Sequence[DatasetSummary]) -> tuple[str, str, str]:
         return facts[0].state, facts[0].title, facts[0].lead
     counts = {verdict: sum(f.verdict == verdict for f in facts) for verdict in MARKS}
     tally = {verdict: number for verdict, number in counts.items() if number}
+    # verdicts are ordered from the worst
     worst = next(iter(tally))
     words = listed([f"{number:,} {verdict}" for verdict, number in tally.items()])
     return MARKS[worst], worst.capitalize(), f"{counted(len(facts), 'dataset')}: {words}."

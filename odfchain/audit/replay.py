@@ -164,6 +164,7 @@ def _plans(
     aliases = _aliases(dataset)
     remaining = deque(wanted)
     while remaining:
+        # a missing input leaves this transaction out; the next ones are planned after it
         gone = [i for i in _input_ids(remaining[0]) if inputs[i] is None]
         if gone:
             reasons = "; ".join(missing_input(aliases.get(i), i) for i in gone)
@@ -268,6 +269,7 @@ def _differences(dataset: DatasetFiles, recorded: RecordedStep, done: ExecutedSt
     elif old is not None and new is None:
         yield f"{old.offset_interval.count:,} records recorded, none replayed"
     elif old is not None and new is not None:
+        # the most telling difference comes first
         if old.logical_hash != new.logical_hash:
             vocabulary = recorded.step.vocabulary
             yield from _first(dataset, recorded, done.data_path, vocabulary.offset_column)
@@ -283,6 +285,7 @@ def _first(
 ) -> Iterator[str]:
     data = recorded.event.new_data
     assert data is not None  # noqa: S101 - checked by the caller
+    # the reference implementation hashes null structs in another way
     if hash_parquet(replayed, null_rule="reference")[0] == data.logical_hash:
         return  # another rule for null structs (RFC-006): the records are the same
     path = dataset.data.path(data.physical_hash)

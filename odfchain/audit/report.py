@@ -336,6 +336,7 @@ class Report:
 
 
 def _document(report: Report) -> dict[str, Any]:
+    # only faulty blocks get their hash
     faulty = {fault.sequence_number for fault in report.faults}
     hashes = {line.sequence_number: str(line.hash) for line in report.lines if line.sequence_number in faulty}
     return {

@@ -133,6 +133,7 @@ def _system_columns(
         if len(places) != 1:
             count = "no" if not places else "more than one"
             yield SliceFinding(SYSTEM, f"there is {count} column `{one_line(name)}`"), None
+    # the declared columns follow the system columns
     if schema.names[: len(present)] != present:
         names = ", ".join(one_line(name) for name in schema.names[: len(present)])
         yield (
@@ -205,6 +206,7 @@ def _against_declared(schema: pa.Schema, expected: ExpectedSchema) -> Iterator[S
 def _as_parquet(data_type: ds.DataType) -> ds.DataType:
     def change(found: ds.DataType) -> ds.DataType | None:
         match found:
+            # nullability is no part of a type's identity here
             case ds.DataTypeOption(inner=inner):
                 return _as_parquet(inner)
             case ds.DataTypeDuration():
@@ -353,6 +355,7 @@ class RowChecks:
         self._check_pairs(values)
 
     def _check_pairs(self, values: Numbers) -> None:
+        # a pair may be split over two batches: `_open` carries on
         before = np.concatenate(([self._open], values[:-1] == _FROM))
         wrong = before != (values == _TO)
         if wrong.any():
@@ -403,4 +406,5 @@ class RowChecks:
 
 def _index(schema: pa.Schema, name: str, fits: Any) -> int | None:
     places = schema.get_all_field_indices(name)
+    # a wrong column is reported elsewhere, and skipped here
     return places[0] if len(places) == 1 and fits(schema.field(places[0]).type) else None

@@ -152,6 +152,7 @@ class FooterCheck:
     def _next_group(self) -> None:
         while not self._left:
             for _, claim in self._claims:
+                # the claims of a group are complete when its rows have been seen
                 for what, message in claim.lies():
                     where = f" (row group {self._group + 1} of {self._groups})" if self._groups > 1 else ""
                     finding = SliceFinding(STATISTICS, message + where)
@@ -170,6 +171,7 @@ class FooterCheck:
 @lru_cache(maxsize=32)
 def _plan(schema: pa.Schema) -> tuple[tuple[_Leaf | None, ...], bool]:
     found = [None if repeated else _leaf(name, kind) for name, kind, repeated in leaves(schema)]
+    # without nesting, leaves and columns are the same
     nested = any(t.is_nested(field.type) or t.is_dictionary(field.type) for field in schema)
     return tuple(found), not nested
 
@@ -223,6 +225,7 @@ def _leaf_arrays(batch: pa.RecordBatch) -> Iterator[pa.Array | None]:
         elif t.is_dictionary(column.type):
             yield column.dictionary_decode()
         elif t.is_nested(column.type):
+            # lists and maps: their statistics are not checked
             yield from (None for _ in leaves(pa.schema([("c", column.type)])))
         else:
             yield column
@@ -312,6 +315,7 @@ def _check_written_anew(
         outcome.unchecked = records.unchecked
         return
     outcome.operations, outcome.latest_ms = records.operations, records.latest_ms
+    # other bytes with the same records are as good for a derivative
     if not records.faults:
         outcome.system_span = records.system_span
         outcome.notes.append(
@@ -525,6 +529,7 @@ def check_objects(
 
 def _check_slice_file(dataset: DatasetFiles, job: SliceJob, report: Report, *, partial: bool) -> bool:
     store, name = dataset.data, job.slice.physical_hash
+    # a partial copy may lack slices on purpose
     if partial and _is_missing(store, name):
         message = _NOT_HERE.format("slice", dataset.alias)
         report.leave_out(message, job.number, check=PRESENT, also=(PHYSICAL, *OF_ROWS))

@@ -176,6 +176,7 @@ def _snapshots(
         if isinstance(event, SetVocab):
             vocabulary = DatasetVocabulary.from_event(event)
         elif isinstance(event, AddData | ExecuteTransform):
+            # offsets begin at 0, so the last one counts the records
             records = 0 if event.last_offset is None else event.last_offset + 1
             watermark = event.new_watermark
             if event.new_data is not None:
@@ -194,6 +195,7 @@ def _snapshots(
 def _file(
     dataset: DatasetFiles, ref: SliceRef, hashed: Collection[int], report: Report
 ) -> tuple[FileStats, bytes] | None:
+    # a footer of unverified bytes proves nothing
     if ref.sequence_number not in hashed:
         report.skip([MANIFESTS], "not all slices were found as they are recorded, so footers are missing")
         return None
@@ -273,6 +275,7 @@ def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
     for told, wanted in ((document["snapshot_id"], line.block), (own["dataset_id"], line.dataset_id)):
         if told != str(wanted):
             return f"it is of {told}, not of {wanted}"
+    # another version of the library may detect other languages
     if (told := own["languages"]) not in (None, library()):
         raise UnsupportedVersionError(f"{told} told its languages, here is {library() or 'no such library'}")
     return document

@@ -215,6 +215,7 @@ def _difference(described: StateCheckpoint, slices: Sequence[ReadableSlice]) -> 
     actual = _rows([SliceFile(described.path, vocabulary, OffsetInterval(start=0, end=last))], last)
     if len(actual) != len(expected):
         return f"the state has {len(actual):,} rows, its slices leave {len(expected):,} in force"
+    # rows of a state have no order of their own
     actual = actual[np.argsort(actual["offset"], kind="stable")]
     differs = actual != expected
     if not differs.any():
@@ -229,6 +230,7 @@ _ROW = np.dtype([("offset", "<u8"), ("op", "<u8"), ("values", PAIR)])
 def _rows(files: Sequence[SliceFile], upto: int, chosen: Numbers | None = None) -> Numbers:
     pieces = [np.zeros(0, dtype=_ROW)]
     for item in files:
+        # `exact`: a state has its rows as they were recorded
         for offsets, operations, values in hashed_rows(item, upto, exact=True):
             rows = np.zeros(len(offsets), dtype=_ROW)
             rows["offset"], rows["op"], rows["values"] = offsets, operations, values

@@ -328,6 +328,7 @@ def _receive_head(peer: Peer, copy: RemoteCopy, folder: Path, policy: SignatureP
         return None
     fsio.create_file(folder / HEAD_KEY, str(offer.head).encode("ascii"))
     if offer.unread is not None:
+        # the chain is verified all the same
         copy.unsigned = f"the signature of the head cannot be read: {offer.unread}"
     if offer.content is not None:
         fsio.create_file(folder / SignedFile.HEAD.value, offer.content)
@@ -363,6 +364,7 @@ def _receive_chain(
     progress.phase("Receiving blocks")
     objects: dict[tuple[ObjectKey, int], DataObject] = {}
     current: Multihash | None = head
+    # bounded: a peer could send an endless chain
     for _ in range(LIMITS.chain_blocks):
         if current is None:
             break

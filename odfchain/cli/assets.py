@@ -203,6 +203,7 @@ def _check_table(lock: str, output: str) -> int:
 
     if output == "html":
         raise UsageError("-o html shows what stores say: with --offline none is asked")
+    # without requests: only the table's own values
     judged = lock_file(lock) if _is_file(lock) else judged_lock(_of_dataset(lock))
     number = 0
 
@@ -341,6 +342,7 @@ def _check_target(
         raise UsageError("say where the lock goes: -o FILE or --into DATASET")
     if output is not None and merging:
         raise UsageError(f"--{next(iter(merging)).replace('_', '-')} is for --into: a file is written anew")
+    # rows that are not in the lock would be retracted
     if into is not None and filters:
         raise UsageError(
             "--into records a whole lock: with --item or --asset all others would be retracted",
@@ -366,6 +368,7 @@ def _folder(output: Path | None, into: str | None) -> Path:
 
 def _arrivals(output: Path | None, into: str | None) -> Path | None:
     if output is not None:
+        # next to the output, so that a later run finds it
         return output.with_name(f"{output.name}.arrived")
     if into is None:
         return None
@@ -379,6 +382,7 @@ def _read(text: str) -> AssetLock:
 
 
 def _is_file(text: str) -> bool:
+    # a missing `.parquet` is a missing file, and no dataset's name
     return Path(text).is_file() or text.endswith(".parquet")
 
 
@@ -422,6 +426,7 @@ def _finish(
 ) -> int:  # fmt: skip
     for fault in lock.faults:
         echo(f"error: {fault}", err=True)
+    # with --keep-going the lock is written without the rows that failed
     if not lock.faults or keep_going:
         _put(lock, output, into, merging, probed=probed)
     else:

@@ -176,6 +176,7 @@ def _given(context: click.Context) -> dict[str, str]:
         for param in context.command.params
         if param.name
         and param.name not in _FOR_ALL
+        # defaults do not count
         and context.get_parameter_source(param.name) is click.core.ParameterSource.COMMANDLINE
     }
 
@@ -234,6 +235,7 @@ class _Run:
 
 def _columns(targets: Sequence[PullTarget], rows: list[dict[str, Any]]) -> list[str]:
     missing = ["missing"] if any("missing" in row for row in rows) else []
+    # columns of sources, of copies, or of both
     ways = {target.way.value == "peer" for target in targets}
     if True not in ways:
         return list(_COLUMNS)

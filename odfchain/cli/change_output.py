@@ -130,6 +130,7 @@ def _rows(found: Diff) -> Iterator[tuple[list[str], str, _Row, _Row, list[str]]]
 
 
 def _summary(found: Diff, a: str, b: str) -> str:
+    # long hashes are shortened
     a, b = (f"{name[:_SHORT]}…" if len(name) > 64 else name for name in (a, b))
     counts = [f"{count:,} {change.value}" for change, count in found.counts.items() if count]
     number = sum(found.counts.values())

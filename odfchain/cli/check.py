@@ -320,6 +320,7 @@ def _more(verdict: ProofVerdict) -> dict[str, Any]:
 
 def _rows(answer: Answer) -> list[str] | None:
     data = None if answer.output is None else answer.output.get("data")
+    # the format with one list for each column
     if isinstance(data, dict):
         return [f"{name} {_line(values)}" for name, values in data.items()]
     if isinstance(data, list):

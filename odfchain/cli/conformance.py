@@ -73,6 +73,7 @@ def _faults(workspace: WorkspaceFiles) -> Iterator[str]:
         try:
             report = verify_dataset(DatasetFiles.open(folder))
         except OdfchainError as error:
+            # a foreign folder among the datasets is a fault as well
             yield f"{folder}: {error}"
             continue
         yield from (f"{fault.file}: {fault.message}" for fault in report.faults)

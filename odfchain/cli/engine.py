@@ -170,6 +170,7 @@ def _workspace() -> Workspace | None:
     try:
         return open_workspace(session_stays=False)
     except NotAWorkspaceError:
+        # a workspace that was named must exist
         if options().workspace:
             raise
         return None

@@ -321,6 +321,7 @@ def _rows(table: pa.Table, op: str | None) -> Iterator[dict[str, Any]]:
     for batch in table.to_batches():
         for row in batch.to_pylist():
             if op in row:
+                # people read names, not codes
                 row[op] = OperationType.from_code(row[op]).value
             yield row
 

@@ -221,6 +221,7 @@ def _report_misuse(error: click.ClickException) -> None:
         for line in error.format_message().split("\n"):
             echo(line, err=True)
         return
+    # as click itself prints it
     context = getattr(error, "ctx", None)
     if context is not None:
         for line in context.get_usage().split("\n"):

@@ -206,6 +206,7 @@ def _moment(text: str) -> str:
     clock, _, fraction = rest.removesuffix("Z").partition(".")
     if not clock:
         return text
+    # 0, 3, 6 or 9 digits, whichever loses nothing
     while fraction.endswith("000"):
         fraction = fraction[:-3]
     return f"{day}T{clock}.{fraction}{zone}" if fraction else f"{day}T{clock}{zone}"
@@ -223,6 +224,7 @@ def _interval(months: int, days: int, nanoseconds: int) -> str:
     sign = "-" if nanoseconds < 0 else ""
     fraction = f".{part:09}".rstrip("0") if part else ""
     found = [f"{months}M"] * bool(months) + [f"{days}D"] * bool(days)
+    # seconds may have another sign than days
     found += [f"T{sign}{whole}{fraction}S"] * bool(nanoseconds)
     return "P" + ("".join(found) or "T0S")
 

@@ -71,6 +71,7 @@ def _left(seconds: float | None) -> str:
     if seconds < 5:
         return "a few seconds left"
     if seconds < 57.5:
+        # no finer than it can be known
         return f"about {5 * round(seconds / 5)} s left"
     minutes = round(seconds / 60)
     if minutes < 60:

@@ -160,6 +160,7 @@ def _query(command: str | None, script: Path | None, piped: str | None) -> str |
                 return _text(stream.read(_QUERY_BYTES + 1), str(script))
         except OSError as error:
             raise UsageError(f"{script}: {error.strerror}") from None
+    # a person at a terminal gets the shell
     if piped is None and is_somebody_there():
         if sys.stdout.isatty():
             return None

@@ -251,6 +251,7 @@ def _plain_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], shown: bo
     del shown
     cells = [list(map(printable, row)) for batch in batches for row in _table_cells(batch)]
     lines = [list(map(printable, schema.names)), *cells]
+    # the widest value of each column needs all rows
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     right = _numeric(schema)
     for line in lines:

@@ -77,6 +77,7 @@ def echo_manual(text: str) -> None:
 def _folded(lines: Iterable[str], width: int) -> Iterator[str]:
     example = False
     for line in lines:
+        # examples and tables keep their lines
         example ^= line.startswith("```")
         if example or len(line) <= width or line.startswith("|"):
             yield line

@@ -165,6 +165,7 @@ class Shell:
         except KeyboardInterrupt:
             echo("interrupted", err=True)
             return False
+        # an error ends the query, not the shell
         except Exception as error:
             if was_interrupted(error):
                 echo("interrupted", err=True)
@@ -253,6 +254,7 @@ class Shell:
         aliases, columns = [], set()
         for dataset in self._workspace:
             aliases.append(str(dataset.alias))
+            # a damaged dataset has no columns to offer
             with contextlib.suppress(OdfchainError):
                 columns |= {field.name for field in dataset.schema.fields} if dataset.schema else set()
         return names_for(word, line[:start], aliases, columns)

@@ -139,6 +139,7 @@ def _read_manifests(
         if path.is_dir() and not recursive:
             raise UsageError(f"{path} is a folder", hint="use -r to take the manifests in it")
         if not path.exists():
+            # other commands take URLs
             is_url = path.parts[0] in ("http:", "https:")
             hint = "`add` reads files: download it, and add the file" if is_url else None
             raise UsageError(f"{path}: no such file", hint=hint)

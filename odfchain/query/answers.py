@@ -466,6 +466,7 @@ def _check_members(
     texts: Iterable[str] = (),
 ) -> None:
     _check(type(value) is dict, f"{name} is not an object")
+    # an unknown member could change the meaning of a signed answer
     for strange in sorted(value.keys() - set(members)):
         raise ValueError(f"{name} has a member {strange!r}, which nothing is known of")
     for missing in sorted(set(members) - set(optional) - value.keys()):
@@ -618,6 +619,7 @@ def _values(array: pa.Array, kind: pa.DataType, name: str, named: bool) -> list[
         return list(array.to_pylist())
     if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
         return list(array.to_pylist())
+    # PyArrow has no Python values of these intervals
     if (interval := _INTERVALS.get(str(kind))) is not None:
         return _each(interval, array.to_pylist())
     if t.is_float64(kind):
@@ -746,6 +748,7 @@ def _months_days_nanoseconds(value: tuple[int, int, int]) -> str:
 def _interval(parts: list[tuple[int, str]], rest: int, digits: int) -> str:
     seconds, part = divmod(abs(rest), 10**digits)
     sign = -1 if rest < 0 else 1
+    # parts that are 0 are left out, as the node's library does
     parts = [*parts, (sign * (seconds // 3_600), "hours"), (sign * (seconds // 60 % 60), "mins")]
     texts = [f"{number} {unit}" for number, unit in parts if number]
     if seconds % 60 or part:

@@ -105,6 +105,7 @@ class ChildProcess:
 
     def _read(self, most: int, seconds: float) -> bytes:
         self._pipe.left = seconds
+        # blocks until `most` bytes, the end, or TimeoutError
         return self._said.read(most)
 
     def _code(self) -> int | None:

@@ -558,6 +558,7 @@ def _scans(plan: Any) -> Iterator[Any]:
         scan = variant_of(node)
         if type(scan).__name__ == "TableScan":
             yield scan
+        # subqueries in expressions are no inputs of a node
         waiting += node.inputs()
 
 
@@ -583,6 +584,7 @@ def _plain_schema(schema: pa.Schema) -> pa.Schema:
     import pyarrow as pa
 
     plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    # at any depth: the engine uses views within lists and structs as well
     found = mapped(schema, lambda f: f.with_type(plain.get(f.type, f.type)))
     return pa.schema([pa.field(c.name, c.type, c.nullable) for c in found])
 

@@ -84,6 +84,7 @@ def _listen(asked: SimpleQueue[bytes], links: Path) -> None:
 def _addresses() -> int:
     with contextlib.suppress(OSError, ValueError):
         return int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+    # systems without /proc
     return 1 << 30
 
 

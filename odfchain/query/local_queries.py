@@ -248,6 +248,7 @@ class LocalProcess(ChildProcess):
                 hint="give it more with --timeout, or use --engine spark",
             ) from None
         except (pa.ArrowInvalid, OSError):
+            # the process is alive, so the stream itself is wrong
             if self._code() is None:
                 raise
             raise self._broken() from None
@@ -255,6 +256,7 @@ class LocalProcess(ChildProcess):
     def _broken(self) -> OdfchainError:
         code, said = self._code(), self._complaints_text()
         self.close()
+        # the kernel kills a process that exceeds the memory of the machine
         if code == -signal.SIGKILL or any(text in said for text in _NO_MEMORY):
             return out_of_memory()
         if code is not None and code < 0:
@@ -281,6 +283,7 @@ def _taken() -> LocalProcess:
         raise not_installed()
     with contextlib.suppress(IndexError):
         while True:
+            # a process that was started ahead
             process = _idle.popleft()
             if process.fits():
                 return process

@@ -561,6 +561,7 @@ class _Planning:
         values = [params[name] for name in found.parameters]
         plain = [value.as_py() if hasattr(value, "as_py") else value for value in values]
         to_seq = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        # values are literals of the plan, and never text of the query
         literal = getattr(getattr(self._jvm.org.apache.spark.sql.catalyst.expressions, "Literal$"), "MODULE$")
         return self._jvm.org.apache.spark.sql.catalyst.analysis.NameParameterizedQuery(
             plan, to_seq(list(found.parameters)), to_seq([literal.apply(value) for value in plain])
@@ -612,6 +613,7 @@ class _Planning:
             return None
         asked = error.getMessageParameters().get("relationName", "")  # type: ignore[attr-defined]
         name = asked.removeprefix("`").removesuffix("`").replace("``", "`")
+        # the reason was found when the names were resolved
         reason = self._missing.get(name)
         if not isinstance(reason, QueryError):
             return reason
@@ -786,6 +788,7 @@ def _value(node: Any) -> Any:
     ):
         return None
     try:
+        # Catalyst evaluates it, so constant expressions are understood, too
         value = node.eval(None)
     except Exception:  # noqa: BLE001 - whether that is an error the query itself decides, where it computes it
         return None

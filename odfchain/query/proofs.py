@@ -155,6 +155,7 @@ def _is_ordered(query: str) -> bool:
     depth = 0
     try:
         for token in Postgres().tokenize(query):
+            # an ORDER BY within brackets orders a subquery only
             depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
             if token.token_type is TokenType.ORDER_BY and not depth:
                 return True
@@ -266,6 +267,7 @@ def verify(answer: Answer, workspace: WorkspaceFiles, *, seconds: float | None =
 
 def _unknown_form(answer: Answer) -> str | None:
     asked = answer.input
+    # checking those needs the datasets of other nodes
     if answer.sub_queries:
         return "it is made of answers of other nodes, which are not checked here"
     for value, known in (
@@ -290,6 +292,7 @@ def _pinned(
             message = f"the dataset {shown} ({dataset_id}) is not here"
             return (), {"message": message, "kind": DATASET_NOT_FOUND, "details": details}
         try:
+            # the block must be part of the dataset's chain here
             pin = pins.pin(name)
         except PointNotFoundError:
             message = f"block {block} is no part of {shown} ({dataset_id}) here"

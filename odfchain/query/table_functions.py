@@ -172,6 +172,7 @@ class _Words:
         if kind not in _KINDS or (self._word(place + 1), self._word(place + 2)) != ("as", "of"):
             return None
         value = place + 3
+        # `TIMESTAMP '…'` and `DATE '…'` are literals with a type
         if self._word(value) in ("timestamp", "date") and self._piece(value + 1)[0] == "text":
             value += 1
         what, text = self._piece(value)

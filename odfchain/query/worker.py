@@ -253,6 +253,7 @@ _Read = dict[str, tuple[DatasetId, Multihash]]
 
 
 def _told(header: bytes) -> tuple[int, _Read] | OdfchainError | None:
+    # the process has run an untrusted query: any header may come
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidIdError):
         told = json.loads(header)
         if "error" in told:

@@ -317,6 +317,7 @@ def _trusted(
 ) -> Multihash:
     if entry is not None and beside.has(entry.verified):
         return entry.verified
+    # no record of a fetch: the branch was made here
     if entry is None and old is not None:
         return beside.newest_of(old)
     return beside.newest_of(DatasetState.read(dataset.on(HEAD).chain).head)

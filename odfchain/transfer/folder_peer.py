@@ -169,6 +169,7 @@ class FolderPeer(WritablePeer):
 
     @contextlib.contextmanager
     def _writing(self, key: object) -> Iterator[None]:
+        # only datasets of a workspace have this folder: they change by their own commands
         if (self._folder / "staging").exists():
             raise AccessError(
                 f"{self._where}: this is a dataset of a workspace, which nothing may be pushed into",
@@ -188,6 +189,7 @@ class FolderPeer(WritablePeer):
 
     def _part(self, name: str) -> Path:
         folder = self._folder / name
+        # a link could lead out of the folder
         if folder.is_symlink():
             raise _linked(self._name(name))
         fsio.make_folder(folder)

@@ -126,6 +126,7 @@ class HttpPeer(Peer):
     def _problem(self, response: Response, key: str, where: str) -> Exception | None:
         status = response.status
         is_signed = key in _SIGNED or key.endswith(".jws")
+        # Kubo answers 500 for paths that do not exist
         may_lack = self._ipfs_gateway and status == 500 and (is_signed or key.startswith(_OPTIONAL))
         if status in (404, 410) or may_lack:
             return AbsentError(f"{where}: not there (HTTP status {status})")
@@ -167,6 +168,7 @@ def _encoded(response: Response, where: str) -> TransferError | None:
 
 
 def _denied(response: Response, key: str, where: str) -> AccessError | None:
+    # many servers answer 403 where a file does not exist
     otherwise = f"there may be no such dataset: {_FORBIDDEN}" if key == HEAD_KEY else _FORBIDDEN
     if response.status == 401:
         return AccessError(
@@ -276,6 +278,7 @@ class Prefetch:
             if len(way) + len(wanted) >= way.ahead:
                 break
             following = next(self._hinted, None)
+            # below a local block all others are local
             if following is None or self._local(following):
                 self._hinted = iter(())
                 break

@@ -113,6 +113,7 @@ def _read_numbers(text: bytes) -> bytes | None:
 
 
 def _numbers(text: npt.NDArray[np.uint8]) -> bytes | None:
+    # arithmetic on whole arrays: no Python object for any of the numbers
     ends = np.append(np.flatnonzero(text == _COMMA), len(text))
     lengths = np.diff(ends, prepend=-1) - 1
     if lengths.min() < 1 or lengths.max() > 3:

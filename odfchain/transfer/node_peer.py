@@ -209,6 +209,7 @@ def _refused(error: InvalidStatus, where: str) -> TransferError:
         return AccessError(what, hint="keep a token for the node: `odfchain login URL`")
     if status == 403:
         return AccessError(what, hint="check whose token it is, and the account in the URL")
+    # the node does not know the host name of the request
     if status == 421:
         return TransferError(what, hint="those who run the node name the host: odfchain serve --allow-host")
     if status in (502, 503, 504):
@@ -445,6 +446,7 @@ def _is_walked(reason: Reason) -> bool:
         case InvalidInterval():
             return True  # we are ahead, or went apart: the walk says which
         case Internal(error_message=message):
+            # a chain that is too long for one message
             return message == TOO_MANY_BLOCKS
     return False
 
@@ -734,6 +736,7 @@ class _ExpiredError(AccessError):
 
 
 def _is_final(error: TransferError) -> bool:
+    # new upload URLs can be requested
     if isinstance(error, _ExpiredError):
         return False
     return isinstance(error, (AccessError, CorruptedPeerError, _FullError))
@@ -741,6 +744,7 @@ def _is_final(error: TransferError) -> bool:
 
 def _may_be_done(refused: RefusedError) -> bool:
     match refused.reason:
+        # an earlier attempt may have committed before its answer was lost
         case InvalidHead():
             return True
         case Internal(phase=Phase.COMPLETE_REQUEST):
@@ -763,6 +767,7 @@ def _loaded(shipment: Shipment, names: Sequence[Multihash]) -> _Cargo | None:
     for name in names:
         blocks.append(RawBlock(name, shipment.read(name)))
         size += len(blocks[-1].data)
+        # the caller tries half as many blocks
         if size > _BLOCK_BYTES:
             return None
     batch = packed(blocks)
@@ -784,6 +789,7 @@ def _pages(objects: Sequence[DataObject]) -> Iterator[tuple[list[DataObject], bo
     rest = iter(objects)
     page = list(islice(rest, SMART.items))
     while True:
+        # read ahead, so that the last page is known as such
         following = list(islice(rest, SMART.items))
         yield page, bool(following)
         if not following:

@@ -248,6 +248,7 @@ class DatasetTarget:
 
     def _refuse_collision(self) -> None:
         present = self._present()
+        # checked at every step: another dataset may take the name during the push
         if self._is_new and present is not None and present.id != self._new_id:
             self._collision = self._name_taken
         if self._collision is not None:
@@ -490,6 +491,7 @@ async def _said(receive: Receive) -> str | Closing | None:
             return None
         if message["type"] == "websocket.receive":
             text: str | None = message.get("text")
+            # the smart protocol has no binary messages
             return Closing(FAILED, "Messages are text.") if text is None else text
 
 
@@ -504,6 +506,7 @@ async def _converse(
 ) -> Closing | None:
     sessions = writing.sessions
     while True:
+        # a token may be revoked between two messages
         if not writing.still(session.token):
             return REVOKED
         began = sessions.now()

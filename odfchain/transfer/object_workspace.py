@@ -371,6 +371,7 @@ class SharedWorkspace:
             self._pull(name, options)
         except ChainsDifferError as error:
             there = Multihash.parse(error.source_head)
+            # a replacement that this machine began itself is completed
             if not (folder.is_dir() and was_intended(DatasetFiles.open(folder), peer, there)):
                 raise set_back(name.alias, folder, peer, error) from error
             self._pull(name, dataclasses.replace(options, force=True, only=there))
@@ -407,6 +408,7 @@ class SharedWorkspace:
         if self._names is None:
             found = self._shared_names.all()
             names = by_id(found)
+            # renames and removals here, one process at a time
             with fsio.locked(self._root / "lock"):
                 for folder in self._folders():
                     dataset_id = DatasetId.from_multibase(folder.name)
@@ -487,6 +489,7 @@ class SharedWorkspace:
         self._followed |= {(dataset_id, name) for name in wanted if name not in problems}
         for problem in problems.values() if not hidden else ():
             raise problem
+        # merged blocks are needed to compute merges again
         for ref in (HEAD, *wanted):
             follow_merged(dataset.on(ref), self._peer(dataset_id, ref))
         return [f"{name}: {problem.message}" for name, problem in problems.items()]

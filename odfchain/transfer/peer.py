@@ -250,6 +250,7 @@ class Peer(ABC):
 
     def _read(self, key: str, limit: int, retries: int | None = None) -> tuple[bytes, str]:
         def take(opened: Opened) -> tuple[bytes, str]:
+            # the declared size is checked before anything is read
             data = opened.body.read(limit) if (opened.total or 0) <= limit else None
             if data is None:
                 raise TransferError(f"{opened.name}: larger than the allowed {limit:,} bytes")
@@ -276,6 +277,7 @@ class Peer(ABC):
                 raise TransferError(f"{error.name}: {error.reason}") from error
 
         with self._turns, as_transfer_errors():
+            # the time limit grows with the size of the file
             seconds = limits.deadline + math.ceil(cap / SHARING.bytes_per_second)
             deadline = Deadline(seconds, self._timing, name=name)
             return with_retries(attempt, name=name, limits=limits, timing=self._timing, deadline=deadline)
@@ -336,6 +338,7 @@ def _promised(by: str = "the chain refers to") -> Iterator[None]:
     try:
         yield
     except AbsentError as error:
+        # an absent object that the chain names is a damaged copy, not an absent dataset
         raise CorruptedPeerError(
             f"{error.message}, though {by} it",
             hint="the peer's copy is incomplete: try another peer that has the dataset",

@@ -187,6 +187,7 @@ def _begun(
             "`odfchain search --repo URL` lists what a repository has; a server may show it only to those "
             "who have a token: `odfchain login URL`",
         )
+    # `only` this head was chosen: another one is a conflict
     if options.only not in (None, offer.head):
         raise conflict(HEAD, options.only, offer.head)
     incoming = workspace.root / "incoming"
@@ -217,6 +218,7 @@ def _present(workspace: WorkspaceFiles, ref: DatasetAlias | DatasetId) -> Datase
 
 
 def _by_number(newest_first: Sequence[Multihash]) -> BlockAt:
+    # newest first, so numbers count from the end
     count = len(newest_first)
     return lambda number: newest_first[count - 1 - number] if 0 <= number < count else None
 

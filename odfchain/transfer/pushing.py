@@ -327,6 +327,7 @@ def _beside_the_head(
         return found
     if not isinstance(found, Diverged):
         return Ahead(())
+    # chains without a common block are different datasets, or a forged history
     if found.common is None:
         assert old is not None  # noqa: S101 - a place without a head has no other chain
         _check_same_dataset(dataset, peer, head, old, found, there.seed)

@@ -253,6 +253,7 @@ class PeerLinks:
     def _known(self, name: Multihash) -> bytes | None:
         data = self._spool.get(name)
         if data is None and self._local is not None:
+            # a damaged local block is requested like a missing one
             with contextlib.suppress(ObjectNotFoundError, ObjectCorruptedError):
                 data = self._local.get(name)
         return data

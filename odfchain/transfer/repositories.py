@@ -500,6 +500,7 @@ def _store_entries(url: PeerUrl) -> list[RepositoryEntry]:
 def _entries(
     url: PeerUrl, below: Callable[[str], Sequence[str]], head: Callable[[str], Multihash | None]
 ) -> Iterator[RepositoryEntry]:
+    # otherwise the parts of a dataset would be listed as datasets
     if head("") is not None:
         raise UnsupportedPeerError(f"{url}: this is a dataset, not a repository of datasets")
     first = _checked(url, _aliases("", below("")))
@@ -521,6 +522,7 @@ def _aliases(parent: str, names: Iterable[str]) -> list[str]:
     for name in names:
         try:
             DatasetAlias.parse(f"{parent}{name}")
+        # foreign folders may be there as well
         except InvalidIdError:
             continue
         found.append(f"{parent}{name}/")
@@ -568,6 +570,7 @@ def _id_at(url: PeerUrl, head: Multihash, options: PeerOptions) -> DatasetId | N
     try:
         with closing(open_peer(url, options)) as peer:
             return _seed_id(peer, head)
+    # a damaged dataset is listed without its id
     except OdfchainError:
         return None
 

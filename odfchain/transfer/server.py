@@ -585,6 +585,7 @@ class Connection(HttpToolsProtocol):
                 piece = min(PIECE_BYTES, count - sent)
                 try:
                     async with asyncio.timeout(SHARING.piece_seconds):
+                        # in pieces: each has to be taken in time
                         done = await self.loop.sendfile(self._output.below, file, start + sent, piece)
                 except (OSError, TimeoutError):
                     self.transport.abort()

@@ -378,12 +378,14 @@ class Repository:
         return found if found is not None and reader.sees(found.alias) else None
 
     def _has_accounts(self, reader: Reader) -> bool:
+        # only aliases that this reader may see count
         aliases = [dataset.alias for dataset in self._published.datasets() if reader.sees(dataset.alias)]
         return bool(aliases) and all(alias.account is not None for alias in aliases)
 
     def _branch(self, key: str) -> str | None:
         folder, _, file = key.partition("/")
         name = file.removesuffix(".jws")
+        # private branches are answered like absent ones
         return name if folder == "refs" and is_branch_name(name) and self._shows(name) else None
 
     def _shows(self, branch: str) -> bool:

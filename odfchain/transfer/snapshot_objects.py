@@ -114,6 +114,7 @@ def _bring_newest(
 def _newest(lines: Iterable[SnapshotLine]) -> Iterator[SnapshotLine]:
     seen: set[ObjectKey] = set()
     size = 0
+    # one object may have several lines, by different signers
     for line in lines:
         if len(seen) == ATTEST.snapshots_pulled:
             return

@@ -172,6 +172,7 @@ def _is_new_merge(event: AddData, known: set[str]) -> bool:
     state = event.new_source_state
     if state is None or not is_merge_state(state) or state.value in known:
         return False
+    # later blocks carry the same record on
     known.add(state.value)
     return True
 
@@ -314,6 +315,7 @@ def _rows(dataset: DatasetFiles, found: DataSlice, vocabulary: DatasetVocabulary
     with _readable(path), open_parquet(path) as file:
         for batch in file.batches():
             offsets = batch.column(vocabulary.offset_column).cast(pa.uint64()).to_numpy()
+            # offsets in the file must be those of the block
             if not np.array_equal(offsets, np.arange(at, at + batch.num_rows, dtype=np.uint64)):
                 raise _other_offsets(path, found)
             at += batch.num_rows
@@ -539,6 +541,7 @@ def _retargeted(event: MetadataEvent, renamed: dict[Multihash | None, Multihash]
     record = understood_record(event)
     if record is None or not isinstance(event, AddData):
         return event
+    # the merge's target has a new hash
     target = renamed.get(record.target, record.target)
     return dataclasses.replace(event, new_source_state=dataclasses.replace(record, target=target).to_state())
 
@@ -654,6 +657,7 @@ def _carried(chain: list[HashedBlock]) -> Iterator[MetadataBlock]:
         if isinstance(event, ev.SetDataSchema | ev.SetVocab):
             yield block
         elif isinstance(event, ev.AddData):
+            # sources and checkpoints stay with the old dataset
             bare = dataclasses.replace(
                 event, prev_checkpoint=None, new_checkpoint=None, new_source_state=None
             )

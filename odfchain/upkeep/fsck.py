@@ -158,6 +158,7 @@ def _beside(dataset: DatasetFiles, stored: _StoredBlocks) -> set[Multihash]:
     found = {name for block in stored.blocks.values() for name in merged_blocks(dataset, block.event)}
     for head in _heads(dataset, branch_names(dataset)):
         current: Multihash | None = head
+        # down to blocks that are known already
         while current is not None and current in stored.blocks and current not in found:
             found.add(current)
             current = stored.blocks[current].prev_block_hash
@@ -488,6 +489,7 @@ class _Fsck:
         current: Multihash | None = head
         expected: int | None = None
         while current is not None:
+            # reached from another head before
             if current in self._blocks:
                 return True
             path = self._dataset.folder / "blocks" / str(current)
@@ -560,6 +562,7 @@ class _Fsck:
             self._report.bytes += path.stat().st_size
             return True
         kind = _KINDS[key.kind]
+        # only local copies: a dry run makes no requests
         if self._options.dry_run:
             spare = self._spares.find_here(key)
             self._find(

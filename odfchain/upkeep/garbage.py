@@ -161,6 +161,7 @@ def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
     refs: dict[str, Multihash | None] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
+        # refs that we write are read elsewhere
         if name in known or path.name.startswith(".") or path.name.endswith(".jws"):
             continue
         if path.is_dir() and not path.is_symlink():
@@ -355,6 +356,7 @@ def _keys(
     for on, state in _versions(workspace, ref):
         keys = [key for key in state.constraints.foreign_keys if key.dataset == dataset]
         if keys:
+            # all rows of the declaring dataset, not only new ones
             rows = Rows.after(on, None, state)
             yield from ((rows, key) for key in keys)
 
@@ -363,6 +365,7 @@ def _inputs(state: DatasetState) -> Iterator[DatasetId]:
     for item in state.transform.inputs if state.transform is not None else ():
         if isinstance(item.dataset_ref, RemoteDatasetId):
             yield item.dataset_ref.id
+    # a transform may have had other inputs before
     for hashed in state.chain.nearest_all(ExecuteTransform.KIND, head=state.head):
         event = hashed.block.event
         if isinstance(event, ExecuteTransform):
