@@ -63,12 +63,12 @@ class SlicesLockKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class AssetLock(OwnErrors):
-    """Where assets are, and what they were: a table with one row for each asset."""
+    """A lock of assets: a table with location and facts of each asset."""
 
     table: pa.Table
     """Schema v1 of ADR-003, sorted by item and asset."""
     folder: Path
-    """Where relative keys begin."""
+    """The base of relative keys."""
     is_ours: bool = False
     """True if it was made here: then its absolute paths are trusted."""
     faults: tuple[AssetFault, ...] = field(default=(), repr=False)

@@ -685,7 +685,7 @@ class Dataset(Branching, Publishing, Upkeep):
         return local_slices(self._files)
 
     def aliases(self, kind: str) -> tuple[str, ...]:
-        """Where the dataset is pulled from (`pull`) or pushed to (`push`); what was used last comes first."""
+        """Remote aliases of the dataset for `pull` or `push`; the last one used comes first."""
         from odfchain.transfer import sharing as known
 
         return known.aliases(self._files, known.AliasKind(kind))
@@ -803,7 +803,7 @@ class Dataset(Branching, Publishing, Upkeep):
         return definitions_of(self._workspace._files, self._files)
 
     def blame(self, first: int, last: int | None = None, *, recursive: bool = False) -> Blame:
-        """Where the records of offsets `[first; last]` (default: one) come from; `recursive` to the roots.
+        """The origin of the records of offsets `[first; last]` (default: one); `recursive` to the roots.
 
         Raises:
             UsageError: there are no such records, or too many.

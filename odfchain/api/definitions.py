@@ -229,14 +229,14 @@ class Question:
     """The effects of one manifest, of which some are not allowed yet."""
 
     source: str
-    """Where it was read."""
+    """Its file."""
     name: DatasetAlias
     effects: tuple[str, ...]
     """All of them, as they stand in the manifest: not safe to be printed as they are."""
     commands: bool
     """True if commands need permission."""
     hosts: tuple[str, ...]
-    """Where variables wait to be sent."""
+    """Hosts to which variables would be sent."""
 
 
 def questions(
@@ -300,7 +300,7 @@ class Definitions:
 
     found: list[tuple[str, DatasetSnapshot]] = field(default_factory=list)
     passed_over: list[ManifestError] = field(default_factory=list)
-    """Why files and documents below a folder define no dataset."""
+    """Reasons for skipping files and documents below a folder."""
 
     def read(self, text: str | bytes, source: str) -> None:
         """Take in a text that defines datasets and nothing else.

@@ -32,7 +32,7 @@ def known_error(error: Exception) -> OdfchainError | None:
 
 @contextlib.contextmanager
 def own_errors() -> Iterator[None]:
-    """Where a file of the system cannot be had, an error of our tree is raised."""
+    """Raise errors of the file system as errors of our tree."""
     try:
         yield
     except OSError as error:

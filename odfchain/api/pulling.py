@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Way(Enum):
-    """Where what is new comes from."""
+    """Kinds of pull."""
 
     SOURCE = "source"
     INPUTS = "inputs"
@@ -45,7 +45,7 @@ class PullTarget:
     dataset: Dataset | None = None
     url: PeerUrl | None = None
     source: str | None = None
-    """Where a branch is to come from; None is where it came from before."""
+    """The source of a branch; None is where it came from before."""
 
     def __str__(self) -> str:
         return str(self.url) if self.url is not None and ":" in self.ref else self.ref

@@ -77,7 +77,7 @@ class Configuration(OwnErrors):
 
     @property
     def file(self) -> Path:
-        """Where the settings are."""
+        """The file of the settings."""
         return self.folder / "config.yaml"
 
     def all(self) -> Iterator[tuple[str, Any, bool]]:
@@ -151,7 +151,7 @@ class DatasetConfiguration(OwnErrors):
 
     @property
     def file(self) -> Path:
-        """Where they are."""
+        """The file of the settings."""
         return config_path(self.files)
 
     def all(self) -> Iterator[tuple[str, Any, bool]]:
@@ -331,7 +331,7 @@ class Elsewhere(OwnErrors):
         return self._sharing.url_of(ref)
 
     def repository_url(self, repository: str) -> PeerUrl:
-        """Where a repository is that is named, or given by its URL.
+        """The URL of a repository that is named, or given by its URL.
 
         Raises:
             WorkspaceError, InvalidIdError, UnsupportedPeerError: there is none.

@@ -92,7 +92,7 @@ class Profile(OwnErrors):
 
 @dataclass(frozen=True, slots=True)
 class Manifest(OwnErrors):
-    """Which files a dataset consists of at a block, and what is in them; anybody makes the same bytes."""
+    """Files of a dataset at a block with their statistics; the same everywhere, byte for byte."""
 
     document: Mapping[str, Any]
     """As JSON has it: the fields of Lode's manifest, and under `odf` what only ODF knows."""

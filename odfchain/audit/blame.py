@@ -1,4 +1,4 @@
-"""Where records come from: the slice, block and transaction of a record, what the transaction read, and so on
+"""Origins of records: the slice, block and transaction of a record, what the transaction read, and so on
 down to the roots.
 
 A transaction of a derivative dataset names for each input the blocks and records that it read, `(prev, new]`.
@@ -227,7 +227,7 @@ class Transaction:
     """True if the slice file is here."""
     rows: tuple[BlamedRow, ...] = ()
     rows_problem: str | None = None
-    """Why there are no rows."""
+    """The reason for having no rows."""
     damaged: OdfchainError | None = None
     source: SourceUse | None = None
     """Of a root dataset."""
@@ -269,7 +269,7 @@ def blame_records(
     recursive: bool = False,
     limits: LineageLimits = LINEAGE,
 ) -> Blame:
-    """Where the records `[first; last]` (default: one) come from; what is missing or damaged is said in it.
+    """The origin of the records `[first; last]` (default: one), with what is missing or damaged.
 
     Raises:
         UsageError: there are no such records, or too many.

@@ -74,7 +74,7 @@ class Scope:
     require_signature: bool = False
     """An unsigned head is a fault."""
     signature_unread: str | None = None
-    """Why it is not known whether the head is signed; None where it can be looked at."""
+    """The reason for an unknown signature of the head; None where it can be read."""
     profiles: bool = False
     """Signed profiles are computed again."""
     trusted: tuple[str, ...] = ()

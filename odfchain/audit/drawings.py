@@ -303,7 +303,7 @@ def _text(text: str) -> str:
 #     ├─╯
 #     ● 7
 #
-# A block stands below every block that was made from it: later system times come first, then larger
+# A block is below every block that was made from it: later system times come first, then larger
 # numbers.
 # What is drawn is bounded by what is asked for: a chain is read only as far as it is drawn.
 

@@ -123,13 +123,13 @@ Find = Callable[[DatasetId], DatasetFiles | None]
 
 @dataclass(frozen=True, slots=True)
 class _InputHead:
-    """Where an input stood at one of its blocks."""
+    """The state of an input at one of its blocks."""
 
     number: int
     last_offset: int | None
     watermark: Timestamp | None
     line: int
-    """Which of the chains it is on; of several, the first."""
+    """The chain that it is on; of several, the first."""
 
 
 @dataclass(slots=True)

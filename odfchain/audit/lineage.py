@@ -51,7 +51,7 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 
 @dataclass(frozen=True, slots=True)
 class SourceUse:
-    """Where the data of a transaction came from; `definition` is None where that is not known."""
+    """The source of a transaction's data; `definition` is None where that is not known."""
 
     definition: SetPollingSource | AddPushSource | None
     state: SourceState | None
@@ -126,7 +126,7 @@ def describe_merged(record: MergeRecord, *, drawn: bool = False) -> str:
 
 
 def source_of(chain: MetadataChain, block: HashedBlock) -> SourceUse:
-    """Where the data of an AddData block came from."""
+    """The source of an AddData block's data."""
     event = block.block.event
     state = event.new_source_state if isinstance(event, AddData) else None
     polling = chain.nearest_event(SetPollingSource, DisablePollingSource, head=block.hash)
@@ -413,7 +413,7 @@ class Node:
     watermark: Timestamp | None = None
     last_block_time: Timestamp | None = None
     pulled_from: tuple[str, ...] = ()
-    """Where the copy comes from, without user names and passwords."""
+    """The copy's origin, without user names and passwords."""
     branching: BranchFacts = field(default_factory=BranchFacts)
 
     @property

@@ -484,7 +484,7 @@ def taken_back_in_vain_by_key(rows: pa.Table, key: Sequence[str]) -> Numbers:
     operations = rows.column(1).to_numpy()
     follows = same_rows(keys.slice(1), keys.slice(0, len(operations) - 1), keys.column_names)
     first = np.concatenate([[True], ~follows])[: len(operations)]
-    # the row in front takes back what is there, so that whoever reads on finds it; else it adds nothing
+    # the row in front takes back what is there, so that later rows find it; else it adds nothing
     present = np.where(first, takes_back(operations), ~takes_back(operations))
     data = rows.column_names[2:]
     same = same_rows(rows.slice(1), rows.slice(0, len(operations) - 1), data)

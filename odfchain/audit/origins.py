@@ -170,7 +170,7 @@ class Span:
     left_out: Interval | None = None
     """Blocks before them whose transactions are not listed."""
     problem: str | None = None
-    """Why nothing more is known."""
+    """The reason for knowing nothing more."""
     origins: tuple[Span, ...] = ()
 
 

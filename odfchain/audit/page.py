@@ -376,7 +376,7 @@ def facts_of(node: DocumentNode, limits: PageLimits) -> DatasetSummary:
 
 
 def checked_by(node: DocumentNode, limits: PageLimits) -> str:
-    """Which tool made a report, when, and which engines computed for it."""
+    """The tool of a report, its time, and its engines."""
     engines = [f"{e['name'].text(60)} {e['version'].text(60)}" for e in node["engines"].items()[:8]]
     using = f"; transformations computed again with {listed(engines)}" if engines else ""
     return f"Checked by {node['tool'].text(limits.text)} on {moment(node['time'].text(40))}{using}."

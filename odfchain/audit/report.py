@@ -68,7 +68,7 @@ CHECKS = {
 """By number, in the order in which they are reported."""
 
 OF_ENGINES = "checkpoints of engines are compared by a replay only"
-"""Why the content of such checkpoints was not checked."""
+"""The reason for not checking the content of such checkpoints."""
 
 OF_ROWS = (LOGICAL, OFFSETS, SYSTEM, CORRECTIONS, SCHEMA, STATISTICS)
 """The checks that need the rows of a slice."""
@@ -210,7 +210,7 @@ class Report:
     done: dict[int, int] = field(default_factory=dict)
     """How many things each check looked at."""
     reasons: dict[int, str] = field(default_factory=dict)
-    """Why a check did not run, or not on everything."""
+    """The reason for not running a check, or not on everything."""
     unjudged: set[Multihash] = field(default_factory=set)
     """Checkpoints of which only the bytes are known to be the recorded ones."""
     time: Timestamp = field(default_factory=Timestamp.now, compare=False)

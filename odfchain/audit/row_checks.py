@@ -84,7 +84,7 @@ class SchemaInForce:
 
     @property
     def problem(self) -> str | None:
-        """Why the schema in force cannot be read; None when it can."""
+        """The error of reading the schema in force, if any."""
         self._read()
         return self._problem if self._believed else None
 

@@ -36,7 +36,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 
 UNBELIEVED = "not all that the chain says can be believed"
-"""Why nothing is made again from a chain with a fault."""
+"""The reason for making nothing again from a faulty chain."""
 _SHOWN = 80
 
 
@@ -293,7 +293,7 @@ class _Rows:
         self._known: tuple[Multihash, bool, Totals] | None = None
 
     def difference(self, document: Mapping[str, Any], data: bytes, line: SnapshotLine) -> str | None:
-        """Where a profile is not what the rows give; None where it is."""
+        """The first difference between a profile and the rows, if any."""
         state = DatasetState.read(self._dataset.chain, line.block)
         own = document["odf"]
         options = ProfileOptions(hidden=tuple(own["hidden"]), languages=own["languages"] is not None)

@@ -258,7 +258,7 @@ class RemoteCopy:
     unreached: dict[str, str] = field(default_factory=dict)
     """Objects that could not be asked for: that proves nothing."""
     unsigned: str | None = None
-    """Why it is not known whether the head is signed."""
+    """The reason for an unknown signature of the head."""
     notes: list[str] = field(default_factory=list)
 
     def relate(self, report: Report) -> None:

@@ -57,7 +57,7 @@ def store_options(command: _F) -> _F:
 
 
 def chosen_rows(command: _F) -> _F:
-    """Which rows of a lock."""
+    """Selected rows of a lock."""
     for option in (
         click.option("--asset", "assets", multiple=True, metavar="KEY", help="Only assets of this key."),
         click.option("--item", "items", multiple=True, metavar="ID", help="Only assets of this Item."),
@@ -67,7 +67,7 @@ def chosen_rows(command: _F) -> _F:
 
 
 def target_options(command: _F) -> _F:
-    """Where the new lock goes."""
+    """The destination of the new lock."""
     for option in (
         click.option(
             "--keep-going", is_flag=True, help="Write the lock without what failed; still an error."

@@ -235,7 +235,7 @@ class Embedded:
     """How queries are run; the default is for the person who sits before it."""
 
     spill: Path | None = None
-    """Where rows go that memory does not hold; None is nowhere: then memory is the end."""
+    """The folder for rows that exceed memory; None: the query fails then."""
     memory: int = 2 << 30
     """Memory limit of a query's rows [bytes]."""
     partitions: int | None = None
@@ -245,7 +245,7 @@ class Embedded:
     without: frozenset[str] = frozenset()
     """Functions that cannot be named."""
     links: Path | None = None
-    """Where links to slices are made, which are gone with the rows; None is among the temporary files."""
+    """The folder for links to slices, which are removed with the rows; None: among temporary files."""
     checked: CheckedSlices = field(default_factory=CheckedSlices)
 
     def run(
@@ -312,7 +312,7 @@ def not_installed() -> EngineError:
 
 
 def in_memory() -> Path | None:
-    """Where links to slices are made if it is there: a thousand cost milliseconds, on a disk seconds."""
+    """The folder for links to slices in memory, if any: a thousand cost milliseconds, on a disk seconds."""
     return _MEMORY if os.access(_MEMORY, os.W_OK) else None
 
 
@@ -459,9 +459,9 @@ class _Planner:
         if not paths:
             context.register_record_batches(name, [[_no_rows(schema)]])
             return
-        # a folder of links is one table, whatever else lies beside the slices
+        # a folder of links is one table, whatever else is in the slices' folder
         folder = Path(tempfile.mkdtemp(prefix="odfchain-query-", dir=self._engine.links or in_memory()))
-        # also where nobody asks for the rows
+        # also where the rows are not read
         self.files.callback(weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True))
         for number, path in enumerate(paths):
             (folder / f"{number:06}.parquet").symlink_to(path)

@@ -1,4 +1,4 @@
-"""Which dataset, at which block, a name in a query means: read once, before anything else is.
+"""Names in a query resolved to datasets at blocks: once, before anything else is read.
 
     NAME[@POINT]      an alias or a `did:odf` id, exactly as it is written; POINT as in
     `odfchain.workspace.points`
@@ -116,7 +116,7 @@ class Pins:
 
     @property
     def workspace(self) -> WorkspaceFiles:
-        """Where the datasets are."""
+        """The workspace of the datasets."""
         return self._workspace
 
     @property
@@ -437,7 +437,7 @@ class Relation:
 
         schema = self.schema
         names = [name for name in schema.names if wanted is None or name in wanted]
-        # of no column at all nobody could say how many rows there are
+        # without any column the number of rows is unknown
         read: Sequence[str] = names or schema.names[:1]
         found = self.state(checked, read)
         columns = [

@@ -83,7 +83,7 @@ class Worker:
 
     limits: AskedLimits = ASKED
     sandbox: Literal["prefer", "require"] = "prefer"
-    """Where none can be had: the same process without one, said once; or nothing is run."""
+    """Without a sandbox: the same process, with a note; or an error."""
     partitions: int | None = 2
     """Tasks side by side; 1 makes sums and orders the same each time."""
     batch_size: int = 8192

@@ -371,9 +371,9 @@ class PushSession:
     arriving: set[ObjectKey] = field(default_factory=set)
     """Those on their way now."""
     folder: Path | None = None
-    """Where they are when they are complete."""
+    """The folder of complete files."""
     uploads: Path | None = None
-    """Where they arrive: a folder of this push alone."""
+    """The folder of incoming files, of this push alone."""
 
 
 @dataclass(slots=True)

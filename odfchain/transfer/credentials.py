@@ -422,7 +422,7 @@ class NodeClock:
         return time is not None and time.epoch_ms <= self.now_ms(at)
 
     def refusal_hint(self, storage: Timestamp | None, at: float) -> str | None:
-        """Why a storage with this `Date` may refuse an address of the node's; None if not for its clock."""
+        """A hint that a clock made a storage with this `Date` refuse the node's URL, if it may have."""
         apart = 0 if storage is None else abs(storage.epoch_ms - self.now_ms(at))
         if apart <= _NOTICED_MS:
             return None

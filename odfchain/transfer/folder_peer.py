@@ -218,7 +218,7 @@ class _FileBody(Body):
 
 def _open_file(path: Path, name: str) -> int:
     try:
-        # a pipe must not make us wait for somebody to write to it
+        # opening a pipe must not wait for a writer
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise AbsentError(f"{name}: not there") from error

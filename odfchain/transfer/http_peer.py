@@ -119,7 +119,7 @@ class HttpPeer(Peer):
             raise problem
 
     def request(self, key: str) -> Request:
-        """Where a file is asked for, and with which headers."""
+        """URL and headers of a request for a file."""
         first = replace(self._base, path=self._base.path + key.encode("ascii"))
         return Request(first, lambda route, own: request_headers(route, self._given, own))
 

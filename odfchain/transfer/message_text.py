@@ -215,7 +215,7 @@ def _tree(text: str, most: int) -> Any:
     if len(text) > most:
         _refuse("", f"{len(text):,} characters; {most:,} are allowed")
     text, payload = without_payload(text)
-    # beside its bytes a message of blocks has next to nothing
+    # apart from its bytes a message of blocks has next to nothing
     values = (SMART.request_bytes if most == SMART.message_bytes else most) // SMART.value_bytes
     if text.count(",") > values:
         _refuse("", f"more than {values:,} values")

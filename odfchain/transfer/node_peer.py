@@ -267,7 +267,7 @@ _HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,8192}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class _Address:
-    """Where the node says that an object is."""
+    """The node's URL of an object."""
 
     url: str
     headers: tuple[tuple[str, str], ...]

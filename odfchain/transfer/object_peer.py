@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 def place_of(url: PeerUrl) -> Location:
-    """Where an s3, s3+http, s3+https, gs or az URL leads.
+    """Address of an s3, s3+http, s3+https, gs or az URL.
 
     Raises:
         UnsupportedPeerError: another scheme, no bucket, or credentials in the URL.
@@ -436,7 +436,7 @@ NO_VERSION: Version = ('"00000000000000000000000000000000"', "0")
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Which conditions a store keeps when it writes."""
+    """Supported conditions of a store's writes."""
 
     create: bool
     update: bool

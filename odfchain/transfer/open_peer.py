@@ -34,7 +34,7 @@ class PeerOptions:
     token: str | None = None
     """A bearer token for http and https; sent to the URL's own origin only."""
     credentials: Credentials | None = None
-    """Where tokens for other URLs are kept; each is sent to its own origin only."""
+    """Stored tokens for other URLs; each is sent to its own origin only."""
     allow_private_redirects: bool = False
     """True if a public address may redirect to a private one."""
     ipfs_gateway: str = "http://localhost:8080"
@@ -123,7 +123,7 @@ def _limits(options: PeerOptions) -> FetchLimits:
 
 
 def gateway_url(url: PeerUrl, gateway: str) -> PeerUrl:
-    """Where a gateway has what an ipfs or ipns URL names.
+    """The gateway's URL of an ipfs or ipns URL.
 
     Raises:
         UnsupportedPeerError: the gateway is not an http or https URL.

@@ -61,7 +61,7 @@ _ENDPOINT = re.compile(r"s3\+https?", re.ASCII)
 
 
 def ref_key(ref: str) -> str:
-    """Where a reference is: the head, or a branch."""
+    """The key of a reference: the head, or a branch."""
     return f"refs/{ref}"
 
 
@@ -326,7 +326,7 @@ class Incoming:
 
     @property
     def room(self) -> memoryview:
-        """Where to read the next bytes to; empty when all have arrived."""
+        """The buffer for the next bytes; empty when all have arrived."""
         return self._buffer[: self.size - self.received]
 
     def append(self, count: int) -> None:

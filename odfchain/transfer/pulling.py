@@ -166,7 +166,7 @@ def judge_pull(
 
 
 def arrival_folder(workspace: WorkspaceFiles, alias: DatasetAlias) -> Path:
-    """Where things for the dataset called `alias` arrive: hidden, until it is complete."""
+    """The incoming folder of the dataset called `alias`: hidden, until it is complete."""
     present = _present(workspace, alias)
     return incoming_folder(present) if present else workspace.root / "incoming" / _file_key(alias)
 

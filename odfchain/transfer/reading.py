@@ -41,7 +41,7 @@ _PARALLEL = 10
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a dataset is read from; small, and the same in every process."""
+    """The place of a dataset; small, and the same in every process."""
 
     url: str
     """The peer; empty for a dataset of a workspace, whose chain is read in place."""
@@ -133,7 +133,7 @@ class Origin:
             lacking += [item for item in present if not _is_intact(dataset.data, item)]
         if not lacking:
             return
-        # beside the slices, so that a rename makes them appear
+        # on the slices' file system, so that a rename makes them appear
         base = Path(self.cache) / "incoming" if self.cache is not None else dataset.folder / "staging"
         fsio.make_folder(base)
         with fsio.private_folder(base) as folder, closing(self._peer()) as peer:

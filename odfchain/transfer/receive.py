@@ -86,7 +86,7 @@ class Spool:
         self._at_hand: dict[Multihash, bytes] = {}
 
     def path(self, name: Multihash) -> Path:
-        """Where a block is or would be."""
+        """The path of a block, if it were there."""
         return self.folder / str(name)
 
     def contains(self, name: Multihash) -> bool:

@@ -60,7 +60,7 @@ class Repository:
     """A place that has datasets."""
 
     url: str
-    """Where it is; a dataset's alias is appended to it."""
+    """Its URL; a dataset's alias is appended to it."""
     require_signature: bool | None = None
     """True if copies from here need the owner's signature of the head."""
     max_signature_age_seconds: int | None = None
@@ -157,12 +157,12 @@ class Repositories:
         return [self._read(path) for _, path in sorted(self._paths().items())]
 
     def find(self, name: RepoName) -> PeerUrl | None:
-        """Where a repository is; None when there is none of this name."""
+        """The URL of a repository; None when there is none of this name."""
         path = self._find(name)
         return None if path is None else self._read(path).url
 
     def get(self, name: RepoName) -> PeerUrl:
-        """Where a repository is.
+        """The URL of a repository.
 
         Raises:
             WorkspaceError: there is no such repository.

@@ -453,7 +453,7 @@ class Connection(HttpToolsProtocol):
         self.limit_concurrency = SHARING.connections + self._conversations() * 3 // 4
         super().on_headers_complete()
         if any(name in _BODY and value != b"0" for name, value in self.headers):
-            # a body that nobody wants is not waited for; a file that has come ends nothing
+            # an unwanted body is not waited for; a file that has come ends nothing
             self._may_persist = self.cycle.keep_alive and self.scope["method"] == "PUT"
             self.cycle.keep_alive = False
             if self.scope["method"] == "PUT":

@@ -198,7 +198,7 @@ _NOT_KNOWN = _Answer(
 
 
 Branches = bool | Collection[str]
-"""Which branches are published: all, none, or those of these names."""
+"""Published branches: all, none, or those of these names."""
 
 
 def repository(

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 
 class AliasKind(Enum):
-    """Which of a dataset's aliases."""
+    """Kinds of a dataset's aliases."""
 
     PULL = "pull"
     PUSH = "push"
@@ -131,7 +131,7 @@ def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias
 
 
 def aliases(dataset: DatasetFiles, kind: AliasKind) -> tuple[str, ...]:
-    """Where a dataset is pulled from or pushed to; what was added last comes first."""
+    """Remote aliases of a dataset for pull or push; the last one added comes first."""
     return _places(read_config(dataset), kind)
 
 
@@ -288,7 +288,7 @@ class Sharing:
         return resolve_remote(ref, self.repositories)
 
     def place_of(self, ref: str, token: str | None = None) -> PeerUrl:
-        """Where a remote dataset is: as `url_of`, but for `repo/did:odf:…` the repository is asked."""
+        """The URL of a remote dataset: as `url_of`, but `repo/did:odf:…` is looked up in the repository."""
         url, wanted = self.url_of(ref), _id_in(ref)
         if wanted is None:
             return url
@@ -458,7 +458,7 @@ class Sharing:
         return self._at_destination(dataset, target, options, token, plan)[0]
 
     def destination(self, dataset: DatasetFiles, target: str | None) -> tuple[PeerUrl, str]:
-        """Where a dataset is to be pushed to, and how that is remembered; `target` is as in `push`.
+        """The destination of a push, and the alias to remember; `target` is as in `push`.
 
         Raises:
             UsageError: no target is given or known.
@@ -561,7 +561,7 @@ class Sharing:
         return list_repository(self.repository_url(repository), self._options(self.config.parallel, token))
 
     def repository_url(self, repository: str) -> PeerUrl:
-        """Where a repository is that is named, or given by its URL."""
+        """The URL of a repository that is named, or given by its URL."""
         if "/" in repository:
             return parse_peer_url(repository)
         return self.repositories.get(RepoName(repository))

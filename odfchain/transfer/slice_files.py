@@ -75,7 +75,7 @@ def objects_of(block: MetadataBlock) -> Iterator[DataObject]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a chain are wanted: always those of its newest blocks.
+    """A selection of objects of a chain: always those of its newest blocks.
 
     None with `metadata_only`; else those of blocks not before `since` (system time), and not before the
     block with the `last`-newest slice. Both together: what fits both. All without either.
@@ -123,7 +123,7 @@ EVERYTHING = Selection()
 
 
 def store_of(dataset: DatasetFiles, kind: ObjectKind) -> LocalObjectStore:
-    """Where a dataset keeps objects of a kind."""
+    """A dataset's store for objects of a kind."""
     match kind:
         case ObjectKind.BLOCK:
             return LocalObjectStore(dataset.folder / "blocks")
@@ -207,7 +207,7 @@ def _store(dataset: DatasetFiles, folder: Path, item: DataObject) -> None:
 
 
 def arriving(folder: Path, key: ObjectKey) -> Path:
-    """Where an object is until all are complete."""
+    """The path of an object until all are complete."""
     return folder / f"{key.kind.value}-{key.name}"
 
 
@@ -417,7 +417,7 @@ def unmark(dataset: DatasetFiles) -> None:
 
 
 def incoming_folder(dataset: DatasetFiles) -> Path:
-    """Where things for a dataset that is already here arrive; it outlives an interruption."""
+    """The incoming folder of a local dataset; it outlives an interruption."""
     return dataset.folder / "info" / "incoming"
 
 

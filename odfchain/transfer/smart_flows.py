@@ -162,7 +162,7 @@ class PullFlow:
         return self._talk.ask(Empty(), PulledBlocks).blocks
 
     def strategies(self, files: Sequence[ObjectFile]) -> tuple[PullStrategy, ...]:
-        """Where these objects are; may be asked again for others, or for URLs that have expired."""
+        """Download URLs of these objects; may be called again for others, or for expired URLs."""
         asked = PullObjects(object_files=tuple(files))
         return self._talk.ask(asked, PullStrategies).object_transfer_strategies
 
@@ -265,7 +265,7 @@ class PullSource(Protocol):
         """The blocks of that plan."""
 
     def strategies(self, files: tuple[ObjectFile, ...]) -> PullStrategies:
-        """Where objects are."""
+        """Download URLs of objects."""
 
 
 class PushTarget(Protocol):

@@ -112,7 +112,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferUrl:
-    """Where an object is read from or written to, and the headers that this takes."""
+    """URL and headers for reading or writing an object."""
 
     url: str
     headers: tuple[Header, ...]
@@ -189,7 +189,7 @@ class PullObjects(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullStrategies(Message):
-    """Where they are."""
+    """Their download URLs."""
 
     object_transfer_strategies: tuple[PullStrategy, ...]
 

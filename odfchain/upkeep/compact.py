@@ -365,7 +365,7 @@ class CompactPlan:
     referrers: tuple[str, ...] = ()
     """Datasets whose rows name changes of replaced blocks."""
     places: tuple[Remote, ...] = ()
-    """Where the dataset was pulled from or pushed to; all of them have the old history or nothing."""
+    """Remote places of the dataset; all of them have the old history or nothing."""
     refs: tuple[str, ...] = ()
     """References to other heads, which keep their objects."""
 

@@ -304,7 +304,7 @@ class Finding:
     message: str
     state: State
     source: str | None = None
-    """Where the good copy came from, or is."""
+    """The origin of the good copy."""
     hint: str | None = None
 
 
@@ -556,7 +556,7 @@ class _Fsck:
     def _object(self, key: ObjectKey, size: int | None) -> bool:
         path = self._dataset.folder / str(key)
         self._report.objects += 1
-        # what has the right hash is good, whatever size somebody has signed
+        # what has the right hash is good, whatever size was signed
         problem = _problem(path, key, None if key.kind.describes else size)
         if problem is None:
             self._report.bytes += path.stat().st_size

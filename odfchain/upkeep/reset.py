@@ -218,7 +218,7 @@ class ResetPlan:
     records: int
     """Records that are dropped (that come back)."""
     places: tuple[Remote, ...]
-    """Where else the dropped blocks may be."""
+    """Other places that may have the dropped blocks."""
     unsaved: tuple[Multihash, ...]
     """Dropped blocks that no place was found to have, newest first."""
     dependents: tuple[Dependent, ...]
