@@ -347,9 +347,9 @@ class _Ahead:
         self._taken: FetchAhead | None = None
 
     def of(self, target: PullTarget) -> FetchAhead | None:
-        """The fetch for a target whose turn has come; those of the next ones go on meanwhile."""
         from odfchain.ingest.polling import FetchAhead
 
+        # the next ones are fetched meanwhile
         while self._waiting and len(self._begun) < _AT_ONCE:
             dataset = self._waiting.popleft().dataset
             assert dataset is not None  # noqa: S101 - sources are of datasets that are here
@@ -361,14 +361,13 @@ class _Ahead:
         return self._taken
 
     def end(self) -> None:
-        """The last one that was taken is not used any more."""
         if self._taken is not None:
             self._taken.close()
             self._taken = None
 
     def close(self) -> None:
-        """Discard results that were not taken."""
         self.end()
+        # all are stopped before the first is waited for
         for ahead in self._begun.values():
             ahead.stop()
         for ahead in self._begun.values():

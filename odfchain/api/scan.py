@@ -403,7 +403,6 @@ class _PrivateFolder:
         self._gone = weakref.finalize(self, opened.close)
 
     def remove(self) -> None:
-        """Now."""
         self._gone()
 
 

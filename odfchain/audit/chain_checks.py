@@ -597,13 +597,13 @@ class _ReadAhead:
         self._data = b""
 
     def read(self, start: int, count: int) -> bytes:
-        """Up to `count` bytes from `start`; nothing when the file cannot be read."""
         if not self._start <= start <= start + count <= self._start + len(self._data):
             try:
                 with self._path.open("rb", buffering=0) as stream:
                     stream.seek(start)
                     self._start, self._data = start, stream.read(max(count, _AHEAD_BYTES))
             except OSError:
+                # an unreadable file reads as empty
                 self._data = b""
         at = start - self._start
         return self._data[at : at + count]

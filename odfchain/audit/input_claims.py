@@ -128,8 +128,8 @@ class _InputHead:
     number: int
     last_offset: int | None
     watermark: Timestamp | None
+    # The chain that it is on; of several, the first.
     line: int
-    """The chain that it is on; of several, the first."""
 
 
 @dataclass(slots=True)
@@ -138,14 +138,14 @@ class _InputChain:
 
     dataset: DatasetFiles
     places: dict[Multihash, _InputHead] = field(default_factory=dict)
+    # For each chain, the block of an earlier one from which it goes its own way; None for the first.
     forks: list[_InputHead | None] = field(default_factory=list)
-    """For each chain, the block of an earlier one from which it goes its own way; None for the first."""
     head: Multihash | None = None
 
     def add(self, chain: MetadataChain) -> None:
-        """Take in the blocks of a reference."""
         new: list[HashedBlock] = []
         for item in chain.walk():
+            # another reference has led here before: the rest is known
             if item.hash in self.places:
                 break
             new.append(item)
@@ -159,8 +159,8 @@ class _InputChain:
         self.forks.append(before)
 
     def is_before(self, one: _InputHead, other: _InputHead) -> bool:
-        """True if a block comes before another in one chain."""
         place: _InputHead | None = other
+        # a fork's chain continues on the line that it left
         while place is not None and place.line != one.line:
             place = self.forks[place.line]
         return place is not None and (one.number < place.number or (one == place and place is not other))

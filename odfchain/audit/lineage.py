@@ -537,7 +537,6 @@ class _GraphReader:
         return key
 
     def inputs(self, key: str) -> list[Edge]:
-        """The edges to all inputs that a dataset has had, those in force first."""
         dataset = self.local.get(key)
         if dataset is None:
             return []

@@ -380,10 +380,10 @@ class _SideChain:
     dataset: DatasetFiles
     chain: StoredChain
     places: dict[Multihash, int]
+    # The findings of reading it.
     report: Report
-    """The findings of reading it."""
+    # Its newest block that is on the dataset's own chain.
     parting: int
-    """Its newest block that is on the dataset's own chain."""
     checked: dict[tuple[int, int], Report] = field(default_factory=dict)
 
 
@@ -548,7 +548,6 @@ class _Checking:
         self._sources = MergedSources(dataset, frozenset(self._own), jobs, progress)
 
     def check(self, merge: RecordedMerge) -> None:
-        """Everything that a merge says, as far as what it was made from is here."""
         record, number = merge.record, merge.block.block.sequence_number
         missing = [
             block for block in (record.source, *record.base) if not self._dataset.chain.contains(block)

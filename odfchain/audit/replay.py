@@ -66,14 +66,14 @@ class _Outcome:
     """The result of replaying one transaction."""
 
     fault: str | None = None
+    # The check that found the fault.
     check: int = REPLAY
-    """The check that found the fault."""
     unchecked: str | None = None
     notes: tuple[str, ...] = ()
+    # The engine; None when nothing was computed.
     engine: str | None = None
-    """The engine; None when nothing was computed."""
+    # The recorded checkpoint, if the same came out again.
     checkpoint: Multihash | None = None
-    """The recorded checkpoint, if the same came out again."""
 
 
 def replay_dataset(

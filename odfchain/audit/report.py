@@ -121,7 +121,7 @@ class _LeftOut:
     blocks: array[int] = field(default_factory=lambda: array("Q"))
 
     def add(self, block: int) -> None:
-        """One more block, which may be there already; mostly it is the newest so far."""
+        # mostly the newest so far, so the search is rare
         if not self.blocks or block > self.blocks[-1] or block not in self.blocks:
             self.blocks.append(block)
 

@@ -68,8 +68,8 @@ class _Leaf:
     name: str
     kind: pa.DataType
     bounds: Callable[[pq.Statistics, pa.DataType], tuple[Any, Any]]
+    # The type of numbers that values of this type are compared by.
     view: pa.DataType | None
-    """The type of numbers that values of this type are compared by."""
 
 
 class _Claim:
@@ -87,7 +87,6 @@ class _Claim:
         self.found: tuple[Any, Any] | None = None
 
     def update(self, column: pa.Array) -> None:
-        """Look at the next values."""
         nulls = column.null_count
         self.found_nulls += nulls
         if not self.bounded or nulls == len(column):
@@ -102,7 +101,6 @@ class _Claim:
             self.found = (min(low, known[0]), max(high, known[1]))
 
     def lies(self) -> Iterator[tuple[str, str]]:
-        """(what about, message) of what is not true."""
         if self.nulls is not None and self.nulls != self.found_nulls:
             said, found = counted(self.nulls, "null"), counted(self.found_nulls, "null")
             yield "nulls", self._message(said, found)

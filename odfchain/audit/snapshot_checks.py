@@ -293,7 +293,6 @@ class _Rows:
         self._known: tuple[Multihash, bool, Totals] | None = None
 
     def difference(self, document: Mapping[str, Any], data: bytes, line: SnapshotLine) -> str | None:
-        """The first difference between a profile and the rows, if any."""
         state = DatasetState.read(self._dataset.chain, line.block)
         own = document["odf"]
         options = ProfileOptions(hidden=tuple(own["hidden"]), languages=own["languages"] is not None)

@@ -333,10 +333,10 @@ class _Planner:
         self.slices = SlicesRead()
 
     def plan(self) -> tuple[df.DataFrame, tuple[Pin, ...]]:
-        """The query over its inputs, and these."""
         records, states, wanted = self._asked()
         relations: dict[Any, Relation | Changes] = {**records, **states}
         inexact = any(relation.has_floats for relation in relations.values())
+        # tables are registered under internal numbers
         with engine_says(self._sql):
             context, tables = self._context(inexact)
             for number, (asked, relation) in enumerate(relations.items()):
@@ -353,7 +353,6 @@ class _Planner:
         return frame, self._pins.used(used)
 
     def _asked(self) -> tuple[dict[str, Relation], dict[Call, Relation | Changes], frozenset[str]]:
-        """(what names of records mean, and calls of functions; columns that these are asked for)."""
         context, tables = self._context(inexact=False)
         states: dict[Call, Relation | Changes] = {}
         names: list[str] = []
@@ -362,6 +361,7 @@ class _Planner:
             import pyarrow as pa
             import pyarrow.dataset as ds
 
+            # tables are empty: planning only finds names and columns
             nullable = [column.with_nullable(True) for column in relation.schema]
             for column in nullable:
                 if "\0" in f"{column.name}{column.type}":
@@ -491,19 +491,15 @@ class _Tables:
         """No owner."""
 
     def register_table(self, name: str, table: Any) -> None:
-        """Keep a table under its internal name."""
         self.registered[name] = table
 
     def table_exist(self, name: str) -> bool:
-        """False: no name is taken, so all can be registered."""
         return name in self.registered
 
     def table(self, name: str) -> Any:
-        """The table of a dataset's name."""
         return self._looked_up(self.records, name)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """The implementation of a table function."""
         from odfchain.query.table_functions import arguments_of
 
         def call(*expressions: Any) -> Any:
@@ -529,11 +525,9 @@ class _Catalog:
         """No owner."""
 
     def schema_names(self) -> set[str]:
-        """The one that names without a schema are looked up in."""
         return {"public"}
 
     def schema(self, name: str) -> _Tables | None:
-        """The tables, for its name."""
         return self._tables if name == "public" else None
 
 

@@ -492,7 +492,6 @@ class _Planning:
         self.slices = SlicesRead()
 
     def plan(self, params: Mapping[str, Any]) -> tuple[DataFrame, tuple[Pin, ...]]:
-        """The query over its inputs, and these."""
         if not self._sql:
             raise QueryError(
                 f"{_LABEL}: there is no query", hint="write one, like: select count(*) from airports"
@@ -636,17 +635,13 @@ class _Clock:
         self._session, self._seconds, self._used = session, seconds, 0.0
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run `work` with a time limit: its jobs are cancelled when the time is used up.
-
-        Raises:
-            EngineError: it is.
-        """
         from odfchain.spark.jobs import run_job
 
         start = time.monotonic()
         left = None if self._seconds is None else max(0.0, self._seconds - self._used)
         out = False
         try:
+            # earlier jobs of the query have used up a part of the time
             return run_job(self._session, work, deadline=left)
         except EngineError:
             out = left is not None and time.monotonic() - start >= left
@@ -704,7 +699,7 @@ class _Reading:
         self._common: dict[str, Any] = {}
 
     def condition(self, node: Any, *, negated: bool = False) -> Condition:
-        """The understood part of a condition (negated: of its contrary)."""
+        # bounded: beyond `_MOST_NODES` nothing is understood
         self._left -= 1
         kind = node.getClass().getSimpleName() if self._left > 0 else ""
         match kind:

@@ -147,7 +147,6 @@ class _Words:
         self._told = [place for place, (kind, _) in enumerate(self._pieces) if kind != "space"]
 
     def rewritten(self) -> str:
-        """The text with points in names."""
         made = [text for _, text in self._pieces]
         for place in range(len(self._told)):
             if (found := self._clause(place)) is None:

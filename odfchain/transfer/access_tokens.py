@@ -381,10 +381,10 @@ class _Uncommitted:
     """Uncommitted uploads of a token for a dataset."""
 
     since: float
+    # Of each thing [bytes]…
     sizes: dict[object, int] = field(default_factory=dict)
-    """Of each thing [bytes]…"""
+    # …and of all of them.
     size: int = 0
-    """…and of all of them."""
 
     def put(self, what: object, size: int) -> None:
         self.size += size - self.sizes.pop(what, 0)

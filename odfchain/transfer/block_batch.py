@@ -165,7 +165,6 @@ class _Inflated(io.RawIOBase):
         return found
 
     def put_back(self, data: bytes) -> None:
-        """Have bytes read again."""
         self._buffer, self._start = data + self._buffer[self._start :], 0
 
     def _more(self) -> bytes:

@@ -294,12 +294,12 @@ def with_account(ref: str, account: AccountName) -> str:
 class _Answer:
     where: str
     status: int
+    # Status and message, for people.
     said: str
-    """Status and message, for people."""
     document: dict[str, Any]
     location: str | None
+    # True if the answer depends on the caller.
     varies: bool
-    """True if the answer depends on the caller."""
 
 
 def _failed(answer: _Answer) -> TransferError:
@@ -319,7 +319,6 @@ class _Node:
     secret: str
 
     def below(self, path: bytes) -> Target:
-        """A path of the node's."""
         root, _ = self.found()
         return replace(root, path=root.path + path)
 
@@ -344,7 +343,6 @@ class _Node:
     def ask(
         self, target: Target, headers: tuple[tuple[str, str], ...] = (), body: bytes | None = None
     ) -> _Answer:
-        """Send one request to exactly this target; with a body it is a POST."""
         where = one_line(f"odf+{target.public(())}", _SHOWN_ANSWER)
         deadline = Deadline(SHARING.request_seconds, Timing(), name=where)
         own = (("Content-Type", "application/json"), *headers) if body is not None else headers

@@ -212,7 +212,6 @@ class _FileBody(Body):
         self.length = length
 
     def read_into(self, view: memoryview) -> int:
-        """As `Body`."""
         return os.readv(self._fd, [view])
 
 

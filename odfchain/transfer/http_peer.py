@@ -212,10 +212,10 @@ Keep = Callable[[Multihash, bytes], None]
 class _Way(Protocol):
     """How blocks are asked for ahead."""
 
+    # How many are asked for at most.
     ahead: int
-    """How many are asked for at most."""
+    # How many of these are asked for in one go.
     at_once: int
-    """How many of these are asked for in one go."""
 
     def __len__(self) -> int:
         """How many were asked for and not taken."""
@@ -310,7 +310,7 @@ class _Threads:
         return name in self._asked
 
     def ask(self, names: Sequence[Multihash]) -> None:
-        """Several by each thread: handing over each one costs too much."""
+        # several for each thread: handing over each one costs too much
         for start in range(0, len(names), _AT_ONCE):
             part = names[start : start + _AT_ONCE]
             self._asked |= dict.fromkeys(part, self._pool.submit(self._fetch_all, part))
@@ -378,7 +378,7 @@ class _Pipelined:
         return None
 
     def unanswered(self) -> list[Multihash]:
-        """Unanswered requests, but for the block that is needed now: that one is requested alone."""
+        # without the block that is needed now: that one is requested alone
         return [name for name in self._waiting if name in self._asked]
 
     def close(self) -> None:

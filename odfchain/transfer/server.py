@@ -332,16 +332,15 @@ class _Output:
             self._size += len(data)
 
     def flush(self) -> None:
-        """Send what was held back."""
         if self._held:
             self.below.write(b"".join(self._held))
             self._held.clear()
             self._size = 0
 
     def close(self) -> None:
-        """Send what there is; a client that does not take it is cut off."""
         self.flush()
         self.below.close()
+        # a client that does not take it is cut off
         if self.below.get_write_buffer_size():
             asyncio.get_running_loop().call_later(SHARING.stall_seconds, self.below.abort)
 

@@ -452,7 +452,6 @@ class _Counted:
 
     @property
     def folder(self) -> tuple[int, int, int]:
-        """The state of the folder of slices that was counted."""
         return self.inode, self.modified_ns, self.changed_ns
 
 

@@ -114,7 +114,6 @@ class _Content(Body):
         self._rest = memoryview(b"")
 
     def read_into(self, view: memoryview) -> int:
-        """As `Body`."""
         while not len(self._rest):
             following = next(self._content, None)
             if following is None:

@@ -103,19 +103,17 @@ class _Conversation:
     reply_seconds: float
 
     def ask(self, message: Message, kind: type[_Answer], seconds: float | None = None) -> _Answer:
-        """The answer of a kind to a message, which may take so long [s]."""
         self.send(message)
         return self.await_(kind, seconds or self.reply_seconds)
 
     def send(self, message: Message) -> None:
-        """Send a message; a connection that was closed meanwhile says why."""
         try:
             self.channel.send(text_of(message))
+        # the node's reason for closing is the error, not the failed write
         except ClosedError as closed:
             self.closed(closed)
 
     def await_(self, kind: type[_Answer], seconds: float) -> _Answer:
-        """The next message, which is of a kind and comes in time [s]."""
         try:
             text = self.channel.receive(seconds)
         except ClosedError as closed:
@@ -137,7 +135,7 @@ class _Conversation:
         return found
 
     def closed(self, closed: ClosedError) -> NoReturn:
-        """Raise what a closed connection means: its reason may be a refusal, as if it were the answer."""
+        # a refusal may come as the reason of the closed connection
         if (refusal := refusal_of(closed.reason)) is not None:
             raise RefusedError(self.channel.where, refusal) from None
         said = one_line(closed.reason, 200) or "nothing"

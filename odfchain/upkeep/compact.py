@@ -184,20 +184,20 @@ class _BatchDraft:
     bytes: int = 0
     records: int = 0
     slices: int = 0
+    # The source it speaks of.
     source: str | None = None
-    """The source it speaks of."""
+    # True if `source` counts: blocks without data and state fit to every source.
     decided: bool = False
-    """True if `source` counts: blocks without data and state fit to every source."""
     extra: ExtraAttributes | None = None
     empty: bool = True
+    # True if it sets a watermark without data.
     by_hand: bool = False
-    """True if it sets a watermark without data."""
 
     def with_(self, event: AddData, *, by_hand: bool) -> _BatchDraft | None:
-        """The batch with one more event; None when they cannot be one."""
         state = event.new_source_state
         source = state.source_name if state is not None else None
         decides = state is not None or event.new_data is not None
+        # a batch has one source
         if self.decided and decides and source != self.source:
             return None
         if (self.by_hand and event.new_data is not None) or (by_hand and self.slices):
@@ -218,7 +218,7 @@ class _BatchDraft:
         )
 
     def within(self, limits: BatchLimits) -> bool:
-        """True if it may be one slice; one slice alone may have any size."""
+        # one slice alone may have any size
         return self.slices < 2 or (self.bytes <= limits.bytes and self.records <= limits.records)
 
 

@@ -81,7 +81,6 @@ class _StoredBlocks:
     dataset_id: DatasetId
 
     def is_complete(self, head: Multihash) -> bool:
-        """True if the chain of a block leads to the Seed of this dataset."""
         current: Multihash | None = head
         expected = self.blocks[head].sequence_number if head in self.blocks else -1
         while current is not None:
