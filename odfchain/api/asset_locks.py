@@ -472,13 +472,12 @@ def lock_schema(dataset: Dataset) -> pa.Schema:
 def lock_of(dataset: Dataset) -> AssetLock:
     """The lock that a dataset is, at its newest block: the rows in force, in the order of schema v1.
 
-    Relative paths begin at the folder of the workspace.
-
     Raises:
         SchemaError: the dataset is no asset lock.
     """
     from odfchain.assets.lock_table import schema_fault
 
+    # relative paths begin at the folder of the workspace
     schema, folder = lock_schema(dataset), dataset._workspace.path.parent
     if dataset.schema is None:
         return AssetLock(schema.empty_table(), folder, dataset.has_key)
@@ -501,9 +500,6 @@ def record_lock(
 ) -> IngestOutcome:
     """Record a lock in the dataset as one block of changes; None where no row differs.
 
-    Where every row is as it was nothing is merged, and Spark is not started. Of what was not `probed`, or
-    could not be reached, the dataset keeps what it knows.
-
     Raises: as `Dataset.ingest_frame`, and
         SchemaError: the dataset is no asset lock.
     """
@@ -512,6 +508,7 @@ def record_lock(
     known = lock_of(dataset)
     if not probed or lock.faults:
         lock = _with_unreachable(lock if probed else with_known_facts(lock, known), known)
+    # equal locks need no merge, and thus no Spark; unprobed and unreachable assets keep their recorded facts
     if known.table.num_rows and not any(merging.values()) and known.table.equals(lock.table):
         return _unchanged(dataset, lock)
     return ingest_frame(dataset, lock.table, None, merging, progress, name="the lock")

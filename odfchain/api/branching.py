@@ -502,9 +502,6 @@ def trust_of(workspace: Workspace) -> Trust:
 def ensure_verified(dataset: DatasetFiles, upto: Multihash, progress: Progress = SILENT) -> None:
     """Verify the fetched branches in the chain up to a block, and record that.
 
-    Where there are more rows that take others back than can be compared, and nothing else is left open, it is
-    not noted: then a merge looks up what was there before, and believes none of them.
-
     Raises:
         ObjectCorruptedError: it is faulty; the message has the first fault.
         StoreError: something that has to be checked cannot be.
@@ -514,6 +511,7 @@ def ensure_verified(dataset: DatasetFiles, upto: Multihash, progress: Progress =
 
     for part in unverified(dataset, upto):
         if _is_sound(dataset, part, _verified(dataset, part, progress)):
+            # not where retractions were too many to check: a merge then looks up earlier rows itself
             mark_verified(dataset, part.entry, part.upto)
 
 

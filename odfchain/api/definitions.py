@@ -328,8 +328,7 @@ class Definitions:
 def read_given(manifest: str | bytes | Path | Sequence[Path], source: str = "") -> Definitions:
     """Read definitions from a text, manifest files, or folders; a file counts once.
 
-    A file that is named defines datasets and nothing else. Below a folder, files and documents that are no
-    definition of a dataset are passed over and said so; hidden names and links to folders are not looked at.
+    Hidden names and links to folders below a folder are not followed.
 
     Raises:
         ManifestError: a manifest is wrong, or cannot be read.
@@ -344,6 +343,7 @@ def read_given(manifest: str | bytes | Path | Sequence[Path], source: str = "") 
             if (real := file.resolve()) in seen:
                 continue
             seen.add(real)
+            # a named file must define datasets; other files below a folder are skipped with a note
             if file is path:
                 given.read(read_manifest(file), str(file))
             else:

@@ -92,6 +92,7 @@ def replay_dataset(
     the report does not depend on `jobs`.
     """
     report, chain = verified.report, verified.chain
+    # a root has no transactions to replay
     if report.kind is DatasetKind.ROOT:
         return
     report.replay = Replay()

@@ -92,6 +92,7 @@ def check_corrections(
         report.skip([CORRECTIONS], "not all slices could be read that may have the rows which are taken back")
         return
     count = sum(item.takes_back for item in asked)
+    # bounded: earlier rows are looked up for each of them
     if count > AUDIT.retractions:
         report.skip(
             [CORRECTIONS], f"{count:,} rows are taken back; no more than {AUDIT.retractions:,} are compared"

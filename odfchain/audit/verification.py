@@ -145,6 +145,7 @@ def verify_datasets(
     reports = []
     for item in upstream.datasets:
         item.shared.current(item.folder)
+        # a range of blocks is for the named dataset, not for its inputs
         scope = Scope(
             span=options.span if (item.folder, item.ref) in named else EVERYTHING,
             jobs=options.jobs,
@@ -311,6 +312,7 @@ def remote_copy(
         _check_space(folder, total, peer.where)
         progress.phase(f"Receiving {len(objects):,} objects", total)
         with ThreadPoolExecutor(parallel, thread_name_prefix="objects") as pool:
+            # exhausts the iterator, so that errors are raised
             for _ in pool.map(lambda item: _receive(peer, copy, item.key, item.size, progress), objects):
                 pass
         if profiles:

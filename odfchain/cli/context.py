@@ -101,12 +101,10 @@ UNCHECKED = 7
 
 
 def report_error(error: OdfchainError, *, about: str = "") -> None:
-    """One line for what happened (to what it is about), one for what to do next.
-
-    Where a query is wrong, or which rows are, is shown between them.
-    """
+    """One line for what happened (to what it is about), one for what to do next."""
     echo("error: ", fg="red", bold=True, nl=False, err=True)
     echo(f"{about}: {error}" if about else error, err=True)
+    # the wrong part of the query, or the violating rows
     for line in error.excerpt if isinstance(error, QueryError | ForeignKeyError) else ():
         echo(f"  {line}", err=True)
     if error.hint:

@@ -146,16 +146,14 @@ _SCALE = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def python_values(column: pa.Array, *, nan: bool = True) -> list[Any]:
-    """The values of a column; times are texts already.
-
-    Without `nan`, what is no number is None, as it is within lists and structs, which are JSON everywhere.
-    """
+    """The values of a column; times are texts already."""
     import pyarrow as pa
     from pyarrow import types as t
 
     kind = column.type
     if t.is_floating(kind):
         values = (column.cast(pa.float32()) if t.is_float16(kind) else column).to_pylist()
+        # JSON has no NaN: None there, as within lists and structs
         return values if nan else [None if v is None or not math.isfinite(v) else v for v in values]
     if t.is_timestamp(kind):
         utc = column.cast(pa.timestamp(kind.unit, "UTC")) if kind.tz else column

@@ -237,8 +237,6 @@ def one_by_one(
 ) -> tuple[list[dict[str, Any]], int]:
     """The rows of the targets that the work was done for, and the exit code of the first that failed, or 0.
 
-    What fails is reported at once, and by its name where there are several.
-
     Raises:
         KeyboardInterrupt: the user has had enough.
     """
@@ -254,6 +252,7 @@ def one_by_one(
             if known is None:
                 raise
             progress.stop()
+            # reported at once, and by its name where there are several
             report_error(known, about=str(target) if len(targets) > 1 else "")
             code = code or known.exit_code
     return rows, code

@@ -44,14 +44,12 @@ KEYWORDS = (
 
 
 def statements(text: str) -> tuple[list[str], str]:
-    """The statements that have ended with `;`, without it, and the rest: empty if it says nothing yet.
-
-    A semicolon in a text, a quoted name or a comment ends nothing.
-    """
+    """The statements that have ended with `;`, without it, and the rest: empty if it says nothing yet."""
     found: list[str] = []
     start = position = 0
     while match := _PIECE.search(text, position):
         position = match.end()
+        # a semicolon in a text, a quoted name or a comment ends nothing
         if match[0] == "/*":
             position = _comment_end(text, position)
         elif match[0] == ";":
@@ -74,14 +72,13 @@ def _comment_end(text: str, position: int) -> int:
 
 
 def names_for(word: str, before: str, datasets: Collection[str], columns: Collection[str]) -> list[str]:
-    """Completions of a word: datasets, columns and words of SQL; names are quoted where needed.
-
-    Inside of quotes readline adds the last one. What would act on a terminal is not offered.
-    """
+    """Completions of a word: datasets, columns and words of SQL; names are quoted where needed."""
     quote = before[-1:] if before[-1:] in ("'", '"') else ""
     if quote and before.count(quote) % 2 == 0:
         quote = ""
+    # no name with control characters is offered
     safe = [name for name in (*datasets, *columns) if printable(name) == name and '"' not in name]
+    # readline adds the closing quote
     if quote:
         return sorted(name for name in safe if name.lower().startswith(word.lower()))
     names = [

@@ -215,6 +215,7 @@ def push_dataset(
             )
         return PushOutcome(plan=plan, caveat=None)
     sent = send_objects(dataset, peer, parallel=options.parallel)
+    # every file is hashed before it is sent, and skipped if the destination has it
     caveat = None
     if not plan.up_to_date:
         _send(dataset, peer, plan, options, progress)

@@ -387,6 +387,7 @@ def fetch_missing(
         shutil.rmtree(folder / "objects", ignore_errors=True)
         rest = missing_objects(dataset)
         others = [dataset.on(ref) for ref in (HEAD, *branch_names(dataset)) if ref != dataset.ref]
+        # nothing is missing any more, on branches neither: the copy is whole
         if not rest and not any(missing_objects(other) for other in others):
             unmark(dataset)
     left = sum(found.offsets is not None for found in rest)

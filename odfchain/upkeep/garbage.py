@@ -221,6 +221,7 @@ def branches_on(
     while waiting:
         name, branch = waiting.pop()
         current: Multihash | None = name
+        # down to the first block of the own chain, where the branch forked
         while current is not None and current not in own and (current, branch) not in seen:
             seen.add((current, branch))
             block = dataset.chain.get(current)

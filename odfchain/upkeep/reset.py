@@ -267,6 +267,7 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
     Raises:
         UsageError: the target is neither.
     """
+    # the head of the store, which another machine has rewound
     if (there := _head_there(dataset, target)) is not None:
         return _plan_following(workspace, dataset, there)
     bring_branches(workspace)  # what they have is not lost
