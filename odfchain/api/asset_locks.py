@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """What may be asked of the stores that rows name."""
+    """Access options for the stores that rows name."""
 
     endpoints: Collection[str] = ()
     """Endpoints and origins that you trust: requests there carry credentials of the environment."""
     allow_private: bool = False
-    """Whether hosts at private addresses may be asked."""
+    """True if hosts at private addresses may be contacted."""
     trust_files: bool = False
-    """Whether absolute paths may be read of a lock that may be somebody else's."""
+    """True if absolute paths of an untrusted lock may be read."""
     jobs: int = 16
 
 
@@ -63,20 +63,20 @@ class SlicesLockKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class AssetLock(OwnErrors):
-    """Where assets are, and what they were: a table with one row for each asset."""
+    """A lock of assets: a table with location and facts of each asset."""
 
     table: pa.Table
     """Schema v1 of ADR-003, sorted by item and asset."""
     folder: Path
-    """Where relative keys begin."""
+    """The base of relative keys."""
     is_ours: bool = False
-    """Whether it was made here: then absolute paths are ours, too."""
+    """True if it was made here: then its absolute paths are trusted."""
     faults: tuple[AssetFault, ...] = field(default=(), repr=False)
     """Assets that were left out of it, and why."""
     warnings: tuple[str, ...] = field(default=(), repr=False)
     summary: str = ""
+    # True if its rows were validated when they were read.
     _is_judged: bool = field(default=False, repr=False)
-    """Whether its rows were judged when they were read."""
 
     @classmethod
     def derive(
@@ -347,7 +347,7 @@ def fetch_from_locks(
     parallel: int | None,
     progress: Progress,
 ) -> FetchOutcome:
-    """What `Dataset.fetch_from_locks` does; errors as there."""
+    """Implements `Dataset.fetch_from_locks`; errors as there."""
     from odfchain.transfer.slice_locks import fetch_from_places, places_of
 
     chosen = stores or StoreOptions()
@@ -388,7 +388,7 @@ def judged_lock(lock: AssetLock) -> SortedLock:
 
 
 def check_summary() -> CheckSummary:
-    """What counts the findings of a check, and makes a page of them."""
+    """A counter of the findings of a check, which also makes a page of them."""
     from odfchain.assets.checking import CheckSummary
 
     return CheckSummary()
@@ -419,11 +419,7 @@ def _existing(path: str | Path) -> Path:
 
 
 def _absolute(place: Location, stores: Stores) -> Location:
-    """A place of a lock as it is named from anywhere.
-
-    Raises:
-        AssetError: it is a file that the lock must not name.
-    """
+    # relative paths are meaningful in the lock's folder only
     return replace(place, key=str(stores.file_of(place))) if place.store == "file" else place
 
 
@@ -476,13 +472,12 @@ def lock_schema(dataset: Dataset) -> pa.Schema:
 def lock_of(dataset: Dataset) -> AssetLock:
     """The lock that a dataset is, at its newest block: the rows in force, in the order of schema v1.
 
-    Relative paths begin at the folder of the workspace.
-
     Raises:
         SchemaError: the dataset is no asset lock.
     """
     from odfchain.assets.lock_table import schema_fault
 
+    # relative paths begin at the folder of the workspace
     schema, folder = lock_schema(dataset), dataset._workspace.path.parent
     if dataset.schema is None:
         return AssetLock(schema.empty_table(), folder, dataset.has_key)
@@ -503,10 +498,7 @@ def record_lock(
     progress: Progress = SILENT,
     **merging: Unpack[MergeKeywords],
 ) -> IngestOutcome:
-    """What the lock says in other words than the dataset becomes a block; where nothing does, there is none.
-
-    Where every row is as it was nothing is merged, and Spark is not started. Of what was not `probed`, or
-    could not be reached, the dataset keeps what it knows.
+    """Record a lock in the dataset as one block of changes; None where no row differs.
 
     Raises: as `Dataset.ingest_frame`, and
         SchemaError: the dataset is no asset lock.
@@ -516,6 +508,7 @@ def record_lock(
     known = lock_of(dataset)
     if not probed or lock.faults:
         lock = _with_unreachable(lock if probed else with_known_facts(lock, known), known)
+    # equal locks need no merge, and thus no Spark; unprobed and unreachable assets keep their recorded facts
     if known.table.num_rows and not any(merging.values()) and known.table.equals(lock.table):
         return _unchanged(dataset, lock)
     return ingest_frame(dataset, lock.table, None, merging, progress, name="the lock")
@@ -530,19 +523,19 @@ def _unchanged(dataset: Dataset, lock: AssetLock) -> IngestOutcome:
 
 
 def _with_unreachable(new: AssetLock, known: AssetLock) -> AssetLock:
-    """A lock with the known rows of those assets that no store could say anything of."""
     from odfchain.assets.lock_table import table_of
 
     def is_passing(error: OdfchainError) -> bool:
         return isinstance(error, FetchError) and not isinstance(error, SourceNotFoundError)
 
+    # a store that is down says nothing about its assets: their rows stay
     kept = {(fault.item_id, fault.asset_key) for fault in new.faults if is_passing(fault.error)}
     rows = [*new.rows, *(row for row in known.rows if row.key in kept)]
     return replace(new, table=table_of(rows, checksums="file_checksum" in new.table.schema.names))
 
 
 def with_known_facts(new: AssetLock, known: AssetLock) -> AssetLock:
-    """A lock that nobody probed, with the facts of an earlier one where location and size are the same."""
+    """An unprobed lock, with the facts of an earlier one where location and size are the same."""
     from odfchain.assets.lock_table import table_of
 
     before = {row.key: row for row in known.rows}

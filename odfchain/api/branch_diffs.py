@@ -1,4 +1,4 @@
-"""What lies between two points of a dataset, for the methods that compare and merge."""
+"""Differences between two points of a dataset, for the methods that compare and merge."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 
 def difference(workspace: Workspace, files: DatasetFiles, a: AnyPoint, b: AnyPoint | None) -> Diff:
-    """From the state at A to that at B; of one point, from its merge base with the head to it.
-
-    Where a partial copy cannot look up what was before the blocks of others, they are taken at their word.
-    """
+    """From the state at A to that at B; of one point, from its merge base with the head to it."""
     points = [files.on(HEAD)] if b is None else []
     points += [opened_at(files, as_point(point)) for point in (a, b) if point is not None]
     compare = diff_since_base if b is None else diff
@@ -34,6 +31,7 @@ def difference(workspace: Workspace, files: DatasetFiles, a: AnyPoint, b: AnyPoi
         if known(dataset, after, upto):
             return True
         earlier = DatasetState.read(dataset.chain, after).slices_newest_first()
+        # a partial copy may lack the slices to verify against: then the blocks of others are trusted
         if all(dataset.data.contains(ref.slice.physical_hash) for ref in earlier):
             return False
         on_trust = True
@@ -46,5 +44,5 @@ def difference(workspace: Workspace, files: DatasetFiles, a: AnyPoint, b: AnyPoi
 
 
 def engine_of(workspace: Workspace) -> Engine:
-    """What compares and merges: this process, and the workspace's Spark for what is large."""
+    """The engine that compares and merges: this process, and the workspace's Spark for large inputs."""
     return Engine(workspace.session, workspace._files.config.branches.spark_bytes)

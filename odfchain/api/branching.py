@@ -1,4 +1,4 @@
-"""What a dataset can do with its branches: the methods of `Dataset` that are about them."""
+"""Branches of a dataset: a part of `Dataset`."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Branching(OwnErrors):
         return dataset_of(self._workspace, rename_branch(self._files, name, to))
 
     def delete_branch(self, name: str, *, force: bool = False, break_references: bool = False) -> str | None:
-        """The branch is gone. What nobody has merged stays, with `force`, under the reference returned.
+        """Delete the branch. With `force`, unmerged blocks stay under the reference returned.
 
         Raises:
             InvalidIdError, BranchNotFoundError: it is no branch, or there is none of this name.
@@ -156,7 +156,7 @@ class Branching(OwnErrors):
         progress: Progress = SILENT,
         **options: Unpack[PullKeywords],
     ) -> PullResult:
-        """A branch elsewhere is here, beside the head, complete and checked; or all is as it was.
+        """Fetch a remote branch, complete and validated, or change nothing; the head stays.
 
         `source` is a URL or `repo/name`; None is where the branch came from before. A branch that has blocks
         of its own is moved aside only with `force`. Its rows are verified when a merge uses them. `options`
@@ -181,7 +181,7 @@ class Branching(OwnErrors):
         token: str | None = None,
         progress: Progress = SILENT,
     ) -> FetchedSources:
-        """What was merged into the dataset is here, from any mirror, trusted by hash alone.
+        """Fetch merged blocks from any mirror, trusted by hash alone.
 
         With it, merges can be computed again. `source` is a URL or `repo/name`; None is where the dataset was
         pulled from.
@@ -264,10 +264,10 @@ class Branching(OwnErrors):
         )  # fmt: skip
 
     def plan_merge(self, source: str, *, by_row: bool = False) -> MergePlan:
-        """What merging a branch of this name (or the `head`) into this one would do; nothing is changed.
+        """Plan a merge of a branch of this name (or the `head`) into this one; nothing is changed.
 
         With `by_row` two different rows of one key conflict, whatever cells they differ in. Conflicts are
-        told, not raised; the other errors are those of `merge`.
+        returned, not raised; the other errors are those of `merge`.
         """
 
         return plan(self, source, by_row=by_row)
@@ -287,18 +287,18 @@ class Branching(OwnErrors):
         violations: str | Path | None = None,
         progress: Progress = SILENT,
     ) -> MergeOutcome:
-        """The net changes of a branch (or of the `head`) in this one, as one transaction, or nothing.
+        """Merge the net changes of a branch (or of the `head`) into this one, as one transaction, or nothing.
 
         Conflicts are decided by `resolve`: `ours`, `theirs`, or a file of conflicts that was filled in. What
         a plan says is computed anew: this branch may have moved since. `fast_forward` moves this branch to
         the other one's block instead, where it has no block that the other lacks. `with_metadata` takes over
-        what the other says beside data. `force` merges into the head of a copy, too, which makes it a history
+        the other's metadata. `force` merges into the head of a copy, too, which makes it a history
         of its own.
 
         Raises:
-            MergeConflictError: conflicts that nobody decided; `conflicts` has a line for each.
+            MergeConflictError: open conflicts; `conflicts` has a line for each.
             BranchNotFoundError: there is no such branch.
-            UsageError, IngestError, SchemaError: the two cannot be merged; says what stands in the way.
+            UsageError, IngestError, SchemaError: the two cannot be merged; says why.
             ForeignKeyError: rows would refer to what is not there; `violations` is a file to write them to.
             GuardError: the rows drift further than `snapshots.guard` allows (unless `allow_drift`).
             ChainError, SliceNotFoundError, ObjectCorruptedError: a side is damaged, or not here.
@@ -339,7 +339,7 @@ class Branching(OwnErrors):
         violations: str | Path | None = None,
         progress: Progress = SILENT,
     ) -> ChangeOutcome:
-        """What a block of data changed is as it was before it; what was changed again since conflicts.
+        """Undo the changes of a block of data; rows that were changed again since conflict.
 
         A new block has the inverse of its changes. `resolve` decides conflicts, as in `merge`: ours is what
         is there now. `force` writes also to the head of a copy.
@@ -347,7 +347,7 @@ class Branching(OwnErrors):
         Raises:
             UsageError: the block has no data; the dataset is derivative, a copy, or has no primary key.
             PointNotFoundError: there is no such block on this reference.
-            MergeConflictError: what it changed was changed again, and nobody decided.
+            MergeConflictError: what it changed was changed again, and is not decided.
             ForeignKeyError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
             GuardError: the rows drift further than `snapshots.guard` allows (unless `allow_drift`).
             RefConflictError, StorageFullError, StoreError: the dataset is as it was.
@@ -361,7 +361,7 @@ class Branching(OwnErrors):
         )  # fmt: skip
 
 
-# What `DATASET@POINT` means: for what writes a branch, for what reads any point of the history.
+# `DATASET@POINT`: a branch to write, or any point of the history to read.
 
 AnyPoint = Multihash | int | Timestamp | dt.date | str
 """A point of a history: as text `BRANCH`, `[BRANCH:]NUMBER`, `[BRANCH:]TIME` or a block hash."""
@@ -464,7 +464,7 @@ def on_branch(workspace: Workspace, text: str) -> Dataset:
 
 
 def check_branch(text: str) -> None:
-    """What is behind the `@` of a dataset that is written to is a branch, or there is none.
+    """Check that the `@` of a dataset that is written to names a branch, if it is there.
 
     Raises:
         UsageError, InvalidIdError: it is another point, or none.
@@ -480,17 +480,17 @@ def check_branch(text: str) -> None:
         )
 
 
-# Whom a diff or a merge believes: what was made here, and what of others was verified.
+# Trust of diffs and merges: own blocks, and those of others that were verified.
 
 Trust = Callable[["DatasetFiles", "Multihash", "Multihash"], bool]
-"""Whether the blocks after one, up to another, were made or verified here."""
+"""True if the blocks after one, up to another, were made or verified here."""
 
+# Of the checks of a verification: bytes, links, rules, files and rows.
 _FIRST, _LAST = 2, 11
-"""Of the checks of a verification: bytes, links, rules, files and rows."""
 
 
 def trust_of(workspace: Workspace) -> Trust:
-    """What is believed of the workspace's datasets; errors are those of `is_known_here`."""
+    """The trust rule for the workspace's datasets; errors are those of `is_known_here`."""
     from odfchain.workspace.merge_record import is_known_here
 
     def trusted(dataset: DatasetFiles, after: Multihash, upto: Multihash) -> bool:
@@ -500,10 +500,7 @@ def trust_of(workspace: Workspace) -> Trust:
 
 
 def ensure_verified(dataset: DatasetFiles, upto: Multihash, progress: Progress = SILENT) -> None:
-    """What the chain up to a block has of fetched branches is verified, and noted as such.
-
-    Where there are more rows that take others back than can be compared, and nothing else is left open, it is
-    not noted: then a merge looks up what was there before, and believes none of them.
+    """Verify the fetched branches in the chain up to a block, and record that.
 
     Raises:
         ObjectCorruptedError: it is faulty; the message has the first fault.
@@ -514,11 +511,11 @@ def ensure_verified(dataset: DatasetFiles, upto: Multihash, progress: Progress =
 
     for part in unverified(dataset, upto):
         if _is_sound(dataset, part, _verified(dataset, part, progress)):
+            # not where retractions were too many to check: a merge then looks up earlier rows itself
             mark_verified(dataset, part.entry, part.upto)
 
 
 def _verified(dataset: DatasetFiles, part: Unverified, progress: Progress) -> Report:
-    """The report on the blocks; on the whole chain where they take rows back that others recorded."""
     from odfchain.audit.chain_checks import Range
     from odfchain.audit.dataset_checks import Scope, examine
     from odfchain.audit.report import CORRECTIONS
@@ -526,6 +523,7 @@ def _verified(dataset: DatasetFiles, part: Unverified, progress: Progress) -> Re
 
     there = opened_at(dataset, part.upto)
     report = examine(there, Scope(span=Range(after=part.after)), progress=progress).report
+    # these rows take back rows of earlier blocks, so the whole chain is checked
     if CORRECTIONS in report.reasons:
         report = examine(there, progress=progress).report
     return report
@@ -561,11 +559,11 @@ def _is_sound(dataset: DatasetFiles, part: Unverified, report: Report) -> bool:
 # Merging branches of one dataset, or of several together.
 
 Resolve = str | Path
-"""Who decides conflicts: `ours`, `theirs`, or a file of conflicts that was filled in."""
+"""A conflict's side, `ours` or `theirs`, or a file of conflicts that was filled in."""
 
 
 def plan(dataset: Branching, source: str, *, by_row: bool = False) -> MergePlan:
-    """What merging a branch into the dataset would do; see `Dataset.plan_merge`."""
+    """Plan a merge of a branch into the dataset; see `Dataset.plan_merge`."""
     from odfchain.branches.merge_values import MergeRequest
     from odfchain.branches.merging import plan_merge
 
@@ -638,11 +636,11 @@ def _means(
     *,
     allow_drift: bool = False,
 ) -> Iterator[MergeMeans]:
-    """What merges need; rows that break foreign keys are written to `violations`."""
     from odfchain.api.branch_diffs import engine_of
     from odfchain.api.changing import drift_check, foreign_keys, latest_of
     from odfchain.branches.merge_values import MergeMeans
 
+    # violating rows are collected, and written when the block ends
     with foreign_keys(workspace, progress, violations, merging=True) as check:
         yield MergeMeans(
             engine=engine_of(workspace),

@@ -1,4 +1,4 @@
-"""What changes recorded rows on a reference of a dataset: corrections, and blocks that are taken back."""
+"""Changes of recorded rows on a reference of a dataset: corrections and reverted blocks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def foreign_keys(
         write_violations(check.found, path)
 
 
-# What is checked of everything that commits rows, whichever method it comes through.
+# Checks of everything that commits rows, whichever method it comes through.
 
 
 @contextlib.contextmanager
@@ -165,13 +165,9 @@ def latest_of(workspace: Workspace, *, allow_future: bool = False) -> Callable[[
 
 
 def _repeated(workspace: Workspace, attempt: Callable[[], T], progress: Progress) -> T:
-    """What `attempt` returns, made anew when another writer was faster, as often as the settings say.
-
-    Raises:
-        RefConflictError: another writer was faster each time.
-    """
     from odfchain.workspace.commit import on_the_newest_head
 
+    # optimistic concurrency: computed anew on the newer head
     return on_the_newest_head(attempt, workspace._files.config.ingest.retries, progress)
 
 
@@ -186,7 +182,7 @@ def correct(
     violations: str | Path | None,
     progress: Progress,
 ) -> ChangeOutcome:
-    """What `Dataset.correct` does; errors as there."""
+    """Implements `Dataset.correct`; errors as there."""
     from odfchain.branches.corrections import correct as correct_rows
 
     check_head_is_ours(workspace, files, "correct", force=force)
@@ -210,7 +206,7 @@ def revert(
     violations: str | Path | None,
     progress: Progress,
 ) -> ChangeOutcome:
-    """What `Dataset.revert` does; errors as there."""
+    """Implements `Dataset.revert`; errors as there."""
     from odfchain.api.branch_diffs import engine_of
     from odfchain.api.branching import as_point, trust_of
     from odfchain.branches.conflict_file import resolution_of
@@ -242,7 +238,7 @@ def revert(
 
 
 def ingest(dataset: Dataset, files: Any, options: Mapping[str, Any], progress: Progress) -> IngestOutcome:
-    """What `Dataset.ingest` does; errors as there."""
+    """Implements `Dataset.ingest`; errors as there."""
     chosen = _options(dataset, options)
     start = functools.partial(dataset._workspace._engines.session, progress)
     run = functools.partial(_ingest_files, dataset, start, chosen, options, progress)
@@ -282,7 +278,7 @@ def ingest_frame(
     *,
     name: str = "the frame",
 ) -> IngestOutcome:
-    """What `Dataset.ingest_frame` does; errors as there. `name` is what messages call it."""
+    """Implements `Dataset.ingest_frame`; errors as there. `name` is used in messages."""
     from odfchain.ingest.ingesting import Batch, already_ingested, write_frame_file
 
     chosen = dataclasses.replace(
@@ -301,7 +297,6 @@ def ingest_frame(
 
 
 def _session_for(dataset: Dataset, frame: Any, progress: Progress) -> Callable[[], SparkSession]:
-    """The workspace's session, or one beside the frame's: there is one Spark in a process."""
     from odfchain.ingest.ingesting import is_of_spark
     from odfchain.spark.plans import is_local
     from odfchain.spark.session import session_beside
@@ -314,6 +309,7 @@ def _session_for(dataset: Dataset, frame: Any, progress: Progress) -> Callable[[
         def beside() -> SparkSession:
             return session_beside(given, engines.executor_files(local=is_local(given)))
 
+        # one Spark per process: a second session in the Spark of the given frame
         return functools.cache(beside)
     return functools.partial(engines.session, progress)
 

@@ -66,13 +66,11 @@ if TYPE_CHECKING:
     from odfchain.workspace.dataset_state import SystemColumns
 
 
-# What datasets, logs and lists of them look like, as a line and as HTML.
-#
-# Names and values come from publishers: in what is shown none of them acts (`odfchain.text`), and HTML is
-# escaped.
+# Datasets, logs and lists as a line and as HTML. Names and values come from publishers: control characters
+# are removed (`odfchain.text`), and HTML is escaped.
 
+# Rows of a table that represents a longer one.
 _SHOWN = 20
-"""Rows of a table that stands for something longer."""
 
 
 class Log(OwnErrors):
@@ -166,7 +164,7 @@ def datasets_html(datasets: Iterable[Dataset]) -> str:
     return table_html(("dataset", "kind", "records", "updated"), rows)
 
 
-# What keeps a dataset in order: the methods of `Dataset` that are about its files.
+# Maintenance: the methods of `Dataset` on its files.
 
 
 class Upkeep(OwnErrors):
@@ -176,7 +174,7 @@ class Upkeep(OwnErrors):
     _files: DatasetFiles
 
     def plan_reset(self, block: Block) -> ResetPlan:
-        """What `reset` to a block (its hash or number) would mean; nothing is changed.
+        """Plan a `reset` to a block (its hash or number); nothing is changed.
 
         In a workspace with a store the hash of the head there may be given, whatever was seen here: then
         `reset` follows it (`Workspace.last_seen`).
@@ -211,7 +209,7 @@ class Upkeep(OwnErrors):
         dry_run: bool = False,
         break_references: bool = False,
     ) -> Collected:
-        """What the dataset does not need is gone, as far as it was not used for `grace` [s].
+        """Remove objects that the dataset does not need and that were not used for `grace` [s].
 
         `drop_refs` gives up heads that were overwritten, reset or compacted before that. Changes that rows of
         this workspace name stay, and these are named; with `break_references` they go, too.
@@ -237,7 +235,7 @@ class Upkeep(OwnErrors):
         token: str | None = None,
         progress: Progress = SILENT,
     ) -> FsckReport:
-        """What is damaged or missing is in the report, and repaired where there is a good copy.
+        """Find damaged and missing files, and repair them where there is a good copy.
 
         `source` is a URL or `repo/name` of any copy (default: the store that the dataset is in, if any); it
         need not be trusted. `head` is what a lost head is to be, when the caller knows it.
@@ -256,7 +254,7 @@ class Upkeep(OwnErrors):
             return fsck(self._workspace._files, self._files, peer, options, progress)
 
     def plan_compact(self, *, limits: BatchLimits | None = None, metadata_only: bool = False) -> CompactPlan:
-        """What `compact` would do, and who breaks by it; nothing is changed.
+        """Plan `compact`, with the datasets and branches that it breaks; nothing is changed.
 
         `limits` say how large a merged slice may become; `metadata_only` gives up all data.
         """
@@ -273,9 +271,9 @@ class Upkeep(OwnErrors):
         break_references: bool = False,
         progress: Progress = SILENT,
     ) -> Multihash:
-        """Small slices are merged and the blocks that had them replaced; returns the new head.
+        """Merge small slices and replace their blocks; returns the new head.
 
-        Whoever has read the old blocks must start over; `plan_compact` says who that is.
+        Readers of the old blocks must start over; `plan_compact` names them.
 
         Raises:
             GuardError: rows name changes that would be replaced (unless `break_references`).
@@ -290,14 +288,14 @@ class Upkeep(OwnErrors):
         )  # fmt: skip
 
     def plan_soft_compact(self, name: str | DatasetAlias, limits: BatchLimits | None = None) -> SoftPlan:
-        """What `soft_compact` would make; nothing is changed."""
+        """Plan `soft_compact`; nothing is changed."""
         from odfchain.upkeep.compact import plan_soft
 
         alias = DatasetAlias.parse(name) if isinstance(name, str) else name
         return plan_soft(self._workspace._files, self._files, alias, limits)
 
     def soft_compact(self, to: str | SoftPlan, *, progress: Progress = SILENT) -> Dataset:
-        """A new root dataset with the records of this one in few slices; nobody breaks.
+        """Make a new root dataset with the records of this one in few slices; this one stays.
 
         Raises:
             InvalidIdError, NameCollisionError, UsageError, StoreError: it cannot be made.
@@ -350,7 +348,7 @@ class Dataset(Branching, Publishing, Upkeep):
 
     @property
     def summary(self) -> DatasetState:
-        """What the chain says about the present: schema, sources, offsets, watermark."""
+        """The dataset's present state by its chain: schema, sources, offsets, watermark."""
         return DatasetState.read(self._files.chain)
 
     @property
@@ -365,12 +363,12 @@ class Dataset(Branching, Publishing, Upkeep):
 
     @property
     def has_key(self) -> bool:
-        """Whether the private key is in this workspace: the dataset was made here."""
+        """True if the private key is in this workspace: the dataset was made here."""
         return self._workspace._files.has_key(self.id)
 
     @property
     def watermark_rules(self) -> Mapping[str, WatermarkRule]:
-        """How the watermark of each source moves, by its name; kept beside the dataset, not in its chain."""
+        """The watermark rule of each source, by its name; stored with the dataset, not in its chain."""
         from odfchain.workspace.config import read_config
 
         return read_config(self._files).watermarks
@@ -596,7 +594,7 @@ class Dataset(Branching, Publishing, Upkeep):
         merged: bool = True,
         token: str | None = None,
     ) -> PushPlan:
-        """What `push` would send; nothing is written and nothing remembered. Errors as `push`."""
+        """Plan `push`; nothing is written or remembered. Errors as `push`."""
         chosen = self._push_options(force, create, merged)
         return self._workspace._sharing.plan_push(self._files, target, chosen, token=token)
 
@@ -688,7 +686,7 @@ class Dataset(Branching, Publishing, Upkeep):
         return local_slices(self._files)
 
     def aliases(self, kind: str) -> tuple[str, ...]:
-        """Where the dataset is pulled from (`pull`) or pushed to (`push`); what was used last comes first."""
+        """Remote aliases of the dataset for `pull` or `push`; the last one used comes first."""
         from odfchain.transfer import sharing as known
 
         return known.aliases(self._files, known.AliasKind(kind))
@@ -736,7 +734,7 @@ class Dataset(Branching, Publishing, Upkeep):
         return signed
 
     def signature(self) -> HeadSignature:
-        """What the signature of the head is worth."""
+        """Check the signature of the head."""
         from odfchain.chain.signing import head_signature
 
         return head_signature(self._files)
@@ -750,7 +748,7 @@ class Dataset(Branching, Publishing, Upkeep):
         progress: Progress = SILENT,
         **checks: Unpack[VerifyKeywords],
     ) -> NewAttestation:
-        """Verify the dataset and sign the outcome with an auditor's key; the statement is kept beside it.
+        """Verify the dataset, sign the outcome with an auditor's key, and store the statement with it.
 
         What is faulty is attested only with `faulty`: a signed accusation is not to be made by accident.
 
@@ -790,7 +788,7 @@ class Dataset(Branching, Publishing, Upkeep):
     # --- where data come from ----------------------------------------------------------------------
 
     def lineage(self, *, downstream: bool = False) -> Graph:
-        """What the dataset comes from, or what comes from it; gaps and damage are in the graph."""
+        """The upstream or downstream graph of the dataset; gaps and damage are in the graph."""
         from odfchain.audit.lineage import lineage_of
 
         return lineage_of(self._workspace._files, [self._files], downstream=downstream)
@@ -806,7 +804,7 @@ class Dataset(Branching, Publishing, Upkeep):
         return definitions_of(self._workspace._files, self._files)
 
     def blame(self, first: int, last: int | None = None, *, recursive: bool = False) -> Blame:
-        """Where the records of offsets `[first; last]` (default: one) come from; `recursive` to the roots.
+        """The origin of the records of offsets `[first; last]` (default: one); `recursive` to the roots.
 
         Raises:
             UsageError: there are no such records, or too many.

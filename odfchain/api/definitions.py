@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Imported(OwnErrors):
-    """What an import made, of what was inferred."""
+    """Result of an import, with the inferred columns."""
 
     dataset: Dataset
     manifest: Path
@@ -212,12 +212,12 @@ def manifest_template(alias: DatasetAlias, kind: str, *, first: str = "", merge:
     return f"# {first}\n{text}" if first else text
 
 
-# What a manifest does besides reading: what of it is allowed, and what is to be asked. Source: RFC-014.
+# Effects of a manifest other than reads: the allowed ones, and those to ask about. Source: RFC-014.
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What the user allows in advance."""
+    """Permissions that the user gives in advance."""
 
     commands: bool
     hosts: tuple[str, ...]
@@ -228,20 +228,20 @@ class Question:
     """The effects of one manifest, of which some are not allowed yet."""
 
     source: str
-    """Where it was read."""
+    """Its file."""
     name: DatasetAlias
     effects: tuple[str, ...]
     """All of them, as they stand in the manifest: not safe to be printed as they are."""
     commands: bool
-    """Whether commands wait to be allowed."""
+    """True if commands need permission."""
     hosts: tuple[str, ...]
-    """Where variables wait to be sent."""
+    """Hosts to which variables would be sent."""
 
 
 def questions(
     found: Iterable[tuple[str, DatasetSnapshot]], allowed: Allowed, config: IngestConfig
 ) -> list[Question]:
-    """What has to be asked before datasets are made of the definitions, each with where it was read.
+    """Open permissions of the definitions, each with its file.
 
     Raises:
         UsageError: the settings bind a variable to other hosts.
@@ -287,17 +287,17 @@ def _is_allowed(effect: Effect, allowed: Allowed, config: IngestConfig, source: 
 # Definitions of datasets in manifests (YAML or JSON): where they are found, and their order (RFC-054).
 
 _SUFFIXES = (".yaml", ".yml")
+# A text with one of these defines a dataset, also where it cannot be read as YAML.
 _SAYS_DATASET = re.compile(rb"\bDatasetSnapshot\b|opendatafabric\.org/schemas/[\w/]+/Dataset\b")
-"""What a text contains that is to define a dataset, also where it cannot be read as YAML."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """What manifests define: every dataset with where it was read, and what to say of the rest."""
+    """Datasets that manifests define, each with its file, and notes on the rest."""
 
     found: list[tuple[str, DatasetSnapshot]] = field(default_factory=list)
     passed_over: list[ManifestError] = field(default_factory=list)
-    """Why files and documents below a folder define no dataset."""
+    """Reasons for skipping files and documents below a folder."""
 
     def read(self, text: str | bytes, source: str) -> None:
         """Take in a text that defines datasets and nothing else.
@@ -323,10 +323,9 @@ class Definitions:
 
 
 def read_given(manifest: str | bytes | Path | Sequence[Path], source: str = "") -> Definitions:
-    """What a text defines, or manifest files, and folders with all that is below them; a file counts once.
+    """Read definitions from a text, manifest files, or folders; a file counts once.
 
-    A file that is named defines datasets and nothing else. Below a folder, files and documents that are no
-    definition of a dataset are passed over and said so; hidden names and links to folders are not looked at.
+    Hidden names and links to folders below a folder are not followed.
 
     Raises:
         ManifestError: a manifest is wrong, or cannot be read.
@@ -341,6 +340,7 @@ def read_given(manifest: str | bytes | Path | Sequence[Path], source: str = "") 
             if (real := file.resolve()) in seen:
                 continue
             seen.add(real)
+            # a named file must define datasets; other files below a folder are skipped with a note
             if file is path:
                 given.read(read_manifest(file), str(file))
             else:

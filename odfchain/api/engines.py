@@ -102,8 +102,8 @@ def _record(folder: Path, recorded: Path, progress: Progress) -> None:
 
 
 def _work(workspace: Workspace, folder: Path, engine: SparkEngine, progress: Progress) -> None:
-    """A little of what is done every day: what it loads is what will be there at once."""
     progress.phase("Doing a day's work")
+    # the archive has the classes that are loaded from here on: those of everyday commands
     workspace.add(_MANIFESTS)
     compiled, interpreted, derived = (workspace[name] for name in ("visits", "places", "visits.daily"))
     for day in _DAYS:

@@ -36,9 +36,9 @@ class Engines:
         self.spark: SparkEngine | GivenSession | None = None
         self._given: SparkSession | None = None
         self._judging: PlanEngine | None = None
+        # True if the session may be shared by commands: its user changes nothing but its own settings, and
+        # does not stop it (RFC-030).
         self.may_stay = False
-        """Whether the session may be one that other commands use, too: its user changes nothing but its own
-        settings, and does not stop it (RFC-030)."""
         self._transforms: SparkTransformEngine | None = None
         self._making = threading.Lock()
 
@@ -72,10 +72,10 @@ class Engines:
         return session
 
     def _judge(self) -> PlanEngine:
-        """A JVM of this machine that judges the queries of a session of Spark Connect."""
         from odfchain.spark.session import PlanEngine
 
         with self._making:
+            # a session of Spark Connect has no JVM in this process
             if self._judging is None:
                 spark = self._files.config.spark
                 self._judging = PlanEngine(
@@ -87,7 +87,7 @@ class Engines:
             return self._judging
 
     def begin(self) -> None:
-        """Spark starts beside what this process does until it needs the session, which is very likely.
+        """Start Spark in the background, for a process that very likely needs the session.
 
         Only for commands (`may_stay`): they close the workspace at their end in any case.
 
@@ -136,10 +136,10 @@ class Engines:
         return files if chosen is SparkFiles.STORE or (chosen is SparkFiles.AUTO and not local) else None
 
     def _idle_seconds(self) -> float:
-        """How long the session stays; not where queries of untrusted publishers would run in it."""
         from odfchain.workspace.config import IsolationPolicy
 
         config = self._files.config
+        # queries of untrusted publishers would share the session
         never = config.transform.isolation is IsolationPolicy.NEVER
         return (
             0
@@ -193,7 +193,7 @@ class Engines:
             yield engines
 
     def _engine(self, transform: Transform, *, timeout: float | None = None) -> TransformEngine:
-        """Spark here, or the engine whose address the settings give."""
+        # an engine at an address of the settings
         if (remote := self.remote(transform, timeout)) is not None:
             return remote
         from odfchain.transform.spark_engine import LimitedEngine
@@ -223,5 +223,5 @@ def let_session_stay(workspace: Workspace) -> None:
 
 
 def start_spark_ahead(workspace: Workspace) -> None:
-    """Spark, which a command very likely needs, starts beside what comes before (`Engines.begin`)."""
+    """Start Spark in the background, for a command that very likely needs it (`Engines.begin`)."""
     workspace._engines.begin()

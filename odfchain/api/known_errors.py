@@ -18,7 +18,7 @@ _CALLED_BY_PYTHON = frozenset({"__contains__", "__getitem__", "__iter__", "__len
 
 
 def known_error(error: Exception) -> OdfchainError | None:
-    """The error of our tree that an exception is or stands for; None for a fault of ours."""
+    """The error of our tree for an exception; None for a bug."""
     if isinstance(error, OdfchainError):
         return error
     if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
@@ -32,7 +32,7 @@ def known_error(error: Exception) -> OdfchainError | None:
 
 @contextlib.contextmanager
 def own_errors() -> Iterator[None]:
-    """Where a file of the system cannot be had, an error of our tree is raised."""
+    """Raise errors of the file system as errors of our tree."""
     try:
         yield
     except OSError as error:

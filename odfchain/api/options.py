@@ -73,7 +73,7 @@ class FrameKeywords(MergeKeywords, total=False):
 
 
 class IngestKeywords(FrameKeywords, total=False):
-    """How files are read, beside how their rows are merged."""
+    """Options for reading files, and for merging their rows."""
 
     input_format: str
     """The format of the files, when it is not the source's: `csv`, `ndjson`, `parquet` …"""
@@ -123,7 +123,7 @@ class PullKeywords(SourceKeywords, TransformKeywords, PeerKeywords, total=False)
 
 
 class CheckKeywords(TypedDict, total=False):
-    """What a verification of one dataset does."""
+    """Options for verifying one dataset."""
 
     replay: bool
     """Compute the transactions of a derivative dataset again, and compare."""
@@ -144,7 +144,7 @@ class CheckKeywords(TypedDict, total=False):
 
 
 class VerifyKeywords(CheckKeywords, total=False):
-    """What a verification of several datasets does."""
+    """Options for verifying several datasets."""
 
     recursive: bool
     """Verify what the datasets come from as well, before them."""
@@ -179,13 +179,13 @@ class ServeKeywords(TypedDict, total=False):
     port: int | None
     """0 is any that is free."""
     listening: Callable[[str], None] | None
-    """Is told the URL."""
+    """Called with the URL."""
     on_request: Callable[[str], None] | None
-    """Is told each request in a line."""
+    """Called with a line for each request."""
     on_problem: Callable[[str], None] | None
-    """Is told what went wrong here."""
+    """Called with a line for each error of the server."""
     branches: bool | Sequence[str] | None
-    """The branches that are published beside the heads: all, or those of these names."""
+    """Branches that are published with the heads: all, or those of these names."""
     write: bool | None
     """Those may push who have a token for that (`Workspace.create_token`)."""
     restrict_reading: bool | None
@@ -193,7 +193,7 @@ class ServeKeywords(TypedDict, total=False):
     behind_proxy: bool | None
     """Every request comes through a proxy, which has TLS; what it says of the way to it is believed."""
     allow_hosts: Sequence[str] | None
-    """Names under which others ask, beside the address, this machine's names, and `share.hosts`."""
+    """Names of the server, in addition to the address, this machine's names, and `share.hosts`."""
 
 
 class QueryKeywords(TypedDict, total=False):
@@ -210,7 +210,7 @@ class QueryKeywords(TypedDict, total=False):
     seconds: float | None
     """How long it may take; None is as long as it needs."""
     memory: int | None
-    """What its rows may take [bytes]."""
+    """Memory limit of its rows [bytes]."""
 
 
 class ProofKeywords(QueryKeywords, total=False):
@@ -282,7 +282,7 @@ def as_block(value: Block) -> BlockName:
 def ingest_options(
     given: Mapping[str, Any], config: WorkspaceConfig, columns: SystemColumns
 ) -> IngestOptions:
-    """What is given, and the workspace's settings for the rest."""
+    """Ingest options: the given ones, and the workspace's settings for the rest."""
     from odfchain.ingest.ingesting import IngestOptions, with_defaults
     from odfchain.workspace.config import DuplicateKeys, LateEdits
 
@@ -363,7 +363,7 @@ def peer_options(given: Mapping[str, Any], parallel: int) -> SyncOptions:
 
 
 def signature_policy(*, require: bool | None, max_age: float | None) -> SignaturePolicy | None:
-    """What is wanted of signatures; None when nothing is said.
+    """The required signatures; None without an option.
 
     Raises:
         UsageError: the two contradict each other.

@@ -1,4 +1,4 @@
-"""What `pull` means for a dataset: its polling source, the inputs it is made of, or its peer."""
+"""`pull` of a dataset: from its polling source, its inputs, or its peer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Way(Enum):
-    """Where what is new comes from."""
+    """Kinds of pull."""
 
     SOURCE = "source"
     INPUTS = "inputs"
@@ -45,7 +45,7 @@ class PullTarget:
     dataset: Dataset | None = None
     url: PeerUrl | None = None
     source: str | None = None
-    """Where a branch is to come from; None is where it came from before."""
+    """The source of a branch; None is where it came from before."""
 
     def __str__(self) -> str:
         return str(self.url) if self.url is not None and ":" in self.ref else self.ref
@@ -53,7 +53,7 @@ class PullTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullResult:
-    """What a pull did to a dataset; `head` is `old_head` when there was nothing new."""
+    """Result of a pull of a dataset; `head` is `old_head` when there was nothing new."""
 
     dataset: Dataset
     way: Way
@@ -69,13 +69,13 @@ class PullResult:
     """Rows written for each operation (`+A`, `-R`, `-C`, `+C`)."""
     watermark: Timestamp | None
     details: PullOutcome | TransformOutcome | SyncOutcome
-    """What only this way of pulling can say."""
+    """Details of this kind of pull."""
     where: str | None = None
     """The URL of the peer."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user has to hear."""
+        """Warnings for the user."""
         return getattr(self.details, "warnings", ())
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ class PullResult:
 
 
 def targets_of(workspace: Workspace, names: Iterable[str] | None, *, recursive: bool) -> list[PullTarget]:
-    """What a pull of these names brings up to date, in the order in which that is done; None is everything.
+    """Targets of a pull of these names, in order; None is everything.
 
     Raises:
         InvalidIdError, DatasetNotFoundError, WorkspaceError: a name means nothing here.
@@ -121,7 +121,7 @@ def target_of(dataset: Dataset) -> PullTarget:
 
 
 def is_copy(dataset: Dataset) -> bool:
-    """Whether a plain pull brings the dataset from a peer; errors as `odfchain.transfer.sharing.is_copy`."""
+    """True if a plain pull brings the dataset from a peer; errors as `odfchain.transfer.sharing.is_copy`."""
     from odfchain.transfer import sharing
 
     return sharing.is_copy(dataset._workspace._files, dataset._files)
@@ -161,7 +161,7 @@ _FOR_BRANCHES = frozenset({"force", "parallel", "require_signature", "max_age"})
 
 
 def check_branch_options(labels: Mapping[str, Any]) -> None:
-    """What is given applies to a branch that is pulled.
+    """Check that the options apply to a branch that is pulled.
 
     Raises:
         UsageError: it does not; the message names it.
@@ -219,7 +219,7 @@ def pull(
 
 
 def check_alone(target: PullTarget, name: str | None, given: Iterable[str]) -> None:
-    """What is given is for this target.
+    """Check that the options apply to this target.
 
     Raises:
         UsageError: it is for another kind of pull.
@@ -230,7 +230,7 @@ def check_alone(target: PullTarget, name: str | None, given: Iterable[str]) -> N
 
 
 def pull_options(dataset: Dataset, given: Mapping[str, Any]) -> PullOptions:
-    """What was given for the pull of a source, and what the settings say."""
+    """Options for the pull of a source, from arguments and settings."""
     files = dataset._workspace._files
     config, own = files.config, files.has_key(dataset._files.id)
     return source_options(given, config, dataset._system_columns(config), trusted=own)
@@ -334,8 +334,8 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 # Sources of several datasets are fetched side by side; what is new is recorded one after the other.
 
+# Sources that are fetched, or wait for their turn with what was fetched: so much is on the disk at most.
 _AT_ONCE = 4
-"""Sources that are fetched, or wait for their turn with what was fetched: so much is on the disk at most."""
 
 
 class _Ahead:
@@ -347,9 +347,9 @@ class _Ahead:
         self._taken: FetchAhead | None = None
 
     def of(self, target: PullTarget) -> FetchAhead | None:
-        """The fetch for a target whose turn has come; those of the next ones go on meanwhile."""
         from odfchain.ingest.polling import FetchAhead
 
+        # the next ones are fetched meanwhile
         while self._waiting and len(self._begun) < _AT_ONCE:
             dataset = self._waiting.popleft().dataset
             assert dataset is not None  # noqa: S101 - sources are of datasets that are here
@@ -361,14 +361,13 @@ class _Ahead:
         return self._taken
 
     def end(self) -> None:
-        """The last one that was taken is not used any more."""
         if self._taken is not None:
             self._taken.close()
             self._taken = None
 
     def close(self) -> None:
-        """What was not taken is given up."""
         self.end()
+        # all are stopped before the first is waited for
         for ahead in self._begun.values():
             ahead.stop()
         for ahead in self._begun.values():

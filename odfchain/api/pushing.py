@@ -1,4 +1,4 @@
-"""What a push of several datasets sends, in which order, and where each of them goes."""
+"""`push` of several datasets: their order and destinations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PushTarget:
 def targets_of(
     workspace: Workspace, names: Sequence[str] | None, to: str | None, *, recursive: bool
 ) -> list[PushTarget]:
-    """What a push of these names sends, inputs before what is made of them; None is everything.
+    """Targets of a push of these names, inputs before what is made of them; None is everything.
 
     One dataset by its name goes to `to` itself, or below it where that is a repository's name; several go to
     a repository, each by its own name there.
@@ -70,10 +70,10 @@ def targets_of(
 def split_target(
     workspace: Workspace, texts: Sequence[str], *, everything: bool
 ) -> tuple[list[str], str | None]:
-    """The names of datasets, and the place behind them: a URL, `repo/name`, or a repository's name.
+    """Split names of datasets from the destination at the end: a URL, `repo/name`, or a repository's name.
 
     Raises:
-        UsageError: no dataset is named, or one beside `everything`; the last one may be either.
+        UsageError: no dataset is named, or one with `everything`; the last one may be either.
         DatasetNotFoundError: the last one is neither a dataset nor a place.
     """
     if (everything and len(texts) > 1) or not (everything or texts):
@@ -121,15 +121,14 @@ def _one(workspace: Workspace, name: str) -> Dataset:
 
 
 def _inputs_first(workspace: Workspace, datasets: list[Dataset]) -> list[Dataset]:
-    """The datasets, inputs first as far as that can be found out: each that can be sent is sent."""
     try:
         return [dataset for dataset in with_inputs(workspace, datasets[::-1]) if dataset in datasets]
+    # the order is best effort: every dataset that can be pushed is pushed
     except OdfchainError:
         return datasets
 
 
 def _below(sharing: Sharing, to: str, name: DatasetName) -> str:
-    """Where a dataset goes that is one of several for a repository."""
     if "://" in to or to.lower().startswith("file:"):
         return parse_peer_url(to).dataset(str(name)).text
     if "/" in to:
@@ -138,12 +137,12 @@ def _below(sharing: Sharing, to: str, name: DatasetName) -> str:
             f"{to} is one dataset, and several are to be pushed",
             hint=f"name the repository, and they keep their names: --to {to.partition('/')[0]}",
         )
+    # fails for an unknown repository
     sharing.repositories.get(RepoName(to))
     return f"{to}/{name}"
 
 
 def _refuse_collisions(sharing: Sharing, targets: Iterable[PushTarget]) -> None:
-    """Two datasets are not pushed to one place, of which the second push would find the first there."""
     taken: dict[tuple[object, ...], PushTarget] = {}
     for target in targets:
         files = target.dataset._files
@@ -158,6 +157,7 @@ def _refuse_collisions(sharing: Sharing, targets: Iterable[PushTarget]) -> None:
             continue  # as above
         place = PlainUrl.of(url)
         key = (place.protocol, place.server, *(each.lower() for each in place.path), files.ref)
+        # the second push would find the first one's blocks there
         other = taken.setdefault(key, target)
         if other is not target:
             first, second = sorted(map(str, (other, target)))

@@ -1,4 +1,4 @@
-"""What is asked of a workspace in SQL."""
+"""SQL queries of a workspace."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def explained(workspace: Workspace, query: str, options: QueryKeywords) -> str:
 
 
 def begin() -> None:
-    """A process starts for the query that comes, beside what is loaded here until then."""
+    """Start the process of the next query in the background."""
     local_queries.begin()
 
 
@@ -94,7 +94,7 @@ def on_spark(workspace: Workspace) -> OnSpark:
 
 
 def checked_slices(workspace: Workspace) -> CheckedSlices:
-    """What was hashed before, by whichever command of the workspace."""
+    """The cache of hashed slices that all commands of the workspace share."""
     if workspace._checked is None:
         files = workspace._files
         most = files.config.branches.cache_bytes
@@ -201,7 +201,7 @@ def read_proof(proof: str | os.PathLike[str] | Answer) -> Answer:
 
 
 def described(answer: Answer) -> str:
-    """What a signed answer says, and what is wrong with its file: JSON whose numbers keep their text."""
+    """A signed answer and the faults of its file: JSON whose numbers keep their text."""
     from odfchain.query.answers import written
 
     parts = {
@@ -220,7 +220,7 @@ def described(answer: Answer) -> str:
 def verify_proof(
     proof: str | os.PathLike[str] | Answer, workspace: Workspace, *, seconds: float | None = None
 ) -> ProofVerdict:
-    """Whether a signed answer is true: hashes, signature, its blocks, and the query computed once more.
+    """Check a signed answer: hashes, signature, its blocks, and the query computed once more.
 
     `proof` is an answer or its file; `seconds` is how long computing it may take.
 
@@ -234,7 +234,7 @@ def verify_proof(
 
 
 def ask_node(proof: str | os.PathLike[str] | Answer, url: str, *, token: str | None = None) -> ProofVerdict:
-    """What the node at `url` says of a signed answer.
+    """Ask the node at `url` to check a signed answer.
 
     Raises:
         StoreError, SignatureError: as `read_proof`.
@@ -251,7 +251,7 @@ def ask_node(proof: str | os.PathLike[str] | Answer, url: str, *, token: str | N
 
 
 def conflict_records(conflicts: pa.Table) -> list[dict[str, Any]]:
-    """What is open of the conflicts that a `MergeConflictError` has.
+    """The open conflicts of a `MergeConflictError`.
 
     Key, conflict, column, base, ours, theirs. A whole row is an object, and `column` is None then; where a
     side has no row it is None.

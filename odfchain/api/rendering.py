@@ -43,7 +43,7 @@ def schema_of(event: SetDataSchema) -> DataSchema:
 
 
 def merged_text(event: MetadataEvent) -> str | None:
-    """What a merge or a revert took over, in a line; None for every other event."""
+    """A merge or a revert in a line; None for every other event."""
     from odfchain.audit.lineage import describe_merged
     from odfchain.workspace.merge_record import understood_record
 
@@ -111,7 +111,7 @@ def encode(text: bytes, *, source: str, version: int) -> tuple[Multihash, bytes]
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """What a file hashes to; without a logical hash and a number of records where `problem` says why."""
+    """Hashes of a file; without a logical hash and a number of records where `problem` says why."""
 
     physical: Multihash
     size: int
@@ -140,10 +140,9 @@ def digest_file(path: Path) -> FileDigest:
     return FileDigest(physical, size, logical, records)
 
 
-# What datasets and records come from, as documents, indented lines, drawings and pages.
+# Lineage of datasets and records: documents, indented lines, drawings and pages.
 
 _PROFILES = 20
-"""Datasets whose profile a page shows."""
 
 
 def lineage_page(workspace: Workspace, graph: Graph) -> str:

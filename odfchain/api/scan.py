@@ -58,11 +58,11 @@ class Scan(ArrowRows, OwnErrors):
     columns: tuple[str, ...] | None
     """None is all, system columns included."""
     summary: DatasetState
-    """What the chain says as of the block."""
+    """The dataset's state as of the block."""
     key: tuple[str, ...] | None = None
     """Only what is in force by this key; None is every record."""
     event_time: Timestamp | None = None
-    """What was in force then, by all that is known at the block."""
+    """For the state at this event time, by all that is recorded up to the block."""
     where: Where | None = None
     """Only records of which it is true; slices without any are not read."""
 
@@ -217,7 +217,7 @@ def head_at(dataset: DatasetFiles, at: At) -> Multihash | None:
     return block_at(dataset, at if isinstance(at, Multihash | int) else as_time(at))
 
 
-# Datasets that are read where they are, without a workspace.
+# Datasets that are read in place, without a workspace.
 
 T = TypeVar("T")
 
@@ -252,7 +252,7 @@ class OpenedDataset(OwnErrors):
 
     @property
     def summary(self) -> DatasetState:
-        """What the chain says as of the block: schema, sources, offsets, watermark."""
+        """The dataset's state as of the block: schema, sources, offsets, watermark."""
         return self._state
 
     @property
@@ -294,7 +294,7 @@ class OpenedDataset(OwnErrors):
         return self.scan().to_pandas()
 
     def close(self) -> None:
-        """What was brought is gone; what was made of it cannot be read any more."""
+        """Remove the fetched files; frames made of them cannot be read any more."""
         self._private.remove()
 
     def __enter__(self) -> Self:
@@ -393,7 +393,7 @@ def dataset_as_of(
 
 
 class _PrivateFolder:
-    """A temporary folder that is gone when nobody refers to this object any more."""
+    """A temporary folder that is removed with the last reference to this object."""
 
     def __init__(self) -> None:
         from odfchain.transfer.reading import private_folder
@@ -403,12 +403,11 @@ class _PrivateFolder:
         self._gone = weakref.finalize(self, opened.close)
 
     def remove(self) -> None:
-        """Now."""
         self._gone()
 
 
 def _keeping(made: T, private: _PrivateFolder) -> T:
-    """What was made of files in the folder keeps it, as long as it is there itself."""
+    # readers open the files lazily: the folder lives as long as they do
     weakref.finalize(made, id, private).atexit = False
     return made
 
@@ -416,14 +415,14 @@ def _keeping(made: T, private: _PrivateFolder) -> T:
 # Datasets as DataFrames of a Spark session that is not the workspace's.
 
 _ROOT = ".odfchain"
+# Datasets opened without a workspace: their slices stay as long as the session may read them.
 _kept: weakref.WeakKeyDictionary[SparkSession, list[Scan]] = weakref.WeakKeyDictionary()
-"""What was opened elsewhere: its slices are brought here for as long as the session may read them."""
 
 
 def native_frame(
     session: SparkSession, source: Any, *, state: bool, at: At, columns: Sequence[str] | None
 ) -> DataFrame:
-    """What `odfchain.spark.read` gives; errors as there."""
+    """Implements `odfchain.spark.read`; errors as there."""
     opened = _found(source, at)
     if isinstance(opened, Dataset):
         found = scan(opened, columns, at)
@@ -438,8 +437,6 @@ def native_frame(
 
 
 def _found(source: Any, at: At) -> Dataset | OpenedDataset:
-    """The dataset that is meant: itself, a workspace's by its path, or one that is read where it is."""
-
     if isinstance(source, Dataset | OpenedDataset):
         return source
     if not isinstance(source, str | Path):
@@ -447,6 +444,7 @@ def _found(source: Any, at: At) -> Dataset | OpenedDataset:
             f"a {type(source).__name__} is no dataset, and no path of one",
             hint="give a dataset, a URL, or a path such as folder/of/the/workspace/NAME",
         )
+    # a path below a workspace's folder names a dataset of it
     if "://" not in str(source):
         path = Path(source).absolute()
         for folder in path.parents:
@@ -456,7 +454,7 @@ def _found(source: Any, at: At) -> Dataset | OpenedDataset:
     return open_dataset(str(source), at=at)
 
 
-# What `DATASET@POINT` names for commands: the block, its slices, and its rows as they are exported.
+# `DATASET@POINT` for commands: the block, its slices, and its rows as they are exported.
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ class Configuration(OwnErrors):
 
     @property
     def file(self) -> Path:
-        """Where the settings are."""
+        """The file of the settings."""
         return self.folder / "config.yaml"
 
     def all(self) -> Iterator[tuple[str, Any, bool]]:
@@ -119,7 +119,7 @@ class Configuration(OwnErrors):
         return self._edit(item, _nothing(item) if item.key is not None else lambda _: default)
 
     def _paths(self, values: Sequence[str]) -> list[str]:
-        """All that a user sets are paths, which mean the same in whichever folder they are read."""
+        # a user's settings are read in every folder, so their paths are absolute
         return [absolute(value) for value in values] if self.of is OF_USER else list(values)
 
     def _edit(self, item: Setting, change: Callable[[Any], Any]) -> str:
@@ -129,7 +129,7 @@ class Configuration(OwnErrors):
 
 @dataclass(frozen=True, slots=True)
 class DatasetConfiguration(OwnErrors):
-    """What is set for one dataset in place of what the workspace says, of `snapshots` only.
+    """Settings of one dataset that override those of the workspace, of `snapshots` only.
 
     Methods and errors are those of `Configuration`.
     """
@@ -140,7 +140,7 @@ class DatasetConfiguration(OwnErrors):
 
     @property
     def file(self) -> Path:
-        """Where they are."""
+        """The file of the settings."""
         return config_path(self.files)
 
     def all(self) -> Iterator[tuple[str, Any, bool]]:
@@ -194,7 +194,7 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _checked(folder: Path, item: Setting, value: Any) -> Any:
-    """A value that is set; a policy has to be there already."""
+    # a policy is read now, not at the next commit
     if str(item) == "snapshots.guard" and value:
         from odfchain.api.changing import read_policy_file
 

@@ -1,4 +1,4 @@
-"""What describes a dataset at a block: its manifest and its profile (RFC-039, RFC-040)."""
+"""Descriptions of a dataset at a block: its manifest and its profile (RFC-039, RFC-040)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Profile(OwnErrors):
-    """What the rows in force look like at a block; anybody who has them computes the same bytes."""
+    """Statistics of the rows in force at a block; the same rows give the same bytes everywhere."""
 
     document: Mapping[str, Any]
     """As JSON has it: the fields of ADR-0001, flat and under their names."""
@@ -87,14 +87,14 @@ class Profile(OwnErrors):
 
 @dataclass(frozen=True, slots=True)
 class Manifest(OwnErrors):
-    """Which files a dataset consists of at a block, and what is in them; anybody makes the same bytes."""
+    """Files of a dataset at a block with their statistics; the same everywhere, byte for byte."""
 
     document: Mapping[str, Any]
     """As JSON has it: the fields of Lode's manifest, and under `odf` what only ODF knows."""
     _stats: tuple[FileStats, ...] = field(repr=False, compare=False)
     _schema: pa.Schema = field(repr=False, compare=False)
     signed: bool = False
-    """Whether it is what the owner signed, because slices are not here; else it was made here."""
+    """True if it is signed by the owner, because slices are not here; else it was made here."""
 
     @property
     def files(self) -> Sequence[Mapping[str, Any]]:
@@ -150,7 +150,7 @@ class Manifest(OwnErrors):
         ]
 
     def understands(self, where: str) -> bool:
-        """Whether any of a condition can leave a file out; errors as `prune`."""
+        """True if a part of a condition can exclude a file; errors as `prune`."""
         from odfchain.slices.conditions import parse_where
 
         return parse_where(where, self._schema).understood
@@ -165,7 +165,6 @@ class Manifest(OwnErrors):
 
 @contextmanager
 def _needing_slices() -> Iterator[None]:
-    """What a snapshot needs and is not here is nobody's fault; a slice that is no Parquet file is one."""
     from odfchain.errors import (
         BadInputError,
         ObjectCorruptedError,
@@ -176,6 +175,7 @@ def _needing_slices() -> Iterator[None]:
 
     try:
         yield
+    # a partial copy lacks slices on purpose: no damage
     except SliceNotFoundError as error:
         raise PartialCopyError(error.message, hint=error.hint) from None
     except OversizedInputError:
@@ -185,10 +185,10 @@ def _needing_slices() -> Iterator[None]:
 
 
 def _bytes_of(path: str | Path, most: int) -> bytes:
-    """The content of a file; one byte more than it may have says that it is too large."""
     from odfchain.errors import UsageError
     from odfchain.storage import fsio
 
+    # one byte more than allowed shows that the file is too large
     found = fsio.read_start(Path(path), most + 1)
     if found is None:
         raise UsageError(f"{path}: there is no such file")
@@ -215,7 +215,7 @@ def compare_profiles(before: Profile, after: Profile, policy: str | Path | None 
 
 
 class Snapshots(OwnErrors):
-    """What describes a dataset at its newest block, or at a point (`Dataset.at`)."""
+    """Manifest and profile of a dataset at its newest block, or at a point (`Dataset.at`)."""
 
     _workspace: Workspace
     _files: DatasetFiles
@@ -237,7 +237,7 @@ class Snapshots(OwnErrors):
         No JVM is started, unless rows are taken back and slices have more than `branches.sparkBytes`.
         `stage`, `description`, `tags` and `created_by` are the publisher's words. Of the columns in `hide`
         only counts are said, for what is published. Near duplicates are looked for among at most 262,144
-        rows, or among any number; the `languages` of texts are told where `odfchain[languages]` is installed.
+        rows, or among any number; the `languages` of texts are detected with `odfchain[languages]` only.
 
         Raises:
             UsageError: a hidden column is none.
@@ -296,7 +296,6 @@ class Snapshots(OwnErrors):
             return Manifest(found[0], tuple(found[1]), columns_of(state, None), signed=True)
 
     def _made_manifest(self) -> Manifest:
-        """The manifest, made from the slices that are here; errors as `manifest`."""
         from odfchain.profiles.manifests import described
         from odfchain.workspace.dataset_state import DatasetState
         from odfchain.workspace.read_slices import columns_of
@@ -437,7 +436,7 @@ class Publishing(Snapshots):
 
 
 def is_profile_file(text: str) -> bool:
-    """Whether a text is a path and no `DATASET@POINT`: it ends in `.json`, or begins with `.` or `/`."""
+    """True if a text is a path and no `DATASET@POINT`: it ends in `.json`, or begins with `.` or `/`."""
     return text.endswith(".json") or text[:1] in {".", "/"} or bool(Path(text).drive)
 
 
@@ -488,12 +487,12 @@ def _at_point(workspace: Workspace, text: str) -> Dataset:
 
 
 def _last_two(workspace: Workspace, text: str) -> list[Dataset]:
-    """The dataset as of its last two blocks that brought data."""
     from itertools import islice
 
     from odfchain.api.branching import at_point, open_dataset_at
 
     dataset = at_point(workspace, text)
+    # blocks without data change no profile
     newest = [ref.block_hash for ref in islice(dataset.summary.slices_newest_first(), 2)]
     if len(newest) < 2:
         raise PointNotFoundError(

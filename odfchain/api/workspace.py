@@ -239,7 +239,7 @@ class Workspace(Elsewhere, GivenTokens):
         return self._files.shared.where
 
     def _current(self) -> WorkspaceFiles:
-        """The files; what a store has is asked again when it is needed next."""
+        # cached names of the store are checked again
         self._files.shared.renew()
         return self._files
 
@@ -298,7 +298,7 @@ class Workspace(Elsewhere, GivenTokens):
         return True
 
     def __contains__(self, ref: object) -> bool:
-        """Whether a dataset of this workspace has this alias or id."""
+        """True if a dataset of this workspace has this alias or id."""
         if isinstance(ref, Dataset):
             ref = ref.id
         if not isinstance(ref, str | DatasetId | DatasetAlias):
@@ -360,7 +360,7 @@ class Workspace(Elsewhere, GivenTokens):
     def pull_targets(
         self, names: Iterable[str] | None = None, *, recursive: bool = False
     ) -> list[PullTarget]:
-        """What a pull of several brings up to date, in the order in which that is to be done.
+        """Targets of a pull of several datasets, in order.
 
         Names are references of this workspace, `%` patterns, URLs or `repo/name`; None is every dataset that
         can be pulled. With `recursive`, what they come from is pulled first.
@@ -376,7 +376,7 @@ class Workspace(Elsewhere, GivenTokens):
     def push_targets(
         self, names: Sequence[str] | None = None, to: str | None = None, *, recursive: bool = False
     ) -> list[PushTarget]:
-        """What a push of several sends, inputs before what is made of them; `target.dataset.push(target.to)`.
+        """Targets of a push of several, inputs before what is made of them; `target.dataset.push(target.to)`.
 
         Names are references and `%` patterns; None is every dataset, or without `to` every one that was
         pushed before. `to` is a repository, by its name or URL, below which they keep their names; for one
@@ -436,7 +436,7 @@ class Workspace(Elsewhere, GivenTokens):
         return verify_remote(self._files, source, VerifyOptions(**checks), token=token, progress=progress)
 
     def lineage(self, refs: Iterable[str] = (), *, downstream: bool = False) -> Graph:
-        """What datasets (default: all) come from, or what comes from them; gaps and damage are in the graph.
+        """The upstream or downstream graph of datasets (default: all); gaps and damage are in the graph.
 
         A reference may be a `%` pattern.
 
@@ -459,7 +459,7 @@ class Workspace(Elsewhere, GivenTokens):
         dry_run: bool = False,
         break_references: bool = False,
     ) -> list[Collected]:
-        """What datasets (default: all) do not need is gone, and what interrupted commands left beside them.
+        """Remove what datasets (default: all) do not need, and remains of interrupted commands.
 
         Keywords and errors are those of `Dataset.gc`; the last result is that of the workspace itself.
         """
@@ -473,7 +473,7 @@ class Workspace(Elsewhere, GivenTokens):
         return [*found, collect_workspace(self._files, options)]
 
     def fsck(self, *, dry_run: bool = False, progress: Progress = SILENT) -> list[FsckReport]:
-        """What is damaged or missing is in the reports, and repaired where a dataset here has a good copy.
+        """Find damaged and missing files, and repair them where a dataset here has a good copy.
 
         Folders that cannot be opened as a dataset have a report, too.
 
@@ -499,8 +499,8 @@ class Workspace(Elsewhere, GivenTokens):
 
         All is checked before the first dataset is made, queries included (`check=False` leaves them to the
         first run); inputs are made first. `name` replaces the name in a manifest of one dataset. What is
-        passed over below a folder, or not kept of a manifest, is a note of `progress`. Nobody is asked about
-        commands and variables (RFC-014): the caller has read the manifest.
+        passed over below a folder, or not kept of a manifest, is a note of `progress`. No questions are asked
+        about commands and variables (RFC-014): the caller has read the manifest.
 
         Raises:
             ManifestError: naming file, line and path.
@@ -647,7 +647,7 @@ class Workspace(Elsewhere, GivenTokens):
         """Make a dataset of a file and ingest it; nothing stays behind when that fails.
 
         The columns and their types are inferred from every value and written into `NAME.yaml` beside the
-        file; `on_inferred` is told of them before anything is made. `merge` is `snapshot`, `ledger` (both
+        file; `on_inferred` is called with them before anything is made. `merge` is `snapshot`, `ledger` (both
         need a `key`) or `append`; `event_time` is the column of the event time. `force` replaces a manifest.
 
         Raises:

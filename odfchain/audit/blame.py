@@ -1,4 +1,4 @@
-"""Where records come from: the slice, block and transaction of a record, what the transaction read, and so on
+"""Origins of records: the slice, block and transaction of a record, what the transaction read, and so on
 down to the roots.
 
 A transaction of a derivative dataset names for each input the blocks and records that it read, `(prev, new]`.
@@ -58,11 +58,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Single records, read from the slices that are here; and which record a correction or retraction is about.
-#
-# A slice is hashed before it is read. Only the row groups that hold the records are decoded. Values are
-# those
-# of the slice file, under its own column names.
+# Single records of local slices; and the record that a correction or retraction refers to.
+# A slice is hashed before it is read, and only the row groups with the records are decoded. Columns keep
+# the slice's names.
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +129,9 @@ def _values(table: pa.Table) -> Iterator[dict[str, Any]]:
 def _read(
     dataset: DatasetFiles, ref: SliceRef, columns: Sequence[str] | None, first: int, last: int
 ) -> pa.Table:
-    """Rows of a slice by position, both ends included; only their row groups are decoded."""
     from odfchain.slices.reader import open_parquet  # noqa: PLC0415
 
+    # the slice is hashed before it is read
     path = dataset.data.verified_path(ref.slice.physical_hash)
     try:
         with open_parquet(path) as file:
@@ -182,11 +180,11 @@ def find_corrected(
 def _newest_match(
     dataset: DatasetFiles, ref: SliceRef, row: StoredRecord, key: Sequence[str], vocabulary: DatasetVocabulary
 ) -> int | None:
-    """Position of the newest record in a slice that `row` may be about."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
 
     interval = ref.slice.offset_interval
+    # a correction refers to an earlier record
     last = min(interval.end, row.offset - 1) - interval.start
     if last < 0:
         return None
@@ -226,10 +224,10 @@ class Transaction:
     first: int
     last: int
     present: bool
-    """Whether the slice file is here."""
+    """True if the slice file is here."""
     rows: tuple[BlamedRow, ...] = ()
     rows_problem: str | None = None
-    """Why there are no rows."""
+    """The reason for having no rows."""
     damaged: OdfchainError | None = None
     source: SourceUse | None = None
     """Of a root dataset."""
@@ -237,13 +235,13 @@ class Transaction:
     """The block of the transform in force, of a derivative dataset."""
     reads: tuple[InputReads, ...] = ()
     earlier: str | None = None
-    """What else the records may depend on: records that earlier transactions read."""
+    """Other records that these may depend on: those that earlier transactions read."""
     checkpoint: Multihash | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
-    """What is known of some records of a dataset; `origins` only where they were asked for."""
+    """The history of some records of a dataset; `origins` only where requested."""
 
     dataset: DatasetFiles
     id: str
@@ -271,7 +269,7 @@ def blame_records(
     recursive: bool = False,
     limits: LineageLimits = LINEAGE,
 ) -> Blame:
-    """Where the records `[first; last]` (default: one) come from; what is missing or damaged is said in it.
+    """The origin of the records `[first; last]` (default: one), with what is missing or damaged.
 
     Raises:
         UsageError: there are no such records, or too many.
@@ -362,7 +360,6 @@ def _rows(
     source: SourceUse | None,
     limits: LineageLimits,
 ) -> tuple[tuple[BlamedRow, ...], str | None, OdfchainError | None]:
-    """The rows, or why there are none and the damage that it is due to."""
     if not dataset.data.contains(ref.slice.physical_hash):
         how = (
             f"a partial copy: `odfchain fetch {dataset.alias}` brings it"
@@ -375,6 +372,7 @@ def _rows(
         rows = read_rows(dataset, ref, vocabulary, first, last)
     except (ObjectCorruptedError, SchemaError) as error:
         return (), f"the slice is damaged: {error}", error
+    # an unreadable disk is no damage
     except StoreError as error:
         return (), f"the slice cannot be read: {error}", None
     key = source.primary_key if source else None
@@ -478,8 +476,8 @@ def _row(blamed: BlamedRow) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """A value without the numbers that JSON has not: they become text."""
     match value:
+        # JSON has no NaN and no infinities
         case float() if not math.isfinite(value):
             return str(value)
         case dict():

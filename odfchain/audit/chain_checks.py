@@ -35,21 +35,16 @@ from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_records
 
-# The blocks of a chain as a verification found them, in memory that does not grow with the chain.
-#
-# The blocks of a short chain stay decoded. Of a long one the bytes are in temporary files (`TMPDIR`), in
-# the
-# order in which they were read, newest first, and are decoded again by each check that asks: what was
-# hashed
-# once is what all checks see, whatever happens to the files of the dataset meanwhile. The files have no
-# name,
-# so nothing is left behind.
+# The blocks of a chain, in bounded memory.
+# Blocks of a short chain stay decoded. Those of a long one are bytes in unnamed temporary files (`TMPDIR`),
+# newest first, and decoded again for each check: all checks see what was hashed, whatever happens to the
+# dataset's files meanwhile.
 
 DECODED_BLOCKS = 50_000
 """Chains of up to so many blocks stay decoded, where their bytes are not many."""
 _DECODED_BYTES = 64 << 20
+# Bytes of blocks that are in memory at once, before they are written and when they are read.
 _IN_MEMORY = 8 << 20
-"""Bytes of blocks that are in memory at once, before they are written and when they are read."""
 _KINDS = (*EVENT_KINDS, MERGE)
 _ROW = struct.Struct("<32sBBBxIQQ")
 _ROWS_AT_ONCE = 1_024
@@ -67,7 +62,7 @@ class StoredBlock:
 
 
 class StoredRow(NamedTuple):
-    """What is known of a block without decoding it again."""
+    """Facts of a block, without decoding it again."""
 
     name: Multihash
     kind: str
@@ -79,7 +74,7 @@ class StoredRow(NamedTuple):
 
     @property
     def event_kind(self) -> str:
-        """What kind of event the block has."""
+        """The kind of the block's event."""
         return AddData.KIND if self.kind == MERGE else self.kind
 
 
@@ -93,10 +88,10 @@ class StoredBlocks:
         self._row_file: IO[bytes] | None = None
         self._data_file: IO[bytes] | None = None
         self._count = self._start = 0
+        # True if all blocks hash to their names.
         self.sound = True
-        """Whether all blocks hash to their names."""
+        # True if any block names a checkpoint.
         self.has_checkpoints = False
-        """Whether any of them names a checkpoint."""
 
     def __len__(self) -> int:
         return self._count
@@ -140,7 +135,7 @@ class StoredBlocks:
     # --- reading -----------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[StoredRow]:
-        """What is known of each block, oldest first."""
+        """The facts of each block, oldest first."""
         for end in range(self._count, 0, -_ROWS_AT_ONCE):
             yield from reversed(self._rows_between(max(0, end - _ROWS_AT_ONCE), end))
 
@@ -194,9 +189,9 @@ class StoredBlocks:
         return None if found is None else found[1].name
 
     def _find(self, number: int) -> tuple[int, StoredRow] | None:
-        """Where numbers count without gaps it is one look-up."""
         if not self._count:
             return None
+        # one look-up where numbers have no gaps
         index = self._rows_between(0, 1)[0].number - number
         if 0 <= index < self._count:
             row = self._rows_between(index, index + 1)[0]
@@ -245,9 +240,9 @@ def _write(stream: IO[bytes], data: bytearray) -> None:
 
 
 def _piece(stream: IO[bytes] | None, rest: bytearray, begin: int, end: int) -> bytes:
-    """Bytes of a file that goes on in memory."""
     if stream is None:
         return bytes(rest[begin:end])
+    # what is not yet written is in `rest`
     size = stream.tell()
     found = b""
     with fsio.storage_errors(tempfile.gettempdir()):
@@ -258,20 +253,18 @@ def _piece(stream: IO[bytes] | None, rest: bytearray, begin: int, end: int) -> b
     return found + bytes(rest[max(0, begin - size) : max(0, end - size)])
 
 
-# The newest blocks of a chain alone, with what earlier ones say that is still in force.
-#
-# Following the chain to its Seed takes as long as it is. Where only its newest blocks are asked for, the
-# earlier ones that the checks need (the one before, the newest of each kind, all sources and schemas) are
-# looked up in the chain's index, and read and hashed; that there are no others is the index's word. So the
-# report says of the checks that rest on it that they were not made everywhere (RFC-051).
+# Verifying only the newest blocks of a chain.
+# Walking to the Seed takes as long as the chain is. The earlier blocks that checks need (the one before,
+# the newest of each kind, all sources and schemas) are found by the index, read and hashed. That there are
+# no others rests on the index, so the report limits these checks (RFC-051).
 
+# Events of which all count, not only the newest; they are few.
 _ALL_OF = (
     (ev.AddPushSource.KIND, ev.DisablePushSource.KIND),
     (ev.SetPollingSource.KIND, ev.DisablePollingSource.KIND),
     (ev.SetDataSchema.KIND,),
     (MERGE,),
 )
-"""Events of which an earlier one counts beside the newest; they are few."""
 _RESTS_ON_THE_INDEX = (BLOCKS, LINKS, RULES, SYSTEM, SCHEMA)
 
 
@@ -297,10 +290,10 @@ def add_what_is_in_force(
 
 
 def _in_force(dataset: DatasetFiles, before: Multihash) -> list[HashedBlock]:
-    """Newest first."""
     chain = dataset.chain
     found = {before: HashedBlock(before, chain.get(before))}
     nearest = (chain.nearest(kind, head=before) for kind in EVENT_KINDS)
+    # events of which older ones count, too
     others = (block for kinds in _ALL_OF for block in chain.nearest_all(*kinds, head=before))
     for block in (*nearest, *others):
         if block is not None:
@@ -327,7 +320,7 @@ EVERYTHING = Range()
 
 @dataclass(frozen=True, slots=True)
 class StoredChain:
-    """What could be read; `complete` if it begins with the first block of the chain."""
+    """The readable blocks; `complete` if they begin with the first block of the chain."""
 
     blocks: StoredBlocks = field(default_factory=StoredBlocks)
     complete: bool = False
@@ -337,7 +330,7 @@ class StoredChain:
 
     @property
     def follows(self) -> bool:
-        """Whether everything that the chain says can be believed."""
+        """True if all blocks are sound and linked."""
         return self.complete and self.blocks.sound
 
     def within(self, after: int, upto: int, *kinds: str) -> Iterator[StoredBlock]:
@@ -411,7 +404,6 @@ def _spelling(reference: Path) -> str:
 def _read(
     path: Path, name: Multihash, expected: int | None, report: Report, *, believed: bool
 ) -> tuple[StoredBlock, bytes] | None:
-    """The block in a file, its bytes too; None where the walk ends. What is only claimed accuses nothing."""
     try:
         content = read_regular(path, LIMITS.block_bytes, follow=True)
         problem = "No such file or directory" if content is None else None
@@ -426,6 +418,7 @@ def _read(
         return None
     actual = hash_bytes(data)
     sound = actual == name
+    # a link that is only claimed proves no damage
     if not believed and not sound:
         return None
     report.count(BLOCKS)
@@ -569,7 +562,7 @@ def check_rules(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int
         history.add(stored.block)
 
 
-# The chain's index against the chain: it is derived, so what is wrong with it is a note and no fault.
+# The chain's index against the chain: it is derived, so errors in it are notes, not faults.
 
 _AHEAD_BYTES = 4_096 * ROW_BYTES
 
@@ -604,13 +597,13 @@ class _ReadAhead:
         self._data = b""
 
     def read(self, start: int, count: int) -> bytes:
-        """Up to `count` bytes from `start`; nothing when the file cannot be read."""
         if not self._start <= start <= start + count <= self._start + len(self._data):
             try:
                 with self._path.open("rb", buffering=0) as stream:
                     stream.seek(start)
                     self._start, self._data = start, stream.read(max(count, _AHEAD_BYTES))
             except OSError:
+                # an unreadable file reads as empty
                 self._data = b""
         at = start - self._start
         return self._data[at : at + count]

@@ -12,7 +12,7 @@ fault names the file. Nothing derived (such as the chain index) is trusted.
      7  its records hash to the logical hash                             "Physical and Logical Hashes"
      8  its rows are as many as its offsets, which have no gaps          "Offset"
      9  system columns: names, types, order, operations, system time     "Common Data Schema"
-    10  -C stands before its +C; what is taken back was in force         "Representation of Retractions …"
+    10  -C is followed by its +C; what is taken back was in force        "Representation of Retractions …"
     11  columns are as they are declared                                 "SetDataSchema"
     12  watermarks never go back and are not ahead of the data           "Watermark"
     13  a state checkpoint is the state                                  "Checkpoint"; RFC-018
@@ -68,11 +68,11 @@ class Scope:
     jobs: int = 2
     """Slices that are read side by side."""
     inputs_wanted: bool = False
-    """Whether inputs that are not here leave the result incomplete."""
+    """True if inputs that are not here leave the result incomplete."""
     require_signature: bool = False
     """An unsigned head is a fault."""
     signature_unread: str | None = None
-    """Why it is not known whether the head is signed; None where it can be looked at."""
+    """The reason for an unknown signature of the head; None where it can be read."""
     profiles: bool = False
     """Signed profiles are computed again."""
     trusted: tuple[str, ...] = ()

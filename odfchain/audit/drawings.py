@@ -29,11 +29,9 @@ from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_record
 from odfchain.workspace.points import branch_names
 
 # The graph of datasets in the language of Graphviz (DOT).
-#
-# Nodes are called n0, n1 …; names and ids stand in labels only. In a quoted label a backslash starts an
-# escape
-# (`\N`, `\l`) and a quote ends it, so both are escaped, and nothing else can leave the label.
-# Source: https://graphviz.org/doc/info/lang.html, https://graphviz.org/docs/attr-types/escString/.
+# Nodes are called n0, n1 …; names and ids are in labels only. In a quoted label a backslash starts an
+# escape (`\N`, `\l`) and a quote ends it, so both are escaped. Source:
+# https://graphviz.org/doc/info/lang.html, https://graphviz.org/docs/attr-types/escString/.
 
 _STYLES = {
     NodeState.PRESENT: "solid",
@@ -63,8 +61,8 @@ def to_dot(graph: Graph) -> str:
 
 
 def _branches(number: str, node: Node) -> Iterator[str]:
-    """Branches beside their dataset, and arrows back from those that were merged."""
     facts = node.branching
+    # merged branches that were deleted are drawn from the merge records
     ways = {branch.name: lies(branch) for branch in facts.branches}
     blocks = {item.name: str(item) for item in facts.merged}
     for index, name in enumerate(dict.fromkeys([*ways, *blocks])):
@@ -81,14 +79,12 @@ def _attributes(node: Node) -> str:
     return f"label={label}, tooltip={quoted(node.id)}, shape={shape}, style={_STYLES[node.state]}"
 
 
-# Where the datasets of a drawing stand: in layers from left to right, and edges beside what they pass.
-#
-# A dataset's layer is the longest path to it from a dataset without inputs. An edge that passes layers gets
-# a
-# free place in each of them, so that it is not drawn through the boxes there (as K. Sugiyama et al., 1981).
+# Layout of a drawing: layers from left to right.
+# A dataset's layer is the longest path to it from a dataset without inputs. An edge across layers gets a
+# free place in each of them, so that it crosses no box (as K. Sugiyama et al., 1981).
 
+# More are not worth their space: long edges are then drawn straight.
 _FREE_PLACES = 5_000
-"""More are not worth their space: long edges are then drawn straight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +151,8 @@ def _mean(numbers: list[float]) -> float:
 _WIDTH, _HEIGHT = 220, 54
 _GAP_X, _GAP_Y, _MARGIN = 90, 22, 12
 _NAME_LENGTH, _FACTS_LENGTH = 26, 34
+# Columns of a dataset whose profile is shown.
 _COLUMNS = 200
-"""Columns of a dataset whose profile is shown."""
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -212,7 +208,6 @@ def to_html(graph: Graph, profiles: Mapping[str, Mapping[str, Any]] | None = Non
 
 
 def _profile(name: str, document: Mapping[str, Any]) -> str:
-    """The rows of a dataset, column by column, with pictures of their distributions."""
     names = ("Column", "Type", "Nulls", "Distinct", "Values", "Distribution")
     head = "".join(f"<th>{title}</th>" for title in names)
     columns = document["columns"]
@@ -264,8 +259,8 @@ def _drawing(graph: Graph) -> str:
 
 
 def _line(edge: Edge, places: list[_Position]) -> str:
-    """An edge: from the right side of a box through free places to the left side of another."""
     x, y = places[0].x + _WIDTH, places[0].y + _HEIGHT // 2
+    # from the right side of one box, through the free places, to the left side of the other
     path = f"M{x} {y}"
     for place in places[1:]:
         left, middle = place.x, place.y + _HEIGHT // 2
@@ -308,14 +303,14 @@ def _text(text: str) -> str:
 #     ├─╯
 #     ● 7
 #
-# A block stands below every block that was made from it: later system times come first, then larger
+# A block is below every block that was made from it: later system times come first, then larger
 # numbers.
 # What is drawn is bounded by what is asked for: a chain is read only as far as it is drawn.
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnBlock:
-    """A block, the lines that lead to it and away from it, and what is to be said beside it."""
+    """A block, the lines that lead to it and away from it, and its note."""
 
     block: HashedBlock
     before: tuple[str, ...]
@@ -327,7 +322,7 @@ class DrawnBlock:
     references: tuple[str, ...]
     """The head and the branches that point at it."""
     note: str | None
-    """What was merged."""
+    """The merged branch."""
 
 
 def draw_blocks(dataset: DatasetFiles, limit: int | None = None) -> Iterator[DrawnBlock]:
@@ -393,7 +388,6 @@ class _Drawing:
         return DrawnBlock(block, tuple(before), line, tuple(after), names, note)
 
     def _merged(self, lane: int, source: Multihash, drawn: set[Multihash]) -> list[str]:
-        """The line from a merge to the lane that leads to its source."""
         if source in drawn:
             return []  # clocks that were wrong: it was recorded later than its merge
         self._wait_for(source)
@@ -409,8 +403,8 @@ class _Drawing:
             return None
 
     def _free(self) -> int:
-        """A lane that nothing waits in."""
         if None not in self._lanes:
+            # a new lane on the right
             self._lanes.append(None)
         return self._lanes.index(None)
 
@@ -420,7 +414,6 @@ class _Drawing:
         ).rstrip()
 
     def _joined(self, lane: int, other: int, *, begins: bool, ends: bool) -> str:
-        """A line that joins `lane` and `other`, which begins below it, or ends in it, or goes on."""
         left, right = min(lane, other), max(lane, other)
         right_of = {(True, False): "╮", (False, True): "╯", (False, False): "┤"}[begins, ends]
         left_of = {(True, False): "╭", (False, True): "╰", (False, False): "├"}[begins, ends]

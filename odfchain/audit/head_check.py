@@ -29,7 +29,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 def check_signature(
     dataset: DatasetFiles, chain: StoredChain, dataset_id: DatasetId | None, report: Report, *, required: bool
 ) -> None:
-    """What the signature of the head, or of the branch, is worth."""
+    """Check the signature of the head, or of the branch."""
     path = dataset.folder / signature_key(dataset.ref)
     if dataset_id is None or not chain.blocks:
         report.skip([SIGNATURE], "the dataset's id is not known: its chain cannot be followed to its Seed")
@@ -90,11 +90,7 @@ def attested(
     trusted: Collection[str],
     report: Report,
 ) -> list[Attestation]:
-    """The valid attestations of blocks of this chain; damaged ones and others' are faults and notes.
-
-    Attestations are anybody's words, so those of other chains are only noted; what was changed since it was
-    written is a fault of its file.
-    """
+    """The valid attestations of blocks of this chain; damaged ones and others' are faults and notes."""
     if dataset_id is None:
         return []
     path = dataset.folder / ATTESTATIONS_KEY
@@ -105,6 +101,7 @@ def attested(
         return []
     found: list[Attestation] = []
     for line in lines:
+        # attestations are third parties' words: those of other chains are notes, an altered line is a fault
         if line.statement is None:
             report.fault(SIGNATURE, path, f"line {line.number}: {line.message}")
             continue
@@ -132,20 +129,18 @@ def attested(
 
 
 def is_trusted(auditor: Did, trusted: Collection[str]) -> bool:
-    """Whether an auditor is among the trusted ones: the key counts, not the method of its DID."""
+    """True if an auditor is trusted: the key counts, not the method of its DID."""
     return any(parse_did(text).public_key == auditor.public_key for text in trusted)
 
 
 def vouched_for(
     attestations: Collection[Attestation], trusted: Collection[str], least: int, check: int
 ) -> tuple[int, Multihash, tuple[str, ...]] | None:
-    """(number, hash, auditors) of the newest block whose `check` at least `least` trusted auditors did.
-
-    Their verdict must be clean. Auditors are told apart by their keys.
-    """
+    """(number, hash, auditors) of the newest block whose `check` at least `least` trusted auditors attest."""
     words = [
         item
         for item in attestations
+        # one key is one auditor, whatever the method of its DID
         if item.verdict is Verdict.CLEAN and check in item.checks and is_trusted(item.auditor, trusted)
     ]
     for word in sorted(words, key=lambda item: -item.sequence_number):

@@ -36,11 +36,9 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.points import branch_names
 from odfchain.workspace.workspace_files import WorkspaceFiles, like
 
-# What a dataset comes from, as far as it is here.
-#
-# Unlike the lineage that a pull follows, this goes on where an input is missing or a chain is damaged: both
-# are
-# what verification is there to tell.
+# Inputs of a dataset, as far as they are here.
+# Unlike the lineage of a pull, this continues at missing inputs and damaged chains, which verification
+# reports.
 
 
 @dataclass(slots=True)
@@ -53,10 +51,7 @@ class Upstream:
 
 
 def upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]) -> Upstream:
-    """The datasets and everything they come from that is in the workspace, each once.
-
-    A dataset whose chain cannot be read has no inputs here; its own verification says what is wrong.
-    """
+    """The datasets and everything they come from that is in the workspace, each once."""
     upstream = Upstream()
     entered: set[tuple[Path, str]] = set()
     stack = [(dataset, False) for dataset in reversed(list(datasets))]
@@ -70,6 +65,7 @@ def upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]
         entered.add((dataset.folder, dataset.ref))
         stack.append((dataset, True))
         try:
+            # a chain that cannot be read has no inputs here; its own verification reports the damage
             transform = DatasetState.read(dataset.chain).transform
         except OdfchainError:
             continue
@@ -84,7 +80,7 @@ def upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]
 
 
 def missing_input(alias: str | None, target: object) -> str:
-    """What is said of an input that is not here."""
+    """The message for an input that is not here."""
     return (
         f"its input {alias} ({target}) is not in this workspace"
         if alias
@@ -93,11 +89,8 @@ def missing_input(alias: str | None, target: object) -> str:
 
 
 def inputs_tree(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[dict[str, Any]]:
-    """What a dataset is made of, nested, as reports show it; what is not here is marked as missing.
-
-    An input that is reached by several ways is expanded once; so cycles end, too. So do lines of more than
-    `LINEAGE.depth` datasets.
-    """
+    """The inputs of a dataset, nested, as reports show them; absent ones are marked as missing."""
+    # an input is expanded once, so cycles end
     seen: set[Path] = {dataset.folder}
 
     def expand(parent: DatasetFiles, depth: int) -> list[dict[str, Any]]:
@@ -130,13 +123,13 @@ Find = Callable[[DatasetId], DatasetFiles | None]
 
 @dataclass(frozen=True, slots=True)
 class _InputHead:
-    """Where an input stood at one of its blocks."""
+    """The state of an input at one of its blocks."""
 
     number: int
     last_offset: int | None
     watermark: Timestamp | None
+    # The chain that it is on; of several, the first.
     line: int
-    """Which of the chains it is on; of several, the first."""
 
 
 @dataclass(slots=True)
@@ -145,14 +138,14 @@ class _InputChain:
 
     dataset: DatasetFiles
     places: dict[Multihash, _InputHead] = field(default_factory=dict)
+    # For each chain, the block of an earlier one from which it goes its own way; None for the first.
     forks: list[_InputHead | None] = field(default_factory=list)
-    """For each chain, the block of an earlier one from which it goes its own way; None for the first."""
     head: Multihash | None = None
 
     def add(self, chain: MetadataChain) -> None:
-        """Take in the blocks of a reference."""
         new: list[HashedBlock] = []
         for item in chain.walk():
+            # another reference has led here before: the rest is known
             if item.hash in self.places:
                 break
             new.append(item)
@@ -166,8 +159,8 @@ class _InputChain:
         self.forks.append(before)
 
     def is_before(self, one: _InputHead, other: _InputHead) -> bool:
-        """Whether a block comes before another in one chain."""
         place: _InputHead | None = other
+        # a fork's chain continues on the line that it left
         while place is not None and place.line != one.line:
             place = self.forks[place.line]
         return place is not None and (one.number < place.number or (one == place and place is not other))
@@ -255,14 +248,10 @@ def check_inputs(
 def _executions(
     chain: StoredChain, after: int, upto: int
 ) -> Iterator[tuple[StoredBlock, ExecuteTransform, int]]:
-    """The executions of the blocks `(after, upto]`, each with how many inputs it was not the first to read.
-
-    Append rules compare these with the execution before, by their places. As far as the chain can be
-    believed, what comes after them is read for the first time.
-    """
     before: int | None = 0 if chain.complete else None
     for stored in chain.blocks.of(ExecuteTransform.KIND):
         if not stored.sound:
+            # the execution before cannot be read: the next one's inputs count as read for the first time
             before = None
         elif isinstance(event := stored.block.event, ExecuteTransform):
             count = len(event.query_inputs)
@@ -313,13 +302,10 @@ def _aliases(chain: StoredChain) -> dict[DatasetId, str]:
     return found
 
 
-# Where two slices differ first: a column, or a row and the first column of it that differs.
-#
-# Two values are the same when they hash the same, as the logical hash sees them: by type, value and place,
-# not
-# by encoding; a NaN is itself. Both files are read side by side in batches, so memory does not grow with
-# them,
-# and within a batch the row is found by halving. Source: specification "Physical and Logical Hashes".
+# The first difference of two slices: a column, or a row and its first different column.
+# Values are compared by logical hash: type, value and place, not encoding; a NaN equals itself. Both files
+# are read in parallel batches, and within a batch the row is found by bisection. Source: specification
+# "Physical and Logical Hashes".
 
 _BATCH_ROWS = 8_192
 _SHOWN_CHARACTERS = 80
@@ -396,11 +382,11 @@ def _columns(one: pa.Schema, other: pa.Schema) -> Difference | None:
 
 
 def _same_type(one: pa.Field, other: pa.Field) -> bool:
-    """Whether values of the two hash alike; a type without a hash is the same as itself only."""
     if one.type == other.type:
         return True
     try:
         first, second = (hash_table(pa.schema([f]).empty_table()) for f in (one, other))
+    # a type without a logical hash equals only itself
     except SchemaError:
         return False
     return first == second
@@ -412,7 +398,6 @@ def _same_type(one: pa.Field, other: pa.Field) -> bool:
 def _side_by_side(
     one: ParquetSource, other: ParquetSource
 ) -> Iterator[tuple[pa.RecordBatch | None, pa.RecordBatch | None]]:
-    """Batches of the same rows, and at the end what is left of either (None: nothing)."""
     lefts, rights = (file.batches(most_rows=_BATCH_ROWS) for file in (one, other))
     left = right = None
     while True:
@@ -421,6 +406,7 @@ def _side_by_side(
         if left is None or right is None:
             yield left, right
             return
+        # batches of both files have different sizes
         count = min(left.num_rows, right.num_rows)
         yield left.slice(0, count), right.slice(0, count)
         left, right = left.slice(count), right.slice(count)
@@ -431,7 +417,6 @@ def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
 
 
 def _in_batch(left: pa.RecordBatch, right: pa.RecordBatch) -> tuple[int, int] | None:
-    """(row, index of the column) of the first difference."""
     found: tuple[int, int] | None = None
     end = left.num_rows
     for index in range(left.num_columns):
@@ -442,10 +427,10 @@ def _in_batch(left: pa.RecordBatch, right: pa.RecordBatch) -> tuple[int, int] | 
 
 
 def _first_row(left: pa.Array, right: pa.Array, end: int) -> int | None:
-    """The first row before `end` in which two columns differ."""
     if _hash(left.slice(0, end)) == _hash(right.slice(0, end)):
         return None
     low, high = 0, end
+    # bisection: a prefix hashes alike exactly when its rows are equal
     while high - low > 1:
         middle = (low + high) // 2
         if _hash(left.slice(low, middle - low)) == _hash(right.slice(low, middle - low)):
@@ -465,7 +450,6 @@ def _hash(column: pa.Array) -> Multihash | list[object]:
 
 
 def _offset(batch: pa.RecordBatch, row: int, column: str, position: int) -> int:
-    """The row's offset; its place in the file where it says none."""
     if column in batch.schema.names:
         value = batch.column(batch.schema.get_field_index(column))[row].as_py()
         if isinstance(value, int):

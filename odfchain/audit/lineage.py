@@ -43,17 +43,15 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_record, is_merge_state, merges
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# Which source of a root dataset a transaction came from, as far as blocks say it.
-#
-# A block names its source only where it records the source's state; data that were pushed have none. Then
-# the
-# sources in force at the block are the candidates, and one candidate alone is the answer.
-# Source: specification "AddData" (`newSourceState`), "SetPollingSource", "AddPushSource".
+# The source of a transaction of a root dataset, as far as blocks record it.
+# A block names its source only with the source's state; pushed data have none. Then the sources in force
+# are candidates, and a single one is the answer. Source: specification "AddData" (`newSourceState`),
+# "SetPollingSource", "AddPushSource".
 
 
 @dataclass(frozen=True, slots=True)
 class SourceUse:
-    """Where the data of a transaction came from; `definition` is None where that is not known."""
+    """The source of a transaction's data; `definition` is None where that is not known."""
 
     definition: SetPollingSource | AddPushSource | None
     state: SourceState | None
@@ -84,7 +82,7 @@ class SourceUse:
 
     @property
     def fetch(self) -> str | None:
-        """What a polling source fetches, without user names, passwords and values of variables."""
+        """The origin of a polling source, without user names, passwords and values of variables."""
         return (
             describe_fetch(self.definition.fetch) if isinstance(self.definition, SetPollingSource) else None
         )
@@ -96,7 +94,7 @@ class SourceUse:
 
 
 def describe_fetch(step: src.FetchStep) -> str:
-    """What a fetch step fetches, in a line without secrets."""
+    """A fetch step in a line without secrets."""
     match step:
         case src.FetchStepUrl():
             return public_name(step.url)
@@ -128,7 +126,7 @@ def describe_merged(record: MergeRecord, *, drawn: bool = False) -> str:
 
 
 def source_of(chain: MetadataChain, block: HashedBlock) -> SourceUse:
-    """Where the data of an AddData block came from."""
+    """The source of an AddData block's data."""
     event = block.block.event
     state = event.new_source_state if isinstance(event, AddData) else None
     polling = chain.nearest_event(SetPollingSource, DisablePollingSource, head=block.hash)
@@ -158,12 +156,10 @@ def source_of(chain: MetadataChain, block: HashedBlock) -> SourceUse:
     return SourceUse(None, None, f"not recorded: one of the push sources {names}")
 
 
-# The history of what a dataset is made by: its transforms, or its sources, and what each of them brought.
-#
-# A definition is in force from its block until the next definition that takes its place. The counts come
-# from
-# the data blocks at both ends of that interval, so the cost grows with the definitions, not with the chain.
-# Source: specification "Query Evolution", "SetTransform", "SetPollingSource", "AddPushSource".
+# The history of a dataset's transforms or sources, with counts of what each of them brought.
+# A definition is in force until the next one in its place. Counts come from the data blocks at both ends of
+# that interval, so the cost grows with the definitions, not with the chain. Source: specification "Query
+# Evolution", "SetTransform", "SetPollingSource", "AddPushSource".
 
 _KINDS = (
     "SetTransform", "SetPollingSource", "DisablePollingSource", "AddPushSource", "DisablePushSource",
@@ -195,7 +191,7 @@ class Definition:
     """Offset of the first record of these blocks; with `last_offset` None when there is none."""
     last_offset: int | None = None
     shared: bool = False
-    """Whether other sources were in force in some of the same blocks: the records may be theirs."""
+    """True if other sources were in force in some of the same blocks: the records may be theirs."""
     inputs: tuple[QueryInput, ...] = ()
 
     @property
@@ -284,7 +280,7 @@ def definitions_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Def
 
 
 def _slot(block: HashedBlock) -> str:
-    """What only one definition at a time can be."""
+    # two definitions of the same slot replace each other
     match block.block.event:
         case AddPushSource() | DisablePushSource() as event:
             return f"push {event.source_name}"
@@ -327,7 +323,7 @@ def steps_of(transform: Transform | None) -> list[dict[str, Any]]:
     return steps or ([{"alias": None, "query": transform.query}] if transform.query else [])
 
 
-# What lineage says of a dataset's branches: how each lies to the head, and what the head has merged.
+# Branches in lineage: each relative to the head, and the merges into the head.
 
 _SHOWN = 5
 
@@ -354,7 +350,7 @@ class BranchFacts:
 
     @classmethod
     def of(cls, dataset: DatasetFiles) -> BranchFacts:
-        """What can be read; a branch that is damaged says nothing about the head."""
+        """The readable facts of a branch; a damaged one is compared with nothing."""
         try:
             chain = dataset.on(HEAD).chain
             found: dict[str, list[int]] = {}
@@ -393,7 +389,7 @@ def _first(lines: Sequence[str], what: str) -> list[str]:
 
 
 class NodeState(Enum):
-    """What is known of a dataset."""
+    """The facts of a dataset."""
 
     PRESENT = "present"
     MISSING = "missing"
@@ -417,12 +413,12 @@ class Node:
     watermark: Timestamp | None = None
     last_block_time: Timestamp | None = None
     pulled_from: tuple[str, ...] = ()
-    """Where the copy comes from, without user names and passwords."""
+    """The copy's origin, without user names and passwords."""
     branching: BranchFacts = field(default_factory=BranchFacts)
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The display name."""
         return self.alias or self.id
 
 
@@ -450,7 +446,7 @@ class Edge:
 
     @property
     def in_force(self) -> bool:
-        """Whether the newest transform has this input."""
+        """True if the newest transform has this input."""
         return self.uses[-1].last_block is None
 
 
@@ -492,7 +488,7 @@ def key_of(dataset: DatasetFiles) -> str:
 def lineage_of(
     workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles], *, downstream: bool = False
 ) -> Graph:
-    """What the datasets come from, or (`downstream`) what comes from them; errors are in the nodes.
+    """The upstream (or `downstream`) graph of the datasets; errors are in the nodes.
 
     Downstream only the datasets of this workspace can be known.
     """
@@ -541,7 +537,6 @@ class _GraphReader:
         return key
 
     def inputs(self, key: str) -> list[Edge]:
-        """The edges to all inputs that a dataset has had, those in force first."""
         dataset = self.local.get(key)
         if dataset is None:
             return []
@@ -623,10 +618,8 @@ def transforms_of(dataset: DatasetFiles) -> Iterator[tuple[int, int | None, SetT
         last = found.block.sequence_number - 1
 
 
-# The graph of datasets as trees: nested documents for programs, indented lines for people.
-#
-# A dataset that several paths lead to is opened up where it comes first; elsewhere it is named only. So the
-# size of an answer grows with the graph, not with the number of paths through it, and circles end.
+# The graph of datasets as trees: nested documents for programs, indented lines for people. A dataset is
+# expanded at its first place only, so output grows with the graph, not with its paths, and cycles end.
 
 
 @dataclass(slots=True)
@@ -705,7 +698,7 @@ def _edge_document(edge: Edge) -> dict[str, Any]:
 
 
 def facts_of(node: Node, *, branching: bool = True) -> list[str]:
-    """What is known of a dataset, in a few words each; times without fractions of a second."""
+    """Short facts of a dataset; times without fractions of a second."""
     match node.state:
         case NodeState.MISSING:
             return ["missing"] if node.alias is None else ["missing", node.id]

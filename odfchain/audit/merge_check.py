@@ -79,20 +79,18 @@ from odfchain.workspace.merge_record import Granularity, MergeMode, MergeRecord,
 from odfchain.workspace.points import opened_at
 
 # The rows of a merge block against the same merge computed again.
-#
-# What merges by itself, and what was decided for one side, has exactly one outcome: its logical hash says
-# whether the slice is it, and only where it is not are rows compared. What was decided one by one is in the
-# slice: every other key is as it merges, and for each conflict it is said which side's value was taken, or
-# that
-# somebody wrote another. So no file of decisions has to travel with the chain.
+# Automatic merges and those decided for one side have one outcome, compared by logical hash; only on a
+# mismatch are rows compared. Decisions for single conflicts are in the slice itself: all other keys must be
+# as merged, and each conflict is reported with the side taken, or as edited by hand. So no file of
+# decisions has to travel with the chain.
 
+# Conflicts that are listed one by one.
 _SHOWN = 100
-"""Conflicts that are listed one by one."""
 
 
 @dataclass(slots=True)
 class MergedRows:
-    """What is wrong with the rows of a merge block, and what is to be known of them."""
+    """Faults and notes of the rows of a merge block."""
 
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -131,7 +129,7 @@ class MergeAgain:
         return self.sides.key
 
     def compare(self) -> MergedRows:
-        """What the slice of the block has against what it should have."""
+        """Compare the slice of the block with its computed rows."""
         found = MergedRows()
         if not self.key:
             self._compare_with(appended_rows(self.sides.asked, self.intervals, self.view), found)
@@ -173,7 +171,6 @@ class MergeAgain:
             )
 
     def _is_written(self, rows: pa.Table) -> bool:
-        """Whether these are the rows of the block, by the logical hash that it records."""
         block = self.merge.block
         event = block.block.event
         written = event.new_data if isinstance(event, AddData) else None
@@ -184,6 +181,7 @@ class MergeAgain:
             return False
         start, time = written.offset_interval.start, block.block.system_time.epoch_ms
         spec = SliceSpec.of(state.schema, state.vocabulary, start, time, self.dataset.folder)
+        # hashed as the writer would have written the slice
         schema = slice_schema(state.schema)
         renamed = dict(zip(self.view.names.columns, state.vocabulary.columns, strict=True))
         rows = rows.rename_columns([renamed.get(name, name) for name in rows.column_names])
@@ -197,12 +195,10 @@ class MergeAgain:
         return digest.finish() == written.logical_hash
 
     def _written(self) -> pa.Table:
-        """The rows of the block: operation, then the data."""
         rows = read_rows(Interval(self.dataset, self.sides.target.head, self.merge.block.hash), self.view)
         return rows.select(range(1, rows.num_columns))
 
     def _net(self, found: MergedRows) -> RowDiff | None:
-        """What the rows of the block do to each key."""
         rows = self._written()
         data = rows.select(range(1, rows.num_columns))
         try:
@@ -210,6 +206,7 @@ class MergeAgain:
         except ChainError as error:
             found.faults.append(error.message)
             return None
+        # a merge writes one change for each key, in a fixed order
         if not _equal(rows, rows_of_changes(net, self.view.names)):
             found.faults.append(
                 "its rows are not one change of each key, in the order of keys and then of operations"
@@ -219,11 +216,11 @@ class MergeAgain:
     def _differences(
         self, expected: RowDiff, found: MergedRows, but: Conflicts | None = None
     ) -> Iterator[str]:
-        """What is wrong with the changes of keys, all but those of conflicts."""
         net = self._net(found)
         if net is None:
             return
         if but is not None:
+            # conflicts are judged by what was decided, not by the automatic merge
             net = net.only(~_is_in(net, _unchanged(but)))
         _, at, at_expected = aligned(net, expected)
         extra, lacking = at[at_expected < 0], at_expected[at < 0]
@@ -268,7 +265,6 @@ class MergeAgain:
             found.notes.append(f"{where}and {len(taken) - _SHOWN:,} more")
 
     def _taken(self, conflicts: Conflicts, result: RowDiff, row: int) -> Iterator[tuple[str | None, str]]:
-        """(column in conflict, what was taken of it); no column: what is wrong with the row."""
         sides = (("ours", conflicts.ours), ("theirs", conflicts.theirs), ("base", conflicts.base))
         cells = [name for name, mask in conflicts.cells.items() if mask[row]]
         one = slice(row, row + 1)
@@ -278,6 +274,7 @@ class MergeAgain:
             return
         for column in cells:
             value = result.after.column(column)[one]
+            # a value may equal those of several sides: ours counts first
             names = [
                 name
                 for name, side in sides
@@ -303,12 +300,11 @@ class MergeAgain:
 
 
 def _unmoved(diff: RowDiff) -> RowDiff:
-    """The same keys, each left as it was."""
+    # before and after are the same
     return RowDiff(diff.key, diff.before, diff.had, diff.before, diff.had, diff.keys)
 
 
 def _first_cell(recorded: RowDiff, computed: RowDiff) -> str:
-    """The first cell in which the first of two changes of the same keys differ."""
     for when, one, two, is_there in (
         ("after", recorded.after, computed.after, (recorded.has[0], computed.has[0])),
         ("before", recorded.before, computed.before, (recorded.had[0], computed.had[0])),
@@ -322,7 +318,6 @@ def _first_cell(recorded: RowDiff, computed: RowDiff) -> str:
 
 
 def _cell(column: str, recorded: pa.ChunkedArray, computed: pa.ChunkedArray) -> str | None:
-    """Column and values where one cell is not the other."""
     if same_cells(recorded, computed)[0]:
         return None
     return f"column `{one_line(column, 60)}`, {_both(shown(recorded[0]), shown(computed[0]))}"
@@ -333,7 +328,6 @@ def _both(recorded: str, computed: str) -> str:
 
 
 def _equal(rows: pa.Table, others: pa.Table) -> bool:
-    """Whether these are the same operations and data in the same order."""
     if rows.num_rows != others.num_rows:
         return False
     data = rows.column_names[1:]
@@ -342,7 +336,6 @@ def _equal(rows: pa.Table, others: pa.Table) -> bool:
 
 
 def _first_row(written: pa.Table, rows: pa.Table) -> str:
-    """The first row, and the first cell of it, in which two tables differ."""
     both = min(written.num_rows, rows.num_rows)
     one, two = written.slice(0, both), rows.slice(0, both)
     differs = ~same_rows(one, two, one.column_names)
@@ -356,7 +349,6 @@ def _first_row(written: pa.Table, rows: pa.Table) -> str:
 
 
 def _is_in(diff: RowDiff, other: RowDiff) -> Numbers:
-    """Which keys of a diff another one has, too."""
     _, at, at_other = aligned(diff, other)
     found = np.zeros(len(diff), dtype=bool)
     found[at[(at >= 0) & (at_other >= 0)]] = True
@@ -364,13 +356,11 @@ def _is_in(diff: RowDiff, other: RowDiff) -> Numbers:
 
 
 def _unchanged(conflicts: Conflicts) -> RowDiff:
-    """The keys of conflicts with our rows."""
     rows, there = conflicts.ours.rows, conflicts.ours.there
     return RowDiff(conflicts.key, rows, there, rows, there, conflicts.keys)
 
 
 def _decided(net: RowDiff, conflicts: Conflicts) -> RowDiff:
-    """The rows that the keys of the conflicts have after the block, in the order of the conflicts."""
     ours = _unchanged(conflicts)
     _, at_net, at_ours = aligned(net, ours)
     both = (at_net >= 0) & (at_ours >= 0)
@@ -380,11 +370,9 @@ def _decided(net: RowDiff, conflicts: Conflicts) -> RowDiff:
     return whole.only(np.where(place < 0, np.arange(len(ours)), len(ours) + place))
 
 
-# The blocks that merges took changes from, verified as the dataset's own are (checks 2 to 11).
-#
-# They lie on other chains of the same dataset: of branches, or of branches that are gone. A fault in them
-# is a
-# fault of the merge, because what it was computed from cannot be relied on.
+# The source blocks of merges, verified as the dataset's own are (checks 2 to 11).
+# They are on other chains of the same dataset, such as deleted branches. A fault in them is a fault of the
+# merge.
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,10 +380,10 @@ class _SideChain:
     dataset: DatasetFiles
     chain: StoredChain
     places: dict[Multihash, int]
+    # The findings of reading it.
     report: Report
-    """What reading it found."""
+    # Its newest block that is on the dataset's own chain.
     parting: int
-    """Its newest block that is on the dataset's own chain."""
     checked: dict[tuple[int, int], Report] = field(default_factory=dict)
 
 
@@ -411,7 +399,7 @@ class MergedSources:
     _chains: list[_SideChain] = field(default_factory=list)
 
     def verify(self, after: Multihash, upto: Multihash) -> Report:
-        """What is found of the blocks after one, up to another, but for the dataset's own."""
+        """Verify the blocks after one, up to another, but for the dataset's own."""
         if upto in self.own:
             return self._report()
         side = next((item for item in self._chains if upto in item.places), None)
@@ -454,14 +442,15 @@ class MergedSources:
         return report
 
     def _keyed(self, side: _SideChain, after: int, slices: Sequence[ReadableSlice], report: Report) -> bool:
-        """Check 10 by the primary key, of which only the touched values are looked up; False without one."""
         names = {number: name for name, number in side.places.items()}
         state = DatasetState.read(side.dataset.chain, names[slices[-1].job.number])
+        # without one primary key for the whole chain, rows are compared as a whole
         if after < 0 or has_several_keys(side.chain) or not side.chain.follows or not state.primary_key:
             return False
         interval = Interval(side.dataset, names[after], state.head, believed=False)
         rows = read_rows(interval, MergedColumns.of(state), state.primary_key)
         report.count(CORRECTIONS)
+        # only the touched values are looked up, not the whole state
         wrong = taken_back_in_vain_by_key(rows, state.primary_key)
         for item in slices:
             span = item.job.slice.offset_interval
@@ -472,7 +461,7 @@ class MergedSources:
         return True
 
     def _earlier(self, side: _SideChain, upto: int) -> list[ReadableSlice]:
-        """The slices that may have what is taken back; they are looked into, and are not what is judged."""
+        # a scratch report: these slices are looked into, not judged
         jobs = check_objects(side.dataset, side.chain, -1, upto, self._report())
         store = side.dataset.data
         return [
@@ -495,7 +484,7 @@ def taken_back_in_vain_by_key(rows: pa.Table, key: Sequence[str]) -> Numbers:
     operations = rows.column(1).to_numpy()
     follows = same_rows(keys.slice(1), keys.slice(0, len(operations) - 1), keys.column_names)
     first = np.concatenate([[True], ~follows])[: len(operations)]
-    # the row in front takes back what is there, so that whoever reads on finds it; else it adds nothing
+    # the row in front takes back what is there, so that later rows find it; else it adds nothing
     present = np.where(first, takes_back(operations), ~takes_back(operations))
     data = rows.column_names[2:]
     same = same_rows(rows.slice(1), rows.slice(0, len(operations) - 1), data)
@@ -559,7 +548,6 @@ class _Checking:
         self._sources = MergedSources(dataset, frozenset(self._own), jobs, progress)
 
     def check(self, merge: RecordedMerge) -> None:
-        """Everything that a merge says, as far as what it was made from is here."""
         record, number = merge.record, merge.block.block.sequence_number
         missing = [
             block for block in (record.source, *record.base) if not self._dataset.chain.contains(block)
@@ -595,9 +583,9 @@ class _Checking:
     # --- what it was made from ---------------------------------------------------------------------------
 
     def _is_from_there(self, merge: RecordedMerge) -> bool:
-        """Whether the target is the block before the transaction."""
         target = self._own.get(merge.record.target)
         number = merge.block.block.sequence_number
+        # only metadata of the same transaction may lie between
         between = range(target + 1 if target is not None else 0, number)
         if target is not None and target < number and all(self._is_before_it(merge, n) for n in between):
             return True
@@ -605,20 +593,20 @@ class _Checking:
         return False
 
     def _is_before_it(self, merge: RecordedMerge, number: int) -> bool:
-        """Whether a block may belong to the transaction of the merge."""
         stored = self._blocks.numbered(number)
         assert stored is not None  # noqa: S101 - the chain follows
         block = stored.block
+        # one transaction shares one system time, and only its last block has data
         return not isinstance(block.event, DataEvent) and block.system_time == merge.block.block.system_time
 
     def _input(self, merge: RecordedMerge) -> MergeInput | None:
-        """What the merge is computed from; None where that is not what it records."""
         record = merge.record
         if record.mode is MergeMode.REVERT:
             if problem := self._reverted_wrongly(record):
                 self._fault(merge, problem)
                 return None
             return MergeInput.between(self._graph, record.base, record.target, record.source)
+        # the base is computed from the graph, not taken from the record
         asked = MergeInput.of(self._graph, record.target, record.source)
         if asked.bases == record.base:
             return asked
@@ -674,9 +662,9 @@ class _Checking:
             self._check_references(merge, state)
 
     def _check_references(self, merge: RecordedMerge, state: DatasetState) -> None:
-        """What the new rows refer to was there, in the blocks that the record names."""
         before = DatasetState.read(self._dataset.chain, merge.record.target)
         rows = Rows.after(self._dataset, before, state)
+        # the dataset itself, and those whose blocks the record names
         known = {self._dataset.seed.dataset_id, *merge.record.references}
         check = ForeignKeys(self._find, note=self._skip, references=merge.record.references)
         for key in rows.constraints.foreign_keys if rows.new else ():
@@ -688,7 +676,6 @@ class _Checking:
                 self._fault(merge, f"it brought rows that break a foreign key: {broken.message}")
 
     def _check_watermark(self, merge: RecordedMerge, outcome: SliceOutcome | None) -> None:
-        """No later than the target's, or the latest event time of its rows."""
         event = merge.block.block.event
         assert isinstance(event, AddData)  # noqa: S101 - only those have records
         before = DatasetState.read(self._dataset.chain, merge.record.target).watermark
@@ -698,5 +685,6 @@ class _Checking:
         if event.new_data is not None and (outcome is None or outcome.operations is None):
             return
         latest = outcome.latest_ms if outcome is not None else None
+        # it may only grow, up to the latest event time of the merged rows
         if (before is None or mark > before) and (latest is None or mark.epoch_ms > latest):
             self._fault(merge, f"its watermark, {mark}, is later than its target's and than all of its rows")

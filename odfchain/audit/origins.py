@@ -1,4 +1,4 @@
-"""What an interval of records was made of, dataset by dataset, down to the roots.
+"""Inputs of an interval of records, dataset by dataset, down to the roots.
 
 Every answer is bounded: intervals that were followed already are named and not followed again, a dataset that
 comes from itself is not entered twice on one path, and long lists say how many of them are not shown.
@@ -25,12 +25,10 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# Records and blocks of a chain: which block added a record, and which blocks added an interval of them.
-#
-# Offsets grow along the chain, so a block is found by bisection: a few dozen blocks are read however long
-# the
-# chain is. That offsets grow is a rule that readers check at every append; where a chain breaks it all the
-# same, it is said and no other block is named. Source: specification "Common Data Schema" (offsets).
+# The block that added a record, and the blocks that added an interval.
+# Offsets grow along the chain, so a block is found by bisection with a few dozen reads. Where a damaged
+# chain breaks that rule, it is reported and no other block is named. Source: specification "Common Data
+# Schema" (offsets).
 
 
 def data_event(block: HashedBlock) -> DataEvent:
@@ -67,7 +65,7 @@ class Locator:
         return self._hashes[sequence_number]
 
     def has(self, block: Multihash, sequence_number: int) -> bool:
-        """Whether a block is the one with this number in the chain."""
+        """True if a block is the one with this number in the chain."""
         return sequence_number <= self.state.head_block.sequence_number and (
             self.hash_of(sequence_number) == block
         )
@@ -115,9 +113,9 @@ class Locator:
 
 
 def _first(low: int, high: int, reached: Callable[[int], bool]) -> int | None:
-    """The smallest number in `[low; high]` for which it is true, if from there on it stays true."""
     if low > high or not reached(high):
         return None
+    # bisection: `reached` stays true once it is
     while low < high:
         middle = (low + high) // 2
         if reached(middle):
@@ -133,7 +131,7 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputReads:
-    """What a transaction, or several in a row, read of one input: blocks `(prev, new]` and `offsets`."""
+    """The blocks `(prev, new]` and `offsets` of one input that a transaction, or several in a row, read."""
 
     id: str
     alias: str | None
@@ -141,7 +139,7 @@ class InputReads:
     name: str | None
     """Its name here."""
     missing: bool = False
-    """Whether it is not here."""
+    """True if it is not here."""
     prev_block: Multihash | None
     new_block: Multihash | None
     blocks: Interval | None = None
@@ -172,7 +170,7 @@ class Span:
     left_out: Interval | None = None
     """Blocks before them whose transactions are not listed."""
     problem: str | None = None
-    """Why nothing more is known."""
+    """The reason for knowing nothing more."""
     origins: tuple[Span, ...] = ()
 
 
@@ -186,7 +184,7 @@ class Origins:
         self._followed: set[tuple[str, Interval]] = set()
 
     def _find(self, dataset_id: str) -> _LocatedDataset:
-        """A dataset, read once."""
+        # cached: an input may be read by many transactions
         if dataset_id not in self._found:
             self._found[dataset_id] = _find(self._workspace, dataset_id)
         return self._found[dataset_id]
@@ -196,7 +194,7 @@ class Origins:
     def reads_of(
         self, locator: Locator, block: HashedBlock, transform: HashedBlock | None
     ) -> tuple[InputReads, ...]:
-        """What one transaction read of each input, in the order of the transform."""
+        """The reads of one transaction, in the order of the transform's inputs."""
         event, names = block.block.event, _aliases(transform)
         if not isinstance(event, ExecuteTransform):
             return ()
@@ -208,7 +206,6 @@ class Origins:
     def _reads(
         self, first: ExecuteTransformInput, last: ExecuteTransformInput, alias: str | None
     ) -> InputReads:
-        """What was read from the transaction with `first` to the one with `last`."""
         start = 0 if first.prev_offset is None else first.prev_offset + 1
         end = last.last_offset
         located = self._find(str(first.dataset_id))
@@ -233,7 +230,7 @@ class Origins:
     def of_interval(
         self, locator: Locator, first: HashedBlock, last: HashedBlock, path: tuple[str, ...] = ()
     ) -> tuple[Span, ...]:
-        """What the transactions from block `first` to block `last` were made of."""
+        """The inputs of the transactions from block `first` to block `last`."""
         path = (*path, str(locator.state.seed.dataset_id))
         merged: dict[str, list[InputReads]] = {}
         for reads in self._reads_between(locator, first, last):
@@ -245,11 +242,11 @@ class Origins:
         return tuple(self._span(reads, path) for several in merged.values() for reads in several)
 
     def _reads_between(self, locator: Locator, first: HashedBlock, last: HashedBlock) -> Iterator[InputReads]:
-        """What was read, oldest first, for each transform that was in force in between."""
         low, high = first.block.sequence_number, last.block.sequence_number
         starts = [low]
         transform = locator.dataset.chain.nearest("SetTransform", head=last.hash)
         while transform is not None and transform.block.sequence_number > low:
+            # a new transform begins a new group of reads
             starts.insert(1, transform.block.sequence_number)
             prev = transform.block.prev_block_hash
             transform = locator.dataset.chain.nearest("SetTransform", head=prev) if prev else None
@@ -323,10 +320,10 @@ class Origins:
 def _read_from(
     locator: Locator, block: HashedBlock, event: ExecuteTransform
 ) -> tuple[ExecuteTransformInput, ...]:
-    """What a transaction read of its inputs: from the beginning where everything was computed anew."""
     before = block.block.prev_block_hash
     if before is None or not DatasetState.read(locator.dataset.chain, before).awaits_rebuild:
         return event.query_inputs
+    # a rebuild reads its inputs from the first record on
     return tuple(
         dataclasses.replace(
             item,
@@ -375,7 +372,6 @@ def _aliases(transform: HashedBlock | None) -> dict[str, str]:
 def _block_numbers(
     locator: Locator, prev: Multihash | None, new: Multihash
 ) -> tuple[Interval | None, str | None]:
-    """Sequence numbers of the blocks `(prev, new]`; or None, and why."""
     numbers = []
     for name in (prev, new):
         if name is None:
@@ -383,6 +379,7 @@ def _block_numbers(
             continue
         try:
             number = locator.dataset.chain.get(name).sequence_number
+            # the hash exists, but on another history than the copy's
             if not locator.has(name, number):
                 return (
                     None,

@@ -29,10 +29,8 @@ from odfchain.profiles.pages import (
 from odfchain.text import counted
 
 # The blocks of a chain on a page: marks of a strip, and rows of a table; few of both for many blocks.
-#
-# With more blocks than there is room for, a mark stands for several and is as bad as the worst of them. In
-# the
-# table faulty blocks keep rows of their own, as do their neighbours; the others are put together in ranges.
+# A mark may represent several blocks, and has the worst state among them. In the table faulty blocks and
+# their neighbours keep rows of their own; the others form ranges.
 
 STATES = {"faulty": "faulty", "unchecked": "not checked", "ok": "as recorded"}
 """The states of a block, the worst first, in words."""
@@ -44,7 +42,7 @@ KINDS = {
     "definition": "definition changed",
     "seed": "dataset created",
 }
-"""What the event of a block does, in words."""
+"""Labels of event kinds."""
 
 _KIND_OF = {"AddData": "data", "ExecuteTransform": "transform", "Seed": "seed"}
 
@@ -66,7 +64,7 @@ class BlockView:
 
     @property
     def kind(self) -> str:
-        """What its event does, as in `KINDS`."""
+        """The event's kind, as in `KINDS`."""
         return "merge" if self.merged is not None else _KIND_OF.get(self.event, "definition")
 
     @property
@@ -168,7 +166,7 @@ def strip_of(blocks: Sequence[BlockView], limit: int) -> Timeline | None:
 
 
 def _tally(blocks: Sequence[BlockView]) -> tuple[dict[str, int], dict[str, int]]:
-    """How many blocks there are of each kind and state, in the order of the tables above."""
+    # in the order of the tables above
     kinds, states = Counter(b.kind for b in blocks), Counter(b.state for b in blocks)
     return {k: kinds[k] for k in KINDS if kinds[k]}, {s: states[s] for s in STATES if states[s]}
 
@@ -182,10 +180,10 @@ def _kinds_in_words(kinds: Mapping[str, int]) -> str:
 
 
 _HEIGHT = 40
+# Heights tell kinds apart, as colours do: a dataset has data or transformations, and one creation.
 _HEIGHTS = {"data": 40, "merge": 40, "transform": 40, "definition": 18, "seed": 40}
-"""Kinds are told apart by more than colour: a dataset has data or transformations, and one creation."""
+# The height of a kind that few blocks of a mark have.
 _SEEN = 4
-"""The height of a kind that few blocks of a mark have."""
 
 
 def _mark(group: Sequence[BlockView]) -> TimelineMark:
@@ -220,13 +218,13 @@ def rows_of(blocks: Sequence[BlockView], limit: int) -> list[BlockRow]:
 
 
 def _groups(blocks: Sequence[BlockView], limit: int) -> Iterator[Sequence[BlockView]]:
-    """Blocks that stay alone, and the ranges between them in pieces of a round length."""
     alone = {0, len(blocks) - 1}
     for index, block in enumerate(blocks):
         if len(alone) >= limit // 2:
             break
         if block.state == "faulty":
             alone |= {index - 1, index, index + 1} & set(range(len(blocks)))
+    # ranges of a round length, so that their labels are easy to read
     piece = _round_up(-(-len(blocks) // max(1, limit // 3)))
     start = 0
     for index in [*sorted(alone), len(blocks)]:
@@ -240,7 +238,6 @@ def _groups(blocks: Sequence[BlockView], limit: int) -> Iterator[Sequence[BlockV
 
 
 def _round_up(number: int) -> int:
-    """The next of 1, 2, 5, 10, 20, 50 ...: ranges of such lengths are read easily."""
     step = 1
     while True:
         for factor in (1, 2, 5):
@@ -280,11 +277,9 @@ def _range_row(group: Sequence[BlockView]) -> BlockRow:
     )
 
 
-# Reading a report document (`odfchain-report/1`) that may come from anybody: typed, and named by path.
-#
-# The documents of `odfchain verify -o json` are handed on as files. A page made from one must not say more
-# than
-# the document does, so what is missing, of another type, or contradicts itself is refused.
+# Reading a report document (`odfchain-report/1`), typed, with paths in errors.
+# Reports are handed on as files, and a page must not claim more than its report: missing, mistyped and
+# contradictory members are refused.
 
 FORMAT = "odfchain-report/1"
 VERDICTS = ("clean", "faulty", "incomplete")
@@ -314,9 +309,7 @@ def checked_document(document: Mapping[str, object], path: str) -> DocumentNode:
     return node
 
 
-# What a page says first of a dataset: the verdict in plain words, and what it rests on.
-#
-# What is not of the form that a report has is a ManifestError.
+# Summary of a dataset at the top of a page: the verdict and its evidence.
 
 MARKS = {"faulty": "faulty", "incomplete": "unchecked", "clean": "ok"}
 """The verdicts, the worst first, and how each is marked."""
@@ -339,7 +332,7 @@ _SIGNATURES = {
 
 @dataclass(frozen=True, slots=True)
 class DatasetSummary:
-    """What is said of a dataset wherever it is mentioned; `state` is how it is marked."""
+    """The summary of a dataset wherever it is mentioned; `state` is its mark."""
 
     id: str
     name: str
@@ -355,7 +348,7 @@ class DatasetSummary:
 
 @dataclass(frozen=True, slots=True)
 class SignatureView:
-    """Whether the head is signed: in a word with its mark, in a sentence, and by whom."""
+    """The signature of the head: a word with its mark, a sentence, and the signer."""
 
     state: str
     word: str
@@ -364,7 +357,7 @@ class SignatureView:
 
 
 def facts_of(node: DocumentNode, limits: PageLimits) -> DatasetSummary:
-    """What a report says first."""
+    """The summary of a report."""
     dataset, counts = node["dataset"], node["counts"]
     verdict = node["verdict"].word(*MARKS)
     title, lead = _verdict(node, verdict)
@@ -383,7 +376,7 @@ def facts_of(node: DocumentNode, limits: PageLimits) -> DatasetSummary:
 
 
 def checked_by(node: DocumentNode, limits: PageLimits) -> str:
-    """Which tool made a report, when, and which engines computed for it."""
+    """The tool of a report, its time, and its engines."""
     engines = [f"{e['name'].text(60)} {e['version'].text(60)}" for e in node["engines"].items()[:8]]
     using = f"; transformations computed again with {listed(engines)}" if engines else ""
     return f"Checked by {node['tool'].text(limits.text)} on {moment(node['time'].text(40))}{using}."
@@ -400,8 +393,8 @@ def kind_of(kind: DocumentNode) -> str:
 
 
 def _verdict(node: DocumentNode, verdict: str) -> tuple[str, str]:
-    """The verdict in a word, and in a sentence that does not say more than was done."""
     omitted = [check for check in node["checks"].items() if check["state"].value == "notChecked"]
+    # a clean verdict must not claim more than was checked
     missing = bool(omitted or node["unchecked"].items())
     if verdict == "faulty":
         found = counted(len(node["faults"].items()), "fault")
@@ -443,7 +436,7 @@ def brief_of(node: DocumentNode, limits: PageLimits) -> tuple[LabelledValue, ...
 
 
 def signature_of(report: DocumentNode, limits: PageLimits) -> SignatureView:
-    """Whether the head of a report is signed."""
+    """The signature of the head of a report."""
     node = report["signature"]
     status = node["status"].word(*_SIGNATURES)
     state, word = _SIGNATURES[status]
@@ -467,7 +460,7 @@ _UNSIGNED = {
 }
 
 
-# What a page shows of each dataset: texts in the order and the number in which they are shown.
+# View of each dataset: texts in order, limited in number.
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,7 +490,7 @@ class CheckView:
 
 @dataclass(frozen=True, slots=True)
 class AttestationView:
-    """What an auditor has signed."""
+    """An auditor's attestation."""
 
     auditor: str
     about: str
@@ -631,15 +624,15 @@ def _attestation(node: DocumentNode, head: object, limits: PageLimits) -> Attest
     )
 
 
+# Datasets below each other in a lineage that are shown.
 _DEEPEST = 24
-"""Datasets below each other in a lineage that are shown."""
 
 
 def _inputs(node: DocumentNode, limits: PageLimits, places: Iterator[int], deeper: int) -> Excerpt[InputView]:
-    """The inputs of a dataset with theirs, as long as there are places on the page."""
     found = node.items()
     views: list[InputView] = []
     for item in found if deeper else ():
+        # the number of places bounds the page, whatever the document claims
         if next(places, None) is None:
             break
         views.append(
@@ -657,8 +650,7 @@ def _inputs(node: DocumentNode, limits: PageLimits, places: Iterator[int], deepe
 def render_page(documents: Sequence[Mapping[str, object]], limits: PageLimits = PAGE) -> str:
     """One self-contained HTML page, no larger than `limits` allow, about one report or several.
 
-    The documents are those of `odfchain verify -o json`. Faulty datasets come first. Nothing in a document
-    can put markup, script or a reference to another file into the page.
+    Nothing in a document can put markup, script or a reference to another file into the page.
 
     Raises:
         UsageError: there is no document.
@@ -667,6 +659,7 @@ def render_page(documents: Sequence[Mapping[str, object]], limits: PageLimits = 
         raise UsageError("there is no report to make a page from")
     several = len(documents) > 1
     parts = [checked_document(d, f"[{n}]" if several else "") for n, d in enumerate(documents)]
+    # faulty datasets come first
     parts.sort(key=lambda node: list(MARKS).index(node["verdict"].word(*MARKS)))
     return fitted(lambda limits: _render(parts, limits), limits)
 
@@ -692,11 +685,11 @@ def _render(parts: Sequence[DocumentNode], limits: PageLimits) -> str:
 
 
 def _overall(facts: Sequence[DatasetSummary]) -> tuple[str, str, str]:
-    """The verdict on all datasets: how it is marked, the headline, and a sentence."""
     if len(facts) == 1:
         return facts[0].state, facts[0].title, facts[0].lead
     counts = {verdict: sum(f.verdict == verdict for f in facts) for verdict in MARKS}
     tally = {verdict: number for verdict, number in counts.items() if number}
+    # verdicts are ordered from the worst
     worst = next(iter(tally))
     words = listed([f"{number:,} {verdict}" for verdict, number in tally.items()])
     return MARKS[worst], worst.capitalize(), f"{counted(len(facts), 'dataset')}: {words}."

@@ -63,17 +63,17 @@ _CHAIN_CHECKS = frozenset({HEAD, BLOCKS, LINKS})
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What the replay of one transaction showed."""
+    """The result of replaying one transaction."""
 
     fault: str | None = None
+    # The check that found the fault.
     check: int = REPLAY
-    """The check that found the fault."""
     unchecked: str | None = None
     notes: tuple[str, ...] = ()
+    # The engine; None when nothing was computed.
     engine: str | None = None
-    """What computed; None when nothing did."""
+    # The recorded checkpoint, if the same came out again.
     checkpoint: Multihash | None = None
-    """The recorded checkpoint, if the same came out again."""
 
 
 def replay_dataset(
@@ -92,6 +92,7 @@ def replay_dataset(
     the report does not depend on `jobs`.
     """
     report, chain = verified.report, verified.chain
+    # a root has no transactions to replay
     if report.kind is DatasetKind.ROOT:
         return
     report.replay = Replay()
@@ -155,7 +156,6 @@ def _plans(
     after: Multihash | None,
     upto: Multihash | None,
 ) -> Iterator[tuple[HashedBlock, RecordedStep | _Outcome]]:
-    """Every transaction with its plan, or with the reason why there is none."""
     inputs: dict[DatasetId, DatasetFiles | None] = {}
     for item in wanted:
         for dataset_id in _input_ids(item):
@@ -165,6 +165,7 @@ def _plans(
     aliases = _aliases(dataset)
     remaining = deque(wanted)
     while remaining:
+        # a missing input leaves this transaction out; the next ones are planned after it
         gone = [i for i in _input_ids(remaining[0]) if inputs[i] is None]
         if gone:
             reasons = "; ".join(missing_input(aliases.get(i), i) for i in gone)
@@ -181,9 +182,9 @@ def _plans(
 
 
 def _unplanned(error: OdfchainError) -> _Outcome:
-    """A block that contradicts its inputs is at fault; inputs that are not what they were prove nothing."""
     if isinstance(error, TransformError) and not isinstance(error, DivergedInputError):
         return _Outcome(fault=error.message, check=INPUTS)
+    # an input that has changed since proves nothing about this block
     return _Outcome(unchecked=error.message)
 
 
@@ -263,13 +264,13 @@ def _replayed(
 
 
 def _differences(dataset: DatasetFiles, recorded: RecordedStep, done: ExecutedStep) -> Iterator[str]:
-    """How the replay differs from the record, the most telling first."""
     old, new = recorded.event.new_data, done.slice
     if old is None and new is not None:
         yield f"nothing recorded, {new.offset_interval.count:,} records replayed"
     elif old is not None and new is None:
         yield f"{old.offset_interval.count:,} records recorded, none replayed"
     elif old is not None and new is not None:
+        # the most telling difference comes first
         if old.logical_hash != new.logical_hash:
             vocabulary = recorded.step.vocabulary
             yield from _first(dataset, recorded, done.data_path, vocabulary.offset_column)
@@ -283,9 +284,9 @@ def _differences(dataset: DatasetFiles, recorded: RecordedStep, done: ExecutedSt
 def _first(
     dataset: DatasetFiles, recorded: RecordedStep, replayed: Path, offset_column: str
 ) -> Iterator[str]:
-    """The first difference between the recorded slice and the replayed one, whose hashes differ."""
     data = recorded.event.new_data
     assert data is not None  # noqa: S101 - checked by the caller
+    # the reference implementation hashes null structs in another way
     if hash_parquet(replayed, null_rule="reference")[0] == data.logical_hash:
         return  # another rule for null structs (RFC-006): the records are the same
     path = dataset.data.path(data.physical_hash)
@@ -301,7 +302,7 @@ def _first(
 
 
 def _checkpoint_notes(recorded: RecordedStep, done: ExecutedStep, version: str) -> Iterator[str]:
-    """Checkpoints of one state may differ in their bytes: a note, and only where one version made both."""
+    # other versions may write other bytes for the same state
     if unmarked(recorded.step.transform.transform).version != version:
         return
     old, new = recorded.event.new_checkpoint, done.checkpoint

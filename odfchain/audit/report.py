@@ -1,4 +1,4 @@
-"""What verification says about a dataset: faults, what could not be checked, and notes.
+"""Reports of a verification: faults, unchecked parts, and notes.
 
 A fault is proof that something is not as recorded. What could not be checked proves nothing either way, so it
 is kept apart: it neither accuses the dataset nor lets it pass. A check that did not run, or ran on a part
@@ -22,9 +22,8 @@ from odfchain.odf.times import Timestamp
 from odfchain.text import one_line
 from odfchain.versions import __version__
 
-# The numbered checks of a verification, each with the section of the specification that it holds to.
-#
-# Numbers are for ever: reports, attestations and the documentation name a check by its number.
+# The numbered checks, each with its section of the specification. Numbers are permanent: reports,
+# attestations and documentation refer to them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ CHECKS = {
 """By number, in the order in which they are reported."""
 
 OF_ENGINES = "checkpoints of engines are compared by a replay only"
-"""Why the content of such checkpoints was not checked."""
+"""The reason for not checking the content of such checkpoints."""
 
 OF_ROWS = (LOGICAL, OFFSETS, SYSTEM, CORRECTIONS, SCHEMA, STATISTICS)
 """The checks that need the rows of a slice."""
@@ -122,13 +121,13 @@ class _LeftOut:
     blocks: array[int] = field(default_factory=lambda: array("Q"))
 
     def add(self, block: int) -> None:
-        """One more block, which may be there already; mostly it is the newest so far."""
+        # mostly the newest so far, so the search is rare
         if not self.blocks or block > self.blocks[-1] or block not in self.blocks:
             self.blocks.append(block)
 
 
 class Lines(Protocol):
-    """What a report says of each block, oldest first; read as often as it is wanted."""
+    """Lines of a report for each block, oldest first; an iterator that can be restarted."""
 
     def __len__(self) -> int:
         """How many blocks there are."""
@@ -147,7 +146,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class BlockLine:
-    """What a report says of one block, beside its faults."""
+    """A report's line of one block, without its faults."""
 
     sequence_number: int
     hash: Multihash
@@ -161,7 +160,7 @@ class BlockLine:
 
 @dataclass(frozen=True, slots=True)
 class SignatureLine:
-    """Who signed the head; `status` is signed, unsigned, invalid or notChecked."""
+    """The signature of the head; `status` is signed, unsigned, invalid or notChecked."""
 
     status: str = NOT_CHECKED
     signer: str | None = None
@@ -207,11 +206,11 @@ class Report:
     signature: SignatureLine = SignatureLine()
     attestations: list[AttestationLine] = field(default_factory=list)
     inputs: list[dict[str, Any]] = field(default_factory=list)
-    """What the dataset is made of, nested, as in the document."""
+    """The inputs of the dataset, nested, as in the document."""
     done: dict[int, int] = field(default_factory=dict)
     """How many things each check looked at."""
     reasons: dict[int, str] = field(default_factory=dict)
-    """Why a check did not run, or not on everything."""
+    """The reason for not running a check, or not on everything."""
     unjudged: set[Multihash] = field(default_factory=set)
     """Checkpoints of which only the bytes are known to be the recorded ones."""
     time: Timestamp = field(default_factory=Timestamp.now, compare=False)
@@ -219,12 +218,12 @@ class Report:
 
     @property
     def unchecked(self) -> list[Unchecked]:
-        """What was asked for and could not be checked, by reason."""
+        """Checks that were requested and not possible, by reason."""
         return [Unchecked(why, tuple(item.blocks), item.check) for why, item in self._left_out.items()]
 
     @property
     def ok(self) -> bool:
-        """Whether all that was asked for was checked, and no fault was found."""
+        """True if every requested check was made, and no fault was found."""
         return not self.faults and not self._left_out
 
     @property
@@ -255,7 +254,6 @@ class Report:
         return f"<verification of {self.alias}: {', '.join(found)}>"
 
     def _repr_html_(self) -> str:
-        """Faults and what could not be checked, as a table; `render_page` has the whole page."""
         from html import escape  # noqa: PLC0415 - only notebooks ask
 
         found = [(f"check {f.check}", f.file, f.message) for f in self.faults]
@@ -290,7 +288,7 @@ class Report:
 
     @property
     def signature_text(self) -> str:
-        """What the signature of the head is worth, in a sentence."""
+        """The signature of the head in a sentence."""
         found = self.signature
         match found.status:
             case "signed":
@@ -338,7 +336,7 @@ class Report:
 
 
 def _document(report: Report) -> dict[str, Any]:
-    """The report of one dataset; keys and their order are those of the schema."""
+    # only faulty blocks get their hash
     faulty = {fault.sequence_number for fault in report.faults}
     hashes = {line.sequence_number: str(line.hash) for line in report.lines if line.sequence_number in faulty}
     return {
@@ -440,6 +438,6 @@ def _blocks(report: Report) -> list[dict[str, Any]]:
 
 
 def _engine(text: str) -> dict[str, str]:
-    """`odfchain_1-spark_4.3.0` or `flink at localhost:2884` as a name and a version."""
+    # `odfchain_1-spark_4.3.0`, or `flink at localhost:2884`
     name, _, version = text.partition("_") if " at " not in text else text.partition(" at ")
     return {"name": name, "version": version or text}

@@ -26,17 +26,15 @@ from odfchain.odf.times import Timestamp
 from odfchain.slices.reader import PER_SECOND
 from odfchain.text import one_line
 
-# Checks 9 and 11, what the columns of a slice say: their names, order and types.
-#
-# The system columns have the types of the "Common Data Schema". Where the declared schema itself says a kin
-# of
-# them (the reference implementation wrote `offset` as int64 and `op` as int32), it is as declared: a note.
-# Types are compared as Parquet can tell them: it has no seconds, fixed-size lists or sorted maps.
+# Checks 9 and 11: names, order and types of a slice's columns.
+# System columns have the types of the "Common Data Schema". Where the declared schema itself has a related
+# type (the reference implementation wrote `offset` as int64 and `op` as int32), that is a note. Types are
+# compared as far as Parquet has them: it lacks seconds, fixed-size lists and sorted maps.
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedSchema:
-    """What slices are to look like at a block."""
+    """The expected schema of slices at a block."""
 
     vocabulary: DatasetVocabulary
     schema: DataSchema | None = None
@@ -50,7 +48,7 @@ class ExpectedSchema:
 
 @dataclass(frozen=True, slots=True)
 class SliceFinding:
-    """What one check says of a slice."""
+    """A finding of one check in a slice."""
 
     check: int
     message: str
@@ -80,13 +78,13 @@ class SchemaInForce:
 
     @property
     def expected(self) -> ExpectedSchema | None:
-        """What is expected, without a schema where that cannot be read; None behind damage."""
+        """The expected schema, without columns where they cannot be read; None behind damage."""
         self._read()
         return self._expected if self._believed else None
 
     @property
     def problem(self) -> str | None:
-        """Why the schema in force cannot be read; None when it can."""
+        """The error of reading the schema in force, if any."""
         self._read()
         return self._problem if self._believed else None
 
@@ -129,13 +127,13 @@ def _as_declared(expected: ExpectedSchema) -> pa.Schema | None:
 def _system_columns(
     schema: pa.Schema, vocabulary: DatasetVocabulary
 ) -> Iterator[tuple[SliceFinding, str | None]]:
-    """What is wrong with them; beside it the column, where the declared schema may excuse its type."""
     present = [name for name in vocabulary.columns if schema.get_all_field_indices(name)]
     for name in vocabulary.columns:
         places = schema.get_all_field_indices(name)
         if len(places) != 1:
             count = "no" if not places else "more than one"
             yield SliceFinding(SYSTEM, f"there is {count} column `{one_line(name)}`"), None
+    # the declared columns follow the system columns
     if schema.names[: len(present)] != present:
         names = ", ".join(one_line(name) for name in schema.names[: len(present)])
         yield (
@@ -206,10 +204,9 @@ def _against_declared(schema: pa.Schema, expected: ExpectedSchema) -> Iterator[S
 
 
 def _as_parquet(data_type: ds.DataType) -> ds.DataType:
-    """The type without what a Parquet file cannot tell, and without nullability."""
-
     def change(found: ds.DataType) -> ds.DataType | None:
         match found:
+            # nullability is no part of a type's identity here
             case ds.DataTypeOption(inner=inner):
                 return _as_parquet(inner)
             case ds.DataTypeDuration():
@@ -252,12 +249,12 @@ class RowChecks:
     ) -> None:
         names = expected.vocabulary
         self.findings: dict[tuple[int, str], SliceFinding] = {}
+        # How many rows of each operation there are.
         self.operations = [0, 0, 0, 0]
-        """How many rows of each operation there are."""
+        # The largest event time [ms].
         self.latest_ms: int | None = None
-        """The largest event time [ms]."""
+        # 1 if all rows have one system time, 2 if there are several.
         self.system_times = 1
-        """Whether all rows have one system time (1) or several (2)."""
         self._offset = _index(schema, names.offset_column, t.is_integer)
         self._op = _index(schema, names.operation_type_column, t.is_integer)
         self._system = _index(schema, names.system_time_column, t.is_timestamp)
@@ -270,10 +267,10 @@ class RowChecks:
         self._start = interval.start
         self._time = time
         self._position = 0
+        # True if the row before was a -C.
         self._open = False
-        """Whether the row before was a -C."""
+        # The system times of the first and the last row [ns since the epoch]; None where not known.
         self.system_span: tuple[int, int] | None = None
-        """The system times of the first and the last row [ns since the epoch]; None where not known."""
         self._last_system: int | None = None
 
     def update(self, batch: pa.RecordBatch) -> None:
@@ -309,11 +306,9 @@ class RowChecks:
         self.findings.setdefault((check, kind + detail), SliceFinding(check, message))
 
     def _row(self, index: int) -> str:
-        """A row by its offset as it should be."""
         return f"at offset {self._start + self._position + index:,}"
 
     def _values(self, column: pa.Array, what: str) -> Numbers | None:
-        """The numbers of a system column; None where some are missing."""
         if column.null_count:
             self._say(SYSTEM, f"null {what}", f"the {what} column has nulls")
             return None
@@ -360,7 +355,7 @@ class RowChecks:
         self._check_pairs(values)
 
     def _check_pairs(self, values: Numbers) -> None:
-        """Every -C is followed at once by a +C, and no +C stands alone."""
+        # a pair may be split over two batches: `_open` carries on
         before = np.concatenate(([self._open], values[:-1] == _FROM))
         wrong = before != (values == _TO)
         if wrong.any():
@@ -410,6 +405,6 @@ class RowChecks:
 
 
 def _index(schema: pa.Schema, name: str, fits: Any) -> int | None:
-    """Where a column is, unless it is missing, there twice or of a type that means nothing here."""
     places = schema.get_all_field_indices(name)
+    # a wrong column is reported elsewhere, and skipped here
     return places[0] if len(places) == 1 and fits(schema.field(places[0]).type) else None

@@ -52,16 +52,13 @@ from odfchain.text import counted, one_line
 from odfchain.transfer.slice_files import is_partial
 from odfchain.workspace.dataset_files import DatasetFiles
 
-# Check 19, whether what the footer of a slice reports is true of its rows: engines skip rows by it.
-#
-# Every row group is looked at by itself, because it is skipped by itself. Bounds hold where no value is
-# beyond
-# them: writers may cut texts, and need not report anything. Counts of nulls are exact. NaN is within no
-# bounds,
-# and what stands in lists and maps is reported by element and skipped by nobody. Source: RFC-043.
+# Check 19: the statistics in a slice's footer are true, because engines skip rows by them.
+# Each row group is checked by itself, because it is skipped by itself. Bounds may be wide (writers cut
+# texts) or missing; counts of nulls are exact; NaN is in no bounds; lists and maps are not checked, since
+# their statistics are not used. Source: RFC-043.
 
+# So many values are compared by Python sooner than Arrow is called.
 _FEW = 64
-"""So many values are compared by Python sooner than Arrow is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +68,12 @@ class _Leaf:
     name: str
     kind: pa.DataType
     bounds: Callable[[pq.Statistics, pa.DataType], tuple[Any, Any]]
+    # The type of numbers that values of this type are compared by.
     view: pa.DataType | None
-    """The type of numbers that values of this type are compared by."""
 
 
 class _Claim:
-    """What a row group reports of a column, and what its rows have had so far."""
+    """A row group's statistics of a column, and the values of its rows so far."""
 
     __slots__ = ("bounded", "found", "found_nulls", "high", "leaf", "low", "nulls")
 
@@ -90,7 +87,6 @@ class _Claim:
         self.found: tuple[Any, Any] | None = None
 
     def update(self, column: pa.Array) -> None:
-        """Look at the next values."""
         nulls = column.null_count
         self.found_nulls += nulls
         if not self.bounded or nulls == len(column):
@@ -105,7 +101,6 @@ class _Claim:
             self.found = (min(low, known[0]), max(high, known[1]))
 
     def lies(self) -> Iterator[tuple[str, str]]:
-        """(what about, message) of what is not true."""
         if self.nulls is not None and self.nulls != self.found_nulls:
             said, found = counted(self.nulls, "null"), counted(self.found_nulls, "null")
             yield "nulls", self._message(said, found)
@@ -153,9 +148,9 @@ class FooterCheck:
         return list(self._findings.values())
 
     def _next_group(self) -> None:
-        """Judge what was claimed of the rows so far, and begin with the next rows that there are."""
         while not self._left:
             for _, claim in self._claims:
+                # the claims of a group are complete when its rows have been seen
                 for what, message in claim.lies():
                     where = f" (row group {self._group + 1} of {self._groups})" if self._groups > 1 else ""
                     finding = SliceFinding(STATISTICS, message + where)
@@ -173,8 +168,8 @@ class FooterCheck:
 
 @lru_cache(maxsize=32)
 def _plan(schema: pa.Schema) -> tuple[tuple[_Leaf | None, ...], bool]:
-    """(the leaves in the order of the file, None for what is repeated; whether they are the columns)."""
     found = [None if repeated else _leaf(name, kind) for name, kind, repeated in leaves(schema)]
+    # without nesting, leaves and columns are the same
     nested = any(t.is_nested(field.type) or t.is_dictionary(field.type) for field in schema)
     return tuple(found), not nested
 
@@ -197,7 +192,7 @@ def _raw_of(stats: pq.Statistics, _: pa.DataType) -> tuple[Any, Any]:
 
 
 def _bytes_of(stats: pq.Statistics, _: pa.DataType) -> tuple[Any, Any]:
-    """Texts are compared by their bytes, also where a writer has cut them within a character."""
+    # raw bytes: a writer may cut a text within a character
     low, high = stats.min_raw, stats.max_raw
     return (low, high) if isinstance(low, bytes) and isinstance(high, bytes) else (None, None)
 
@@ -207,7 +202,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _range_of(column: pa.Array) -> tuple[Any, Any]:
-    """As Arrow finds it, but where Python or numpy is faster: a few values, and many floats."""
+    # Python is faster for a few values, numpy for floats without NaN
     if len(column) <= _FEW:
         values = [value for value in column.to_pylist() if value is not None and value == value]  # noqa: PLR0124
         return (min(values), max(values)) if values else (None, None)
@@ -221,8 +216,6 @@ def _range_of(column: pa.Array) -> tuple[Any, Any]:
 
 
 def _leaf_arrays(batch: pa.RecordBatch) -> Iterator[pa.Array | None]:
-    """The columns in the order of `leaves`; None for what is repeated."""
-
     def walk(column: pa.Array) -> Iterator[pa.Array | None]:
         if t.is_struct(column.type):
             for member in column.flatten():
@@ -230,6 +223,7 @@ def _leaf_arrays(batch: pa.RecordBatch) -> Iterator[pa.Array | None]:
         elif t.is_dictionary(column.type):
             yield column.dictionary_decode()
         elif t.is_nested(column.type):
+            # lists and maps: their statistics are not checked
             yield from (None for _ in leaves(pa.schema([("c", column.type)])))
         else:
             yield column
@@ -248,7 +242,7 @@ def _text(value: Any, kind: pa.DataType) -> str:
 
 
 UNREADABLE = (OdfchainError, pa.ArrowException, OSError, ValueError, OverflowError)
-"""What reading an untrusted Parquet file can raise; `UnicodeDecodeError` is a `ValueError`."""
+"""Exceptions of reading an untrusted Parquet file; `UnicodeDecodeError` is a `ValueError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,20 +258,20 @@ class SliceJob:
 
 @dataclass(slots=True)
 class SliceOutcome:
-    """What one slice brought to the report."""
+    """One slice's part of the report."""
 
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     done: list[int] = field(default_factory=list)
     """The checks that were run."""
     unchecked: str | None = None
-    """Why the rows could not be looked at, where that is nobody's fault."""
+    """The reason why the rows could not be read, where that is no fault."""
     operations: tuple[int, ...] | None = None
     """Rows of each operation; None when the rows could not be looked at."""
     latest_ms: int | None = None
     """The largest event time [ms]."""
     as_recorded: bool = False
-    """Whether the file has the recorded bytes."""
+    """True if the file has the recorded bytes."""
     system_span: tuple[int, int] | None = None
     """The system times of the first and the last row [ns since the epoch]."""
 
@@ -312,7 +306,6 @@ def check_slice(
 def _check_written_anew(
     path: Path, job: SliceJob, size: int, outcome: SliceOutcome, leaves: Executor | None
 ) -> None:
-    """A derivative's file that has other bytes: the same records are as good."""
     records = SliceOutcome()
     _check_records(path, job, records, leaves)
     outcome.done += records.done
@@ -320,6 +313,7 @@ def _check_written_anew(
         outcome.unchecked = records.unchecked
         return
     outcome.operations, outcome.latest_ms = records.operations, records.latest_ms
+    # other bytes with the same records are as good for a derivative
     if not records.faults:
         outcome.system_span = records.system_span
         outcome.notes.append(
@@ -378,7 +372,6 @@ def _check_records(path: Path, job: SliceJob, outcome: SliceOutcome, leaves: Exe
 def _decode(
     path: Path, job: SliceJob, outcome: SliceOutcome, leaves: Executor | None
 ) -> tuple[Multihash, int, RowChecks | None]:
-    """One pass over the rows: (logical hash, number of rows, what the rows say)."""
     with open_parquet(path) as file:
         schema = file.schema_arrow
         digest = LogicalDigest(schema, executor=leaves)
@@ -404,13 +397,11 @@ def _decode(
 def check_system_times(
     store: LocalObjectStore, jobs: Sequence[SliceJob], outcomes: Mapping[int, SliceOutcome]
 ) -> Iterator[Fault]:
-    """Check 9 between slices: no row is said to have been recorded before one that comes earlier.
-
-    Slices that could not be read are passed over. Source: specification "System Time".
-    """
+    """Check 9 between slices: no row is said to have been recorded before one that comes earlier."""
     latest: int | None = None
     for job in jobs:
         span = outcomes[job.number].system_span if job.number in outcomes else None
+        # the slice could not be read, which is a finding of its own
         if span is None:
             continue
         first, last = span
@@ -441,13 +432,13 @@ def _fault(path: Path, job: SliceJob, finding: SliceFinding) -> Fault:
     return Fault(finding.check, str(path), finding.message, job.number)
 
 
-# Reading slices for a verification: several side by side, each decoded once for all checks.
+# Reading slices for a verification: several in parallel, each decoded once for all checks.
 
 
 def read_slices(
     dataset: DatasetFiles, jobs: Sequence[SliceJob], threads: int, report: Report, progress: Progress
 ) -> dict[int, SliceOutcome]:
-    """What each slice brought, by the number of its block; all of it is in the report."""
+    """Check slices; the outcomes by the number of their block, all of which are in the report."""
     if not jobs:
         return {}
     progress.phase(f"Hashing slices of {dataset.alias}", sum(job.slice.size for job in jobs))
@@ -487,11 +478,8 @@ def _report_slice(job: SliceJob, outcome: SliceOutcome, report: Report) -> None:
         report.skip(OF_ROWS, "a slice is damaged, so its rows were not looked at")
 
 
-# Checks 5 and 6 of the files that blocks name: they are there, with their sizes; checkpoints are hashed.
-#
-# Slices and checkpoints that are missing from a partial copy are no fault: the report says that they were
-# not
-# checked.
+# Checks 5 and 6: the named files exist with their sizes, and checkpoints are hashed. What a partial copy
+# lacks is no fault: it is reported as not checked.
 
 _NOT_HERE = "the {} is not in this partial copy; `odfchain fetch {}` brings it"
 
@@ -538,8 +526,8 @@ def check_objects(
 
 
 def _check_slice_file(dataset: DatasetFiles, job: SliceJob, report: Report, *, partial: bool) -> bool:
-    """Whether the slice's bytes are worth hashing."""
     store, name = dataset.data, job.slice.physical_hash
+    # a partial copy may lack slices on purpose
     if partial and _is_missing(store, name):
         message = _NOT_HERE.format("slice", dataset.alias)
         report.leave_out(message, job.number, check=PRESENT, also=(PHYSICAL, *OF_ROWS))
@@ -575,10 +563,10 @@ def _check_checkpoint(
 
 
 def _is_missing(store: LocalObjectStore, name: Multihash) -> bool:
-    """Whether there is nothing of this name; what cannot be looked at is not missing."""
     try:
         return not store.contains(name)
     except StoreError:
+        # what cannot be read is not missing: reading it reports the error
         return False
 
 

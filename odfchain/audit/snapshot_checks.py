@@ -36,7 +36,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 
 UNBELIEVED = "not all that the chain says can be believed"
-"""Why nothing is made again from a chain with a fault."""
+"""The reason for making nothing again from a faulty chain."""
 _SHOWN = 80
 
 
@@ -106,7 +106,7 @@ def disagree(dataset: DatasetFiles, line: SnapshotLine, check: int, what: str, r
 
 
 def first_difference(signed: Any, made: Any, path: str = "") -> str | None:
-    """Where two documents differ, and what stands there; None where they are equal."""
+    """The first difference of two documents with its path; None where they are equal."""
     if isinstance(signed, Mapping) and isinstance(made, Mapping):
         for name in sorted({*signed, *made}):
             inner = f"{path}.{name}" if path else str(name)
@@ -128,12 +128,9 @@ def first_difference(signed: Any, made: Any, path: str = "") -> str | None:
     return f"{one_line(path, 200)} says {one}, it is {other}"
 
 
-# Check 20: signed manifests are what chain and footers give, byte for byte.
-#
-# A manifest is made again from the blocks that were read and from the footers of slices that were hashed,
-# so
-# nothing derived is trusted, and the document itself need not be here: its hash is in the line.
-# Source: RFC-043.
+# Check 20: signed manifests, byte for byte.
+# A manifest is made again from the blocks and from the footers of hashed slices; the document itself need
+# not be here, since its hash is in the line. Source: RFC-043.
 
 
 def check_manifests(
@@ -170,7 +167,6 @@ def check_manifests(
 def _snapshots(
     chain: StoredChain, dataset_id: DatasetId, last: int
 ) -> Iterator[tuple[SnapshotFacts, SliceRef | None]]:
-    """What the chain says at each block, and the slice that the block adds."""
     vocabulary, records = DatasetVocabulary(), 0
     watermark: Timestamp | None = None
     for stored in chain.blocks:
@@ -180,6 +176,7 @@ def _snapshots(
         if isinstance(event, SetVocab):
             vocabulary = DatasetVocabulary.from_event(event)
         elif isinstance(event, AddData | ExecuteTransform):
+            # offsets begin at 0, so the last one counts the records
             records = 0 if event.last_offset is None else event.last_offset + 1
             watermark = event.new_watermark
             if event.new_data is not None:
@@ -198,7 +195,7 @@ def _snapshots(
 def _file(
     dataset: DatasetFiles, ref: SliceRef, hashed: Collection[int], report: Report
 ) -> tuple[FileStats, bytes] | None:
-    """A slice as manifests have it; None where that cannot be known here."""
+    # a footer of unverified bytes proves nothing
     if ref.sequence_number not in hashed:
         report.skip([MANIFESTS], "not all slices were found as they are recorded, so footers are missing")
         return None
@@ -225,11 +222,9 @@ def _check(dataset: DatasetFiles, line: SnapshotLine, made: bytes, report: Repor
     disagree(dataset, line, MANIFESTS, what, report)
 
 
-# Check 21: signed profiles are what the rows give when they are profiled again, byte for byte.
-#
-# The publisher's own words are taken from the document, and so are the columns that it hides. Languages
-# rest on
-# a library's floats: with the same version of it, 0.005 more or less are accepted. Source: RFC-043.
+# Check 21: signed profiles, byte for byte, by profiling the rows again.
+# The publisher's words and hidden columns come from the document. Languages rest on a library's floats:
+# with the same version of it, 0.005 more or less are accepted. Source: RFC-043.
 
 LANGUAGES_WITHIN = 0.005 + 1e-9
 """The second part is for the rounding of the difference."""
@@ -270,11 +265,6 @@ def check_profiles(
 
 
 def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
-    """The document, or why it is none of the line's dataset and block.
-
-    Raises:
-        UnsupportedVersionError: it is of another format, or its languages were told by something else.
-    """
     try:
         document = read_profile(data)
     except UnsupportedVersionError:
@@ -285,6 +275,7 @@ def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
     for told, wanted in ((document["snapshot_id"], line.block), (own["dataset_id"], line.dataset_id)):
         if told != str(wanted):
             return f"it is of {told}, not of {wanted}"
+    # another version of the library may detect other languages
     if (told := own["languages"]) not in (None, library()):
         raise UnsupportedVersionError(f"{told} told its languages, here is {library() or 'no such library'}")
     return document
@@ -302,7 +293,6 @@ class _Rows:
         self._known: tuple[Multihash, bool, Totals] | None = None
 
     def difference(self, document: Mapping[str, Any], data: bytes, line: SnapshotLine) -> str | None:
-        """Where a profile is not what the rows give; None where it is."""
         state = DatasetState.read(self._dataset.chain, line.block)
         own = document["odf"]
         options = ProfileOptions(hidden=tuple(own["hidden"]), languages=own["languages"] is not None)
@@ -330,11 +320,11 @@ class _Rows:
 
 
 def _accept_languages(document: Mapping[str, Any], made: Mapping[str, dict[str, Any]]) -> None:
-    """Shares of languages that are nearly those of the document become those."""
     for name, stats in made.items():
         told = document["column_stats"].get(name, {}).get(_LANGUAGES)
         found = stats.get(_LANGUAGES)
         if told is None or found is None:
             continue
+        # the detection library computes with floats: small differences are no fault
         if all(abs(told.get(n, 0) - found.get(n, 0)) <= LANGUAGES_WITHIN for n in {*told, *found}):
             stats[_LANGUAGES] = dict(told)

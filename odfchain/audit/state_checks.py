@@ -74,7 +74,7 @@ def readable_slices(
 
 
 def has_several_keys(chain: StoredChain) -> bool:
-    """Whether the sources of a dataset tell its records apart by different keys."""
+    """True if the sources of a dataset have different primary keys."""
     return are_of_several_keys(s.block.event for s in chain.blocks.of(*SOURCES) if s.sound)
 
 
@@ -92,6 +92,7 @@ def check_corrections(
         report.skip([CORRECTIONS], "not all slices could be read that may have the rows which are taken back")
         return
     count = sum(item.takes_back for item in asked)
+    # bounded: earlier rows are looked up for each of them
     if count > AUDIT.retractions:
         report.skip(
             [CORRECTIONS], f"{count:,} rows are taken back; no more than {AUDIT.retractions:,} are compared"
@@ -118,12 +119,9 @@ def check_corrections(
             report.fault(CORRECTIONS, item.path, message, item.job.number)
 
 
-# Check 13: a state checkpoint holds the rows that are in force up to its offset (RFC-018).
-#
-# The state is computed anew from the slices (`odfchain.slices.state`). Rows are compared by offset,
-# operation and exact hash of their values: a state has its rows as they were recorded. Checkpoints of
-# engines
-# are bytes that only their engine understands; they are held against a replay, not here.
+# Check 13: a state checkpoint has the rows in force up to its offset (RFC-018).
+# The state is computed from the slices (`odfchain.slices.state`) and compared by offset, operation and
+# exact hash of the values. Checkpoints of engines are opaque: only a replay can check them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +206,6 @@ def _named(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, rep
 
 
 def _difference(described: StateCheckpoint, slices: Sequence[ReadableSlice]) -> str | None:
-    """What is wrong with a state, as a message."""
     recorded = [item for item in slices if item.job.slice.offset_interval.start <= described.last_offset]
     if not recorded:
         return "there are no records that the state could follow from"
@@ -219,6 +216,7 @@ def _difference(described: StateCheckpoint, slices: Sequence[ReadableSlice]) -> 
     actual = _rows([SliceFile(described.path, vocabulary, OffsetInterval(start=0, end=last))], last)
     if len(actual) != len(expected):
         return f"the state has {len(actual):,} rows, its slices leave {len(expected):,} in force"
+    # rows of a state have no order of their own
     actual = actual[np.argsort(actual["offset"], kind="stable")]
     differs = actual != expected
     if not differs.any():
@@ -231,9 +229,9 @@ _ROW = np.dtype([("offset", "<u8"), ("op", "<u8"), ("values", PAIR)])
 
 
 def _rows(files: Sequence[SliceFile], upto: int, chosen: Numbers | None = None) -> Numbers:
-    """The rows of some files up to an offset, or those of them at the chosen offsets."""
     pieces = [np.zeros(0, dtype=_ROW)]
     for item in files:
+        # `exact`: a state has its rows as they were recorded
         for offsets, operations, values in hashed_rows(item, upto, exact=True):
             rows = np.zeros(len(offsets), dtype=_ROW)
             rows["offset"], rows["op"], rows["values"] = offsets, operations, values
@@ -241,15 +239,13 @@ def _rows(files: Sequence[SliceFile], upto: int, chosen: Numbers | None = None) 
     return np.concatenate(pieces)
 
 
-# Check 12: watermarks never go back, and are not ahead of what justifies them.
-#
-# A root's watermark is justified by the largest event time so far, or by a block that sets it by hand (one
-# without data), which is a note. A derivative's is justified by the recorded watermarks of its inputs;
-# ahead of
-# all of them it can still be right, where the query moves event times, and only a replay can tell: a note.
+# Check 12: watermarks never go back, and are not ahead of the data.
+# A root's watermark is at most the largest event time so far; one that is set by hand (a block without
+# data) is a note. A derivative's is at most those of its inputs; beyond all of them is a note, because a
+# query may move event times: only a replay can tell.
 
 Outcomes = Mapping[int, SliceOutcome]
-"""What is known of the slices, by the number of their block."""
+"""Outcomes of the slices, by the number of their block."""
 
 InputMarks = Callable[[ExecuteTransform], Sequence[Timestamp | None] | None]
 """The watermarks of the inputs at the blocks that an execution names; None when they are not at hand."""
@@ -333,11 +329,9 @@ def _check_derived(
         )
 
 
-# Check 18: what the rows in force refer to is there (RFC-037).
-#
-# A reference into the same dataset that finds nothing is a fault; one into another dataset is a counted
-# note,
-# because that one's history is its own. So is one that the dataset itself declares to be reported only.
+# Check 18: foreign keys of the rows in force (RFC-037).
+# A dangling reference into the same dataset is a fault. Into another one it is a counted note, because that
+# one has a history of its own; so is one that the dataset declares as reported only.
 
 _DECLARING = tuple(
     kind.KIND
@@ -392,7 +386,7 @@ def check_foreign_keys(
 def _columns(
     dataset: DatasetFiles, newest_first: Sequence[ev.MetadataEvent], declared: tuple[str, ...]
 ) -> Columns:
-    """What the events say, without the chain's index: a verification trusts nothing that is derived."""
+    # from the events, not from the chain's index: a verification trusts nothing derived
     schema = next((e for e in newest_first if isinstance(e, ev.SetDataSchema)), None)
     vocabulary = next((e for e in newest_first if isinstance(e, ev.SetVocab)), None)
     polling = next(

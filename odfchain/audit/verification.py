@@ -72,7 +72,7 @@ EnginesFor = Callable[[DatasetFiles, Progress], AbstractContextManager[Engines]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """What a user may say about a verification."""
+    """User options of a verification."""
 
     recursive: bool = False
     """Verify what the datasets come from as well, before them."""
@@ -110,7 +110,7 @@ class VerifyOptions:
 
     @property
     def ranged(self) -> bool:
-        """Whether only a part of the chain is checked."""
+        """True if only a part of the chain is checked."""
         return self.after is not None or self.upto is not None or self.last is not None
 
     @property
@@ -145,6 +145,7 @@ def verify_datasets(
     reports = []
     for item in upstream.datasets:
         item.shared.current(item.folder)
+        # a range of blocks is for the named dataset, not for its inputs
         scope = Scope(
             span=options.span if (item.folder, item.ref) in named else EVERYTHING,
             jobs=options.jobs,
@@ -206,13 +207,13 @@ def _replay(
     trusted: Sequence[str],
     progress: Progress,
 ) -> None:
-    """Replay the range of a dataset, but for what trusted auditors have replayed."""
     from odfchain.audit.replay import ReplayEngines, engine_name, replay_dataset  # noqa: PLC0415
 
     report = verified.report
     after, upto = verified.after, verified.upto
     spared: str | None = None
     if options.trusted_by and verified.chain.follows:
+        # what trusted auditors have replayed is not replayed again
         vouched = vouched_for(verified.attestations, trusted, options.trusted_by, REPLAY)
         if vouched is not None and vouched[0] > after:
             after = min(vouched[0], upto)
@@ -237,12 +238,9 @@ def _replay(
         report.skip([REPLAY], spared)
 
 
-# Verifying a dataset elsewhere, without making it a dataset here.
-#
-# A private folder is filled with whatever the peer gives, and verified as it is. What the peer does not
-# give,
-# or gives wrong, does not stop the rest; the peer's own words are in the fault, and every fault names the
-# object at the peer. Nothing of it stays.
+# Verifying a remote dataset without making it a dataset here.
+# A private folder is filled with the peer's files and verified. Missing or wrong files do not stop the
+# rest; faults have the peer's message and name the object there. The folder is removed afterwards.
 
 _STATEMENTS = {
     SignedFile.AUDITS: "the attestations of auditors",
@@ -252,7 +250,7 @@ _STATEMENTS = {
 
 @dataclass(slots=True)
 class RemoteCopy:
-    """What could be had of a dataset, and what the peer said of the rest, by the key of the object."""
+    """A dataset as received from a peer, and the errors of missing objects by key."""
 
     dataset: DatasetFiles
     where: str
@@ -261,7 +259,7 @@ class RemoteCopy:
     unreached: dict[str, str] = field(default_factory=dict)
     """Objects that could not be asked for: that proves nothing."""
     unsigned: str | None = None
-    """Why it is not known whether the head is signed."""
+    """The reason for an unknown signature of the head."""
     notes: list[str] = field(default_factory=list)
 
     def relate(self, report: Report) -> None:
@@ -314,6 +312,7 @@ def remote_copy(
         _check_space(folder, total, peer.where)
         progress.phase(f"Receiving {len(objects):,} objects", total)
         with ThreadPoolExecutor(parallel, thread_name_prefix="objects") as pool:
+            # exhausts the iterator, so that errors are raised
             for _ in pool.map(lambda item: _receive(peer, copy, item.key, item.size, progress), objects):
                 pass
         if profiles:
@@ -322,7 +321,6 @@ def remote_copy(
 
 
 def _receive_head(peer: Peer, copy: RemoteCopy, folder: Path, policy: SignaturePolicy) -> Multihash | None:
-    """The head, its signature, and what auditors say; None where there is no head to go on from."""
     try:
         offer = read_offer(peer, policy)
     except CorruptedPeerError as error:
@@ -332,6 +330,7 @@ def _receive_head(peer: Peer, copy: RemoteCopy, folder: Path, policy: SignatureP
         return None
     fsio.create_file(folder / HEAD_KEY, str(offer.head).encode("ascii"))
     if offer.unread is not None:
+        # the chain is verified all the same
         copy.unsigned = f"the signature of the head cannot be read: {offer.unread}"
     if offer.content is not None:
         fsio.create_file(folder / SignedFile.HEAD.value, offer.content)
@@ -364,10 +363,10 @@ def _receive_profiles(peer: Peer, copy: RemoteCopy, progress: Progress) -> None:
 def _receive_chain(
     peer: Peer, copy: RemoteCopy, folder: Path, head: Multihash | None, progress: Progress
 ) -> list[DataObject]:
-    """The blocks; returns the objects that they name, each once."""
     progress.phase("Receiving blocks")
     objects: dict[tuple[ObjectKey, int], DataObject] = {}
     current: Multihash | None = head
+    # bounded: a peer could send an endless chain
     for _ in range(LIMITS.chain_blocks):
         if current is None:
             break
@@ -393,9 +392,9 @@ def _receive_chain(
 
 
 def _check_space(folder: Path, total: int, where: str) -> None:
-    """Sizes are a peer's words: what cannot fit is refused before any of it fills the disk."""
     with fsio.storage_errors(folder):
         free = shutil.disk_usage(folder).free
+    # the peer states these sizes: refused before the disk is full
     if total > free:
         raise StorageFullError(
             f"{folder}: {total:,} bytes of objects of {where} do not fit into the {free:,} that are free",
@@ -418,7 +417,7 @@ def _receive(peer: Peer, copy: RemoteCopy, key: ObjectKey, size: int, progress: 
 
 @dataclass(frozen=True, slots=True)
 class NewAttestation:
-    """What was attested: the report, the document that the statement sums up, and the signed line."""
+    """A new attestation: the report, the document that the statement sums up, and the signed line."""
 
     report: Report
     document: dict[str, Any]
@@ -505,9 +504,7 @@ def attest(
     progress: Progress = SILENT,
     now: Timestamp | None = None,
 ) -> NewAttestation:
-    """Verify a dataset and sign the outcome with an auditor's key; the statement is kept beside it.
-
-    What is faulty is attested only with `faulty`: a signed accusation is not to be made by accident.
+    """Verify a dataset and sign the outcome with an auditor's key; the statement is stored with the dataset.
 
     Raises:
         UsageError: the dataset is faulty, or only a part of its chain was asked for.
@@ -522,6 +519,7 @@ def attest(
         for found in verify_datasets(workspace, [dataset], engines, options, progress)
         if found.alias == dataset.label
     ]
+    # a signed accusation must not be made by accident
     if report.verdict == FAULTY and not faulty:
         raise UsageError(
             f"{dataset.alias}: {len(report.faults):,} faults were found; nothing was signed",

@@ -40,7 +40,7 @@ def assets_command() -> None:
 
 
 def store_options(command: _F) -> _F:
-    """What may be asked of stores."""
+    """Access options for stores."""
     for option in (
         click.option(
             "--endpoint", "endpoints", multiple=True, metavar="URL",
@@ -57,7 +57,7 @@ def store_options(command: _F) -> _F:
 
 
 def chosen_rows(command: _F) -> _F:
-    """Which rows of a lock."""
+    """Selected rows of a lock."""
     for option in (
         click.option("--asset", "assets", multiple=True, metavar="KEY", help="Only assets of this key."),
         click.option("--item", "items", multiple=True, metavar="ID", help="Only assets of this Item."),
@@ -67,7 +67,7 @@ def chosen_rows(command: _F) -> _F:
 
 
 def target_options(command: _F) -> _F:
-    """Where the new lock goes."""
+    """The destination of the new lock."""
     for option in (
         click.option(
             "--keep-going", is_flag=True, help="Write the lock without what failed; still an error."
@@ -184,8 +184,8 @@ def check_command(
 
 
 def _print_checked(checked: Iterator[CheckedAsset], output: str, progress: TerminalProgress) -> None:
-    """Print what a check finds, as it finds it; of the tables and the page only what they need is kept."""
     if output == "html":
+        # `summary.watched` keeps what the page needs
         deque(checked, maxlen=0)
     elif output == "table":
         problems = (
@@ -199,11 +199,11 @@ def _print_checked(checked: Iterator[CheckedAsset], output: str, progress: Termi
 
 
 def _check_table(lock: str, output: str) -> int:
-    """Judge a table; a row that is faulty is named."""
     from odfchain.api.asset_locks import judged_lock, lock_file
 
     if output == "html":
         raise UsageError("-o html shows what stores say: with --offline none is asked")
+    # without requests: only the table's own values
     judged = lock_file(lock) if _is_file(lock) else judged_lock(_of_dataset(lock))
     number = 0
 
@@ -224,7 +224,7 @@ def _check_table(lock: str, output: str) -> int:
 
 
 def _print_in_tables(rows: Iterator[dict[str, Any]], columns: list[str], progress: TerminalProgress) -> None:
-    """Print a table of rows; where there are very many, several of them."""
+    # column widths need all rows of a table in memory
     while some := list(islice(rows, 10_000)):
         progress.stop()
         print_records(some, columns, "table")
@@ -338,11 +338,11 @@ def _check_target(
     output: Path | None, into: str | None, merging: dict[str, Any], filters: Collection[str] = (), *,
     checksum: bool,
 ) -> None:  # fmt: skip
-    """Pass if the new lock can go there: that is found out before anything is asked or copied."""
     if (output is None) == (into is None):
         raise UsageError("say where the lock goes: -o FILE or --into DATASET")
     if output is not None and merging:
         raise UsageError(f"--{next(iter(merging)).replace('_', '-')} is for --into: a file is written anew")
+    # rows that are not in the lock would be retracted
     if into is not None and filters:
         raise UsageError(
             "--into records a whole lock: with --item or --asset all others would be retracted",
@@ -361,15 +361,14 @@ def _check_target(
 
 
 def _folder(output: Path | None, into: str | None) -> Path:
-    """The folder that files are named relative to: the lock's, or the workspace's where that is a dataset."""
     if output is not None:
         return output.resolve().parent
     return Path.cwd() if into is None else open_workspace().path.parent
 
 
 def _arrivals(output: Path | None, into: str | None) -> Path | None:
-    """The file that remembers what has arrived, beside what is to come."""
     if output is not None:
+        # next to the output, so that a later run finds it
         return output.with_name(f"{output.name}.arrived")
     if into is None:
         return None
@@ -377,14 +376,13 @@ def _arrivals(output: Path | None, into: str | None) -> Path | None:
 
 
 def _read(text: str) -> AssetLock:
-    """The lock of a file, or of a dataset where there is no such file."""
     from odfchain.api.asset_locks import AssetLock
 
     return AssetLock.read(text) if _is_file(text) else _of_dataset(text)
 
 
 def _is_file(text: str) -> bool:
-    """Whether a lock is meant that is a file; else it is a dataset."""
+    # a missing `.parquet` is a missing file, and no dataset's name
     return Path(text).is_file() or text.endswith(".parquet")
 
 
@@ -417,7 +415,6 @@ def _stores(*, endpoints: Iterable[str], allow_private: bool, trust_files: bool,
 
 
 def _apart(others: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(what concerns stores, what concerns the merge into a dataset)."""
     names = ("endpoints", "allow_private", "trust_files", "jobs")
     stores = {name: others[name] for name in names}
     return stores, given(**{name: value for name, value in others.items() if name not in names})
@@ -427,9 +424,9 @@ def _finish(
     lock: AssetLock, output: Path | None, into: str | None, merging: dict[str, Any], *,
     keep_going: bool, probed: bool = True,
 ) -> int:  # fmt: skip
-    """The exit code; faults are told, and the lock is written unless they forbid it."""
     for fault in lock.faults:
         echo(f"error: {fault}", err=True)
+    # with --keep-going the lock is written without the rows that failed
     if not lock.faults or keep_going:
         _put(lock, output, into, merging, probed=probed)
     else:

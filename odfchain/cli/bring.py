@@ -45,6 +45,7 @@ _FOR_ALL = ("datasets", "everything", "recursive", "watch", "output", "set_water
 
 
 _OF_COPIES = ("objects", "bytes", "signature")
+# The options that are for copies of datasets elsewhere, named as in `Workspace.pull`.
 _copy_options = together(
     click.option(
         "--from",
@@ -68,7 +69,6 @@ _copy_options = together(
         help="Refuse a head whose signature is older, such as 7d, now and from now on.",
     ),
 )
-"""The options that are for copies of datasets elsewhere, named as in `Workspace.pull`."""
 
 
 @click.command("pull")
@@ -171,12 +171,12 @@ def pull_command(
 
 
 def _given(context: click.Context) -> dict[str, str]:
-    """The options of the command line that are for some kinds of pull only, and how they are written."""
     return {
         param.name: param.opts[0]
         for param in context.command.params
         if param.name
         and param.name not in _FOR_ALL
+        # defaults do not count
         and context.get_parameter_source(param.name) is click.core.ParameterSource.COMMANDLINE
     }
 
@@ -234,8 +234,8 @@ class _Run:
 
 
 def _columns(targets: Sequence[PullTarget], rows: list[dict[str, Any]]) -> list[str]:
-    """Those of sources, of copies, or of both."""
     missing = ["missing"] if any("missing" in row for row in rows) else []
+    # columns of sources, of copies, or of both
     ways = {target.way.value == "peer" for target in targets}
     if True not in ways:
         return list(_COLUMNS)
@@ -256,7 +256,6 @@ def _row(result: PullResult) -> dict[str, Any]:
 
 
 def _copy_row(result: PullResult, *, people: bool) -> dict[str, Any]:
-    """What is printed of a copy."""
     outcome: Any = result.details
     row: dict[str, Any] = {
         "dataset": result.dataset.label,
@@ -441,7 +440,7 @@ def _from_locks(
     return dataset.fetch_from_locks(read, stores=stores, parallel=parallel, progress=progress)
 
 
-# `odfchain source`: where a dataset's rows come from is ended.
+# `odfchain source`: a dataset's source is disabled.
 
 
 @click.group("source")

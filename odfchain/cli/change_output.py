@@ -1,4 +1,4 @@
-"""What `diff` prints of rows: a line for each value that changed, or for each row, or how many."""
+"""Output of `diff` for rows: a line for each value that changed, or for each row, or counts."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _Row = dict[str, Any] | None
 
+# Characters of a hash that say which one is meant.
 _SHORT = 12
-"""Characters of a hash that say which one is meant."""
 
 
 def print_row_diff(dataset: str, a: str, b: str | None, output: str, *, stat: bool, keys_only: bool) -> None:
@@ -109,9 +109,9 @@ def _lines(found: Diff, data: list[str], *, people: bool, keys_only: bool) -> It
 def _of_one_side(
     start: list[str], before: _Row, after: _Row, data: list[str], *, people: bool
 ) -> Iterator[list[str]]:
-    """A record that is only on one side: its values, of which a removed one has none to show to people."""
     row = before or after or {}
     given = [name for name in data if row[name] is not None]
+    # people need no values of a removed record
     if (people and before is not None) or not given:
         yield [*start, "", "", ""]
         return
@@ -130,7 +130,7 @@ def _rows(found: Diff) -> Iterator[tuple[list[str], str, _Row, _Row, list[str]]]
 
 
 def _summary(found: Diff, a: str, b: str) -> str:
-    """How many records differ, and how far the two are from each other."""
+    # long hashes are shortened
     a, b = (f"{name[:_SHORT]}…" if len(name) > 64 else name for name in (a, b))
     counts = [f"{count:,} {change.value}" for change, count in found.counts.items() if count]
     number = sum(found.counts.values())
@@ -141,7 +141,7 @@ def _summary(found: Diff, a: str, b: str) -> str:
     )
 
 
-# What `diff --profile` prints: the limits that are exceeded and how near the others are, JSON, or a page.
+# Output of `diff --profile`: exceeded limits and how near the others are, JSON, or a page.
 
 _FORMATS = ("table", "json", "html")
 _EXCEEDED = 3
@@ -196,9 +196,9 @@ def _print_table(found: Drift) -> None:
 
 
 def _shown(lines: Iterable[DriftLine]) -> Iterator[DriftLine]:
-    """Every breach, changes of the schema, and of each other column what is nearest to its limit."""
     seen: set[str | None] = set()
     for line in lines:
+        # of each column only the value that is nearest to its limit
         near = line.limit is not None and line.value and line.metric != "rows" and line.column not in seen
         if line.breach or near or line.metric.startswith("schema"):
             yield line
@@ -218,8 +218,8 @@ def _cells(line: DriftLine) -> tuple[str, ...]:
 
 
 def _number(value: float, limit: float | None) -> str:
-    """Three digits behind the point; more where a limit would not be seen to be exceeded."""
     short = f"{value:.3f}"
+    # three digits, or more where rounding would hide a breach
     return short if limit is None or abs(float(short)) != limit or abs(value) == limit else f"{value:g}"
 
 
@@ -244,7 +244,7 @@ conflict_options = together(
         help="Write the conflicts to this .csv or .ndjson file.",
     ),
 )
-"""Who decides conflicts, and where they are written."""
+"""Options for deciding conflicts, and for writing them to a file."""
 
 
 def check_conflict_options(resolve: str | None, conflicts: Path | None) -> None:
@@ -279,7 +279,7 @@ def print_conflicts(conflicts: pa.Table, output: str) -> None:
     print_records(conflict_records(conflicts), columns, output)
 
 
-# What a block of changes brought, as people and programs read it.
+# Changes of a block, for people and programs.
 
 
 def print_changes(dataset: str, outcome: ChangeOutcome, output: str) -> None:
@@ -295,7 +295,7 @@ def print_changes(dataset: str, outcome: ChangeOutcome, output: str) -> None:
         echo(f"{dataset}: {outcome.summary}; it is block {outcome.number:,}")
 
 
-# What ingestion brought, as people and programs read it.
+# Results of ingestion, for people and programs.
 
 
 def print_outcome(outcome: IngestOutcome, output: str) -> None:

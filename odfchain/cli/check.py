@@ -319,8 +319,8 @@ def _more(verdict: ProofVerdict) -> dict[str, Any]:
 
 
 def _rows(answer: Answer) -> list[str] | None:
-    """The rows of an answer in a line each, in whichever format they are."""
     data = None if answer.output is None else answer.output.get("data")
+    # the format with one list for each column
     if isinstance(data, dict):
         return [f"{name} {_line(values)}" for name, values in data.items()]
     if isinstance(data, list):
@@ -486,9 +486,9 @@ def evidence_command(dataset: str | None, target: Path | None, file: Path | None
 
 
 def _id_of(workspace: Workspace, text: str) -> DatasetId:
-    """The id that is meant; it need not be that of a dataset that is here."""
     from odfchain import DatasetId
 
+    # an id need not belong to a dataset of this workspace
     return DatasetId.parse(text) if text.startswith("did:") else workspace[text].id
 
 

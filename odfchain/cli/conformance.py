@@ -24,7 +24,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 DATASET = "dataset"
-"""What every pulled dataset is called."""
+"""The name of every pulled dataset."""
 
 USAGE = "usage: init DIR | pull DIR URL | verify DIR"
 
@@ -67,13 +67,13 @@ def _pull(folder: Path, url: str) -> None:
 
 
 def _faults(workspace: WorkspaceFiles) -> Iterator[str]:
-    """What is wrong, a line each; a folder among the datasets that is none is wrong, too."""
     from odfchain.audit.dataset_checks import verify_dataset
 
     for folder in sorted((workspace.root / "datasets").iterdir()):
         try:
             report = verify_dataset(DatasetFiles.open(folder))
         except OdfchainError as error:
+            # a foreign folder among the datasets is a fault as well
             yield f"{folder}: {error}"
             continue
         yield from (f"{fault.file}: {fault.message}" for fault in report.faults)

@@ -1,4 +1,4 @@
-"""What the running command was told for all commands, and the workspace that it works on."""
+"""Global options of the running command, and its workspace."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def options() -> Globals:
 
 
 def silence_libraries() -> None:
-    """What goes wrong is told by our errors; the log of PySpark's connection would only repeat it."""
+    """Silence the log of PySpark's connection: our errors report the same."""
     import logging
 
     logging.getLogger().addHandler(logging.NullHandler())
@@ -60,11 +60,11 @@ def open_workspace(*, session_stays: bool = True) -> Workspace:
 
 
 def _close_to_others(path: Path) -> None:
-    """Settings may hold secrets; earlier versions made the file for everybody to read."""
     try:
         mode = path.stat().st_mode & 0o777
         if not mode & 0o007:
             return
+        # earlier versions let everybody read this file, which may hold secrets
         path.chmod(0o600)
     except OSError:  # none, or somebody else's: what needs it says so
         return
@@ -75,7 +75,7 @@ def confirm(question: str) -> None:
     """Ask before something that cannot be undone.
 
     Raises:
-        UsageError: the answer is no, or nobody can be asked.
+        UsageError: the answer is no, or standard input is not a terminal.
     """
     if options().yes:
         return
@@ -97,16 +97,14 @@ def named_or_all(workspace: Workspace, datasets: tuple[str, ...]) -> list[Datase
 
 INTEGRITY_FAULT = 6
 UNCHECKED = 7
-"""What was asked for needs what is not here: an environment's fault, and no proof against the dataset."""
+"""Something required is not here: a fault of the environment, and no proof against the dataset."""
 
 
 def report_error(error: OdfchainError, *, about: str = "") -> None:
-    """One line for what happened (to what it is about), one for what to do next.
-
-    Where a query is wrong, or which rows are, is shown between them.
-    """
+    """One line for what happened (to what it is about), one for what to do next."""
     echo("error: ", fg="red", bold=True, nl=False, err=True)
     echo(f"{about}: {error}" if about else error, err=True)
+    # the wrong part of the query, or the violating rows
     for line in error.excerpt if isinstance(error, QueryError | ForeignKeyError) else ():
         echo(f"  {line}", err=True)
     if error.hint:
@@ -114,13 +112,9 @@ def report_error(error: OdfchainError, *, about: str = "") -> None:
         echo(error.hint, err=True)
 
 
-# Asking before a manifest that may be somebody else's runs commands or is given variables.
-#
-# Only `odfchain new` and the user's own editor write manifests without the user's knowing what is in them;
-# no
-# file says who wrote it. So every manifest with effects is shown, and nothing is made before that is
-# allowed:
-# on the command line, in the settings, or by an answer. Source: RFC-014.
+# Asking before an untrusted manifest runs commands or gets variables.
+# No file says who wrote it, so every manifest with effects is shown, and nothing is made before they are
+# allowed: by options, settings, or an answer. Source: RFC-014.
 
 
 def ask_for_effects(
@@ -130,7 +124,7 @@ def ask_for_effects(
     allow_commands: bool,
     hosts: tuple[str, ...],
 ) -> None:
-    """Show what the definitions do besides reading, and ask where that is not allowed yet.
+    """Show the effects of the definitions other than reads, and ask where they are not allowed yet.
 
     Raises:
         UsageError: it is not allowed, or the settings bind a variable to other hosts.
@@ -156,7 +150,6 @@ def ask_for_effects(
 
 
 def _flags(asked: Sequence[Question]) -> str:
-    """The options that allow all of it."""
     import shlex
 
     hosts = dict.fromkeys(host for question in asked for host in question.hosts)

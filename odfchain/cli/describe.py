@@ -200,7 +200,7 @@ def inspect_slices(dataset: str, output: str) -> None:
     print_records(found, names, output, right=["block", "start", "end", "records", "size"])
 
 
-# `odfchain profile`: what the rows in force look like.
+# `odfchain profile`: statistics of the rows in force.
 
 
 @click.command("profile")
@@ -264,7 +264,7 @@ def _label(text: str) -> tuple[str, str]:
     return name, value
 
 
-# `odfchain manifest`: which files a dataset consists of at a block.
+# `odfchain manifest`: the files of a dataset at a block.
 
 _SHOWN = 10
 _DAY = len("2026-01-01")
@@ -348,7 +348,7 @@ def _marked(file: Mapping[str, Any], kept: set[str] | None) -> list[str]:
     return [] if kept is None else ["yes" if file["path"] in kept else "no"]
 
 
-# `odfchain blame`: where a record comes from.
+# `odfchain blame`: the origin of a record.
 
 
 @click.command("blame")

@@ -167,10 +167,10 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def _workspace() -> Workspace | None:
-    """That of the folder; None where there is none, and none was named."""
     try:
         return open_workspace(session_stays=False)
     except NotAWorkspaceError:
+        # a workspace that was named must exist
         if options().workspace:
             raise
         return None

@@ -271,13 +271,13 @@ def reset_command(
 
 
 def _opened(workspace: Workspace, dataset: str, block: str) -> Dataset:
-    """The dataset; where the store does not continue what was seen here, only for who names its head."""
     from odfchain import SetBackError
 
     try:
         return on_branch(workspace, dataset)
     except SetBackError as error:
         name, _, branch = dataset.partition("@")
+        # a store that was rewound is followed only when the user names its head
         if block != error.head or branch not in ("", "head"):
             raise
         return workspace.last_seen(name)
@@ -461,7 +461,7 @@ def _print_soft(plan: SoftPlan, status: str, made: str | None, output: str) -> N
     print_records([row], ["dataset", "status", "from", "slices", "records"], output)
 
 
-# `odfchain gc`: what no reference needs any more is removed.
+# `odfchain gc`: unreferenced objects are removed.
 
 
 @click.command("gc")

@@ -125,7 +125,7 @@ def _print_entry(entry: HashedBlock) -> None:
 
 
 def describe_event(event: MetadataEvent) -> list[str]:
-    """What an event says, in a few lines for people."""
+    """An event in a few lines for people."""
     import odfchain as odf
     from odfchain.api.rendering import schema_of
     from odfchain.odf.schema import format_ddl
@@ -232,7 +232,6 @@ def list_command(output: str, wide: bool) -> int:
 
 
 def _local_slices(dataset: Dataset, *, people: bool) -> dict[str, Any]:
-    """How many slices of a partial copy are here; nothing for the datasets that have all of theirs."""
     found = dataset.local_slices()
     if found is None:
         return {}
@@ -317,12 +316,12 @@ def state_command(dataset: str, event_time: str | None, newest: int | None, outp
 
 
 def _rows(table: pa.Table, op: str | None) -> Iterator[dict[str, Any]]:
-    """The rows; the operation `op` as people write it."""
     from odfchain import OperationType
 
     for batch in table.to_batches():
         for row in batch.to_pylist():
             if op in row:
+                # people read names, not codes
                 row[op] = OperationType.from_code(row[op]).value
             yield row
 

@@ -25,6 +25,7 @@ from odfchain.text import first_line
 
 INTERRUPTED = 130
 
+# Topics with their commands, the most used first, each with its line of help.
 _TOPICS: dict[str, dict[str, str]] = {
     "Start": {
         "init": "Make a workspace in the current folder.",
@@ -93,7 +94,6 @@ _TOPICS: dict[str, dict[str, str]] = {
         "version": "Print the versions of odfchain and its parts.",
     },
 }
-"""What people do, and the commands for it, the most used first, each with its line of help."""
 
 
 COMMANDS = [name for commands in _TOPICS.values() for name in commands]
@@ -101,6 +101,7 @@ SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_
 _ALIASES = {"ls": "list", "mv": "rename", "rm": "delete"}
 
 
+# Which commands a file has.
 _MODULES = {
     "start": "init import new add help",
     "bring": "pull ingest fetch source",
@@ -114,7 +115,6 @@ _MODULES = {
     "keep": "config rename delete reset compact gc fsck",
     "engine": "engine completions version",
 }
-"""Which commands a file has."""
 
 
 def module_of(command: str) -> str:
@@ -217,11 +217,11 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _report_misuse(error: click.ClickException) -> None:
-    """What click says of a command line: how it is used, and what is wrong with it."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         for line in error.format_message().split("\n"):
             echo(line, err=True)
         return
+    # as click itself prints it
     context = getattr(error, "ctx", None)
     if context is not None:
         for line in context.get_usage().split("\n"):
@@ -241,7 +241,7 @@ def _interrupted() -> int:
 
 
 def _nobody_listens() -> int:
-    """The reader of our output went away (`| head`): not an error, and nothing more can be said."""
+    # `| head` has closed the pipe: Python would report it again at exit
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0
 

@@ -139,26 +139,21 @@ def print_json(tree: Any) -> None:
     echo_json(tree, default=plain)
 
 
-# Values of Arrow columns as Python has them to be printed: exact, of any type, and as `plain` prints them.
-#
-# Arrow's own conversion fails for nanoseconds and for years that Python's times do not reach, and keeps
-# NaN,
-# which JSON has no word for.
+# Values of Arrow columns for printing: exact, of any type. Arrow's own conversion fails for nanoseconds and
+# for years beyond Python's, and keeps NaN, which JSON lacks.
 
 _SCALE = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def python_values(column: pa.Array, *, nan: bool = True) -> list[Any]:
-    """The values of a column; times are texts already.
-
-    Without `nan`, what is no number is None, as it is within lists and structs, which are JSON everywhere.
-    """
+    """The values of a column; times are texts already."""
     import pyarrow as pa
     from pyarrow import types as t
 
     kind = column.type
     if t.is_floating(kind):
         values = (column.cast(pa.float32()) if t.is_float16(kind) else column).to_pylist()
+        # JSON has no NaN: None there, as within lists and structs
         return values if nan else [None if v is None or not math.isfinite(v) else v for v in values]
     if t.is_timestamp(kind):
         utc = column.cast(pa.timestamp(kind.unit, "UTC")) if kind.tz else column
@@ -204,12 +199,12 @@ def _lists(column: pa.Array) -> list[Any]:
 
 
 def _moment(text: str) -> str:
-    """RFC 3339 with 0, 3, 6 or 9 digits of a fraction, whichever loses nothing."""
     day, _, rest = text.partition(" ")
     zone = "Z" if rest.endswith("Z") else ""
     clock, _, fraction = rest.removesuffix("Z").partition(".")
     if not clock:
         return text
+    # 0, 3, 6 or 9 digits, whichever loses nothing
     while fraction.endswith("000"):
         fraction = fraction[:-3]
     return f"{day}T{clock}.{fraction}{zone}" if fraction else f"{day}T{clock}{zone}"
@@ -223,16 +218,16 @@ def _time(text: str) -> str:
 
 
 def _interval(months: int, days: int, nanoseconds: int) -> str:
-    """A length of time by the calendar, as ISO 8601 writes it."""
     whole, part = divmod(abs(nanoseconds), 1_000_000_000)
     sign = "-" if nanoseconds < 0 else ""
     fraction = f".{part:09}".rstrip("0") if part else ""
     found = [f"{months}M"] * bool(months) + [f"{days}D"] * bool(days)
+    # seconds may have another sign than days
     found += [f"T{sign}{whole}{fraction}S"] * bool(nanoseconds)
     return "P" + ("".join(found) or "T0S")
 
 
-# What is told before history is given up: who has it elsewhere, and whom it breaks.
+# Warnings before history is given up: other copies, and broken references.
 
 
 def tell_consequences(places: Sequence[Remote], dependents: Sequence[Dependent]) -> None:

@@ -69,7 +69,7 @@ class DatasetsParam(NameParam):
 
 
 def _named_before(ctx: click.Context) -> str:
-    """The first dataset of the command line; of `DATASET… BRANCH` a lone one is taken for the branch."""
+    # of `DATASET… BRANCH` a single argument is parsed as the branch
     given = [ctx.params.get(name) for name in ("dataset", "datasets", "branch")]
     found = next((value for value in (*given, *ctx.args) if value), "")  # args: before an option's value
     return (found if isinstance(found, str) else str(found[0])).partition("@")[0]
@@ -275,7 +275,7 @@ verify_options = together(
 
 
 def chosen_checks(*, replay: bool, integrity: bool, **others: Any) -> VerifyKeywords:
-    """What is to be checked, as the options say.
+    """The selected checks.
 
     Raises:
         UsageError: they contradict each other.
@@ -288,12 +288,12 @@ def chosen_checks(*, replay: bool, integrity: bool, **others: Any) -> VerifyKeyw
 
 
 def exit_code_of(reports: Iterable[Report]) -> int:
-    """What a program learns of the verdicts: the worst of them."""
+    """The exit code of the verdicts: that of the worst one."""
     verdicts = {report.verdict for report in reports}
     return INTEGRITY_FAULT if "faulty" in verdicts else UNCHECKED if "incomplete" in verdicts else 0
 
 
-# What a command says to the places that have datasets: the token, and what is asked of signatures.
+# Options for remote places: the token, and requirements on signatures.
 
 
 def token_for(urls: Iterable[PeerUrl]) -> str | None:

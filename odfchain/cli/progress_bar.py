@@ -26,7 +26,7 @@ _BETWEEN = " · "
 
 
 def work_line(done: WorkDone, width: int) -> str:
-    """What is known, within a width: tasks are left out first, then bytes; a long name loses its middle."""
+    """Progress within a width: tasks are left out first, then bytes; a long name loses its middle."""
     rows, size, tasks, left = _rows(done), _size(done), _tasks(done), _left(done.seconds_left)
     choices = [
         [part for part in parts if part]
@@ -66,12 +66,12 @@ def _tasks(done: WorkDone) -> str:
 
 
 def _left(seconds: float | None) -> str:
-    """About how long, no finer than it can be known."""
     if seconds is None:
         return ""
     if seconds < 5:
         return "a few seconds left"
     if seconds < 57.5:
+        # no finer than it can be known
         return f"about {5 * round(seconds / 5)} s left"
     minutes = round(seconds / 60)
     if minutes < 60:
@@ -81,9 +81,9 @@ def _left(seconds: float | None) -> str:
 
 
 def _shortened(name: str, width: int) -> str:
-    """A name without its middle; its end tells most."""
     if len(name) <= width:
         return name
+    # most of the width goes to the end, which tells files apart
     front = max(0, min(width - 1, 12))
     back = max(0, width - 1 - front)
     return f"{name[:front]}…{name[len(name) - back :]}"
@@ -138,7 +138,7 @@ class TerminalProgress:
 
     @property
     def shows_work(self) -> bool:
-        """Whether there is a line."""
+        """True if there is a line."""
         return self._shown
 
     def work(self, done: WorkDone) -> None:
@@ -185,19 +185,19 @@ class TransferProgress:
         self._shown.note(text)
 
 
+# The phases of a transfer whose steps are blocks; those of the others are bytes.
 _IN_BLOCKS = ("Receiving blocks", "Checking blocks", "Publishing", "Sending blocks")
-"""The phases of a transfer whose steps are blocks; those of the others are bytes."""
 
 
 def _blocks(count: float) -> str:
     return f"{count:,.0f} blocks"
 
 
+# Columns of the bar.
 _BAR = 30
-"""Columns of the bar."""
 
+# Columns for the rest of a line: spinner, time, and separators.
 _BESIDE = 14
-"""Columns beside the text of a line: what turns, the time, and what is between."""
 
 
 def _bar() -> ProgressColumn:
@@ -237,8 +237,6 @@ def one_by_one(
 ) -> tuple[list[dict[str, Any]], int]:
     """The rows of the targets that the work was done for, and the exit code of the first that failed, or 0.
 
-    What fails is reported at once, and by its name where there are several.
-
     Raises:
         KeyboardInterrupt: the user has had enough.
     """
@@ -254,6 +252,7 @@ def one_by_one(
             if known is None:
                 raise
             progress.stop()
+            # reported at once, and by its name where there are several
             report_error(known, about=str(target) if len(targets) > 1 else "")
             code = code or known.exit_code
     return rows, code

@@ -150,11 +150,6 @@ def _values(params: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _query(command: str | None, script: Path | None, piped: str | None) -> str | None:
-    """The text of the query; None where a person is there to write it.
-
-    Raises:
-        UsageError: it is given twice, or nowhere.
-    """
     if sum(way is not None for way in (command, script, piped)) > 1:
         raise UsageError("the query is given in two ways", hint="use one of -c, --script and -")
     if command is not None:
@@ -165,6 +160,7 @@ def _query(command: str | None, script: Path | None, piped: str | None) -> str |
                 return _text(stream.read(_QUERY_BYTES + 1), str(script))
         except OSError as error:
             raise UsageError(f"{script}: {error.strerror}") from None
+    # a person at a terminal gets the shell
     if piped is None and is_somebody_there():
         if sys.stdout.isatty():
             return None
@@ -304,7 +300,6 @@ def _export_table(
 
 
 def _write_folder(rows: Counted, output: str, folder: Path, most: int | None) -> int:
-    """How many files the folder has now; it appears with all of them."""
     from odfchain.storage.fsio import make_folder, move_folder, replaced, storage_errors, temp_path
 
     target = folder.resolve()
@@ -313,6 +308,7 @@ def _write_folder(rows: Counted, output: str, folder: Path, most: int | None) ->
             raise NameCollisionError(f"{folder} is there already, and not empty", hint="name a new folder")
         if not target.parent.is_dir():
             raise UsageError(f"{target.parent}: no such folder")
+    # written next to the target and renamed: the folder appears complete
     made = temp_path(target.parent)
     make_folder(made)
     try:

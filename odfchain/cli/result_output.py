@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 RESULT_FORMATS = ("table", "json", "ndjson", "csv", "arrow", "parquet")
 TABLE_ROWS = 1_000
-"""Rows of a table, unless a limit is given: more of them nobody reads."""
+"""Rows of a table, unless a limit is given: people read no more."""
 _BINARY = ("arrow", "parquet")
 _BY_NAME = (*_BINARY, "csv", "json", "ndjson")
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 131_072, 64 << 20
+# Types of which Arrow's library for Python has no arrays.
 _NO_ARRAYS = re.compile(r"\b(month|day_time)_interval\b(?!:)")
-"""Types of which Arrow's library for Python has no arrays."""
 _QUOTED = re.compile('[",\r\n]')
+# Intervals for checking if the reader has left, and for passing that on to native code [s].
 _LOOKED_AT, _UNTIL_TOLD = 0.2, 0.5
-"""How often the reader is looked for, and how often native code is told that it went [s]."""
 
 
 class Counted:
@@ -248,10 +248,10 @@ def _print_table(rows: Counted, most: int) -> int:
 
 
 def _plain_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], shown: bool) -> Iterator[str]:
-    """All rows, in columns that are as wide as the widest value."""
     del shown
     cells = [list(map(printable, row)) for batch in batches for row in _table_cells(batch)]
     lines = [list(map(printable, schema.names)), *cells]
+    # the widest value of each column needs all rows
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     right = _numeric(schema)
     for line in lines:

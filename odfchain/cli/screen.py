@@ -75,9 +75,9 @@ def echo_manual(text: str) -> None:
 
 
 def _folded(lines: Iterable[str], width: int) -> Iterator[str]:
-    """Paragraphs and items of lists fit the width; tables and examples stay."""
     example = False
     for line in lines:
+        # examples and tables keep their lines
         example ^= line.startswith("```")
         if example or len(line) <= width or line.startswith("|"):
             yield line
@@ -154,7 +154,7 @@ def console(*, err: bool = False, width: int | None = None) -> Console:
 
 
 def is_somebody_there() -> bool:
-    """Whether questions can be answered: there is a terminal to read from."""
+    """True if standard input is a terminal, so that questions can be answered."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -199,18 +199,18 @@ def _cell(content: str | Sequence[str]) -> str:
 
 
 def _writable_json(document: str) -> str:
-    """The document with lone surrogates as JSON's escapes: no encoding can write them otherwise."""
     try:
         document.encode()
     except UnicodeEncodeError:
+        # no encoding can write a lone surrogate
         return escaped_json(document)
     return document
 
 
 # Indented lines as a tree on the terminal.
 
+# Width without wrapping: piped output is cut and folded by its reader.
 _WIDE = 10_000
-"""Where lines are not wrapped: what is piped on is cut and folded by whoever reads it."""
 
 
 def print_trees(trees: Iterable[TextTree]) -> None:

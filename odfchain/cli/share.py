@@ -246,7 +246,7 @@ def _row(name: str, plan: PushPlan, status: str, output: str, signature: str | N
     return row
 
 
-# `odfchain token`: who may read from and push to the server of this workspace.
+# `odfchain token`: read and write access to the server of this workspace.
 
 
 @click.group("token")
@@ -494,8 +494,8 @@ def _without_password(alias: str) -> str:
 
 # `odfchain login`: a token for a server is kept.
 
+# Limit of standard input [characters]: more than any node takes.
 _PASSWORD_CHARACTERS = 4_096
-"""What is read of standard input [characters]: more than any node takes."""
 
 
 @click.command("login")

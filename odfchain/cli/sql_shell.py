@@ -1,7 +1,7 @@
 """The shell of `odfchain sql`: queries and commands of a person at a terminal, one after the other.
 
 A query ends with `;`. Ctrl-C ends the query and not the shell, Ctrl-D leaves. What was typed is kept in the
-user's state folder, readable by nobody else.
+user's state folder, with mode 0600.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from odfchain import Workspace
 
 
-# Where statements end in SQL that is being typed, and what its words may become.
+# Statements of SQL that is being typed: their ends, and completion of words.
 
 _PIECE = re.compile(
     r"""'(?:[^']|'')*(?:'|\Z) | "(?:[^"]|"")*(?:"|\Z) | --[^\n]*(?:\n|\Z) | /\* | \$\$.*?(?:\$\$|\Z) | ;""",
@@ -44,14 +44,12 @@ KEYWORDS = (
 
 
 def statements(text: str) -> tuple[list[str], str]:
-    """The statements that have ended with `;`, without it, and the rest: empty if it says nothing yet.
-
-    A semicolon in a text, a quoted name or a comment ends nothing.
-    """
+    """The statements that have ended with `;`, without it, and the rest: empty if it says nothing yet."""
     found: list[str] = []
     start = position = 0
     while match := _PIECE.search(text, position):
         position = match.end()
+        # a semicolon in a text, a quoted name or a comment ends nothing
         if match[0] == "/*":
             position = _comment_end(text, position)
         elif match[0] == ";":
@@ -74,14 +72,13 @@ def _comment_end(text: str, position: int) -> int:
 
 
 def names_for(word: str, before: str, datasets: Collection[str], columns: Collection[str]) -> list[str]:
-    """What a word may become: datasets, columns and words of SQL; names are quoted where they have to be.
-
-    Inside of quotes readline adds the last one. What would act on a terminal is not offered.
-    """
+    """Completions of a word: datasets, columns and words of SQL; names are quoted where needed."""
     quote = before[-1:] if before[-1:] in ("'", '"') else ""
     if quote and before.count(quote) % 2 == 0:
         quote = ""
+    # no name with control characters is offered
     safe = [name for name in (*datasets, *columns) if printable(name) == name and '"' not in name]
+    # readline adds the closing quote
     if quote:
         return sorted(name for name in safe if name.lower().startswith(word.lower()))
     names = [
@@ -160,12 +157,12 @@ class Shell:
                         break
 
     def _guarded(self, work: Callable[[str], None], text: str) -> bool:
-        """Whether it went well; what went wrong was said."""
         try:
             work(text)
         except KeyboardInterrupt:
             echo("interrupted", err=True)
             return False
+        # an error ends the query, not the shell
         except Exception as error:
             if was_interrupted(error):
                 echo("interrupted", err=True)
@@ -243,7 +240,6 @@ class Shell:
         self._done = True
 
     def _completions(self, line: str, start: int, word: str) -> list[str]:
-        """What the word that begins at `start` may become."""
         if line.startswith("."):
             name, _, _ = line.partition(" ")
             if start < len(name):
@@ -255,6 +251,7 @@ class Shell:
         aliases, columns = [], set()
         for dataset in self._workspace:
             aliases.append(str(dataset.alias))
+            # a damaged dataset has no columns to offer
             with contextlib.suppress(OdfchainError):
                 columns |= {field.name for field in dataset.schema.fields} if dataset.schema else set()
         return names_for(word, line[:start], aliases, columns)
@@ -262,10 +259,10 @@ class Shell:
 
 @contextlib.contextmanager
 def _line_editing(completions: Callable[[str, int, str], list[str]]) -> Iterator[None]:
-    """Inside, `input` edits lines, completes words and remembers; without effect where Python cannot."""
     try:
         import readline
     except ImportError:
+        # no line editing on platforms without readline
         yield
         return
     found: list[str] = []
@@ -299,6 +296,6 @@ def _line_editing(completions: Callable[[str, int, str], list[str]]) -> Iterator
 
 
 def history_file() -> Path:
-    """What was typed in earlier shells."""
+    """The file with the history of earlier shells."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "odfchain" / "sql_history"

@@ -130,7 +130,6 @@ def _state_change(*, rebuild: bool, from_now: bool, update: bool) -> StateChange
 def _read_manifests(
     paths: tuple[Path, ...], *, recursive: bool, from_stdin: bool
 ) -> list[tuple[str, DatasetSnapshot]]:
-    """(where it was read, the definition) of every dataset; what is not made or not kept is said."""
     from odfchain.api.definitions import read_given
 
     from_stdin, paths = from_stdin or _STDIN in paths, tuple(path for path in paths if path != _STDIN)
@@ -140,6 +139,7 @@ def _read_manifests(
         if path.is_dir() and not recursive:
             raise UsageError(f"{path} is a folder", hint="use -r to take the manifests in it")
         if not path.exists():
+            # other commands take URLs
             is_url = path.parts[0] in ("http:", "https:")
             hint = "`add` reads files: download it, and add the file" if is_url else None
             raise UsageError(f"{path}: no such file", hint=hint)
@@ -226,7 +226,6 @@ class _Adding:
 
 
 def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
-    """That a transform is recorded for another engine than the manifest says."""
     from odfchain import SetTransform
 
     given = [e.transform.engine for e in snapshot.metadata if isinstance(e, SetTransform)]
@@ -236,8 +235,8 @@ def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
     return f"; its engine `{given[-1]}` is recorded as {transform.transform.engine}"
 
 
+# Faults of what a manifest says, which do not say themselves where that was read.
 _WITHOUT_PLACE = (AppendError, QueryError, SchemaError, TransformError)
-"""Faults of what a manifest says, which do not say themselves where that was read."""
 
 _STDIN = Path("-")
 
@@ -440,8 +439,8 @@ def help_command(context: click.Context, topic: str | None) -> None:
 
 
 def _pages() -> dict[str, Path]:
-    """Every page by its name: of the installed package, or of the checkout that this is run from."""
     package = Path(__file__).parent.parent
     shipped = package / "docs"
+    # installed with the package, or in the checkout
     folder = shipped if shipped.is_dir() else package.parent / "docs"
     return {path.stem: path for path in (*folder.glob("*.md"), *folder.glob("commands/*.md"))}

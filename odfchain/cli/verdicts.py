@@ -129,7 +129,6 @@ def _print_checks(report: Report) -> None:
 def _print_rows(
     rows: list[dict[str, Any]], *, right: Sequence[str] = (), keep: Sequence[str] = ("check",)
 ) -> None:
-    """A table as `print_records` prints it, but for the columns to keep on one line; the last one folds."""
     names = list(rows[0])
     echo_table(
         names,
@@ -144,7 +143,6 @@ def _cell(value: Any) -> str | tuple[str, ...]:
 
 
 def _say(text: str) -> None:
-    """An indented line, wrapped between words; what is longer than the terminal is left to it."""
     for line in textwrap.wrap(
         text,
         max(40, shutil.get_terminal_size().columns),

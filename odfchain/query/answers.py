@@ -1,9 +1,9 @@
-"""An answer that can be checked: what was asked, what came out, hashes of both, and a signature.
+"""A signed answer: the query, its result, hashes of both, and a signature.
 
     {"input": {…, "datasets": [{id, alias, blockHash}]}, "output": {data, dataFormat}, "subQueries": [],
      "commitment": {inputHash, outputHash, subQueriesHash}, "proof": {type, verificationMethod, proofValue}}
 
-It is the reference node's envelope, byte for byte. `engine` stands beside it, unsigned: it says which version
+It is the reference node's envelope, byte for byte. `engine` is next to it, unsigned: it says which version
 of the engine computed the answer, since another one may compute it otherwise.
 """
 
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 SCHEMA_FORMAT = "ArrowJson"
 
 _UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
+# Arrow's names of the units, by the names of their types in Python.
 _INTERVAL_UNITS = {
     "month_interval": "YearMonth",
     "day_time_interval": "DayTime",
     "month_day_nano_interval": "MonthDayNano",
 }
-"""What Arrow's library calls them, by the names of their types in Python."""
 
 
 def arrow_json(schema: pa.Schema) -> dict[str, Any]:
@@ -122,10 +122,8 @@ def _plain_names() -> dict[pa.DataType, str]:
 
 
 # JSON as the reference node hashes and writes it: numbers keep their text.
-#
-# It is not the canonical form of attestations (`odfchain.odf.canonical_json`, RFC 8785): what is not ASCII
-# is
-# escaped, and doubles are written as their shortest digits, plain from 1e-5 to below 1e16.
+# Not the canonical form of attestations (`odfchain.odf.canonical_json`, RFC 8785): non-ASCII characters are
+# escaped, and doubles have their shortest digits, plain from 1e-5 to below 1e16.
 
 DEPTH = 64
 """Lists and objects within each other [levels]; answers of nodes have some five."""
@@ -194,7 +192,7 @@ def _text(value: Any, *, sorts: bool, quoted: Callable[[str], str]) -> str:
 
 
 def read(data: bytes) -> Any:
-    """The value of a document that somebody sent; numbers are `Number`s.
+    """Parse an untrusted JSON document; numbers are `Number`s.
 
     Raises:
         ValueError: it is not strict JSON, names a member twice, or has too many values.
@@ -247,7 +245,6 @@ def single(value: float) -> Number | None:
 
 
 def _number(value: float, digits: str, exponent: int, least: int, most: int) -> Number:
-    """`digits` with a point after the first, times ten to `exponent`; plain between `least` and `most`."""
     sign = "-" if math.copysign(1.0, value) < 0 else ""
     if not digits:
         return Number(f"{sign}0.0")
@@ -288,7 +285,7 @@ def _shortest_single(value: float) -> tuple[str, int]:
 FILE_BYTES = 16 << 20
 """A file with an answer [bytes]."""
 QUERY_BYTES = 64 << 10
-"""The query in it [bytes]; it is somebody else's."""
+"""Size limit of the query [bytes]; a third party wrote it."""
 DATASETS = 1_000
 """Datasets that it reads [count]."""
 SIGNATURE = "Ed25519Signature2020"
@@ -308,19 +305,19 @@ class Answer:
     """A signed answer to a query; whether it is true is for `odfchain.verify_proof` to find out."""
 
     input: dict[str, Any]
-    """What was asked, of which blocks."""
+    """The query and its blocks."""
     output: dict[str, Any] | None
-    """The rows; None where somebody left them out."""
+    """The rows; None where they were left out."""
     commitment: dict[str, str]
     """The hashes of input, output and answers of others."""
     proof: dict[str, str]
-    """Who signed them."""
+    """Signature and signer."""
     sub_queries: list[Any] = field(default_factory=list)
     """Answers of others that it is made of; none here."""
     engine: str | None = None
-    """What computed it; not signed."""
+    """The engine's version; not signed."""
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """What whoever asked should know."""
+    """Notes for the caller."""
     result: QueryResult | None = field(default=None, compare=False)
     """The rows with their types, where the answer was computed here."""
 
@@ -331,7 +328,7 @@ class Answer:
 
     @property
     def datasets(self) -> dict[str, tuple[DatasetId, Multihash]]:
-        """What each name in the query means."""
+        """The dataset and block of each name in the query."""
         return {
             item["alias"]: (DatasetId.parse(item["id"]), Multihash.parse(item["blockHash"]))
             for item in self.input["datasets"]
@@ -373,7 +370,7 @@ class Answer:
         verify_signature(key, signature, canonical(self.commitment))
 
     def problem(self) -> str | None:
-        """What is wrong with the file itself: a hash, or the signature; None where both fit."""
+        """The fault of the file itself, a hash or the signature; None where both fit."""
         for name in _HASHES:
             absent = name == "outputHash" and self.output is None
             if not absent and self.hash_of(name) != self.commitment[name]:
@@ -468,8 +465,8 @@ def _check_members(
     optional: Collection[str] = (),
     texts: Iterable[str] = (),
 ) -> None:
-    """It is an object with these members and no others; `texts` are text."""
     _check(type(value) is dict, f"{name} is not an object")
+    # an unknown member could change the meaning of a signed answer
     for strange in sorted(value.keys() - set(members)):
         raise ValueError(f"{name} has a member {strange!r}, which nothing is known of")
     for missing in sorted(set(members) - set(optional) - value.keys()):
@@ -534,11 +531,8 @@ def asked_for(
     return asked | {"datasets": datasets, "skip": skip, "limit": limit}
 
 
-# Intervals of months, and of days and milliseconds, of which Arrow's library for Python has no arrays.
-#
-# Their memory can be had as numbers. Intervals of months, days and nanoseconds, which are those of SQL,
-# need
-# nothing of this.
+# Intervals of months, and of days and milliseconds, are read from memory: PyArrow has no arrays of these
+# types, only of months, days and nanoseconds.
 
 
 def number_schema(schema: pa.Schema) -> pa.Schema:
@@ -557,7 +551,7 @@ def reread(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class _Memory:
-    """What Arrow's C interface hands over."""
+    """An array exported over Arrow's C interface."""
 
     def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
         self._batch, self._schema = batch, schema
@@ -566,12 +560,10 @@ class _Memory:
         return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
 
 
-# The rows of an answer as JSON holds them, in the three formats of the reference node.
-#
-# Decimals, times, dates and intervals are text, bytes are hex, what is no finite number is null. What the
-# node
-# has no form for: maps are lists of `{key, value}`, views of lists are lists, dictionaries are their
-# values.
+# The rows of an answer as JSON, in the three formats of the reference node.
+# Decimals, times, dates and intervals are text, bytes are hex, numbers that are not finite are null. Types
+# that the node does not support: maps are lists of `{key, value}`, views of lists are lists, dictionaries
+# are their values.
 
 FORMATS = ("JsonAoS", "JsonSoA", "JsonAoA")
 """Rows as objects, columns as lists, rows as lists."""
@@ -619,7 +611,6 @@ def _with_numbers(table: pa.Table) -> pa.Table:
 
 
 def _values(array: pa.Array, kind: pa.DataType, name: str, named: bool) -> list[Any]:
-    """One value of JSON for each of an array of a kind; `named`: structs are objects, else lists."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import types as t
@@ -628,6 +619,7 @@ def _values(array: pa.Array, kind: pa.DataType, name: str, named: bool) -> list[
         return list(array.to_pylist())
     if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
         return list(array.to_pylist())
+    # PyArrow has no Python values of these intervals
     if (interval := _INTERVALS.get(str(kind))) is not None:
         return _each(interval, array.to_pylist())
     if t.is_float64(kind):
@@ -714,9 +706,9 @@ def _moment(value: int, per_second: int) -> str:
 
 
 def _in_zone(zone: str | None, per_second: int) -> Callable[[int], str]:
-    """What writes a timestamp: the time of a zone with its distance from UTC, or none of both."""
     if zone is None:
         return lambda value: _moment(value, per_second)
+    # only zones without tables: an answer's text must not depend on the version of a time zone database
     if zone in ("UTC", "Z", "+00:00", "Etc/UTC"):
         return lambda value: _moment(value, per_second) + "Z"
     raise QueryError(
@@ -726,7 +718,7 @@ def _in_zone(zone: str | None, per_second: int) -> Callable[[int], str]:
 
 
 def _span(value: int, per_second: int) -> str:
-    """A length of time as ISO 8601 has it, in seconds; one beyond 2⁶³ milliseconds as the node has it."""
+    # the node's library overflows beyond 2⁶³ milliseconds and writes this
     if abs(value) * 1_000 // per_second > _LONGEST:
         return "<invalid>"
     sign = "-" if value < 0 else ""
@@ -754,9 +746,9 @@ def _months_days_nanoseconds(value: tuple[int, int, int]) -> str:
 
 
 def _interval(parts: list[tuple[int, str]], rest: int, digits: int) -> str:
-    """The parts that are not 0, and what the rest is in hours, minutes and seconds with so many digits."""
     seconds, part = divmod(abs(rest), 10**digits)
     sign = -1 if rest < 0 else 1
+    # parts that are 0 are left out, as the node's library does
     parts = [*parts, (sign * (seconds // 3_600), "hours"), (sign * (seconds // 60 % 60), "mins")]
     texts = [f"{number} {unit}" for number, unit in parts if number]
     if seconds % 60 or part:

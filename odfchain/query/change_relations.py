@@ -34,11 +34,11 @@ class Changes:
     to: Pin | None = None
     """None is every change up to `pin`."""
     owner: bool = False
-    """Whether the blocks of the head were made here."""
+    """True if the blocks of the head were made here."""
 
     @property
     def pins(self) -> tuple[Pin, ...]:
-        """What is read."""
+        """The datasets that are read, each at its block."""
         return (self.pin,) if self.to is None else (self.pin, self.to)
 
     @property
@@ -48,7 +48,7 @@ class Changes:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What tells rows apart.
+        """The columns of the primary key.
 
         Raises:
             QueryError: the two points have different keys or columns, or a history has none; or two datasets.

@@ -18,7 +18,7 @@ from odfchain.text import one_line
 
 READY = b"ready\n"
 SAID_BYTES = 64 << 10
-"""What the process may write to a file, its complaints [bytes]; the rows go through a pipe."""
+"""Size limit of the process's error output [bytes]; the rows go through a pipe."""
 ENVIRONMENT = {
     # allocators reserve gigabytes of addresses ahead, and addresses are what is counted
     "MALLOC_ARENA_MAX": "2", "MIMALLOC_ARENA_RESERVE": "65536", "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -29,7 +29,7 @@ _AT_ONCE = 1 << 20
 
 
 class Pipe(io.RawIOBase):
-    """What a process writes; waiting for it uses up the seconds that are `left`, where there is a limit."""
+    """The process's output; reading uses up the seconds that are `left`, where there is a limit."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -104,24 +104,20 @@ class ChildProcess:
         self._ready = True
 
     def _read(self, most: int, seconds: float) -> bytes:
-        """So many bytes, or all until the end.
-
-        Raises:
-            TimeoutError: neither comes in time.
-        """
         self._pipe.left = seconds
+        # blocks until `most` bytes, the end, or TimeoutError
         return self._said.read(most)
 
     def _code(self) -> int | None:
-        """What the process ended with, which it does a moment after its output; None where it has not."""
+        # it exits a moment after its last output
         with contextlib.suppress(subprocess.TimeoutExpired):
             code: int = self._child.wait(0.5)
             return code
         return None
 
     def _was_killed(self) -> bool:
-        """Whether a signal ended it; behind a sandbox that is a number."""
         code = self._code() or 0
+        # behind a sandbox a signal arrives as an exit code above 128
         return code < 0 or code > 128
 
     def _complaints_text(self) -> str:
@@ -145,5 +141,5 @@ class ChildProcess:
 
 
 def command(module: str, *arguments: str) -> Sequence[str]:
-    """What is run."""
+    """The command line of the process."""
     return [sys.executable, "-P", "-m", module, *arguments]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from odfchain.query.change_relations import Changes
 
 
-# What DataFusion says about a query, as an error of this project: what is wrong, where, what to write.
+# Errors of DataFusion as errors of this project, with the place in the query and a hint.
 
 _POSITION = re.compile(r" at Line: (\d+), Column: (\d+)")
 _NO_TABLE = re.compile(r"table '(.*)' not found", re.DOTALL)
@@ -81,7 +81,7 @@ def engine_says(sql: str, tables: Any = None) -> Iterator[None]:
 
 
 def out_of_memory() -> EngineError:
-    """What is said of a query that takes more than it may."""
+    """The error for a query that exceeds its memory limit."""
     return EngineError(
         "the query needs more memory than it is given",
         hint="give it more with --memory, read fewer columns or rows, or use --engine spark",
@@ -142,8 +142,8 @@ def _asked_table(text: str) -> str:
 
 
 def _no_dataset(error: OdfchainError, text: str, sql: str) -> OdfchainError:
-    """Why a table's name is none, and where it stands."""
     name = _asked_table(text)
+    # the error gets the place of the table's name in the query
     line, column = place_of(sql, name)
     if line is not None and column is not None and sql.split("\n")[line - 1][column - 1] == "'":
         what = located("the query", line, column, f"'{one_line(name, 80)}' is a text, and no file is read")
@@ -174,7 +174,7 @@ def _meant(text: str, name: str) -> str | None:
 
 
 def place_of(sql: str, name: str) -> tuple[int | None, int | None]:
-    """(line, column) where a name stands in a query, both from 1; None where it is not one word of it."""
+    """(line, column) of a name in a query, both from 1; None where it is not one word of it."""
     from sqlglot.dialects.postgres import Postgres
     from sqlglot.errors import SqlglotError
 
@@ -189,8 +189,9 @@ def place_of(sql: str, name: str) -> tuple[int | None, int | None]:
     return None, None
 
 
-# What the text of a query may be, measured in one pass before anything plans it.
+# Limits on the text of a query, measured in one pass before anything plans it.
 
+# The parts of a query that count; texts and quoted names are skipped.
 _PART = re.compile(
     r"""'[^']*+'? | "[^"]*+"? | --[^\n]*+ | /\*(?s:.)*?(?:\*/|\Z)
     | (?P<open>[(\[]) | (?P<close>[)\]])
@@ -199,7 +200,6 @@ _PART = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-"""What counts in a query, beside texts, quoted names and comments, in which nothing does."""
 
 
 def check_text(sql: str, limits: AskedLimits = ASKED) -> None:
@@ -235,9 +235,9 @@ class Embedded:
     """How queries are run; the default is for the person who sits before it."""
 
     spill: Path | None = None
-    """Where rows go that memory does not hold; None is nowhere: then memory is the end."""
+    """The folder for rows that exceed memory; None: the query fails then."""
     memory: int = 2 << 30
-    """What the rows of a query may take [bytes]."""
+    """Memory limit of a query's rows [bytes]."""
     partitions: int | None = None
     """Tasks side by side; None is one for each core."""
     batch_size: int = 8192
@@ -245,7 +245,7 @@ class Embedded:
     without: frozenset[str] = frozenset()
     """Functions that cannot be named."""
     links: Path | None = None
-    """Where links to slices are made, which are gone with the rows; None is among the temporary files."""
+    """The folder for links to slices, which are removed with the rows; None: among temporary files."""
     checked: CheckedSlices = field(default_factory=CheckedSlices)
 
     def run(
@@ -304,7 +304,7 @@ def engine_library() -> Any:
 
 
 def not_installed() -> EngineError:
-    """What is said where the engine's package is not there."""
+    """The error for a missing engine package."""
     return EngineError(
         "queries need DataFusion, which is not installed",
         hint="pip install 'odfchain[sql]', or use --engine spark",
@@ -312,16 +312,12 @@ def not_installed() -> EngineError:
 
 
 def in_memory() -> Path | None:
-    """Where links to slices are made if it is there: a thousand cost milliseconds, on a disk seconds."""
+    """The folder for links to slices in memory, if any: a thousand cost milliseconds, on a disk seconds."""
     return _MEMORY if os.access(_MEMORY, os.W_OK) else None
 
 
 def checked_text(sql: str) -> str:
-    """The text of one query, without what ends it, and with points in its names (`time_travel`).
-
-    Raises:
-        QueryError: it is none that may be planned (`check_text`), or a point is none.
-    """
+    """The text of one query, without what ends it, and with points in its names (`time_travel`)."""
     check_text(sql, OWN)
     return with_points(sql.strip().rstrip(";").rstrip())
 
@@ -333,14 +329,14 @@ class _Planner:
         self._library = engine_library()
         self._engine, self._sql, self._params, self._pins = engine, sql, params, pins
         self.files = contextlib.ExitStack()
+        # Those of records.
         self.slices = SlicesRead()
-        """Those of records."""
 
     def plan(self) -> tuple[df.DataFrame, tuple[Pin, ...]]:
-        """The query over its inputs, and these."""
         records, states, wanted = self._asked()
         relations: dict[Any, Relation | Changes] = {**records, **states}
         inexact = any(relation.has_floats for relation in relations.values())
+        # tables are registered under internal numbers
         with engine_says(self._sql):
             context, tables = self._context(inexact)
             for number, (asked, relation) in enumerate(relations.items()):
@@ -357,7 +353,6 @@ class _Planner:
         return frame, self._pins.used(used)
 
     def _asked(self) -> tuple[dict[str, Relation], dict[Call, Relation | Changes], frozenset[str]]:
-        """(what names of records mean, and calls of functions; columns that these are asked for)."""
         context, tables = self._context(inexact=False)
         states: dict[Call, Relation | Changes] = {}
         names: list[str] = []
@@ -366,6 +361,7 @@ class _Planner:
             import pyarrow as pa
             import pyarrow.dataset as ds
 
+            # tables are empty: planning only finds names and columns
             nullable = [column.with_nullable(True) for column in relation.schema]
             for column in nullable:
                 if "\0" in f"{column.name}{column.type}":
@@ -463,9 +459,9 @@ class _Planner:
         if not paths:
             context.register_record_batches(name, [[_no_rows(schema)]])
             return
-        # a folder of links is one table, whatever else lies beside the slices
+        # a folder of links is one table, whatever else is in the slices' folder
         folder = Path(tempfile.mkdtemp(prefix="odfchain-query-", dir=self._engine.links or in_memory()))
-        # also where nobody asks for the rows
+        # also where the rows are not read
         self.files.callback(weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True))
         for number, path in enumerate(paths):
             (folder / f"{number:06}.parquet").symlink_to(path)
@@ -488,26 +484,22 @@ class _Tables:
         self.records: Callable[[str], Any] = self.given.get
         self.state: Callable[[Call], Any] = self.given.get
         self.error: OdfchainError | None = None
+        # Why names that were asked for are no datasets.
         self.missing: dict[str, OdfchainError] = {}
-        """Why names that were asked for are no datasets."""
 
     def owner_name(self) -> None:
-        """Nobody owns it."""
+        """No owner."""
 
     def register_table(self, name: str, table: Any) -> None:
-        """Keep a table under its internal name."""
         self.registered[name] = table
 
     def table_exist(self, name: str) -> bool:
-        """Whether a table of this name may be taken: none is, so that all can be registered."""
         return name in self.registered
 
     def table(self, name: str) -> Any:
-        """The table of a dataset's name."""
         return self._looked_up(self.records, name)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """What answers a call of a table function."""
         from odfchain.query.table_functions import arguments_of
 
         def call(*expressions: Any) -> Any:
@@ -530,31 +522,28 @@ class _Catalog:
         self._tables = tables
 
     def owner_name(self) -> None:
-        """Nobody owns it."""
+        """No owner."""
 
     def schema_names(self) -> set[str]:
-        """The one that names without a schema are looked up in."""
         return {"public"}
 
     def schema(self, name: str) -> _Tables | None:
-        """The tables, for its name."""
         return self._tables if name == "public" else None
 
 
 def _columns_of_functions(plan: Any, columns: Collection[str]) -> frozenset[str]:
-    """The columns, of these, that any table function may be asked for; never too few."""
     found: set[str] = set()
     for scan in _scans(plan):
         if scan.table_name().endswith("()"):
             found.update(name for _, name in scan.projection())
             # what only filters use is in no projection; their text names it
+            # (a column too many costs time, one too few gives wrong rows)
             texts = [str(condition) for condition in scan.filters()]
             found.update(name for name in columns if texts and _may_name(texts, name))
     return frozenset(found)
 
 
 def _scans(plan: Any) -> Iterator[Any]:
-    """The scans of a plan, but for those of subqueries that are part of an expression."""
     from odfchain.query.filters import variant_of
 
     waiting = [plan]
@@ -563,6 +552,7 @@ def _scans(plan: Any) -> Iterator[Any]:
         scan = variant_of(node)
         if type(scan).__name__ == "TableScan":
             yield scan
+        # subqueries in expressions are no inputs of a node
         waiting += node.inputs()
 
 
@@ -577,18 +567,18 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _view_schema(schema: pa.Schema) -> pa.Schema:
-    """The same columns; text and bytes as the views that the engine is faster with."""
     import pyarrow as pa
 
+    # DataFusion compares views of text and bytes faster
     views = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
     return pa.schema([pa.field(c.name, views.get(c.type, c.type), c.nullable) for c in schema])
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The same columns; text and bytes that the engine gives as views are plain, at any depth."""
     import pyarrow as pa
 
     plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    # at any depth: the engine uses views within lists and structs as well
     found = mapped(schema, lambda f: f.with_type(plain.get(f.type, f.type)))
     return pa.schema([pa.field(c.name, c.type, c.nullable) for c in found])
 

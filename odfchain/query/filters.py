@@ -1,4 +1,4 @@
-"""What the embedded engine asks of the rows of a table: the conditions that its optimizer brought to scans.
+"""Filters of the embedded engine: the conditions that its optimizer pushed down to table scans.
 
 They are typed by then, with literals in the type of their column, so nothing has to be parsed. Conditions
 that came through joins and subqueries are among them. A table that is read in several places is asked for
@@ -35,10 +35,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[str, Condition]:
-    """What an optimized plan asks of each of these tables; of one that it does not read it says nothing.
-
-    Subqueries that are values are no part of the plan's tree: where there is one, nothing is said.
-    """
+    """The pushed-down condition of each of these tables in an optimized plan, if it is read."""
     found: dict[str, list[Condition]] = defaultdict(list)
     scans = 0
     waiting: list[tuple[Any, list[Any]]] = [(plan, [])]
@@ -52,13 +49,14 @@ def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[st
             found[name].append(Every(tuple(_condition(each, schemas[name]) for each in asked)))
         filters = [variant.predicate()] if kind == "Filter" else []
         waiting += [(child, [*above, *filters] if kind == "Filter" else []) for child in node.inputs()]
+    # a scan is missing where a subquery is a value, which is no part of the plan's tree
     if plan.display_indent().count("TableScan: ") != scans:
         return {}
     return {name: AnyOf(tuple(conditions)) for name, conditions in found.items()}
 
 
 def variant_of(node: Any) -> Any:
-    """What a node of a plan or condition is; None where the library has no Python for it (functions)."""
+    """The variant of a plan's or condition's node; None where the library exposes none (functions)."""
     try:
         return node.to_variant()
     except (ValueError, NotImplementedError, TypeError):

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 ROWS = b"rows\n"
 IDLE_SECONDS = 30.0
+# Addresses beyond what rows may take: plans, and what is read before it is counted [bytes]…
 _MORE = 256 << 20
-"""Addresses beyond what rows may take: plans, and what is read before it is counted [bytes]…"""
+# …and the same for each thread that computes [bytes].
 _MORE_PER_CORE = 64 << 20
-"""…and the same for each thread that computes [bytes]."""
 
 
 def serve(connect: Connect) -> None:
@@ -74,25 +74,25 @@ def serve(connect: Connect) -> None:
 
 
 def _listen(asked: SimpleQueue[bytes], links: Path) -> None:
-    """Lines become requests; at their end the parent is gone, and whatever computes here is as well."""
     for line in sys.stdin.buffer:
         asked.put(line)
+    # end of input: the parent is gone, so a running query ends as well
     shutil.rmtree(links, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _addresses() -> int:
-    """What the process takes now [bytes]."""
     with contextlib.suppress(OSError, ValueError):
         return int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+    # systems without /proc
     return 1 << 30
 
 
 def _bound(taken: int, memory: int) -> None:
-    """Memory is bounded whatever the engine does with it; the next query may have another bound."""
     most = taken + memory * 3 // 2 + _MORE + _MORE_PER_CORE * (os.cpu_count() or 1)
     with contextlib.suppress(ValueError, OSError):  # none can be had
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        # only the soft limit: the next query may have another one
         resource.setrlimit(
             resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
         )

@@ -135,8 +135,8 @@ class LocalProcess(ChildProcess):
         self._reading = False
         self._seconds = 0.0
         self._query = contextlib.ExitStack()
+        # Which query it is at; what was left of an earlier one concerns it no more.
         self.turn = 0
-        """Which query it is at; what was left of an earlier one concerns it no more."""
 
         def begin(files: contextlib.ExitStack, pipes: dict[str, Any]) -> Any:
             files.callback(self._query.close)
@@ -154,7 +154,7 @@ class LocalProcess(ChildProcess):
             fcntl.fcntl(self._child.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def fits(self) -> bool:
-        """Whether it still waits for a query."""
+        """True if it still waits for a query."""
         return time.monotonic() - self._idle_since < IDLE_SECONDS / 2 and self._child.poll() is None
 
     def spill(self, folder: Path | None) -> Path | None:
@@ -168,11 +168,7 @@ class LocalProcess(ChildProcess):
         return None
 
     def plan(self, request: bytes, seconds: float | None) -> dict[str, Any]:
-        """What the query reads and gives, or how it would be run.
-
-        Raises:
-            OdfchainError: whatever is wrong with it.
-        """
+        """Plan the query: the tables that it reads and the columns that it gives, or how it would be run."""
         self.ready()
         self._pipe.left, self._seconds = seconds, seconds or 0.0
         self._write(request)
@@ -206,7 +202,7 @@ class LocalProcess(ChildProcess):
         self.free()
 
     def give_up(self, turn: int, *, reading: bool) -> None:
-        """Nobody has the result of a query any more (`reading`: the rows of it)."""
+        """Discard the result of a query (`reading`: the rows of it)."""
         if turn == self.turn and reading == self._reading:
             if reading:
                 self.close()
@@ -241,7 +237,6 @@ class LocalProcess(ChildProcess):
 
     @contextlib.contextmanager
     def _noticed(self) -> Iterator[None]:
-        """What is read inside may come too late, or end in the middle."""
         import pyarrow as pa
 
         try:
@@ -253,14 +248,15 @@ class LocalProcess(ChildProcess):
                 hint="give it more with --timeout, or use --engine spark",
             ) from None
         except (pa.ArrowInvalid, OSError):
+            # the process is alive, so the stream itself is wrong
             if self._code() is None:
                 raise
             raise self._broken() from None
 
     def _broken(self) -> OdfchainError:
-        """Why it ended without a word."""
         code, said = self._code(), self._complaints_text()
         self.close()
+        # the kernel kills a process that exceeds the memory of the machine
         if code == -signal.SIGKILL or any(text in said for text in _NO_MEMORY):
             return out_of_memory()
         if code is not None and code < 0:
@@ -272,8 +268,8 @@ class LocalProcess(ChildProcess):
         return EngineError(f"the process that answers queries ended: {one_line(last[0])}")
 
 
+# The one that waits for a query, if there is one.
 _idle: deque[LocalProcess] = deque()
-"""The one that waits for a query, if there is one."""
 
 
 def begin() -> None:
@@ -283,15 +279,11 @@ def begin() -> None:
 
 
 def _taken() -> LocalProcess:
-    """A process that waits for a query.
-
-    Raises:
-        EngineError: the engine is not installed.
-    """
     if find_spec("datafusion") is None:
         raise not_installed()
     with contextlib.suppress(IndexError):
         while True:
+            # a process that was started ahead
             process = _idle.popleft()
             if process.fits():
                 return process
@@ -310,11 +302,11 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def _error(told: dict[str, Any]) -> OdfchainError:
-    """The error that was written, as the nearest class that is made of a message alone."""
     texts = (text and printable(str(text), _MESSAGE_CHARACTERS) for text in (told["message"], told["hint"]))
     message, hint = texts
     if told["kind"] == "QueryError":
         return QueryError(message, hint=hint, excerpt=tuple(map(printable, told["excerpt"])))
+    # the nearest class whose constructor takes a message and a hint only
     kinds = getattr(sys.modules[OdfchainError.__module__], told["kind"], EngineError).__mro__
     kind: type[OdfchainError] = next(k for k in kinds if k.__init__ is OdfchainError.__init__)  # type: ignore[misc]
     return kind(message, hint=hint)

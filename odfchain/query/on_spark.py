@@ -64,18 +64,17 @@ if TYPE_CHECKING:
     from odfchain.spark.executor_files import ExecutorFiles
 
 
-# The names in a query for Spark: spelled as the embedded engine spells them, and found in the plan.
-#
-# Spark's own lexer and parser read the text. Words without quotes become lower case, and `$name` becomes
-# `:name`, token by token, so that every character stays where it is and messages point at what was written.
-# Names of tables, and the table functions, are then those of the unresolved plan: a name in a comment or a
-# text is none. Which of them a WITH shadows is left to Spark.
+# Names in a query for Spark: spelled as the embedded engine spells them, and found in the plan.
+# Unquoted words become lower case, and `$name` becomes `:name`, token by token with Spark's lexer, so that
+# positions in messages stay right. Tables and table functions are those of the unresolved plan; Spark
+# resolves names of a WITH.
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+# The characters before the name of a parameter, or of a field of a variant.
 _BEFORE_EXACT = (":", "$")
-"""What stands before the name of a parameter, or of a field of a variant."""
 
 _PLANS = functions.READ_PLANS | functions.classes_of({"plans.logical": "PipeOperator Sample UnresolvedHint"})
+# Queries that are asked, and not recorded, may depend on chance, on the clock and on a library's order.
 _EXPRESSIONS = functions.READ_EXPRESSIONS | functions.classes_of(
     {
         "analysis": "NamedParameter UnresolvedCollation",
@@ -83,7 +82,6 @@ _EXPRESSIONS = functions.READ_EXPRESSIONS | functions.classes_of(
         "expressions.variant": "VariantGet",
     }
 )
-"""Queries that are asked, and not recorded, may depend on chance, on the clock and on a library's order."""
 
 _OUTSIDE = frozenset(name for name, reason in functions.UNLISTED.items() if reason == functions.OUTSIDE)
 _FUNCTIONS = (functions.ALL_NAMES | frozenset(functions.UNLISTED) | functions.OF_VALUES) - _OUTSIDE
@@ -110,10 +108,10 @@ def in_lower_case(walker: PlanWalker, sql: str) -> str:
 
 @dataclass(slots=True)
 class NamesInPlan:
-    """What an unresolved plan reads and calls, each with the node that says so."""
+    """Tables, functions and parameters of an unresolved plan, each with its node."""
 
     tables: dict[str, Any] = field(default_factory=dict)
-    """Names that stand where a table stands; a WITH may mean some of them."""
+    """Names in the place of a table; a WITH may define some of them."""
     calls: list[tuple[Any, Call]] = field(default_factory=list)
     """Nodes of `state(…)` and the other functions, and what they say."""
     withs: list[Any] = field(default_factory=list)
@@ -246,23 +244,19 @@ def _argument(name: str, number: int, expression: Any, node: Any, checker: StepC
     raise checker.refuse(node, f"argument {number + 1} is not a text", usage(name))
 
 
-# What a query reads of a dataset, as a DataFrame: native Parquet over slices that were checked.
-#
-# Executors that see no folder of the driver bring slices from the store and hash them; the driver has none.
+# Tables as DataFrames: native Parquet over checked slices. Executors without the driver's folders fetch
+# slices from the store and hash them.
 
+# Statistics leave NaN out: no row group is skipped by them, whatever the session's settings are.
 _EVERY_ROW = {
     "parquet.filter.stats.enabled": "false",
     "parquet.filter.columnindex.enabled": "false",
     "parquet.filter.dictionary.enabled": "false",
 }
-"""Statistics leave NaN out: no row group is skipped by them, whatever the session's settings are."""
 
 
 def rows_on_spark(session: SparkSession, relation: Relation, checked: CheckedSlices) -> DataFrame:
-    """The records, or the rows of the state, as physical types; nothing is computed yet.
-
-    Of a state at an event time, and of one without a key, the offsets are computed now.
-    """
+    """The records, or the rows of the state, as physical types; nothing is computed yet."""
     found = _records(session, relation, checked)
     if relation.projection is None or relation.pin.state.schema is None:
         return found
@@ -274,6 +268,7 @@ def rows_on_spark(session: SparkSession, relation: Relation, checked: CheckedSli
     import pyarrow as pa
 
     offset = names.offset_column
+    # `latest_rows` has neither event times nor states without a key: their offsets are computed now
     kept = relation.rows(checked, [offset]).select([offset]).cast(pa.schema([(offset, pa.int64())]))
     return found.join(session.createDataFrame(kept), offset, "left_semi")
 
@@ -304,7 +299,7 @@ def with_plain_offset(frame: DataFrame, pin: Pin) -> DataFrame:
 
 
 def rows_asked(session: SparkSession, relation: Relation | Changes, checked: CheckedSlices) -> DataFrame:
-    """What a query reads, with offsets as `bigint`; changes are computed now. Errors as `rows_on_spark`."""
+    """A table's rows, with offsets as `bigint`; changes are computed now. Errors as `rows_on_spark`."""
     if isinstance(relation, Changes):
         rows = relation.rows(checked)
         return session.createDataFrame(rows.cast(_carried_columns(rows.schema)), asked_struct(relation))
@@ -334,7 +329,6 @@ def _carried_columns(schema: pa.Schema) -> pa.Schema:
 
 
 def _carried(kind: pa.DataType) -> pa.DataType:
-    """The type as which Spark carries one, as `odfchain.spark.types` has it."""
     import pyarrow as pa
     from pyarrow import types as t
 
@@ -377,7 +371,6 @@ def know_footers(session: SparkSession, relation: Relation, checked: CheckedSlic
 
 
 def _footer(number: int, files: ExecutorFiles, keys: list[str]) -> str | None:
-    """What the footer of a slice reports, as a worker says it."""
     from odfchain.slices.footers import file_stats, stats_text
 
     return stats_text(file_stats(files.bring(keys[number])))
@@ -418,8 +411,8 @@ T = TypeVar("T")
 
 _LABEL = "the query"
 _SETTINGS = PRIVATE_SETTINGS | {"spark.sql.ansi.doubleQuotedIdentifiers": "true"}
+# Leaves of a plan over empty tables; a table of the session's own catalogue is none of these.
 _LEAVES = frozenset({"CTERelationRef", "LocalRelation", "OneRowRelation", "Range", "UnionLoopRef"})
-"""What rows may come from while tables are empty; a table of the session's own catalogue is none of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,15 +484,14 @@ class _Planning:
         self._java: Any = session._jsparkSession  # noqa: SLF001 - PySpark has no public way into the JVM
         self._jvm = jvm_of(session)
         self._checker = StepChecker(QueryStep(_LABEL, sql))
+        # Why names in the text are no datasets.
         self._missing: dict[str, OdfchainError] = {}
-        """Why names in the text are no datasets."""
+        # Nothing makes many rows of few.
         self._small = True
-        """Nothing makes many rows of few."""
+        # Those of records.
         self.slices = SlicesRead()
-        """Those of records."""
 
     def plan(self, params: Mapping[str, Any]) -> tuple[DataFrame, tuple[Pin, ...]]:
-        """The query over its inputs, and these."""
         if not self._sql:
             raise QueryError(
                 f"{_LABEL}: there is no query", hint="write one, like: select count(*) from airports"
@@ -535,9 +527,9 @@ class _Planning:
             )
 
     def _asked(self, relation: Relation | Changes, condition: Condition) -> Relation | Changes:
-        """A table of which only slices that may have a row that is asked for are read."""
         if isinstance(relation, Changes) or not self._checked.remembers:
             return relation
+        # slices whose footers rule the condition out are not read
         relation = replace(relation, condition=condition)
         know_footers(self._session, relation, self._checked)
         if relation.projection is None:
@@ -546,12 +538,12 @@ class _Planning:
         return relation
 
     def _relations(self, found: NamesInPlan) -> dict[str, Relation | Changes]:
-        """What the names in the text mean, but for those that a WITH may mean."""
         relations: dict[str, Relation | Changes] = {}
         for name in found.tables:
             try:
                 relations[name] = Relation(self._pins.pin(name))
             except OdfchainError as error:
+                # a WITH of the query may define the name: Spark decides, and the error is kept until then
                 self._missing[name] = error
         return relations
 
@@ -560,7 +552,6 @@ class _Planning:
         return getattr(alias, "MODULE$").apply(call.name().last(), table)
 
     def _bound(self, plan: Any, found: NamesInPlan, params: Mapping[str, Any]) -> Any:
-        """The plan with values for its parameters."""
         for name, node in found.parameters.items():
             if name not in params:
                 raise self._checker.refuse(node, "has no value", f"--param {name}=VALUE, or params={{…}}")
@@ -569,6 +560,7 @@ class _Planning:
         values = [params[name] for name in found.parameters]
         plain = [value.as_py() if hasattr(value, "as_py") else value for value in values]
         to_seq = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        # values are literals of the plan, and never text of the query
         literal = getattr(getattr(self._jvm.org.apache.spark.sql.catalyst.expressions, "Literal$"), "MODULE$")
         return self._jvm.org.apache.spark.sql.catalyst.analysis.NameParameterizedQuery(
             plan, to_seq(list(found.parameters)), to_seq([literal.apply(value) for value in plain])
@@ -577,9 +569,9 @@ class _Planning:
     def _used(
         self, plan: Any, relations: Mapping[str, Relation | Changes]
     ) -> tuple[list[str], dict[str, Condition]]:
-        """(the tables that are read, what is asked of them), as Spark resolves the query over empty ones."""
         for name, relation in relations.items():
             schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(asked_struct(relation).json())
+            # analysis over empty tables: nothing is read to find out which tables and conditions there are
             empty = self._java.createDataFrame(self._jvm.java.util.ArrayList(), schema)
             empty.createOrReplaceTempView(quoted(name))
         try:
@@ -615,12 +607,12 @@ class _Planning:
         return DataFrame(dataset.ofRows(self._java, plan), self._session)
 
     def _no_dataset(self, error: Exception) -> OdfchainError | None:
-        """Why a name that Spark does not find is no dataset."""
         condition = getattr(error, "getCondition", lambda: None)()
         if condition != "TABLE_OR_VIEW_NOT_FOUND":
             return None
         asked = error.getMessageParameters().get("relationName", "")  # type: ignore[attr-defined]
         name = asked.removeprefix("`").removesuffix("`").replace("``", "`")
+        # the reason was found when the names were resolved
         reason = self._missing.get(name)
         if not isinstance(reason, QueryError):
             return reason
@@ -643,17 +635,13 @@ class _Clock:
         self._session, self._seconds, self._used = session, seconds, 0.0
 
     def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises; its jobs are cancelled when the time is used up.
-
-        Raises:
-            EngineError: it is.
-        """
         from odfchain.spark.jobs import run_job
 
         start = time.monotonic()
         left = None if self._seconds is None else max(0.0, self._seconds - self._used)
         out = False
         try:
+            # earlier jobs of the query have used up a part of the time
             return run_job(self._session, work, deadline=left)
         except EngineError:
             out = left is not None and time.monotonic() - start >= left
@@ -667,12 +655,6 @@ class _Clock:
 
 
 def _computed(frame: DataFrame) -> Any:
-    """The rows as an Arrow table.
-
-    Raises:
-        QueryError: a value cannot be computed.
-        EngineError: whatever else Spark reports.
-    """
     from odfchain.spark.jobs import explain
 
     try:
@@ -681,26 +663,23 @@ def _computed(frame: DataFrame) -> Any:
         raise failed_query(error, _LABEL) or explain(error) from error
 
 
-# What Spark asks of the rows of a table: the conditions of a WHERE that stands directly over it.
-#
-# They are those of the analyzed plan, where every name is resolved and every literal has the type that it
-# is
-# compared as. Whatever lies between the table and the WHERE, a join or a projection, is not looked through.
+# Conditions of a WHERE directly over a table, from the analyzed plan, where names and types are resolved.
+# Filters above a join or a projection are not used.
 
 _TESTS = {
     "EqualTo": Test.EQ, "LessThan": Test.LT, "LessThanOrEqual": Test.LE, "GreaterThan": Test.GT,
     "GreaterThanOrEqual": Test.GE,
 }  # fmt: skip
+# Of a larger condition the rest skips nothing: each node takes several calls to the JVM [count].
 _MOST_NODES = 500
-"""Of a larger condition the rest skips nothing: each node takes several calls to the JVM [count]."""
+# Digits of whole numbers, by the name of their type.
 _WHOLE = {"byte": 3, "short": 5, "integer": 10, "long": 19}
-"""Digits of whole numbers, by the name of their type."""
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 _ESCAPE = "\\"
 
 
 def condition_over(plans: PlanNodes, view: int, schema: pa.Schema) -> Condition:
-    """What is asked of all rows of the table at an index, by the filters that stand directly over it."""
+    """The condition on all rows of the table at an index, from the filters directly over it."""
     found: list[Condition] = []
     above = view - 1  # a node's first child stands right behind it
     while above >= 0 and (kind := plans.classes[above].rpartition(".")[2]) in ("SubqueryAlias", "Filter"):
@@ -716,11 +695,11 @@ class _Reading:
     def __init__(self, schema: pa.Schema) -> None:
         self._types: Mapping[str, pa.DataType] = {field.name: field.type for field in schema}
         self._left = _MOST_NODES
+        # Expressions that are written once and used twice, such as that of BETWEEN.
         self._common: dict[str, Any] = {}
-        """What stands for an expression that is written once, such as that of BETWEEN."""
 
     def condition(self, node: Any, *, negated: bool = False) -> Condition:
-        """What of it (negated: of its contrary) is understood."""
+        # bounded: beyond `_MOST_NODES` nothing is understood
         self._left -= 1
         kind = node.getClass().getSimpleName() if self._left > 0 else ""
         match kind:
@@ -752,7 +731,7 @@ class _Reading:
         return self._compared(TURNED.get(test, test), node.right(), node.left())
 
     def _column(self, node: Any) -> str | None:
-        """The name of a column, also where it is brought to a type that holds all of its values."""
+        # a cast to a wider type changes no comparison
         while (kind := node.getClass().getSimpleName()) in ("Cast", "CommonExpressionRef"):
             inner = node.child() if kind == "Cast" else self._common.get(str(node.id()))
             if inner is None or not _holds_all(inner.dataType().typeName(), node.dataType().typeName()):
@@ -786,7 +765,6 @@ class _Reading:
 
 
 def _holds_all(own: str, other: str) -> bool:
-    """Whether a type has exactly all values of another one."""
     if own == other:
         return True
     decimal, larger = _DECIMAL.fullmatch(own), _DECIMAL.fullmatch(other)
@@ -799,13 +777,13 @@ def _holds_all(own: str, other: str) -> bool:
 
 
 def _value(node: Any) -> Any:
-    """What an expression without columns is, of the types that are compared here; else None."""
     kind = node.dataType().typeName()
     if kind not in ("boolean", "float", "double", "string", "date", "timestamp", *_WHOLE) and not (
         _DECIMAL.fullmatch(kind)
     ):
         return None
     try:
+        # Catalyst evaluates it, so constant expressions are understood, too
         value = node.eval(None)
     except Exception:  # noqa: BLE001 - whether that is an error the query itself decides, where it computes it
         return None

@@ -60,7 +60,7 @@ VOLATILE = frozenset(
     {"now", "random", "rand", "uuid", "today", "current_date", "current_time", "current_timestamp"}
     | {"input_file_name", "file_row_index", "version"}
 )
-"""What the engine's functions are called that no signed answer may use, other names of them included."""
+"""Names of the engine's volatile functions, which no signed answer may use, aliases included."""
 
 _UNKNOWN = re.compile(r"there is no (?:function|column) \"?(\w+)")
 
@@ -148,7 +148,6 @@ def _notes(query: str, table: pa.Table, limit: int) -> list[str]:
 
 
 def _is_ordered(query: str) -> bool:
-    """Whether ORDER BY stands outside of all brackets; for the note only."""
     from sqlglot.dialects.postgres import Postgres
     from sqlglot.errors import SqlglotError
     from sqlglot.tokenizer_core import TokenType
@@ -156,6 +155,7 @@ def _is_ordered(query: str) -> bool:
     depth = 0
     try:
         for token in Postgres().tokenize(query):
+            # an ORDER BY within brackets orders a subquery only
             depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
             if token.token_type is TokenType.ORDER_BY and not depth:
                 return True
@@ -175,10 +175,10 @@ def node_key(workspace: WorkspaceFiles) -> DatasetKey:
     return read_key_file(path)
 
 
-# Whether a signed answer is true: hashes, signature, the blocks it names, and the query once more.
+# Checking a signed answer: hashes, signature, its blocks, and the query once more.
 
+# A check may take longer than an answer to a client.
 _VERDICT_LIMITS = replace(ASKED, seconds=60.0, memory=2 << 30, rows=1_000_000, answer_bytes=4 * FILE_BYTES)
-"""Whoever checks an answer waits longer than a node does for others."""
 
 INPUT_HASH = "InvalidRequest::InputHash"
 SUB_QUERIES_HASH = "InvalidRequest::SubQueriesHash"
@@ -190,19 +190,19 @@ BLOCK_NOT_FOUND = "VerificationFailed::DatasetBlockNotFound"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofVerdict:
-    """What a check of a signed answer ended with."""
+    """The verdict of a check of a signed answer."""
 
     ok: bool
-    """It is what whoever signed it says: the same blocks give the same rows."""
+    """True if the answer is as signed: the same blocks give the same rows."""
     message: str
     """In a sentence."""
     kind: str | None = None
-    """What is wrong, as nodes name it; None where it is right, or cannot be asked here."""
+    """The kind of fault, in the node's words; None where it is right, or cannot be checked here."""
     incomplete: bool = False
     """Not false, as far as can be said here."""
     signer: str
     engine: str | None = None
-    """What computed the answer, as it says itself."""
+    """The version of the engine that computed the answer, as stated in it."""
     datasets: tuple[str, ...] = ()
     """The blocks that it reads, where they are here."""
     rows: int | None = None
@@ -223,7 +223,7 @@ class ProofVerdict:
 
 
 def verify(answer: Answer, workspace: WorkspaceFiles, *, seconds: float | None = None) -> ProofVerdict:
-    """Whether an answer is true, as far as the datasets here can tell."""
+    """Check an answer against the datasets here."""
 
     def verdict(message: str, **more: Any) -> ProofVerdict:
         more = {"ok": False} | more
@@ -266,8 +266,8 @@ def verify(answer: Answer, workspace: WorkspaceFiles, *, seconds: float | None =
 
 
 def _unknown_form(answer: Answer) -> str | None:
-    """Why nobody here can compute the answer again, whatever datasets are here."""
     asked = answer.input
+    # checking those needs the datasets of other nodes
     if answer.sub_queries:
         return "it is made of answers of other nodes, which are not checked here"
     for value, known in (
@@ -283,7 +283,6 @@ def _unknown_form(answer: Answer) -> str | None:
 def _pinned(
     answer: Answer, workspace: WorkspaceFiles, pins: Pins
 ) -> tuple[tuple[str, ...], dict[str, Any] | None]:
-    """(the datasets with their blocks, what is not here)."""
     found = []
     for name, (dataset_id, block) in answer.datasets.items():
         shown, details = one_line(name, 80), {"dataset_id": str(dataset_id)}
@@ -293,6 +292,7 @@ def _pinned(
             message = f"the dataset {shown} ({dataset_id}) is not here"
             return (), {"message": message, "kind": DATASET_NOT_FOUND, "details": details}
         try:
+            # the block must be part of the dataset's chain here
             pin = pins.pin(name)
         except PointNotFoundError:
             message = f"block {block} is no part of {shown} ({dataset_id}) here"
@@ -303,8 +303,8 @@ def _pinned(
 
 
 def _computed_again(answer: Answer, pins: Pins, seconds: float | None) -> tuple[int, dict[str, Any]]:
-    """(rows, output) of the query in an answer, which somebody else wrote: by a process that sees no more."""
     asked, signed = answer.input, repeatable()
+    # the query was written by a third party: a sandboxed process runs it
     worker = Worker(
         limits=_VERDICT_LIMITS if seconds is None else replace(_VERDICT_LIMITS, seconds=seconds),
         partitions=signed.partitions,
@@ -317,8 +317,9 @@ def _computed_again(answer: Answer, pins: Pins, seconds: float | None) -> tuple[
     return len(table), output_of(table, asked["dataFormat"], schema="schemaFormat" in asked)
 
 
-# What another node says of a signed answer: `POST /verify`, as the reference node has it.
+# Asking another node to check a signed answer: `POST /verify` of the reference node.
 
+# A node computes before it answers.
 _LIMITS = FetchLimits(
     deadline=SHARING.request_seconds + 60,
     connect_timeout=SHARING.connect_seconds,
@@ -327,7 +328,6 @@ _LIMITS = FetchLimits(
     retries=2,
     first_wait=SHARING.retry_seconds,
 )
-"""A node computes before it answers."""
 _BODY_BYTES = 1 << 20
 _NOT_THERE = ("VerificationFailed::DatasetNotFound", "VerificationFailed::DatasetBlockNotFound")
 

@@ -1,4 +1,4 @@
-"""Which dataset, at which block, a name in a query means: read once, before anything else is.
+"""Names in a query resolved to datasets at blocks: once, before anything else is read.
 
     NAME[@POINT]      an alias or a `did:odf` id, exactly as it is written; POINT as in
     `odfchain.workspace.points`
@@ -62,7 +62,7 @@ class Pin:
     """As the query writes it, with its point."""
     dataset: DatasetFiles
     state: DatasetState
-    """What the chain says as of the block."""
+    """The dataset's state as of the block."""
 
     @property
     def alias(self) -> DatasetAlias:
@@ -111,12 +111,12 @@ class Pins:
         self._datasets: dict[str, DatasetFiles] = {}
         self._heads: dict[DatasetId, Multihash] = {}
         self._pins: dict[str, Pin] = {}
+        # One for each name that the query reads, as it writes it; known once it is planned.
         self.named: tuple[Pin, ...] = ()
-        """One for each name that the query reads, as it writes it; known once it is planned."""
 
     @property
     def workspace(self) -> WorkspaceFiles:
-        """Where the datasets are."""
+        """The workspace of the datasets."""
         return self._workspace
 
     @property
@@ -126,7 +126,7 @@ class Pins:
 
     @property
     def given(self) -> Mapping[str, tuple[DatasetId, Multihash]] | None:
-        """What names mean, where that was said; then there are no others."""
+        """The given meanings of names, if any; then there are no others."""
         return self._given
 
     def pin(self, text: str) -> Pin:
@@ -216,9 +216,9 @@ class Pins:
 
 
 def _is_on_a_chain(dataset: DatasetFiles, block: Multihash, head: Multihash) -> bool:
-    """Whether the head or a branch is made of a stored block; heads that were given up do not count."""
     if is_referenced(dataset, block, head=head):
         return True
+    # heads in `refs/overwritten-…` do not count
     heads = ((on, on.chain.head()) for on in map(dataset.on, branch_names(dataset)))
     return any(is_referenced(on, block, head=there) for on, there in heads if there is not None)
 
@@ -232,17 +232,14 @@ def _check_past(time: Timestamp, name: str = "") -> None:
         )
 
 
-# Slices that were hashed before are not hashed again until their file changes.
-#
-# A gigabyte takes two seconds to hash, and a second query asks for the same files. What a file looked like
-# when
-# it was checked (device, inode, size, times of change) is kept in the workspace; a file that was touched is
-# hashed anew. Proofs and verification do not use this memory.
+# A cache of hashed slices: hashing a gigabyte takes two seconds, and the next query reads the same files.
+# A file's device, inode, size and times of change are kept in the workspace; a touched file is hashed
+# again. Proofs and verification do not use the cache.
 
+# Blocks whose slices are remembered in this process [count].
 _HEADS = 256
-"""Blocks whose slices are remembered in this process [count]."""
+# Slices that are remembered [count]: 40 MB; the rest is hashed each time.
 _MOST = 200_000
-"""Slices that are remembered [count]: 40 MB; the rest is hashed each time."""
 
 
 class CheckedSlices:
@@ -258,7 +255,7 @@ class CheckedSlices:
 
     @property
     def remembers(self) -> bool:
-        """Whether what was found out before may be believed; proofs are made without it."""
+        """True if earlier results may be reused; proofs are made without them."""
         return self._file is not None
 
     @property
@@ -335,11 +332,9 @@ def _stamp(path: Path) -> list[int]:
     return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
-# What a query reads of a dataset: its records, or its state, from slices that were checked.
-#
-# A plain name is the records; `state(name[, event_time[, key]])` what is in force, by the one definition of
-# it
-# (`odfchain.slices.state`), whichever engine asks. So engines are given rows that are decided already.
+# Tables of a query: the records of a dataset, or its state, from checked slices.
+# `state(name[, event_time[, key]])` has one definition for all engines (`odfchain.slices.state`): they get
+# rows that are decided already.
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,13 +353,13 @@ class Relation:
     projection: StateOf | None = None
     """None is every record."""
     condition: Condition | None = None
-    """What is true of all rows that are asked for, if anything: slices that have none are not read."""
+    """A condition that all requested rows fulfil, if any: slices without such rows are not read."""
     signed_nan: bool = False
     """As in `odfchain.slices.skipping.may_match`."""
 
     @property
     def pins(self) -> tuple[Pin, ...]:
-        """What is read."""
+        """The datasets that are read, each at its block."""
         return (self.pin,)
 
     @property
@@ -374,12 +369,12 @@ class Relation:
 
     @property
     def has_floats(self) -> bool:
-        """Whether a floating-point number is anywhere in it, so that statistics of files leave NaN out."""
+        """True if it has a floating-point number anywhere, so that statistics of files leave NaN out."""
         return any(_has_floats(column.type) for column in self.schema)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What tells the rows of a state apart; () is all values.
+        """The key columns of a state; () is all values.
 
         Raises:
             QueryError: sources have different keys, or there is no such column.
@@ -442,7 +437,7 @@ class Relation:
 
         schema = self.schema
         names = [name for name in schema.names if wanted is None or name in wanted]
-        # of no column at all nobody could say how many rows there are
+        # without any column the number of rows is unknown
         read: Sequence[str] = names or schema.names[:1]
         found = self.state(checked, read)
         columns = [

@@ -1,4 +1,4 @@
-"""What a query gives: columns, rows as they come, and which blocks were read."""
+"""Results of a query: columns, rows as they arrive, and the blocks that were read."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# Rows that can be had as Arrow, handed over to the libraries that people work with.
+# Arrow rows as frames of other libraries.
 
 
 class ArrowRows:
-    """What has its rows as an Arrow table has them as frames, too."""
+    """Mixin: converts Arrow rows to data frames."""
 
     __slots__ = ()
 
@@ -159,13 +159,9 @@ class QueryResult(ArrowRows):
         return f"{shown}<p>{len(table):,} rows; {escape(', '.join(map(str, self._inputs)))}</p>"
 
 
-# Slices as one `pyarrow.dataset.Dataset`: what polars, DuckDB and pandas read without a copy in memory.
-#
-# It is an explicit list of files, with the declared schema: a column that an older slice lacks is null, and
-# one
-# that it has in another width is cast (pyarrow does both). Never a folder: that may hold slices that no
-# block
-# names.
+# Slices as one `pyarrow.dataset.Dataset`, which polars, DuckDB and pandas read without a copy in memory.
+# It is an explicit list of files with the declared schema: missing columns are null, other widths are cast.
+# Never a folder, which may hold slices that no block names.
 
 
 def arrow_dataset(paths: Sequence[Path], schema: pa.Schema) -> Any:

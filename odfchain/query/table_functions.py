@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from odfchain.query.change_relations import Changes
 
 
+# The fewest and the most of each.
 _ARGUMENTS = {"state": (1, 3), "to_table": (1, 1), "diff": (2, 2), "history": (1, 1)}
-"""The fewest and the most of each."""
 FUNCTIONS = frozenset(_ARGUMENTS)
 """`to_table` is what the reference node calls it; it takes a name only."""
 _USAGES = {
@@ -33,7 +33,7 @@ def usage(name: str) -> str:
 
 
 def wrong_count(name: str, count: int) -> str | None:
-    """What is wrong with so many arguments of a function."""
+    """The fault of a wrong number of arguments, if any."""
     least, most = _ARGUMENTS[name]
     if least <= count <= most:
         return None
@@ -41,7 +41,7 @@ def wrong_count(name: str, count: int) -> str | None:
 
 
 def may_be_name(name: str, number: int) -> bool:
-    """Whether an argument of a function is the name of a dataset, which needs no quotes; else NULL is one."""
+    """True if an argument of a function is the name of a dataset, which needs no quotes; else NULL is one."""
     return number == 0 or name == "diff"
 
 
@@ -73,7 +73,7 @@ def _argument(function: str, number: int, expression: Any) -> str | None:
 
 
 def dotted_name(name: str, instead: str = "") -> QueryError:
-    """What is said of a name with dots that stands without quotes."""
+    """The error for an unquoted name with dots."""
     return QueryError(
         f"`{one_line(name)}`: a name with dots is written in quotes",
         hint=f"write {instead or quoted_name(name)}",
@@ -110,13 +110,9 @@ def relation_of(call: Call, pins: Pins) -> Relation | Changes:
     return Relation(pin, StateOf(moment, columns))
 
 
-# `NAME VERSION AS OF 'fix-names'` and `NAME TIMESTAMP AS OF '…'` as the names with a point that they mean.
-#
-# The grammar is Spark's, which other engines lack; so the text is rewritten before any of them reads it,
-# word
-# by word, and both see `"NAME@POINT" AS "NAME"`. A version is any point; a timestamp is a time, also in
-# digits
-# alone. Where a literal follows `AS OF` the words mean nothing else in SQL. Source: RFC-035.
+# Time travel: `NAME VERSION AS OF '…'` and `NAME TIMESTAMP AS OF '…'` become `"NAME@POINT" AS "NAME"`.
+# The grammar is Spark's, which other engines lack, so the text is rewritten word by word before any engine
+# reads it. A timestamp may also be written in digits alone. Source: RFC-035.
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*(?s:.)*?(?:\*/|\Z))
@@ -124,8 +120,9 @@ _TOKEN = re.compile(
     | (?P<word>[A-Za-z_][A-Za-z0-9_]*) | (?P<number>\d+(?![\w.])) | (?P<other>(?s:.))""",
     re.VERBOSE | re.ASCII,
 )
+# The keywords before AS OF; True: of a time.
 _KINDS = {"version": False, "system_version": False, "timestamp": True, "system_time": True}
-"""What stands before AS OF, and whether it means a time."""
+# Words that are no alias of the table before them.
 _AFTER_TABLE = frozenset({
     "anti", "cluster", "cross", "distribute", "end", "except", "fetch", "for", "from", "full", "group",
     "having", "inner", "intersect", "join", "lateral", "left", "limit", "minus", "natural", "offset", "on",
@@ -133,7 +130,6 @@ _AFTER_TABLE = frozenset({
     "unpivot",
     "using", "where", "window",
 })  # fmt: skip
-"""Words that are no alias of the table before them."""
 
 
 def with_points(sql: str) -> str:
@@ -151,7 +147,6 @@ class _Words:
         self._told = [place for place, (kind, _) in enumerate(self._pieces) if kind != "space"]
 
     def rewritten(self) -> str:
-        """The text with points in names."""
         made = [text for _, text in self._pieces]
         for place in range(len(self._told)):
             if (found := self._clause(place)) is None:
@@ -172,11 +167,11 @@ class _Words:
         return self._pieces[self._told[place]] if 0 <= place < len(self._told) else (None, "")
 
     def _clause(self, place: int) -> tuple[int, int, str] | None:
-        """(where the name is, what follows the clause, the point) if the clause's first word is here."""
         kind = self._word(place)
         if kind not in _KINDS or (self._word(place + 1), self._word(place + 2)) != ("as", "of"):
             return None
         value = place + 3
+        # `TIMESTAMP '…'` and `DATE '…'` are literals with a type
         if self._word(value) in ("timestamp", "date") and self._piece(value + 1)[0] == "text":
             value += 1
         what, text = self._piece(value)

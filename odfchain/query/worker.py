@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 _HEADER_BYTES = 1 << 20
 _MESSAGE_CHARACTERS = 2_000
 _TOO_COMPLEX = "the query is too complex for this node"
+# Error classes that may be reported, apart from those of the query and the engine.
 _KINDS = {
     kind.__name__: kind
     for kind in (
@@ -74,7 +75,6 @@ _KINDS = {
         SliceNotFoundError, StoreError, UnsupportedVersionError,
     )
 }  # fmt: skip
-"""What may have gone wrong, beside the query and the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Worker:
 
     limits: AskedLimits = ASKED
     sandbox: Literal["prefer", "require"] = "prefer"
-    """Where none can be had: the same process without one, said once; or nothing is run."""
+    """Without a sandbox: the same process, with a note; or an error."""
     partitions: int | None = 2
     """Tasks side by side; 1 makes sums and orders the same each time."""
     batch_size: int = 8192
@@ -91,7 +91,7 @@ class Worker:
     without: frozenset[str] = frozenset()
     """Functions that cannot be named."""
     progress: Progress = SILENT
-    """Is told when there is no sandbox."""
+    """Reports a missing sandbox."""
 
     def answer(
         self,
@@ -108,14 +108,12 @@ class Worker:
             return process.answer(request, pins)
 
     def start(self, pins: Pins) -> WorkerProcess:
-        """A process that will answer one query over the datasets of these pins; to be closed.
-
-        It ends with the thread that starts it.
-        """
+        """A process that will answer one query over the datasets of these pins; to be closed."""
         if pins.given is None:
             shown = [pins.workspace.root / "datasets"]
         else:
             shown = [pins.workspace.dataset(each).folder for each, _ in pins.given.values()]
+        # it ends with the thread that starts it
         return WorkerProcess(self.limits, shown, sandboxed=self._sandboxed())
 
     def _request(
@@ -147,8 +145,8 @@ class Worker:
         return True
 
 
+# Notes on sandboxes that this process has printed.
 _SAID: set[str] = set()
-"""What this process has found out about sandboxes, and said."""
 
 
 class WorkerProcess(ChildProcess):
@@ -193,7 +191,6 @@ class WorkerProcess(ChildProcess):
         return QueryResult(schema, Pins(pins.workspace, given=told[1]).used(told[1]), lambda: iter(batches))
 
     def _broken(self) -> OdfchainError:
-        """Why there is no answer."""
         if self._was_killed():
             return QueryError(_TOO_COMPLEX, hint="make it shorter, or ask for less at a time")
         how = f"ended: {self._complaint()}" if self._code() else "did not say what it should"
@@ -236,7 +233,7 @@ class Workers:
             self._places.release()
 
     def close(self) -> None:
-        """No process is left; to be called when nobody asks any more."""
+        """End the process; to be called when no query follows."""
         while not self._spares.empty():
             spare = self._spares.get()
             if spare.exception() is None:
@@ -248,7 +245,7 @@ class Workers:
 
 
 def command(limits: AskedLimits) -> Sequence[str]:
-    """What is run."""
+    """The command line of the process."""
     return run_module("odfchain.query.worker_process", json.dumps(dataclasses.asdict(limits)))
 
 
@@ -256,7 +253,7 @@ _Read = dict[str, tuple[DatasetId, Multihash]]
 
 
 def _told(header: bytes) -> tuple[int, _Read] | OdfchainError | None:
-    """Size of the rows and what was read, or what went wrong, as a process says it; None of another form."""
+    # the process has run an untrusted query: any header may come
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidIdError):
         told = json.loads(header)
         if "error" in told:
@@ -295,14 +292,10 @@ def row_of(params: Mapping[str, Any], limits: AskedLimits) -> str:
 
 
 def _checked_rows(body: bytes, limits: AskedLimits) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    """The rows of an answer; they are what they say, and become no more in memory than was read.
-
-    Raises:
-        EngineError: they are not.
-    """
     import pyarrow as pa
 
     try:
+        # a compressed buffer can grow far beyond the bytes that were read
         for message in pa.ipc.MessageReader.open_stream(body):
             _check_uncompressed(message)
         with pa.ipc.open_stream(body) as stream:
@@ -319,11 +312,11 @@ def _checked_rows(body: bytes, limits: AskedLimits) -> tuple[pa.Schema, list[pa.
 
 
 def _check_uncompressed(message: pa.Message) -> None:
-    """Compressed buffers say themselves what they become (Arrow format, `Message.fbs`)."""
     buffer = FlatBuffer(bytes(message.metadata))
     header = _member(buffer, buffer.table(buffer.root_position(), 0), 2)
     if header is not None and message.type == "dictionary":
         header = _member(buffer, header, 1)
+    # `BodyCompression` of RecordBatch (Arrow format, `Message.fbs`)
     if header is not None and message.type != "schema" and header.field(3, 4):
         raise ValueError("it is compressed")
 

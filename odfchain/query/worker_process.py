@@ -1,4 +1,4 @@
-"""The process that answers one query of somebody who is not trusted: planned, computed and ended here.
+"""The process that answers one query of an untrusted client: planned, computed and ended here.
 
 `odfchain.query.worker` starts it and reads what it writes: `READY` once the engine is loaded; then, for one
 line of JSON that says what is asked, one of JSON that says what was read or went wrong, and the rows as an
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from odfchain.workspace.workspace_files import WorkspaceFiles
 
 
+# Addresses that are taken before the first row: libraries, threads, plans; half of it is used.
 _PROGRAM_BYTES = 1 << 30
-"""Addresses that are taken before the first row: libraries, threads, plans; half of it is used."""
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def answer(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any], bytes]:
-    """What was read, and the rows; or what went wrong, in words."""
+    """The inputs and the rows, or the error."""
     try:
         return _rows(request, limits)
     except BaseException as error:  # noqa: BLE001 - every end is told, and this is the last of the process
@@ -63,7 +63,7 @@ def answer(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any]
 
 
 def _bound(limits: AskedLimits) -> None:
-    """Limits that hold whatever the engine does, and when nobody is there to end it."""
+    # the kernel keeps these limits when the parent has died and cannot kill this process
     bounds = {
         resource.RLIMIT_AS: limits.memory * 3 // 2 + _PROGRAM_BYTES,
         resource.RLIMIT_CPU: int(limits.seconds + limits.starting_seconds) * limits.threads + 1,
@@ -76,7 +76,7 @@ def _bound(limits: AskedLimits) -> None:
 
 
 def load() -> None:
-    """What every query needs is loaded; where it is missing, that is said to who asks."""
+    """Load all that every query needs; a missing package is reported to the client."""
     put_off_pandas()
     with contextlib.suppress(ImportError):
         for name in (
@@ -89,7 +89,7 @@ def load() -> None:
 
 
 def _end_with_parent() -> None:
-    """Nothing comes after the question: when that ends, so has the parent."""
+    # nothing follows the query on standard input, so its end is the parent's
     sys.stdin.buffer.read()
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -47,7 +47,7 @@ _BEARER = re.compile(r"bearer +([!-~]{1,1024})", re.ASCII | re.IGNORECASE)
 
 
 class Right(Enum):
-    """What a token may allow."""
+    """Permissions of a token."""
 
     READ = "read"
     """To read, where a server asks readers who they are."""
@@ -91,7 +91,7 @@ class Grant:
             raise UsageError(f"{one_line(text, 100)!r} is not a right: {error}") from None
 
     def matches(self, alias: DatasetAlias) -> bool:
-        """Whether it is for a dataset: what names no account is for none of an account."""
+        """True if it is for a dataset: a pattern without an account matches no dataset of an account."""
         return self.account in (_ANY, alias.account) and self.pattern.matches(alias.name)
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class AccessToken:
     created: Timestamp
 
     def may(self, right: Right, alias: DatasetAlias) -> bool:
-        """Whether it allows something with a dataset."""
+        """True if it allows this access to a dataset."""
         rights = (Right.READ, Right.PUSH) if right is Right.READ else (right,)
         return any(grant.right in rights and grant.matches(alias) for grant in self.allow)
 
@@ -162,12 +162,12 @@ def made_token(name: str, allow: Iterable[str], now: Timestamp) -> NewToken:
 
 
 def digest_of(text: str) -> bytes:
-    """What is kept of a token."""
+    """The digest that is stored of a token."""
     return sha3_256(text.encode()).digest()
 
 
 def is_shown(authorization: str | None) -> bool:
-    """Whether a header `Authorization` shows a token, a good one or not; a proxy's password is none."""
+    """True if a header `Authorization` has a token, valid or not; a proxy's password is none."""
     return (authorization or "")[:7].lower() == "bearer "
 
 
@@ -186,8 +186,8 @@ def holder(authorization: str | None, tokens: Iterable[AccessToken]) -> AccessTo
 # The tokens of a workspace on the disk: `.odfchain/tokens.yaml`, mode 0600, replaced as a whole.
 
 _FILE_BYTES = 1 << 20
+# Tokens of a workspace [count].
 _MOST = 1_000
-"""Tokens of a workspace [count]."""
 _SHA3 = re.compile(r"[0-9A-Fa-f]{64}", re.ASCII)
 _T = TypeVar("_T")
 
@@ -251,7 +251,7 @@ class TokenFile:
         return made
 
     def revoke(self, name: str) -> None:
-        """Durably forget a token; from now on nobody gets in with it.
+        """Durably revoke a token; from now on it gives no access.
 
         Raises:
             UsageError, WorkspaceError: there is no such token.
@@ -337,19 +337,19 @@ def _at(path: str, parse: Callable[[str], _T], text: str) -> _T:
         ) from None
 
 
-# The pushes that are going on: few at a time, one for a dataset, and which files each of them may bring.
+# Running pushes: few at a time, one for a dataset, with the files that each may upload.
 
+# Pushes at a time [count]…
 _MOST_PUSHES = 8
-"""Pushes at a time [count]…"""
+# …and those of one token: whatever it does, others can push.
 _MOST_OF_TOKEN = 4
-"""…and those of one token: whatever it does, others can push."""
+# Connections of a token that wait for their first message, or push [count].
 _CONNECTIONS = 32
-"""Connections of a token that wait for their first message, or push [count]."""
+# How long a push may last [s], and a second more for every `SHARING.bytes_per_second` that have come; what
+# the node itself needs does not count.
 _LONGEST_SECONDS = 3_600.0
-"""How long a push may last [s], and a second more for every `SHARING.bytes_per_second` that have come; what
-the node itself needs does not count."""
+# Files of which it is remembered that they were hashed [count]: some 25 MB.
 _FILES = 50_000
-"""Files of which it is remembered that they were hashed [count]: some 25 MB."""
 SIGNATURE_SECONDS = 60.0
 """How long after a push its signature may follow [s]."""
 LEFT_SECONDS = 86_400.0
@@ -371,20 +371,20 @@ class PushSession:
     arriving: set[ObjectKey] = field(default_factory=set)
     """Those on their way now."""
     folder: Path | None = None
-    """Where they are when they are complete."""
+    """The folder of complete files."""
     uploads: Path | None = None
-    """Where they arrive: a folder of this push alone."""
+    """The folder of incoming files, of this push alone."""
 
 
 @dataclass(slots=True)
 class _Uncommitted:
-    """What a token has sent for a dataset and nobody has committed."""
+    """Uncommitted uploads of a token for a dataset."""
 
     since: float
+    # Of each thing [bytes]…
     sizes: dict[object, int] = field(default_factory=dict)
-    """Of each thing [bytes]…"""
+    # …and of all of them.
     size: int = 0
-    """…and of all of them."""
 
     def put(self, what: object, size: int) -> None:
         self.size += size - self.sizes.pop(what, 0)
@@ -401,12 +401,12 @@ class PushSessions:
     _connections: Counter[bytes] = field(default_factory=Counter, init=False)
     _done: dict[tuple[str, bytes], tuple[Multihash, float]] = field(default_factory=dict, init=False)
     _hashed: dict[tuple[ObjectKey, FileState], None] = field(default_factory=dict, init=False)
+    # By dataset and token.
     _uncommitted: dict[tuple[str, bytes], _Uncommitted] = field(default_factory=dict, init=False)
-    """By dataset and token."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def attend(self, token: AccessToken) -> bool:
-        """Whether another connection is listened to; if so, it counts until it is left."""
+        """Count another connection until it is closed; False if there are too many."""
         with self._lock:
             self._connections[token.digest] += (free := self._connections[token.digest] < _CONNECTIONS)
             return free
@@ -417,12 +417,12 @@ class PushSessions:
             self._connections[token.digest] -= 1
 
     def has_room(self, alias: DatasetAlias, token: AccessToken) -> bool:
-        """Whether a push could begin now."""
+        """True if a push could begin now."""
         of_token = sum(each.token.digest == token.digest for each in list(self._open.values()))
         return alias.key not in self._open and len(self._open) < _MOST_PUSHES and of_token < _MOST_OF_TOKEN
 
     def begin(self, alias: DatasetAlias, token: AccessToken) -> PushSession | None:
-        """A push that nobody else does at the same time; None when somebody does, or too many others."""
+        """Begin an exclusive push of a dataset; None while another one is running, or too many are."""
         with self._lock:
             if not self.has_room(alias, token):
                 return None
@@ -474,14 +474,11 @@ class PushSessions:
                 del self._hashed[next(iter(self._hashed))]
 
     def has_hashed(self, key: ObjectKey, state: FileState) -> bool:
-        """Whether a file of this state is known to hash to the object's name."""
+        """True if a file of this state is known to hash to the object's name."""
         return (key, state) in self._hashed
 
     def reserve(self, session: PushSession, what: object, size: int, free: int) -> bool:
-        """Whether something of this size fits into what is `free` [bytes]; it counts until it is committed.
-
-        All that a token has sent and not committed may take its share of what is free for that.
-        """
+        """Reserve this much of `free` [bytes] until it is committed; False if it does not fit."""
         with self._lock:
             now, token = self.now(), session.token.digest
             # what is older is removed from the disk, too
@@ -490,6 +487,7 @@ class PushSessions:
             mine = kept.setdefault((session.alias.key, token), _Uncommitted(now))
             used = sum(each.size for (_, digest), each in kept.items() if digest == token)
             more = size - mine.sizes.get(what, 0)
+            # all uncommitted uploads of a token count, so that one token cannot fill the disk
             if used + more > SMART.uncommitted_share * (free + used):
                 return False
             mine.since = now

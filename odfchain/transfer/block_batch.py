@@ -23,14 +23,14 @@ from odfchain.transfer.smart_messages import BlocksBatch
 
 _END = b"\0" * 1024
 _HEAD = tarfile.BLOCKSIZE
+# Units of decompression, and the limit of one piece's output [bytes].
 _PACKED_BYTES, _PIECE_BYTES = 16 << 10, 256 << 10
-"""What is unpacked at a time, and what may come of it in one piece [bytes]."""
 
+# The header of a file that is called like a block: nothing that is not said of such files elsewhere.
 _PLAIN = re.compile(
     rb"(f1620[0-9a-f]{64})\0{31}[0-7 \0]{24}([0-7]{11})[ \0][0-7 \0]{20}[0\0]\0{100}ustar.{83}\0{167}",
     re.DOTALL,
 )
-"""The header of a file that is called like a block: nothing that is not said of such files elsewhere."""
 
 
 class RawBlock(NamedTuple):
@@ -53,7 +53,7 @@ def packed(blocks: Iterable[RawBlock]) -> BlocksBatch:
 
 
 def _head(name: str, size: int) -> bytes:
-    """What `tarfile` would write, put together from what it wrote once: it takes as long as hashing."""
+    # `tarfile` takes as long for a header as hashing the block: its output is patched instead
     head, digits = bytearray(_empty_head()), b"%011o" % size
     head[: len(name)] = name.encode("ascii")
     head[124:135] = digits
@@ -101,8 +101,8 @@ def readable(batch: BlocksBatch) -> Iterator[RawBlock]:
 
 
 def _blocks(stream: _Inflated) -> Iterator[RawBlock]:
-    """Files as every node writes them are read here, the first other thing and all after it by `tarfile`."""
     read = 0
+    # headers in the usual form are read here; from the first other one on `tarfile` reads
     while (plain := _PLAIN.fullmatch(head := stream.read(_HEAD))) is not None:
         name, size = plain[1].decode("ascii"), int(plain[2], 8)
         _check_size(name, size)
@@ -139,7 +139,7 @@ def _hashed(name: str, data: bytes) -> RawBlock:
 
 
 class _Inflated(io.RawIOBase):
-    """What a gzip stream unpacks to, no more of it than is allowed, a piece at a time.
+    """A gzip stream, decompressed in pieces, up to a limit.
 
     Raises:
         CorruptedPeerError: it unpacks to more.
@@ -165,7 +165,6 @@ class _Inflated(io.RawIOBase):
         return found
 
     def put_back(self, data: bytes) -> None:
-        """Have bytes read again."""
         self._buffer, self._start = data + self._buffer[self._start :], 0
 
     def _more(self) -> bytes:

@@ -1,8 +1,8 @@
-"""Pulling branches of others, and what was merged into a chain.
+"""Pulling remote branches, and the blocks that were merged into a chain.
 
-A branch comes in beside the head, which stays where it is: blocks, rules, slices, then one compare-and-swap
-of the branch, then its signature. Where it came from is noted before it is there, so that nobody merges it as
-if he had made it. An interruption before that leaves the dataset as it was. Source: RFC-038.
+A branch is fetched while the head stays where it is: blocks, rules, slices, then one compare-and-swap
+of the branch, then its signature. Its origin is recorded before it is there, so that it is not merged as
+if it had been made here. An interruption before that leaves the dataset as it was. Source: RFC-038.
 """
 
 from __future__ import annotations
@@ -54,11 +54,9 @@ from odfchain.workspace.merge_record import (
 )
 from odfchain.workspace.points import keep_reachable, lock_path
 
-# Blocks of a peer that come in beside the head of a dataset: of a branch, or of what was merged.
-#
-# They are read back to one of the dataset's own chains, so they have its Seed, and keep the append rules.
-# They
-# are stored oldest first, after all slices and checkpoints that they name. Source: RFC-021, RFC-038.
+# Blocks of a branch, or of a merge, that are fetched while the head stays.
+# They lead to one of the dataset's own chains, so they have its Seed, and keep the append rules. They are
+# stored oldest first, after their slices and checkpoints. Source: RFC-021, RFC-038.
 
 
 class Beside:
@@ -69,8 +67,8 @@ class Beside:
 
     def __init__(self, dataset: DatasetFiles, arrival: Arrival) -> None:
         self.arrival = arrival
+        # The blocks that the chains do not have, newest first.
         self.new: Sequence[Multihash] = ()
-        """The blocks that the chains do not have, newest first."""
         self._dataset = dataset
         self._store = LocalObjectStore(dataset.folder / "blocks")
         self._spool = Spool(arrival.area / "blocks")
@@ -100,7 +98,7 @@ class Beside:
             self._objects = self.arrival.check(links, self.new, base).objects if self.new else []
 
     def has(self, block: Multihash) -> bool:
-        """Whether a block is stored, and one of the chain that was read."""
+        """True if a block is stored, and one of the chain that was read."""
         if not self._dataset.chain.contains(block):
             return False
         number = self._dataset.chain.get(block).sequence_number
@@ -147,9 +145,9 @@ class Beside:
 
 @contextmanager
 def arriving(dataset: DatasetFiles, peer: Peer, parallel: int, progress: Progress) -> Iterator[Beside]:
-    """What came is gone afterwards, unless it is of use to the next attempt.
+    """A private area for a fetch, removed afterwards unless the next attempt can use it.
 
-    Whoever calls holds the lock for what arrives.
+    The caller holds the lock for what arrives.
     """
     area = incoming_folder(dataset) / f"beside-{dataset.ref}"
     try:
@@ -160,22 +158,19 @@ def arriving(dataset: DatasetFiles, peer: Peer, parallel: int, progress: Progres
     shutil.rmtree(area, ignore_errors=True)
 
 
-# What was merged into a chain and is no part of it: the blocks that a merge is computed again from.
-#
-# Whoever has the chain alone has a whole dataset; these blocks are there for who wants to check its merges.
-# They are sent and stored in an order in which a block that is there has its chain there, and the source of
-# a
-# merge all that its own chain has merged. Source: RFC-038.
+# Merged blocks, which are no part of the chain: a merge is computed again from them.
+# They are optional, and sent in an order in which a block that is there has its chain there, and the source
+# of a merge all that its own chain has merged. Source: RFC-038.
 
 
 @dataclass(frozen=True, slots=True)
 class MergedBlocks:
-    """What one merge brought in, without what older merges brought."""
+    """The blocks that one merge added, without those of older merges."""
 
     source: Multihash
     blocks: dict[Multihash, MetadataBlock]
     whole: bool
-    """Whether all blocks are here."""
+    """True if all blocks are here."""
 
     @property
     def in_order(self) -> list[Multihash]:
@@ -184,21 +179,19 @@ class MergedBlocks:
 
     @property
     def objects(self) -> list[DataObject]:
-        """What the blocks bring."""
+        """The objects of the blocks."""
         return [item for name in self.in_order for item in objects_of(self.blocks[name])]
 
 
 def merged_into(
     dataset: DatasetFiles, head: Multihash, until: Callable[[Multihash], bool] = lambda _: False
 ) -> list[MergedBlocks]:
-    """What was merged into the chain up to `head`, oldest merge first, as far as it is here.
-
-    Merges are looked at from the newest on, as long as `until` is not so of their source.
-    """
+    """Merged blocks of the chain up to `head`, oldest merge first, as far as they are here."""
     sources: list[Multihash] = []
     for merge in dataset.chain.nearest_all(MERGE, head=head):
         names = merged_names(merge.block.event)
         if names and until(names[0]):
+            # sources are sent oldest first: `until` holds for those of older merges, too
             break
         sources += names[:1]
     known: set[Multihash] = set()
@@ -230,7 +223,7 @@ def _brought(
 
 
 def sendable(dataset: DatasetFiles, merged: MergedBlocks) -> bool:
-    """Whether all of it is here, slices and checkpoints, too."""
+    """True if all of it is here, slices and checkpoints, too."""
     return merged.whole and not absent(dataset, merged.objects)
 
 
@@ -322,9 +315,9 @@ def _status(beside: Beside, old: Multihash | None, head: Multihash) -> SyncStatu
 def _trusted(
     dataset: DatasetFiles, beside: Beside, old: Multihash | None, entry: FetchedBranch | None
 ) -> Multihash:
-    """The newest block of the branch that was made here, or that was verified."""
     if entry is not None and beside.has(entry.verified):
         return entry.verified
+    # no record of a fetch: the branch was made here
     if entry is None and old is not None:
         return beside.newest_of(old)
     return beside.newest_of(DatasetState.read(dataset.on(HEAD).chain).head)
@@ -391,7 +384,7 @@ def _no_branch(peer: Peer) -> BranchNotFoundError:
 
 @dataclass(frozen=True, slots=True)
 class FetchedSources:
-    """What was brought: blocks, slices and checkpoints [count], and their size [bytes]."""
+    """Fetched blocks, slices and checkpoints [count], and their size [bytes]."""
 
     blocks: int
     objects: int
@@ -403,12 +396,11 @@ def fetch_merged(
 ) -> FetchedSources:
     """All that was merged into the dataset is here, from any mirror: nothing but hashes is believed.
 
-    Merge records are followed by hash; no reference of the peer is asked for.
-
     Raises:
         AccessError, TransferError: the peer refuses, cannot be reached, or does not have all of it. What it
             has is here then.
     """
+    # merge records are followed by hash; no reference of the peer is requested
     found, lacking = bring_merged(dataset, peer, parallel=parallel, progress=progress)
     if lacking:
         raise TransferError(

@@ -3,7 +3,7 @@
     $XDG_CONFIG_HOME/odfchain/credentials.json      (~/.config where that is not set), mode 0600
     {"version": 1, "tokens": {"https://data.example.org": "…"}}
 
-The file is the user's and not the workspace's: a workspace that was copied from somebody names places, and
+The file is the user's and not the workspace's: a workspace that was copied from elsewhere names places, and
 must bring no secrets along nor take any. A token goes to URLs of its own origin only: the same scheme, host
 and port. Source: RFC 6454 (origins), RFC 6750 (bearer tokens); RFC-021.
 """
@@ -63,7 +63,7 @@ def origin_of(url: PeerUrl) -> str | None:
 
 
 def is_readable_on_the_way(url: PeerUrl) -> bool:
-    """Whether what is sent to a URL can be read by others: plain http to another machine."""
+    """True if a URL is sent in clear text: plain http to another machine."""
     return url.plain.scheme == "http" and not is_this_machine(urlsplit(url.text).hostname or "")
 
 
@@ -172,24 +172,22 @@ def _tokens(data: bytes) -> dict[str, str] | None:
     return tokens if all(isinstance(token, str) for token in tokens.values()) else None
 
 
-# Who somebody is at a node: a token for a user and a password, whether a token is known, and whose it is.
-#
-# A password is sent once, to the origin that the user has typed, below no redirect; what is kept afterwards
-# is
-# the token. Source: the protocol as the reference node speaks it (`/platform/login`); RFC-050.
+# Accounts at a node: a token for a user and a password, the validity of a token, and its owner.
+# A password is sent once, to the origin that the user has typed, and follows no redirect; only the token is
+# stored. Source: the protocol as the reference node speaks it (`/platform/login`); RFC-050.
 
 _ANSWER_BYTES = 64 << 10
 _SHOWN_ANSWER = 200
+# Folders of a URL below which a node is looked for [count]: its prefix, an account, a dataset.
 _DEEPEST = 4
-"""Folders of a URL below which a node is looked for [count]: its prefix, an account, a dataset."""
 _USER_CHARACTERS = 200
 _PASSWORD_CHARACTERS = 1_024
 
+# Hints for nodes that accept no password.
 _ISSUED = (
     "get a token from those who run the node (`odfchain token create` makes one, other nodes have a page for "
     "that), then: odfchain login URL --token-stdin"
 )
-"""What to do where no password is taken."""
 
 
 def password_login(url: PeerUrl, user: str, password: str) -> str:
@@ -246,7 +244,7 @@ def check_token(url: PeerUrl, token: str) -> str | None:
 def account_at(url: PeerUrl, token: str | None) -> AccountName | None:
     """The account that a node with several means where the URL of a dataset there names none.
 
-    None where the URL needs none, nobody asks by a token, or no node answers.
+    None where the URL needs none, there is no token, or no node answers.
 
     Raises:
         AccessError: the node does not know the token.
@@ -296,12 +294,12 @@ def with_account(ref: str, account: AccountName) -> str:
 class _Answer:
     where: str
     status: int
+    # Status and message, for people.
     said: str
-    """Status and message, for people."""
     document: dict[str, Any]
     location: str | None
+    # True if the answer depends on the caller.
     varies: bool
-    """Whether it would be another one for somebody else."""
 
 
 def _failed(answer: _Answer) -> TransferError:
@@ -321,19 +319,16 @@ class _Node:
     secret: str
 
     def below(self, path: bytes) -> Target:
-        """A path of the node's."""
         root, _ = self.found()
         return replace(root, path=root.path + path)
 
     def found(self) -> tuple[Target, _Answer]:
-        """The longest prefix of the URL at which a node says what it is, and what it says.
-
-        It is asked without credentials: nothing is sent that is not for a node.
-        """
+        """The longest prefix of the URL at which a node says what it is, and what it says."""
         folders = _folders(self.base)
         answer = None
         for count in range(len(folders), max(-1, len(folders) - _DEEPEST - 1), -1):
             root = b"/".join([b"", *folders[:count], b""])
+            # without credentials: until a node answers, nothing is sent that is meant for one
             answer = self.ask(replace(self.base, path=root + b"info"))
             if answer.status == 200 and isinstance(answer.document.get("isMultiTenant"), bool):
                 return replace(self.base, path=root), answer
@@ -348,7 +343,6 @@ class _Node:
     def ask(
         self, target: Target, headers: tuple[tuple[str, str], ...] = (), body: bytes | None = None
     ) -> _Answer:
-        """What is answered at this very target, once; with a body the request is a POST."""
         where = one_line(f"odf+{target.public(())}", _SHOWN_ANSWER)
         deadline = Deadline(SHARING.request_seconds, Timing(), name=where)
         own = (("Content-Type", "application/json"), *headers) if body is not None else headers
@@ -400,20 +394,20 @@ def _document(content: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-# What time it is at a node: addresses that it gives expire by its clock, not by that of this machine.
+# The clock of a node: URLs that it signs expire by that clock, not by ours.
 
+# Clocks that are closer together are not worth a word [ms]: storages allow minutes.
 _NOTICED_MS = 120_000
-"""Clocks that are closer together are not worth a word [ms]: storages allow minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeClock:
-    """A node's `Date`, and what time has passed since, by a clock that nobody sets."""
+    """A node's `Date`, and the time since then by the monotonic clock."""
 
     date: Timestamp | None = None
     """None where the node gave none: then the clock of this machine is asked."""
     at: float = 0.0
-    """When that was, by the clock that nobody sets [s]."""
+    """The monotonic time of that [s]."""
 
     def now_ms(self, at: float) -> int:
         """The time at the node [ms since 1970], now that the other clock says `at` [s]."""
@@ -422,11 +416,11 @@ class NodeClock:
         return self.date.epoch_ms + round((at - self.at) * 1_000)
 
     def has_passed(self, time: Timestamp | None, at: float) -> bool:
-        """Whether it is later than a time at the node; never later than none."""
+        """True if the node's time is later than this; never with an unknown time."""
         return time is not None and time.epoch_ms <= self.now_ms(at)
 
     def refusal_hint(self, storage: Timestamp | None, at: float) -> str | None:
-        """Why a storage with this `Date` may refuse an address of the node's; None if not for its clock."""
+        """A hint that a clock made a storage with this `Date` refuse the node's URL, if it may have."""
         apart = 0 if storage is None else abs(storage.epoch_ms - self.now_ms(at))
         if apart <= _NOTICED_MS:
             return None

@@ -103,16 +103,13 @@ class FolderPeer(WritablePeer):
             os.close(fd)
 
     def contains(self, key: ObjectKey) -> bool:
-        """Whether an object is there (its bytes are not read)."""
+        """True if an object is there (its bytes are not read)."""
         with contextlib.suppress(AbsentError), self.open(str(key)):
             return True
         return False
 
     def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:
-        """Durably store a file that hashes to the key's name; a damaged one in its place is repaired.
-
-        The copy is hashed as it is made. The source stays.
-        """
+        """Durably store a file that hashes to the key's name; a damaged one in its place is repaired."""
         if self.contains(key) and self._is_intact(key):
             with contextlib.suppress(OSError):
                 progress.advance(source.stat().st_size)
@@ -120,6 +117,7 @@ class FolderPeer(WritablePeer):
         with self._writing(key):
             staged = self._stage() / f"{key.kind.value}-{key.name}-{threading.get_ident()}"
             try:
+                # hashed while it is copied; the source stays
                 _copy(source, staged, key, progress)
                 folder = self._part(key.kind.value)
                 LocalObjectStore(folder).put_file(staged, key.name)
@@ -171,11 +169,7 @@ class FolderPeer(WritablePeer):
 
     @contextlib.contextmanager
     def _writing(self, key: object) -> Iterator[None]:
-        """Whatever the file system refuses is the peer's fault.
-
-        Raises:
-            AccessError, TransferError: it cannot be written.
-        """
+        # only datasets of a workspace have this folder: they change by their own commands
         if (self._folder / "staging").exists():
             raise AccessError(
                 f"{self._where}: this is a dataset of a workspace, which nothing may be pushed into",
@@ -194,37 +188,36 @@ class FolderPeer(WritablePeer):
             ) from error
 
     def _part(self, name: str) -> Path:
-        """One of the layout's folders, made if it is missing."""
         folder = self._folder / name
+        # a link could lead out of the folder
         if folder.is_symlink():
             raise _linked(self._name(name))
         fsio.make_folder(folder)
         return folder
 
     def _stage(self) -> Path:
-        """A folder on the same file system for copies that are not finished; gone after `close`."""
         with self._lock:
             if self._staging is None:
+                # on the same file system, so that a finished copy can be renamed
                 base = self._part(_STAGING)
                 self._staging = self._resources.enter_context(fsio.private_folder(base))
             return self._staging
 
 
 class _FileBody(Body):
-    """What follows in an open file."""
+    """The rest of an open file."""
 
     def __init__(self, fd: int, length: int) -> None:
         self._fd = fd
         self.length = length
 
     def read_into(self, view: memoryview) -> int:
-        """As `Body`."""
         return os.readv(self._fd, [view])
 
 
 def _open_file(path: Path, name: str) -> int:
     try:
-        # a pipe must not make us wait for somebody to write to it
+        # opening a pipe must not wait for a writer
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise AbsentError(f"{name}: not there") from error
@@ -233,7 +226,6 @@ def _open_file(path: Path, name: str) -> int:
 
 
 def _copy(source: Path, staged: Path, key: ObjectKey, progress: Progress) -> None:
-    """A verified copy of a local file."""
     with fsio.storage_errors(source), source.open("rb", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size
         with Incoming(key, size, staged, name=str(source), progress=progress) as incoming:
@@ -257,12 +249,9 @@ def _peer_error(error: OSError, name: str) -> TransferError:
     return kind(stored.message, hint=stored.hint)
 
 
-# The hint beside a chain: hashes of all its blocks, seed first, one to a line.
-#
-# A chain can only be walked one block after the other, which over a network is one round trip each. With
-# the
-# hint a client asks for many blocks at a time; it verifies every link all the same, so a hint that is wrong
-# costs time and nothing else. The hashes come from the chain's index: no block is read. Source: RFC-021.
+# The hint of a chain: hashes of all its blocks, seed first, one to a line.
+# Walking a chain costs one round trip per block; with a hint a client requests many blocks at a time and
+# still verifies every link. The hashes come from the chain's index: no block is read. Source: RFC-021.
 
 _CACHE_BYTES = 64 << 20
 

@@ -30,8 +30,8 @@ from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind, Pee
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _SIGNED = tuple(file.value for file in SignedFile)
+# Where datasets may lack files that are asked for.
 _OPTIONAL = ("refs/", *(f"{kind.value}/" for kind in ObjectKind if kind.describes))
-"""Where datasets may lack files that are asked for."""
 _FORBIDDEN = "many static hosts answer 403 for what is absent"
 
 
@@ -119,14 +119,14 @@ class HttpPeer(Peer):
             raise problem
 
     def request(self, key: str) -> Request:
-        """Where a file is asked for, and with which headers."""
+        """URL and headers of a request for a file."""
         first = replace(self._base, path=self._base.path + key.encode("ascii"))
         return Request(first, lambda route, own: request_headers(route, self._given, own))
 
     def _problem(self, response: Response, key: str, where: str) -> Exception | None:
-        """Why the response does not bring the file, whole and as it is stored."""
         status = response.status
         is_signed = key in _SIGNED or key.endswith(".jws")
+        # Kubo answers 500 for paths that do not exist
         may_lack = self._ipfs_gateway and status == 500 and (is_signed or key.startswith(_OPTIONAL))
         if status in (404, 410) or may_lack:
             return AbsentError(f"{where}: not there (HTTP status {status})")
@@ -168,7 +168,7 @@ def _encoded(response: Response, where: str) -> TransferError | None:
 
 
 def _denied(response: Response, key: str, where: str) -> AccessError | None:
-    """The error for a peer that wants to know who asks, or does not want that one."""
+    # many servers answer 403 where a file does not exist
     otherwise = f"there may be no such dataset: {_FORBIDDEN}" if key == HEAD_KEY else _FORBIDDEN
     if response.status == 401:
         return AccessError(
@@ -186,27 +186,24 @@ def _denied(response: Response, key: str, where: str) -> AccessError | None:
     return None
 
 
-# Blocks that are asked for before the walk needs them, because a hint names them.
-#
-# A hint is never believed: the walk follows the links, takes what was asked for ahead if it needs it, and
-# asks
-# for the rest itself. What is asked for runs ahead of the walk by a fixed number, so a wrong hint wastes no
-# more than that. What goes wrong here is nobody's error: it shows when the walk asks. Source: RFC-021.
+# Prefetching blocks that a hint names, up to a fixed number ahead of the walk.
+# A hint is never trusted: the walk follows the links and requests missing blocks itself. Errors here are
+# ignored, since the walk meets them again. Source: RFC-021.
 
 AHEAD = 128
 """How many blocks are asked for before the walk needs them."""
 
+# More of them only wait for each other in one process.
 _THREADS = 4
-"""More of them only wait for each other in one process."""
 _AHEAD_BY_THREADS = 64
+# How many blocks one thread asks for in one go.
 _AT_ONCE = 8
-"""How many blocks one thread asks for in one go."""
+# How many requests are put together for a pipeline.
 _REQUESTS = 32
-"""How many requests are put together for a pipeline."""
+# How many lines of a hint one step may pass over: the same one may be there a million times.
 _LOOKED_AT = 2 * AHEAD
-"""How many lines of a hint one step may pass over: the same one may be there a million times."""
+# How much may come before the walk needs it; more means that the hint is not in the chain's order.
 _UNUSED_BYTES = 16 << 20
-"""How much may come before the walk needs it; more means that the hint is not in the chain's order."""
 
 Fetch = Callable[[Multihash], bytes]
 Keep = Callable[[Multihash, bytes], None]
@@ -215,16 +212,16 @@ Keep = Callable[[Multihash, bytes], None]
 class _Way(Protocol):
     """How blocks are asked for ahead."""
 
+    # How many are asked for at most.
     ahead: int
-    """How many are asked for at most."""
+    # How many of these are asked for in one go.
     at_once: int
-    """How many of these are asked for in one go."""
 
     def __len__(self) -> int:
         """How many were asked for and not taken."""
 
     def __contains__(self, name: object) -> bool:
-        """Whether a block was asked for and not taken."""
+        """True if a block was requested and not taken."""
 
     def ask(self, names: Sequence[Multihash]) -> None:
         """Ask for blocks."""
@@ -275,13 +272,13 @@ class Prefetch:
         return data
 
     def _ask(self, name: Multihash) -> None:
-        """Ask for what comes after a block."""
         way = self._way
         wanted: dict[Multihash, None] = {}
         for _ in range(_LOOKED_AT):
             if len(way) + len(wanted) >= way.ahead:
                 break
             following = next(self._hinted, None)
+            # below a local block all others are local
             if following is None or self._local(following):
                 self._hinted = iter(())
                 break
@@ -296,7 +293,7 @@ class Prefetch:
 
 
 class _Threads:
-    """Several requests beside each other: for peers of all kinds."""
+    """Parallel requests on threads: for peers of all kinds."""
 
     ahead = _AHEAD_BY_THREADS
     at_once = _AT_ONCE
@@ -313,15 +310,15 @@ class _Threads:
         return name in self._asked
 
     def ask(self, names: Sequence[Multihash]) -> None:
-        """Several by each thread: handing over each one costs too much."""
+        # several for each thread: handing over each one costs too much
         for start in range(0, len(names), _AT_ONCE):
             part = names[start : start + _AT_ONCE]
             self._asked |= dict.fromkeys(part, self._pool.submit(self._fetch_all, part))
 
     def _fetch_all(self, names: Sequence[Multihash]) -> Mapping[Multihash, bytes]:
-        """The blocks that came; the others are asked for once more, where it counts."""
         found = {}
         for name in names:
+            # a block that failed is requested again by the walk, which reports the error
             with contextlib.suppress(OdfchainError):
                 found[name] = self._fetch(name)
         return found
@@ -341,10 +338,10 @@ class _Pipelined:
     at_once = _REQUESTS
 
     def __init__(self, pipeline: BlockPipeline, keep: Keep) -> None:
+        # True if no further answers will come.
         self.ended = False
-        """Whether no more will come this way."""
+        # How much has come that the walk has not needed so far.
         self.unused_bytes = 0
-        """How much has come that the walk has not needed so far."""
         self._pipeline = pipeline
         self._keep = keep
         self._waiting: deque[Multihash] = deque()
@@ -381,7 +378,7 @@ class _Pipelined:
         return None
 
     def unanswered(self) -> list[Multihash]:
-        """What was asked for in vain, but for the one that is needed now: that will be asked for alone."""
+        # without the block that is needed now: that one is requested alone
         return [name for name in self._waiting if name in self._asked]
 
     def close(self) -> None:

@@ -42,25 +42,23 @@ from odfchain.transfer.smart_messages import (
     UploadProgress,
 )
 
-# Bytes as JSON lists of integers, which is how nodes write blocks: a few million numbers in a message.
-#
-# The JSON library makes an object of each of them, and takes seconds for the largest message; here arrays
-# do.
-# What is not written in the one way in which every library writes it is left to that library.
+# Bytes as JSON lists of integers, which is how nodes write blocks: millions of numbers in a message.
+# The JSON library makes an object of each, and takes seconds; numpy arrays do not. Unusual spellings are
+# left to the library.
 
+# Size of the pieces that are converted [bytes]; their arrays take about ten times as much.
 _PIECE_BYTES = 1 << 18
-"""What is turned into text, or back, at a time: arrays of it take about ten times as much [bytes]."""
 
+# Each byte as it is written, with a comma.
 _TEXTS: npt.NDArray[np.uint32] = np.frombuffer(
     b"".join((b"%d," % n).ljust(4, b"\0") for n in range(256)), np.uint32
 )
-"""Each byte as it is written, with a comma."""
 
+# Quotes within a text are escaped, so this is no piece of one.
 _PAYLOAD = re.compile(r'"payload"[ \t\r\n]*:[ \t\r\n]*(\[[0-9, \t\r\n]+\])')
-"""Quotes within a text are escaped, so this is no piece of one."""
 _BLANK = b" \t\r\n"
+# Two numbers without a comma, which are not to become one.
 _PARTED = re.compile(rf"[0-9][{_BLANK.decode()}]+[0-9]")
-"""Two numbers without a comma, which are not to become one."""
 _COMMA, _ZERO = ord(","), ord("0")
 
 
@@ -115,7 +113,7 @@ def _read_numbers(text: bytes) -> bytes | None:
 
 
 def _numbers(text: npt.NDArray[np.uint8]) -> bytes | None:
-    """The bytes whose numbers a text lists; None where it is no list of bytes."""
+    # arithmetic on whole arrays: no Python object for any of the numbers
     ends = np.append(np.flatnonzero(text == _COMMA), len(text))
     lengths = np.diff(ends, prepend=-1) - 1
     if lengths.min() < 1 or lengths.max() > 3:
@@ -130,15 +128,15 @@ def _numbers(text: npt.NDArray[np.uint8]) -> bytes | None:
 
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+# Size limits of message kinds that exceed `SMART.request_bytes` [bytes].
 _LARGEST: dict[type[Message], int] = {
     PulledBlocks: SMART.message_bytes,
     PushedBlocks: SMART.message_bytes,
     PullStrategies: SMART.answer_bytes,
     PushStrategies: SMART.answer_bytes,
 }
-"""What a message of a kind may have where it is more than `SMART.request_bytes` [bytes]."""
+# Upper bound of a message without the numbers of its batch.
 _AROUND_CHARACTERS = 512
-"""What a message has beside the numbers of its batch, and more."""
 _REASONS: dict[str, Any] = {kind.__name__: kind for kind in typing.get_args(Reason)}
 
 
@@ -158,7 +156,7 @@ def text_of(message: Message) -> str:
 
 
 def fits_message(batch: BlocksBatch, message_bytes: int) -> bool:
-    """Whether a message of this size has room for a batch; each byte takes two to four characters."""
+    """True if a message of this size has room for a batch; each byte takes two to four characters."""
     room = message_bytes - _AROUND_CHARACTERS
     return 4 * len(batch.payload) <= room or sum(map(len, written(batch.payload))) <= room
 
@@ -217,7 +215,7 @@ def _tree(text: str, most: int) -> Any:
     if len(text) > most:
         _refuse("", f"{len(text):,} characters; {most:,} are allowed")
     text, payload = without_payload(text)
-    # beside its bytes a message of blocks has next to nothing
+    # apart from its bytes a message of blocks has next to nothing
     values = (SMART.request_bytes if most == SMART.message_bytes else most) // SMART.value_bytes
     if text.count(",") > values:
         _refuse("", f"more than {values:,} values")
@@ -297,7 +295,7 @@ def _read(hint: Any, value: Any, where: str) -> Any:
 
 
 def _of(tree: Any, name: str, hint: Any, where: str) -> Any:
-    """A member; one that may be null may be left out as well."""
+    # a member that may be null may be absent as well
     if isinstance(hint, types.UnionType) and isinstance(tree, dict):
         return tree.get(name)
     return _member(tree, name, where)
@@ -341,7 +339,7 @@ def _refuse(where: str, what: str) -> NoReturn:
     raise CorruptedPeerError(f"a message of the smart protocol: {f'{where}: ' if where else ''}{what}")
 
 
-# Frames of WebSockets, no more than a transfer has: each is an object, however few bytes it brings.
+# Limits on the number of WebSocket frames: each is an object, however few bytes it has.
 
 
 class FewFrames(Protocol):

@@ -85,9 +85,8 @@ from odfchain.transfer.smart_messages import (
 )
 from odfchain.versions import __version__
 
-# A WebSocket to a node, over a connection that is dialled and judged like that of every other request.
-#
-# Nothing is compressed on the way: inflating is a way to fill a memory. Source: RFC 6455; RFC-050.
+# A WebSocket to a node, over a connection that is checked like that of every other request.
+# Without compression: a small message could fill the memory. Source: RFC 6455; RFC-050.
 
 _CLOSE_SECONDS = 5.0
 _PING_SECONDS = 20.0
@@ -100,7 +99,7 @@ _NOT_SMART = "a web server that hands out files is named without 'odf+'"
 
 
 class _Client(FewFrames, ClientProtocol):
-    """What a client understands of a connection."""
+    """Websocket protocol of the client."""
 
 
 class WebSocketChannel:
@@ -109,24 +108,24 @@ class WebSocketChannel:
     def __init__(self, connection: ClientConnection, address: str, where: str) -> None:
         self._connection = connection
         self.where = where
+        # The IP address of the node.
         self.address = address
-        """The IP address of the node."""
         dates = connection.response.headers.get_all("Date") if connection.response is not None else []
+        # The node's `Date` when it accepted the connection, if given.
         self.date = parse_http_date(dates[0]) if len(dates) == 1 else None
-        """What time it was there when it took the connection, where it said so."""
 
     @classmethod
     def open(
         cls, pool: HttpPool, route: Route, headers: Iterable[tuple[str, str]], where: str, most: int
     ) -> WebSocketChannel:
-        """A connection to the target of a route, which no redirect has led to.
+        """Connect to the target of a route that has no redirects.
 
         A message of the node has `most` bytes.
 
         Raises:
             AccessError: the node wants to know who asks, or refuses who does.
             UnsupportedPeerError: it speaks another version, or not this protocol at all.
-            TransientError, FetchError: nobody answers.
+            TransientError, FetchError: no answer.
         """
         target = route.current
         deadline = Deadline(SHARING.request_seconds, Timing(), name=where)
@@ -203,7 +202,6 @@ def _closed(error: ConnectionClosed) -> ClosedError:
 
 
 def _refused(error: InvalidStatus, where: str) -> TransferError:
-    """What the status says that came in place of a connection: from the node, or from a proxy before it."""
     status = error.response.status_code
     said = _said(error.response)
     what = f"{where}: HTTP status {status}{f': {said}' if said else ''}"
@@ -211,6 +209,7 @@ def _refused(error: InvalidStatus, where: str) -> TransferError:
         return AccessError(what, hint="keep a token for the node: `odfchain login URL`")
     if status == 403:
         return AccessError(what, hint="check whose token it is, and the account in the URL")
+    # the node does not know the host name of the request
     if status == 421:
         return TransferError(what, hint="those who run the node name the host: odfchain serve --allow-host")
     if status in (502, 503, 504):
@@ -223,23 +222,23 @@ def _refused(error: InvalidStatus, where: str) -> TransferError:
 
 
 def _said(response: Response) -> str:
-    """The message of an answer, in one line; pages that are made for browsers say nothing here."""
     text = (response.body or b"").decode(errors="replace")
     with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(text)
         if isinstance(found, dict) and isinstance(found.get("message"), str):
             text = found["message"]
+    # HTML pages are for browsers
     return "" if text.lstrip().startswith("<") else one_line(text.strip(), _SHOWN)
 
 
-# Slices and checkpoints as the smart protocol names them: what a key is there, and where we have it.
+# Slices and checkpoints as the smart protocol names them, with our keys.
 
 _TYPES = {ObjectKind.DATA: ObjectType.DATA_SLICE, ObjectKind.CHECKPOINT: ObjectType.CHECKPOINT}
 _KINDS = {name: kind for kind, name in _TYPES.items()}
 
 
 def object_file(key: ObjectKey, size: int) -> ObjectFile | None:
-    """What messages call an object of this size [bytes]; None for what the protocol does not carry."""
+    """The smart protocol's name of an object of this size [bytes]; None for kinds that it does not carry."""
     name = _TYPES.get(key.kind)
     return None if name is None else ObjectFile(object_type=name, physical_hash=key.name, size=size)
 
@@ -250,7 +249,7 @@ def key_of(file: ObjectFile) -> ObjectKey:
 
 
 def address_here(base: str, key: ObjectKey, authorization: str | None) -> TransferUrl:
-    """Where an object of the dataset at `base` is read or put, by whoever is authorized for that."""
+    """The URL of an object of the dataset at `base`, for authorized reads and uploads."""
     headers = [Header(name=VERSION[0], value=VERSION[1])]
     if authorization is not None:
         headers.append(Header(name="authorization", value=authorization))
@@ -268,7 +267,7 @@ _HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,8192}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class _Address:
-    """Where the node says that an object is."""
+    """The node's URL of an object."""
 
     url: str
     headers: tuple[tuple[str, str], ...]
@@ -297,8 +296,8 @@ class SmartPeer(HttpPeer):
         self._sizes: dict[str, tuple[ObjectKey, int]] = {}
         self._addresses: dict[str, _Address] = {}
         self._refused: set[str] = set()
+        # The node's, since a connection was made.
         self.clock = NodeClock()
-        """The node's, since a connection was made."""
 
     # --- blocks --------------------------------------------------------------------------------------
 
@@ -323,7 +322,6 @@ class SmartPeer(HttpPeer):
             yield from readable(blocks)
 
     def _behind_proxy(self) -> bool:
-        """Whether requests go over a proxy, which carries no such connections."""
         return proxy_for(self._base.scheme, self._base.host, self._base.port) is not None
 
     def _pulling(self) -> PullFlow:
@@ -371,8 +369,8 @@ class SmartPeer(HttpPeer):
                 self._addresses[key] = self._judged(strategy.download_from, key)
 
     def _judged(self, given: TransferUrl, key: str) -> _Address:
-        """Where an object is, as far as that may be asked: it is named by a stranger, as a redirect is."""
         name = f"{self._where}{key}"
+        # the node names this URL, so it is checked like the target of a redirect
         self.way_to(given.url, name, self._node_address)
         return _Address(given.url, given_headers(given, name), given.expires_at)
 
@@ -407,20 +405,20 @@ class SmartPeer(HttpPeer):
             raise TransientError("the address that the node had given was refused") from None
 
     def _problem(self, response: HttpResponse, key: str, where: str) -> Exception | None:
-        """As `HttpPeer`; clocks that differ explain why an address that the node gave is refused."""
         problem = super()._problem(response, key, where)
         if not isinstance(problem, AccessError) or key not in self._addresses:
             return problem
+        # a clock that differs explains why a signed URL is refused
         hint = self.clock.refusal_hint(response.headers.date("date"), self._timing.clock())
         return AccessError(problem.message, hint=hint or problem.hint)
 
     def _renew(self, key: str, old: _Address) -> None:
-        """Ask once more where an object is; without an answer the node itself is asked for it."""
         with self._lock:
             if self._addresses.get(key) is not old:
                 return
             del self._addresses[key]
             if self._flow is not None:
+                # without an answer the node itself serves the object
                 self._ask([self._sizes[key]])
 
     def request(self, key: str) -> Request:
@@ -444,11 +442,11 @@ class SmartPeer(HttpPeer):
 
 
 def _is_walked(reason: Reason) -> bool:
-    """Whether a refusal says that blocks are to be had one by one."""
     match reason:
         case InvalidInterval():
             return True  # we are ahead, or went apart: the walk says which
         case Internal(error_message=message):
+            # a chain that is too long for one message
             return message == TOO_MANY_BLOCKS
     return False
 
@@ -469,30 +467,28 @@ def given_headers(given: TransferUrl, name: str) -> tuple[tuple[str, str], ...]:
 
 
 # A node as the destination of a push over the smart transfer protocol.
-#
-# The node is told what comes, gets the blocks in one piece, says which objects it lacks and where they go,
-# and
-# commits. Whether it did is not taken from its words: its head is read afterwards. Source: RFC-050.
+# It is sent the plan and the blocks, names the objects that it lacks with their upload URLs, and commits.
+# Its confirmation is not trusted: its head is read afterwards. Source: RFC-050.
 
 _TOO_LARGE = (
     "a proxy before the node takes no files of that size: in nginx that is `client_max_body_size 0` "
     "(docs/nodes.md)"
 )
+# Minimal speed of a node [count/s, bytes/s], which sets its timeouts.
 _BLOCKS_PER_SECOND, _HASHED_PER_SECOND = 50, 8 << 20
-"""What a node does at least [count/s, bytes/s]; it is given the time."""
+# How often it is looked whether the node asks how far it is [s]; it does so every 10 s.
 _DESTINATION_PING_SECONDS = 0.2
-"""How often it is looked whether the node asks how far it is [s]; it does so every 10 s."""
 
 
+# The largest message that the reference node takes [bytes].
 _MESSAGE_BYTES = 16 << 20
-"""The largest message that the reference node takes [bytes]."""
+# The blocks of one push, which lie in memory several times on both sides [bytes].
 _BLOCK_BYTES = 64 << 20
-"""The blocks of one push, which lie in memory several times on both sides [bytes]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
-    """What is to be at the node: the blocks above its head, oldest first, and the objects they name."""
+    """A push to a node: the blocks above its head, oldest first, and the objects they name."""
 
     expected: Multihash | None
     new: Multihash
@@ -740,15 +736,15 @@ class _ExpiredError(AccessError):
 
 
 def _is_final(error: TransferError) -> bool:
-    """Whether a second conversation would end as the first."""
+    # new upload URLs can be requested
     if isinstance(error, _ExpiredError):
         return False
     return isinstance(error, (AccessError, CorruptedPeerError, _FullError))
 
 
 def _may_be_done(refused: RefusedError) -> bool:
-    """Whether what was refused may be there all the same, from this push or from one before it."""
     match refused.reason:
+        # an earlier attempt may have committed before its answer was lost
         case InvalidHead():
             return True
         case Internal(phase=Phase.COMPLETE_REQUEST):
@@ -757,25 +753,21 @@ def _may_be_done(refused: RefusedError) -> bool:
 
 
 def _work_seconds(shipment: Shipment) -> float:
-    """How long a node may work for one answer [s]: its disk may be slow, and others push as well.
-
-    A node that has gone is noticed before: the connection asks every 20 s whether it is there.
-    """
+    # generous, for slow disks and parallel pushes: a dead node is noticed by pings every 20 s
     size = sum(item.size for item in shipment.objects)
     return SHARING.request_seconds + len(shipment.blocks) / _BLOCKS_PER_SECOND + size / _HASHED_PER_SECOND
 
 
 def _first_number(shipment: Shipment) -> int:
-    """The sequence number of the first block."""
     return decode_header(shipment.read(shipment.blocks[0])).sequence_number
 
 
 def _loaded(shipment: Shipment, names: Sequence[Multihash]) -> _Cargo | None:
-    """These blocks of a shipment in one piece; None where a node, or a message, has no room for them."""
     blocks, size = [], 0
     for name in names:
         blocks.append(RawBlock(name, shipment.read(name)))
         size += len(blocks[-1].data)
+        # the caller tries half as many blocks
         if size > _BLOCK_BYTES:
             return None
     batch = packed(blocks)
@@ -794,10 +786,10 @@ def _plan(cargo: _Cargo, objects: Sequence[DataObject]) -> TransferPlan:
 
 
 def _pages(objects: Sequence[DataObject]) -> Iterator[tuple[list[DataObject], bool]]:
-    """Lists of objects, at least one, and whether another follows."""
     rest = iter(objects)
     page = list(islice(rest, SMART.items))
     while True:
+        # read ahead, so that the last page is known as such
         following = list(islice(rest, SMART.items))
         yield page, bool(following)
         if not following:

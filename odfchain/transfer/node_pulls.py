@@ -53,10 +53,10 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 _HOST_SMART_PULLS = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.ASCII)
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*", re.ASCII)
+# The blocks of one batch, which lies in memory several times [bytes]; longer chains are walked.
 _BLOCK_BYTES = 64 << 20
-"""The blocks of one batch, which lies in memory several times [bytes]; longer chains are walked."""
+# A client that says nothing for so long has gone [s]; those that download answer pings meanwhile.
 _SILENT_SECONDS = 60.0
-"""A client that says nothing for so long has gone [s]; those that download answer pings meanwhile."""
 REVOKED = Closing(FAILED, "The token was revoked.")
 
 EXPECT = "odfchain.expect"
@@ -72,9 +72,9 @@ class DatasetSource:
     base: str
     """The URL of the dataset."""
     authorization: str | None
-    """What the caller gives to show who he is; his requests for objects need the same."""
+    """The caller's header `Authorization`; his requests for objects need the same."""
+    # The head of the plan, and where it begins. Its blocks are read again: who has asked may never come.
     _planned: tuple[Multihash, Multihash | None] | None = field(default=None, init=False)
-    """The head of the plan, and where it begins. Its blocks are read again: who has asked may never come."""
 
     def plan(self, request: PullRequest) -> PullPlan | Refusal:
         """As `PullSource`."""
@@ -151,17 +151,15 @@ def fields_of(scope: Message) -> dict[str, str]:
 
 
 def is_this_version(fields: Mapping[str, str]) -> bool:
-    """Whether a client speaks the version that is spoken here."""
+    """True if a client speaks this version of the protocol."""
     return fields.get(VERSION[0]) == VERSION[1]
 
 
 def base_of(scope: Message, fields: Mapping[str, str], last: str, *, behind_proxy: bool) -> str | None:
-    """The URL of the dataset whose path goes on with `last`, as the client sees it; None where it says none.
-
-    What a proxy adds about the way to it is believed only where there is one.
-    """
+    """The URL of the dataset whose path goes on with `last`, as the client sees it; None if unknown."""
     host, prefix = fields.get("host", ""), ""
     scheme = "https" if scope["scheme"] == "wss" else "http"
+    # a client could send these headers itself: believed only behind a proxy
     if behind_proxy:
         scheme = "https" if fields.get("x-forwarded-proto", scheme).lower() == "https" else "http"
         host = fields.get("x-forwarded-host", host)
@@ -240,17 +238,14 @@ async def refuse_upgrade(send: Send, status: int, message: str) -> None:
     await send({"type": "websocket.http.response.body", "body": body})
 
 
-# What a server has of datasets in a store: heads are asked for now and then, slices when they are read.
-#
-# What was brought is published as in any workspace. Where the store cannot be reached, what is here is
-# shown,
-# and the problem is told. Whoever asks for a slice that is nowhere costs the store one request; few do at
-# once.
+# Serving datasets of a store: heads are fetched now and then, slices when they are read.
+# If the store cannot be reached, the local state is served and the problem reported. A request for an
+# unknown slice costs one request to the store, and few run at once.
 
+# How old what is known of heads may be [s].
 _SECONDS = 5.0
-"""How old what is known of heads may be [s]."""
+# How long a reader waits for a store that does not answer before he sees what is here [s].
 _PATIENCE = 5.0
-"""How long a reader waits for a store that does not answer before he sees what is here [s]."""
 
 
 class SharedCopy:
@@ -278,7 +273,7 @@ class SharedCopy:
         await asyncio.wait({self._asking}, timeout=max(0.0, self._began + _PATIENCE - now))
 
     def expire(self) -> None:
-        """What is known of heads may be older than what somebody has just been told: it is asked again."""
+        """Drop cached heads, which may be older than a notification: the store is asked again."""
         self._asked = None
 
     async def _ask(self) -> None:
@@ -307,13 +302,9 @@ class SharedCopy:
             await asyncio.to_thread(self._workspace.shared.objects(folder).contains, key.name)
 
 
-# Under which names a server is asked: those of its address, of this machine, and those that it was given.
-#
-# A page of a stranger's can have its own name lead to an address of this machine, and then read what is
-# there
-# as if it were its own (DNS rebinding). A browser still says by which name it asks. Source: RFC 9110, 7.2
-# and
-# 15.5.20; RFC-021.
+# Names under which a server answers: those of its address, of this machine, and configured ones.
+# Against DNS rebinding: a foreign page can resolve its own name to this machine, but the browser still
+# sends that name. Source: RFC 9110, 7.2 and 15.5.20; RFC-021.
 
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
@@ -322,7 +313,7 @@ _MISDIRECTED = "this server has another name: --allow-host, where it is started,
 
 
 def admitted_hosts(listening: str, named: Iterable[str]) -> frozenset[str]:
-    """What a server that listens there, and these names, are called in every spelling.
+    """All spellings of the names of a server that listens there, and of these names.
 
     Raises:
         UsageError: one of them is not the name of a host.
@@ -339,7 +330,7 @@ def admitted_hosts(listening: str, named: Iterable[str]) -> frozenset[str]:
 
 
 def is_admitted(scope: Message, hosts: frozenset[str]) -> bool:
-    """Whether a request names this server, whatever its port; HTTP/1.0 may name none."""
+    """True if a request names this server, whatever its port; HTTP/1.0 may name none."""
     asked = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
     if not asked:
         return bool(scope["http_version"] == "1.0")

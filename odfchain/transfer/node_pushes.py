@@ -88,15 +88,9 @@ from odfchain.transfer.smart_messages import (
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# The dataset of one push: judged and published by what pulls are judged and published by.
-#
-# Blocks wait in the folder where a pull would have left them, objects beside them. So what is committed is
-# a
-# pull of what was sent, and an interrupted push leaves what the next one need not send again, for a day.
-# Where
-# datasets are in a store, a push opens the workspace as a command does: what it judges by is what the store
-# has
-# then.
+# The dataset of one push, validated and published as a pull is.
+# Blocks wait in the folder of a pull, with objects next to them, so an interrupted push can be continued
+# for a day. With datasets in a store, a push opens the workspace as a command does.
 #
 #     <area>/objects/         what is complete, hashed, and never written again
 #     <area>/uploads/         a folder for each push that is going on; it marks the area as one of pushes
@@ -119,21 +113,21 @@ class DatasetTarget:
     base: str
     """The URL of the dataset."""
     authorization: str
-    """What the caller gives to show who he is; his uploads need the same."""
+    """The caller's header `Authorization`; his uploads need the same."""
     problem: Callable[[str], object] = lambda _: None
-    """Is told what is wrong with the store, which is nothing that the caller is told."""
+    """Reports faults of the store, which are hidden from the client."""
     _request: PushRequest | None = field(default=None, init=False)
+    # The newest block that was sent.
     _head: Multihash | None = field(default=None, init=False)
-    """The newest block that was sent."""
+    # Of the seed that was sent.
     _new_id: DatasetId | None = field(default=None, init=False)
-    """Of the seed that was sent."""
+    # Why a new dataset cannot be here; it is said where nodes say it, when objects are named.
     _collision: Reason | None = field(default=None, init=False)
-    """Why a new dataset cannot be here; it is said where nodes say it, when objects are named."""
     _objects: dict[ObjectKey, DataObject] = field(default_factory=dict, init=False)
+    # How often each may still be named: as often as blocks do.
     _unnamed: Counter[ObjectKey] = field(default_factory=Counter, init=False)
-    """How often each may still be named: as often as blocks do."""
+    # Of those that were named.
     _strategies: dict[ObjectKey, PushStrategy] = field(default_factory=dict, init=False)
-    """Of those that were named."""
 
     @property
     def _where(self) -> str:
@@ -151,7 +145,6 @@ class DatasetTarget:
 
     @property
     def _is_new(self) -> bool:
-        """Whether the push makes a dataset."""
         return self._request is not None and self._request.current_head is None
 
     def begin(self, request: PushRequest) -> Refusal | None:
@@ -195,8 +188,8 @@ class DatasetTarget:
         return None
 
     def _make_room(self, size: int) -> None:
-        """What comes has a place that is known to be one of pushes, and has not been used up."""
         uploads = arrival_folder(self.workspace, self.session.alias) / _UPLOADS
+        # the folder is gone, and with it all that was reserved in it
         if not uploads.is_dir():
             self.sessions.release(self.session)
         fsio.make_folder(uploads)
@@ -205,8 +198,8 @@ class DatasetTarget:
             raise _refused(Phase.METADATA_REQUEST, "There is no space for it.")
 
     def _moved(self) -> Refusal:
-        """Another writer has moved the head since the push began; what he did is here now."""
         assert self._request is not None  # noqa: S101 - it began
+        # the answer names the head that the other writer has set
         self.workspace.shared.renew()
         present = self._present()
         head = present.chain.head() if present is not None else None
@@ -254,8 +247,8 @@ class DatasetTarget:
         return PushStrategies(object_transfer_strategies=tuple(self._strategy(file) for file in files))
 
     def _refuse_collision(self) -> None:
-        """A new dataset's name may be taken at every moment until it is there itself."""
         present = self._present()
+        # checked at every step: another dataset may take the name during the push
         if self._is_new and present is not None and present.id != self._new_id:
             self._collision = self._name_taken
         if self._collision is not None:
@@ -288,10 +281,10 @@ class DatasetTarget:
         return present is not None and self._is_at(present.folder / str(item.key), item)
 
     def _is_at(self, path: Path, item: DataObject) -> bool:
-        """Whether a file is the object; it is hashed once for each of its states, by whatever push."""
         if not path.is_file() or (found := path.stat()).st_size != item.size:
             return False
         state = fsio.file_state(found)
+        # one hash per state of the file, whichever push asks
         if not self.sessions.has_hashed(item.key, state):
             if hash_file(path)[0] != item.key.name:
                 return False
@@ -319,11 +312,11 @@ class DatasetTarget:
 
     @contextmanager
     def _asking(self, phase: Phase) -> Iterator[None]:
-        """Where the store is at fault, the caller learns that it is, and nothing of where it is."""
         try:
             yield
         except OdfchainError as error:
             where = self.workspace.shared.where
+            # the client learns that the store fails, but not its address
             if where is None or where not in error.message:
                 raise
             self.problem(f"{error.message} ({error.hint})" if error.hint else error.message)
@@ -332,14 +325,12 @@ class DatasetTarget:
 
 
 def remove_left(workspace: WorkspaceFiles, before_ns: int) -> None:
-    """What was pushed, was not committed, and was not used since a time [ns since the epoch] is gone.
-
-    What pulls have left, and what a push is at work with, stays.
-    """
+    """Remove uncommitted pushes that were not used since a time [ns since the epoch]."""
     new, present = workspace.root / "incoming", workspace.root / "datasets"
     found = [(uploads.parent, new / f".lock-{uploads.parent.name}") for uploads in new.glob(f"*/{_UPLOADS}")]
     there = present.glob(f"*/info/incoming/{_UPLOADS}")
     found += [(uploads.parent, uploads.parent.with_suffix(".lock")) for uploads in there]
+    # only areas with uploads, those of pushes; a push at work holds the lock
     for area, lock in found:
         with fsio.try_locked(lock) as is_free:
             if is_free and fsio.is_unused_since(area, before_ns):
@@ -352,19 +343,19 @@ def _refused(phase: Phase, message: str) -> FlowError:
 
 READ_ONLY = "datasets here can only be read"
 
+# A client that says nothing, and of which no byte comes, for so long has gone [s].
 _SILENT_SECONDS = 60.0
-"""A client that says nothing, and of which no byte comes, for so long has gone [s]."""
+# How often a client that uploads is asked how far it is [s].
 _PING_SECONDS = 10.0
-"""How often a client that uploads is asked how far it is [s]."""
+# How long a client that was refused has to close [s].
 _REFUSED_SECONDS = 10.0
-"""How long a client that was refused has to close [s]."""
+# How long the first answer may take, for which clients wait 30 s [s].
 _FIRST_SECONDS = 20.0
-"""How long the first answer may take, for which clients wait 30 s [s]."""
+# How often it is looked for what was pushed and never committed [s].
 _LOOK_SECONDS = 3_600.0
-"""How often it is looked for what was pushed and never committed [s]."""
 _PIECE_BYTES = 1 << 20
+# For pushes, of which there are no more at a time [count].
 _THREADS = 8
-"""For pushes, of which there are no more at a time [count]."""
 
 Status = tuple[int, str]
 """An answer to a request: its status, and a line of text."""
@@ -382,7 +373,7 @@ _R = TypeVar("_R")
 
 @dataclass(slots=True)
 class Writing:
-    """What a server that may be written to has beside one that may not."""
+    """The additional parts of a server that accepts pushes."""
 
     workspace: WorkspaceFiles
     behind_proxy: bool = False
@@ -407,11 +398,11 @@ class Writing:
         return token if token.may(Right.PUSH, alias) else _FORBIDDEN
 
     def still(self, token: AccessToken) -> bool:
-        """Whether a token has not been revoked."""
+        """True if a token has not been revoked."""
         return token in self.tokens.tokens()
 
     def look_for_left(self) -> None:
-        """What was pushed and not committed for a day is removed, beside what else is done."""
+        """Remove pushes that were not committed for a day, in the background."""
         if (now := self.sessions.now()) >= self._looks_at:
             self._looks_at = now + _LOOK_SECONDS
             self.threads.submit(self._remove_left, asyncio.get_running_loop())
@@ -485,8 +476,8 @@ async def answer_push(
 
 
 async def _first(receive: Receive) -> str | Closing | None:
-    """What a client says first, or how its connection ends: who says nothing is not in the way of others."""
     try:
+        # a silent connection must not block a slot
         async with asyncio.timeout(_SILENT_SECONDS):
             return await _said(receive)
     except TimeoutError:
@@ -494,13 +485,13 @@ async def _first(receive: Receive) -> str | Closing | None:
 
 
 async def _said(receive: Receive) -> str | Closing | None:
-    """What a client says; how the connection is to be ended where that is no text, None when it has ended."""
     while True:
         message = await receive()
         if message["type"] == "websocket.disconnect":
             return None
         if message["type"] == "websocket.receive":
             text: str | None = message.get("text")
+            # the smart protocol has no binary messages
             return Closing(FAILED, "Messages are text.") if text is None else text
 
 
@@ -513,9 +504,9 @@ async def _converse(
     send: Send,
     expect: Callable[[int], None],
 ) -> Closing | None:
-    """How the connection is to be ended after a first message; None when the client has ended it."""
     sessions = writing.sessions
     while True:
+        # a token may be revoked between two messages
         if not writing.still(session.token):
             return REVOKED
         began = sessions.now()
@@ -550,7 +541,6 @@ async def _next(
     *,
     refused: bool,
 ) -> str | Closing | None:
-    """As `_said`; a client that uploads is asked now and then how far it is, and no push lasts for ever."""
     uploads = serving.asks_for_progress
     while (left := session.until - sessions.now()) > 0:
         seconds = _REFUSED_SECONDS if refused else _PING_SECONDS if uploads else _SILENT_SECONDS
@@ -560,13 +550,14 @@ async def _next(
         except TimeoutError:
             if not uploads or sessions.now() - session.touched >= _SILENT_SECONDS:
                 return _SILENT
+            # a client that uploads is pinged; session.until bounds the push as a whole
             await send({"type": "websocket.send", "text": text_of(Empty())})
     return Closing(FAILED, "This push took too long.")
 
 
 async def _answered(writing: Writing, serving: PushServing, text: str) -> Turn:
-    """The next turn; a client does not wait for the first one as long as for a store that is silent."""
     asks_store = writing.workspace.shared.where is not None and serving.phase is Phase.INITIAL_REQUEST
+    # the first answer is not delayed by a store that does not respond
     seconds = _FIRST_SECONDS if asks_store else None
     answer = asyncio.get_running_loop().run_in_executor(writing.threads, serving.answer, text)
     try:
@@ -586,7 +577,7 @@ def _text(turn: Turn) -> str | None:
 async def take_file(
     writing: Writing, alias: DatasetAlias, key: str, scope: Message, receive: Receive
 ) -> Status:
-    """What comes of a file that is PUT: it is taken if a push that is going on, or just was, names it."""
+    """Handle an upload (PUT): it is taken if an open or recent push names the file."""
     fields = fields_of(scope)
     token = writing.may_push(fields.get("authorization"), alias)
     if not isinstance(token, AccessToken):
@@ -657,11 +648,11 @@ async def _receive(
 
 
 async def _whole(work: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    """As `asyncio.to_thread`; who is stopped waits for it, so that no file is closed that is written to."""
     running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
+        # a cancelled caller waits, because the thread still writes to open files
         await asyncio.wait({running})
         raise
 
@@ -674,12 +665,9 @@ def _append(incoming: Incoming, pieces: list[bytes]) -> None:
 
 
 async def _pieces(receive: Receive, refusal: Callable[[], Status | None]) -> AsyncIterator[list[bytes]]:
-    """The body of a request, about a megabyte at a time.
-
-    It ends early where the client goes away, or is refused meanwhile.
-    """
     held: list[bytes] = []
     size, more = 0, True
+    # the body ends early when the client disconnects or its push is refused
     while more and refusal() is None:
         async with asyncio.timeout(_SILENT_SECONDS):
             message = await receive()

@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 
-# A part of an object store: keys below one prefix, with bounds on answers and one line for every failure.
+# A prefix of an object store, with limits on answers and one-line errors.
 #
-# s3://bucket/prefix/                       Amazon S3, or what AWS_ENDPOINT_URL says
-# s3+http://host:9000/bucket/prefix/        whatever speaks like S3, buckets in the path
-# gs://bucket/prefix/   az://container/prefix/
+#     s3://bucket/prefix/                       Amazon S3, or AWS_ENDPOINT_URL
+#     s3+http://host:9000/bucket/prefix/        S3-compatible servers, buckets in the path
+#     gs://bucket/prefix/   az://container/prefix/
 
 STORE_LIMITS = FetchLimits(
     deadline=SHARING.request_seconds,
@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 def place_of(url: PeerUrl) -> Location:
-    """Where an s3, s3+http, s3+https, gs or az URL leads.
+    """Address of an s3, s3+http, s3+https, gs or az URL.
 
     Raises:
         UnsupportedPeerError: another scheme, no bucket, or credentials in the URL.
@@ -90,7 +90,7 @@ def place_of(url: PeerUrl) -> Location:
 
 
 Version: TypeAlias = "tuple[str | None, str | None]"
-"""What a conditional write is conditional on: entity tag, and generation where the store counts them."""
+"""The condition of a conditional write: entity tag, and generation where the store counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Listed:
     key: str
     size: int
     tag: str | None
-    """What changes when its content does, where the store says so."""
+    """A tag that changes with the content, where the store gives one."""
     modified: float
     """When it was written, by the store's clock [s since the epoch]."""
 
@@ -137,15 +137,15 @@ class StoredObject(Body):
 
 
 _PART = 8 << 20
+# Stores take up to 10,000 parts.
 _MOST_PARTS = 9_000
-"""Stores take up to 10,000 parts."""
 
+# How often a request is tried whose connection breaks off [count].
 _ATTEMPTS = 3
-"""How often a request is tried whose connection breaks off [count]."""
 
 _CHUNK = 1 << 20
+# Assumed limit of an object of unknown size [bytes], which sets the timeout.
 _LARGEST = 1 << 36
-"""What an object whose size is not asked for may have [bytes]: says how long it may take."""
 
 
 class WriteRefusedError(Exception):
@@ -175,9 +175,9 @@ class ObjectSpace:
             self._small = self._store(0)
 
     def _store(self, size: int) -> ObjectStore:
-        """The store with the time that a request of this size may take; sizes of one magnitude share one."""
         magnitude = size.bit_length()
         with self._lock:
+            # one store, and so one connection pool, per order of magnitude: timeouts are set per store
             if magnitude not in self._stores:
                 seconds = self._limits.deadline + (1 << magnitude) / SHARING.bytes_per_second
                 self._stores[magnitude] = open_store(self.address, self._limits, seconds)
@@ -236,7 +236,7 @@ class ObjectSpace:
             return obstore.head(self._small, self._path(key))["last_modified"].timestamp()
 
     def contains(self, key: str) -> bool:
-        """Whether there is such an object."""
+        """True if there is such an object."""
         try:
             self.size(key)
         except ObjectNotFoundError:
@@ -280,8 +280,8 @@ class ObjectSpace:
     def put_file(self, key: str, source: Path, progress: Progress = SILENT, *, renew: bool = False) -> bool:
         """Durably store a file whose content follows from its key; what is there already stays as it is.
 
-        Returns whether it was there. To `renew` it is written in any case: it is young then, and nobody
-        removes it soon.
+        Returns whether it was there. To `renew` it is written in any case: so gc takes it
+        for young.
 
         Large files are sent in parts. An interrupted upload is not visible; the store keeps its parts until
         a life-cycle rule of the bucket removes them.
@@ -317,9 +317,9 @@ class ObjectSpace:
         return False
 
     def _upload(self, key: str, chunks: Iterator[bytes], part: int) -> None:
-        """Store an object in parts of `part` bytes; it appears with its last part."""
         import obstore  # noqa: PLC0415 - a heavy library
 
+        # a multipart upload: the object appears with its last part
         with self.translated(key, absent="no such bucket"):
             obstore.put(self._store(part), self._path(key), chunks, chunk_size=part, max_concurrency=2)
 
@@ -418,10 +418,8 @@ def _read_chunks(source: Path, progress: Progress) -> Iterator[bytes]:
 
 
 def again(work: Callable[[], T]) -> T:
-    """What `work` returns, tried again where the connection breaks off; for what may be done twice.
-
-    The library itself repeats nothing that has a condition, or that has begun to come.
-    """
+    """Retry `work`, which must be idempotent, when the connection breaks."""
+    # obstore itself does not retry conditional requests, or bodies that have begun
     for _ in range(_ATTEMPTS - 1):
         try:
             return work()
@@ -438,7 +436,7 @@ NO_VERSION: Version = ('"00000000000000000000000000000000"', "0")
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Which conditions a store keeps when it writes."""
+    """Supported conditions of a store's writes."""
 
     create: bool
     update: bool
@@ -487,10 +485,8 @@ class ObjectPeer(WritablePeer):
             raise CorruptedPeerError(str(error)) from error
 
     def versioned_head(self) -> tuple[Multihash | None, Version | None]:
-        """The head, or the branch, and the version that a conditional write names; None where none is there.
-
-        A branch that was deleted is None and has a version: its object is empty.
-        """
+        """The head, or the branch, and the version for a conditional write; None where none is there."""
+        # an empty object is a deleted branch: None, with a version
         with as_transfer_errors():
             return self._read_head()
 
@@ -507,12 +503,12 @@ class ObjectPeer(WritablePeer):
         return self._space.write(ref_key(self.ref), b"", "create" if version is None else version)
 
     def remove(self) -> None:
-        """The dataset is not there any more: its head first, so that nobody finds half of it."""
+        """Remove the dataset: its head first, so that no reader finds a part of it."""
         self._space.delete(ref_key(HEAD))
         self._space.clear()
 
     def contains(self, key: ObjectKey) -> bool:
-        """Whether an object is there (its bytes are not read)."""
+        """True if an object is there (its bytes are not read)."""
         return self._space.contains(str(key))
 
     def size(self, key: ObjectKey) -> int:
@@ -545,11 +541,9 @@ class ObjectPeer(WritablePeer):
     def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
         """Point the head, or the branch, at `new` if it points at `expected` now.
 
-        A true compare-and-swap where the store keeps conditions, else what `caveat` says.
-
         Raises:
             RefConflictError: it points elsewhere; nothing is changed.
-            TransferError: somebody holds the lock that a store without conditions needs.
+            TransferError: another writer holds the lock that a store without conditions needs.
         """
         check_object_name(new)
         conditions = self._probed(new)
@@ -561,6 +555,7 @@ class ObjectPeer(WritablePeer):
         elif conditions.create:
             self._swap_locked(expected, new)
         else:
+            # no condition is kept: the caveat tells the user
             self._space.write(ref_key(self.ref), str(new).encode())
 
     def _swap(self, expected: Multihash | None, new: Multihash, condition: Version | str) -> None:
@@ -574,7 +569,7 @@ class ObjectPeer(WritablePeer):
 
     @property
     def _lock_key(self) -> str:
-        """Held while the reference is replaced, where a store cannot replace conditionally."""
+        # for stores without a conditional replace
         return f"refs/.{self.ref}.lock"
 
     def _swap_locked(self, expected: Multihash | None, new: Multihash) -> None:
@@ -596,9 +591,9 @@ class ObjectPeer(WritablePeer):
             self._space.delete(self._lock_key)
 
     def _probed(self, name: Multihash) -> Conditions:
-        """What the store keeps, tried out on a block, to which its own bytes are written."""
         if self._conditions is None:
             if self._space.address.speaks_s3:
+                # a block is overwritten with its own bytes: harmless where the condition is ignored
                 key = str(ObjectKey(ObjectKind.BLOCK, name))
                 if not self._space.contains(key):
                     return Conditions(create=True, update=True)  # nothing to try it out on
@@ -621,7 +616,7 @@ class ObjectPeer(WritablePeer):
 
     @property
     def caveat(self) -> str | None:
-        """What is known, after a swap, of how the head is swapped; None for a true compare-and-swap."""
+        """The known caveat, after a swap, of how the head is swapped; None for a true compare-and-swap."""
         found = self._conditions
         if found is None or (found.create and found.update):
             return None

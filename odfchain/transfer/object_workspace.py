@@ -88,16 +88,12 @@ from odfchain.workspace.points import lock_path, refs_of
 from odfchain.workspace.shared_store import STORE_FILE, Garbage
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# What the datasets in a store are called: one small object for each name, so that nobody takes one twice.
+# Names of datasets in a store: one small object for each, so that no name is taken twice.
 #
-#     names/<alias in lower case>         `did:odf:… <the alias as it was written>`; empty when it was given
-#     up
+#     names/<alias in lower case>     `did:odf:… <the alias as it was written>`; empty when it was given up
 #
-# A name is taken by a conditional write. It is given up by one, too, and not by deleting: stores do not
-# delete
-# conditionally, and a name that somebody else took meanwhile would be gone. A listing says which names are
-# in
-# use (empty objects are not) and, by their entity tags, which of them are not known yet.
+# Names are taken and given up by conditional writes: stores have no conditional delete. A listing shows the
+# names in use (not empty) and, by their entity tags, the unknown ones.
 
 _FOLDER = "names"
 _BYTES = 1_024
@@ -147,7 +143,7 @@ class SharedNames:
         return [name for key, data in texts.items() if (name := Name.parse(key, data))]
 
     def get(self, alias: DatasetAlias) -> Name | None:
-        """What the store says now that a name means."""
+        """The present meaning of a name in the store."""
         return Name.parse(alias.key, self._read(alias.key)[0])
 
     def claim(self, name: Name) -> None:
@@ -215,7 +211,7 @@ class SharedNames:
 
 
 def _tagged(listed: Listed) -> str:
-    """What a name is kept under: a listing that says nothing of its content is never believed twice."""
+    # without an entity tag a listing tells nothing about content, so it is not cached
     return f"{listed.key} {listed.tag}" if listed.tag else ""
 
 
@@ -224,15 +220,12 @@ def by_id(names: Iterable[Name]) -> dict[DatasetId, Name]:
     return {name.dataset_id: name for name in names}
 
 
-# Whether a place in a store is a workspace, and making it one.
+# Marking a place in a store as a workspace.
 #
 #     workspace.json          {"version": 1, "id": "…"}; made only if it is not there
 #
-# A workspace lives by conditional writes, and some stores take them and ignore the condition. So whoever
-# makes
-# or joins one puts both conditions to the test on this object: its own bytes are written over it, which
-# must be
-# refused, and does no harm where it is not.
+# Some stores accept conditional writes and ignore the condition. So both conditions are tested when a
+# workspace is made or joined: the object's own bytes are written over it, which must be refused.
 
 _KEY = "workspace.json"
 _MARKER_BYTES = 4_096
@@ -268,7 +261,7 @@ def make_workspace_at(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
 
 
 def check_workspace_at(space: ObjectSpace) -> bytes:
-    """What says that the place is a workspace which is understood here.
+    """The marker of a supported workspace at this place.
 
     Raises:
         StoreError: it is none, or one of a later version.
@@ -372,13 +365,13 @@ class SharedWorkspace:
         return found[0]
 
     def _bring(self, name: Name) -> None:
-        """The blocks of a dataset are here, as they are in the store."""
         peer, folder = self._peer(name.dataset_id), self._folder(name.dataset_id)
         options = SyncOptions(on_demand=True, dataset_id=name.dataset_id)
         try:
             self._pull(name, options)
         except ChainsDifferError as error:
             there = Multihash.parse(error.source_head)
+            # a replacement that this machine began itself is completed
             if not (folder.is_dir() and was_intended(DatasetFiles.open(folder), peer, there)):
                 raise set_back(name.alias, folder, peer, error) from error
             self._pull(name, dataclasses.replace(options, force=True, only=there))
@@ -412,10 +405,10 @@ class SharedWorkspace:
         self._opened.add(name.dataset_id)
 
     def _settled(self) -> list[Name]:
-        """The names in the store, after which those here go."""
         if self._names is None:
             found = self._shared_names.all()
             names = by_id(found)
+            # renames and removals here, one process at a time
             with fsio.locked(self._root / "lock"):
                 for folder in self._folders():
                     dataset_id = DatasetId.from_multibase(folder.name)
@@ -429,7 +422,7 @@ class SharedWorkspace:
         return self._names
 
     def _set_aside(self, folder: Path, name: Name) -> None:
-        """A dataset that was deleted elsewhere is none here; a listing alone is not believed."""
+        # a listing may be stale: name and head are requested before the folder is moved
         if self._shared_names.get(name.alias) == name or self._ask(name.dataset_id) is not None:
             return
         check_workspace_at(self._space)  # the whole store may be gone
@@ -487,7 +480,6 @@ class SharedWorkspace:
             self._followed.add((dataset_id, HEAD))
 
     def _follow_branches(self, folder: Path, names: list[str], *, hidden: bool = False) -> list[str]:
-        """Branches are here as they are in the store; damage is raised, or, to be `hidden`, returned."""
         dataset_id = DatasetId.from_multibase(folder.name)
         wanted = [name for name in names if (dataset_id, name) not in self._followed]
         dataset = DatasetFiles.open(folder)
@@ -497,6 +489,7 @@ class SharedWorkspace:
         self._followed |= {(dataset_id, name) for name in wanted if name not in problems}
         for problem in problems.values() if not hidden else ():
             raise problem
+        # merged blocks are needed to compute merges again
         for ref in (HEAD, *wanted):
             follow_merged(dataset.on(ref), self._peer(dataset_id, ref))
         return [f"{name}: {problem.message}" for name, problem in problems.items()]
@@ -529,15 +522,15 @@ class SharedWorkspace:
         self._sent[folder.name, ObjectKey(ObjectKind(kind), name)] = since
 
     def _just_sent(self, folder: Path) -> set[ObjectKey]:
-        """What executors put for a dataset so lately that nobody can be about to remove it."""
+        # half of a lease's life: no gc can be about to remove it
         latest = time.monotonic() - LIFE / 2
         return {key for (of, key), since in self._sent.items() if of == folder.name and since > latest}
 
     def _follow(self, dataset_id: DatasetId, ref: str) -> None:
-        """What another writer did is here, unless somebody holds the dataset, who then runs again anyway."""
         dataset = DatasetFiles.open(self._folder(dataset_id))
         with fsio.try_locked(lock_path(dataset)) as free:
             pass
+        # the lock's holder commits, meets the conflict and retries by itself
         if not free:
             return
         head = self._ask(dataset_id, ref)
@@ -591,8 +584,8 @@ class SharedWorkspace:
     def _check_left(
         self, name: Name, peer: ObjectPeer, there: Multihash, blocks: Sequence[HashedBlock]
     ) -> None:
-        """A head that is there already is that of an attempt that ended before the dataset had its name."""
         held = by_id(self._shared_names.all()).get(name.dataset_id)
+        # an attempt may have ended after writing the head and before writing the name
         is_left = held is None and any(there == hashed.hash for hashed in blocks)
         if not is_left and (held is None or held.alias != name.alias or there != blocks[-1].hash):
             raise NameCollisionError(
@@ -623,7 +616,7 @@ class SharedWorkspace:
         self._renamed(dataset_id, None)
 
     def _give_up(self, dataset_id: DatasetId, alias: DatasetAlias, but: DatasetAlias | None = None) -> None:
-        """No name but one means the dataset; a renaming that was killed has left it two."""
+        # a rename that was killed has left two names
         known = [name.alias for name in self._names or () if name.dataset_id == dataset_id]
         for old in dict.fromkeys((alias, *known)):
             if old != but:

@@ -29,14 +29,14 @@ _LOCALHOST = re.compile(r"^(http://)localhost(?=[:/])", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerOptions:
-    """What the user says of how peers are spoken to."""
+    """User options for connections to peers."""
 
     token: str | None = None
     """A bearer token for http and https; sent to the URL's own origin only."""
     credentials: Credentials | None = None
-    """Where tokens for other URLs are kept; each is sent to its own origin only."""
+    """Stored tokens for other URLs; each is sent to its own origin only."""
     allow_private_redirects: bool = False
-    """Whether a public address may redirect to a private one."""
+    """True if a public address may redirect to a private one."""
     ipfs_gateway: str = "http://localhost:8080"
     """The HTTP gateway that ipfs and ipns URLs are read through."""
     parallel: int = 10
@@ -45,11 +45,9 @@ class PeerOptions:
     """Attempts after the first, on failures that may pass."""
 
     def token_for(self, url: PeerUrl) -> str | None:
-        """The token to send to a URL: the one given, else the one that is kept for its origin.
-
-        A URL with a user in it gets none of those that are kept.
-        """
+        """The token to send to a URL: the one given, else the one that is kept for its origin."""
         if self.token is not None or self.credentials is None or urlsplit(url.text).username:
+            # a URL with a user in it gets no stored token
             return self.token
         return self.credentials.get(url)
 
@@ -119,14 +117,13 @@ def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer
 
 
 def _limits(options: PeerOptions) -> FetchLimits:
-    """The bounds on requests to web servers and nodes."""
     from odfchain.transfer.peer import PEER_LIMITS  # noqa: PLC0415 - as above
 
     return replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects)
 
 
 def gateway_url(url: PeerUrl, gateway: str) -> PeerUrl:
-    """Where a gateway has what an ipfs or ipns URL names.
+    """The gateway's URL of an ipfs or ipns URL.
 
     Raises:
         UnsupportedPeerError: the gateway is not an http or https URL.
@@ -142,17 +139,14 @@ def gateway_url(url: PeerUrl, gateway: str) -> PeerUrl:
     return PeerUrl.parse(f"{text}{url.scheme}/{path}")
 
 
-# The servers of stores that a user has named himself: only those get what the environment has for stores.
+# Stores that the user has named: only those get the credentials of the environment.
 #
 #     $XDG_CONFIG_HOME/odfchain/stores.json       (~/.config where that is not set)
 #     {"version": 1, "endpoints": ["http://127.0.0.1:9000"]}
 #
-# The folder of a workspace says where its store is, and may have been copied from somebody. Requests to a
-# store
-# carry credentials, session tokens in clear. For `s3://`, `gs://` and `az://` the environment says which
-# server
-# they go to; a URL with a server in it is followed only where its user has typed it: `odfchain init
-# --store`.
+# A workspace's folder names its store, and may be a copy from a third party, while requests carry
+# credentials. `s3://`, `gs://` and `az://` use the endpoint of the environment; a URL with a server in it
+# is followed only after `odfchain init --store URL` by this user.
 
 _READ_BYTES = 1 << 20
 

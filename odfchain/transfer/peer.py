@@ -1,4 +1,4 @@
-"""What another place is to this one: somewhere to read a dataset from, perhaps to write one to.
+"""A peer: another place to read a dataset from, perhaps to write one to.
 
 A kind of place (a server, a folder, a bucket) only says how a file is opened. What is made of it is the same
 for all: how much is read at most, hashing, how often a failure that may pass is tried again, where a broken
@@ -66,11 +66,11 @@ PEER_LIMITS = FetchLimits(
 )
 """Bounds on a request; the deadline grows with what is asked for, and covers the retries."""
 
+# Hints for peers, in place of those for sources.
 _HINTS: dict[str | None, str] = {
     DEADLINE_HINT: "run the command again: what has arrived is kept",
     PRIVATE_HINT: "if you trust it, give the URL that it leads to",
 }
-"""What helps with a peer, in place of what helps with a source."""
 
 
 class AbsentError(TransferError):
@@ -82,14 +82,14 @@ class Opened:
     """A file of a peer that is being read."""
 
     name: str
-    """What messages call it."""
+    """The name in messages."""
     body: Body
     total: int | None
     """Size of the whole file, where it is known [bytes]."""
     start: int = 0
     """From which of its bytes the body is; -1 where the place cannot continue it."""
     framed: bool = True
-    """Whether a body that ends early is all that the place has, and did not just break off."""
+    """True if a body that ends early is all that the place has: the connection did not break."""
 
 
 class BlockPipeline(Protocol):
@@ -154,14 +154,12 @@ class Peer(ABC):
         return None
 
     def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:  # noqa: ARG002 - for nodes
-        """Blocks that come in one piece, most likely the `count` above `after`; nothing from mere files.
-
-        Each hashes to its name. Whether any of them is wanted shows when the chain is walked.
-        """
+        """Blocks that come in one piece, most likely the `count` above `after`; nothing from mere files."""
+        # plain files come one by one
         return iter(())
 
     def has_hashed(self, key: ObjectKey, state: FileState) -> bool:  # noqa: ARG002 - for what is pushed
-        """Whether a file of this state is known to hash to the object's name: it was hashed as it came."""
+        """True if a file of this state is known to hash to the object's name: it was hashed on arrival."""
         return False
 
     def announce(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:  # noqa: B027 - for nodes
@@ -200,10 +198,10 @@ class Peer(ABC):
     def fetch(self, key: ObjectKey, size: int, target: Path, progress: Progress) -> None:
         """Bring an object of exactly `size` bytes, which hashes to its name, into a file.
 
-        What a broken run left at `target` is continued where the peer can do that. After an error about the
-        content nothing is left there. `progress` advances by bytes.
+        After an error about the content nothing is left there. `progress` advances by bytes.
         """
         with Incoming(key, size, target, name=f"{self._where}{key}", progress=progress) as incoming:
+            # each round continues a broken transfer where the peer supports that
             while not incoming.complete():
                 with _promised("a signed line names" if key.kind.describes else "the chain refers to"):
                     self._attempts(
@@ -212,25 +210,20 @@ class Peer(ABC):
 
     @final
     def signed(self, file: SignedFile) -> bytes | None:
-        """A file of signed statements, of which nothing is checked but its size; None when it is not there.
-
-        A peer that hands out the head and refuses this file is taken to have none: many static hosts answer
-        so for what is absent.
-        """
+        """A file of signed statements, of which only the size is checked; None when it is not there."""
         try:
             return self._read(self._signed_key(file), file.limit)[0]
+        # many static hosts answer 403 for absent files, so AccessError means that there is none
         except (AbsentError, AccessError):
             return None
 
     @final
     def hint(self, limit: int) -> Sequence[Multihash] | None:
-        """Hashes of the blocks, seed first, as the peer says; at most `limit`. None when it says nothing.
-
-        Nothing depends on its truth: it only saves time, so it is asked for once. It is of the head.
-        """
+        """Hashes of the blocks, seed first, as the peer says; at most `limit`. None when it says nothing."""
         if self.ref != HEAD:
             return None
         try:
+            # without retries: a hint only saves time
             return parse_hint(self._read(HINT_KEY, hint_bytes(limit), retries=0)[0], limit)
         except TransferError:
             return None
@@ -256,9 +249,8 @@ class Peer(ABC):
             return None
 
     def _read(self, key: str, limit: int, retries: int | None = None) -> tuple[bytes, str]:
-        """The content of a small file, and what messages call it."""
-
         def take(opened: Opened) -> tuple[bytes, str]:
+            # the declared size is checked before anything is read
             data = opened.body.read(limit) if (opened.total or 0) <= limit else None
             if data is None:
                 raise TransferError(f"{opened.name}: larger than the allowed {limit:,} bytes")
@@ -274,7 +266,6 @@ class Peer(ABC):
         received: Callable[[], int] = lambda: 0,
         retries: int | None = None,
     ) -> _T:
-        """What `take` makes of a file, after as many attempts as that needs and the limits allow."""
         limits = self._limits if retries is None else replace(self._limits, retries=retries)
         name = f"{self._where}{key}"
 
@@ -286,6 +277,7 @@ class Peer(ABC):
                 raise TransferError(f"{error.name}: {error.reason}") from error
 
         with self._turns, as_transfer_errors():
+            # the time limit grows with the size of the file
             seconds = limits.deadline + math.ceil(cap / SHARING.bytes_per_second)
             deadline = Deadline(seconds, self._timing, name=name)
             return with_retries(attempt, name=name, limits=limits, timing=self._timing, deadline=deadline)
@@ -295,11 +287,11 @@ class WritablePeer(Peer):
     """A dataset somewhere else that may be written to."""
 
     takes_files = True
-    """Whether it is written file by file; a node takes a push as a whole."""
+    """True if it is written file by file; a node takes a push as a whole."""
 
     @abstractmethod
     def contains(self, key: ObjectKey) -> bool:
-        """Whether an object is there (its bytes are not read)."""
+        """True if an object is there (its bytes are not read)."""
 
     @abstractmethod
     def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:
@@ -327,13 +319,13 @@ class WritablePeer(Peer):
 
     @property
     def caveat(self) -> str | None:
-        """What the user should know of how the head is swapped; None for a true compare-and-swap."""
+        """The caveat of how the head is swapped; None for a true compare-and-swap."""
         return None
 
 
 @contextlib.contextmanager
 def as_transfer_errors() -> Iterator[None]:
-    """What is said of sources that are fetched is said of peers."""
+    """Translate errors of sources into those of peers."""
     try:
         yield
     except FetchError as error:
@@ -343,10 +335,10 @@ def as_transfer_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _promised(by: str = "the chain refers to") -> Iterator[None]:
-    """What a chain refers to has to be there."""
     try:
         yield
     except AbsentError as error:
+        # an absent object that the chain names is a damaged copy, not an absent dataset
         raise CorruptedPeerError(
             f"{error.message}, though {by} it",
             hint="the peer's copy is incomplete: try another peer that has the dataset",
@@ -354,12 +346,6 @@ def _promised(by: str = "the chain refers to") -> Iterator[None]:
 
 
 def _receive(opened: Opened, incoming: Incoming) -> None:
-    """The rest of an object, or the whole of it.
-
-    Raises:
-        TransientError: it breaks off, or does not continue what is there.
-        CorruptedPeerError: it is another one; nothing is left of it.
-    """
     fits = opened.total in (None, incoming.size)
     if opened.start not in (0, incoming.received) or (opened.start and not fits):
         incoming.restart()
@@ -372,6 +358,7 @@ def _receive(opened: Opened, incoming: Incoming) -> None:
         incoming.append(count)
     if incoming.received < incoming.size:
         what = f"ended after {incoming.received:,} of {incoming.size:,} bytes"
+        # the length was framed, so the object itself is wrong; an unframed body may have been cut
         if opened.framed and not opened.start:
             raise incoming.refuse(f"the object {what}")
         raise TransientError(f"the body {what}")

@@ -1,11 +1,11 @@
-"""Where things are behind the URL of a dataset: the simple transfer protocol's keys.
+"""Keys of the simple transfer protocol, below the URL of a dataset.
 
     refs/head                 hash of the newest block, as text
     blocks/f1620…             metadata blocks
     data/f1620…               slices
     checkpoints/f1620…        checkpoints
     manifests/f1620…          what describes a block, for readers without our code: made with the first of
-    profiles/f1620…           them, and absent where nobody made one (RFC-042)
+    profiles/f1620…           them, and absent where none was made (RFC-042)
     hints/chain               optional: hashes of all blocks, seed first, one to a line (RFC-021)
     refs/head.jws             optional: the owner's signature of the head
     refs/NAME                 branches that are shared, with refs/NAME.jws each
@@ -49,11 +49,11 @@ HEAD_KEY = "refs/head"
 HINT_KEY = "hints/chain"
 REFS_HINT_KEY = "hints/refs"
 INDEX_KEY = "datasets.json"
-"""Beside the datasets of a repository: what there is (RFC-021)."""
+"""The list of a repository's datasets, next to them (RFC-021)."""
 
 _OBJECT = re.compile(r"(blocks|data|checkpoints|manifests|profiles)/([!-~]{46,70})", re.ASCII)
+# Before the URL of a node: the smart protocol is spoken there (RFC-050).
 _SMART = "odf+"
-"""Before the URL of a node: the smart protocol is spoken there (RFC-050)."""
 _SCHEMES = frozenset(
     {"file", "http", "https", f"{_SMART}http", f"{_SMART}https", "s3", "gs", "az", "ipfs", "ipns"}
 )
@@ -61,7 +61,7 @@ _ENDPOINT = re.compile(r"s3\+https?", re.ASCII)
 
 
 def ref_key(ref: str) -> str:
-    """Where a reference is: the head, or a branch."""
+    """The key of a reference: the head, or a branch."""
     return f"refs/{ref}"
 
 
@@ -76,7 +76,7 @@ class ObjectKind(Enum):
 
     @property
     def describes(self) -> bool:
-        """Whether such objects describe a block: signed lines name them, the chain does not."""
+        """True if such objects describe a block: signed lines name them, the chain does not."""
         return self in (ObjectKind.MANIFEST, ObjectKind.PROFILE)
 
 
@@ -95,14 +95,12 @@ class ObjectKey:
 
     @classmethod
     def parse(cls, text: str) -> ObjectKey | None:
-        """The object that a key names, in whatever multibase encoding; None for every other text.
-
-        Source: specification "Hash Representation": every encoding in state "final" has to be read.
-        """
+        """The object that a key names, in whatever multibase encoding; None for every other text."""
         found = _OBJECT.fullmatch(text)
         if found is None:
             return None
         try:
+            # every encoding in state "final" is read (specification "Hash Representation")
             return cls(ObjectKind(found[1]), Multihash.parse(found[2]))
         except (InvalidIdError, StoreError):
             return None
@@ -153,7 +151,7 @@ class PeerUrl:
 
     @property
     def is_smart(self) -> bool:
-        """Whether a node is meant, with which the smart protocol is spoken."""
+        """True if it is a node's URL, for the smart protocol."""
         return self.scheme.startswith(_SMART)
 
     @property
@@ -166,7 +164,7 @@ class PeerUrl:
         return PeerUrl.parse(f"{self.text}{path}/")
 
     def name(self) -> DatasetName:
-        """What a dataset from here is called when nothing else is said: the end of the path, else the host.
+        """The default name of a pulled dataset: the end of the path, else the host.
 
         Raises:
             InvalidIdError: neither can be the name of a dataset.
@@ -180,7 +178,7 @@ class PeerUrl:
             raise InvalidIdError(f"{self}: {error}", hint="say what to call it: --as NAME") from None
 
     def public(self) -> str:
-        """What messages may show: no user and no password."""
+        """The URL without user and password, for messages."""
         parts = urlsplit(self.text)
         host = parts.netloc.rpartition("@")[2]
         return parts._replace(netloc=host).geturl()
@@ -189,9 +187,8 @@ class PeerUrl:
         return self.public()
 
 
-# Hint files as text: the hashes of a chain's blocks, seed first, and the names of branches, one to a line.
-#
-# They save time and are never believed. Source: RFC-021, RFC-038.
+# Hint files: the hashes of a chain's blocks, seed first, and the names of branches, one to a line. They
+# save time and are untrusted. Source: RFC-021, RFC-038.
 
 HINT_LINE_BYTES = 70
 """A hash in base16 and the end of its line [bytes]."""
@@ -213,13 +210,11 @@ def hint_bytes(limit: int) -> int:
 
 
 def parse_hint(data: bytes, limit: int) -> HashList | None:
-    """The hashes that the file lists; None if it is malformed, empty, or lists more than `limit`.
-
-    An untrusted publisher chose how many lines there are, so none is kept as an object of its own.
-    """
+    """The hashes that the file lists; None if it is malformed, empty, or lists more than `limit`."""
     if not data or len(data) > hint_bytes(limit):
         return None
     found = HashList()
+    # an untrusted publisher chose the number of lines: packed, not one object for each
     for start in range(0, len(data), HINT_LINE_BYTES):
         line = data[start : start + HINT_LINE_BYTES]
         if not _LINE.fullmatch(line.removesuffix(b"\n")):
@@ -241,19 +236,15 @@ def parse_names(data: bytes) -> list[str]:
     )
 
 
-# An object on its way into a file: hashed as it is written, and continued where an earlier run broke off.
-#
-# Nothing that the file holds is believed: what is there already is hashed first, and the whole has to hash
-# to
-# the object's name. So it does not matter which peer a part came from. A file has one writer: what was
-# hashed
-# as it came is what the file has, since no other transfer writes to it.
+# A download into a file: hashed as it is written, and resumed after an interruption.
+# Bytes of an earlier run are hashed first, and the whole must hash to the object's name, whichever peers it
+# came from. A file has one writer.
 
 BUFFER_BYTES = 1 << 20
 """Large pieces, because the hash lets other threads run while it works on one."""
 
 MIRROR_HINT = "the peer's copy is damaged or not honest: try another peer that has the dataset"
-"""What to do about wrong content."""
+"""The hint for wrong content."""
 
 
 class Incoming:
@@ -278,8 +269,8 @@ class Incoming:
         progress: Progress,
         resume: bool = True,
     ) -> None:
+        # Bytes in the file.
         self.received = 0
-        """Bytes in the file."""
         self.size = size
         self._key = key
         self._target = target
@@ -317,7 +308,6 @@ class Incoming:
                 os.close(fd)
 
     def _adopt(self) -> None:
-        """Hash what an earlier run left, and no other run still writes."""
         if not lock_at_once(self._fd):
             raise BusyError(f"{self._target}: another transfer writes to it", hint="try again when it ended")
         found = os.fstat(self._fd)
@@ -327,6 +317,7 @@ class Incoming:
             os.ftruncate(self._fd, 0)
             return
         while self.received < found.st_size:
+            # what an earlier run left is hashed before it is continued
             count = os.readv(self._fd, [self._buffer])
             if count == 0:
                 break
@@ -335,7 +326,7 @@ class Incoming:
 
     @property
     def room(self) -> memoryview:
-        """Where to read the next bytes to; empty when all have arrived."""
+        """The buffer for the next bytes; empty when all have arrived."""
         return self._buffer[: self.size - self.received]
 
     def append(self, count: int) -> None:
@@ -365,9 +356,7 @@ class Incoming:
         self.received, self._inherited, self._hasher = 0, False, sha3_256()
 
     def complete(self) -> bool:
-        """Whether the object is there, and is what its name says.
-
-        A file that was begun by an earlier run and ends up wrong is given one new start.
+        """True if the object is complete and hashes to its name.
 
         Raises:
             CorruptedPeerError: the content is not that of the name; nothing is left of it.
@@ -378,6 +367,7 @@ class Incoming:
         if actual == self._key.name:
             return True
         if self._inherited:
+            # the wrong bytes may be those of an earlier run: one new start
             self.restart()
             return False
         raise self.refuse(f"the content hashes to {actual}, not to its name")
@@ -400,15 +390,10 @@ class Incoming:
         return CorruptedPeerError(f"{self._name}: {what}", hint=MIRROR_HINT)
 
 
-# Whether a URL is below another one, however both are spelled: what a policy for a place covers.
-#
-# A server takes many spellings for one thing: capitals, the port that goes without saying, percent-
-# encoding, a
-# user, dots in the path. Whoever chooses among them must not thereby choose the rules. So places are
-# compared
-# by what they mean, and rather too much is covered than too little: http and https are one place, and so
-# are
-# all names of this machine. Source: RFC 3986, section 6; RFC-024.
+# URL prefixes, compared by meaning: a policy for a place must cover every spelling of it.
+# Capitals, default ports, percent-encoding, users and dots do not matter; http and https are one place, and
+# so are all names of this machine: better too much covered than too little. Source: RFC 3986, section 6;
+# RFC-024.
 
 _PORTS = {"http": 80, "https": 443}
 _THIS_MACHINE = "localhost"
@@ -416,7 +401,7 @@ _THIS_MACHINE = "localhost"
 
 @dataclass(frozen=True, slots=True)
 class PlainUrl:
-    """What a URL means: the protocol, the server or bucket, and the way from there."""
+    """A normalized URL: protocol, server or bucket, and path."""
 
     protocol: str
     server: str
@@ -434,7 +419,7 @@ class PlainUrl:
         return cls(url.scheme.replace("https", "http"), server, _segments(path))
 
     def is_below(self, other: PlainUrl) -> bool:
-        """Whether this is the other place, or within it."""
+        """True if this is the other place, or within it."""
         return (self.protocol, self.server, self.path[: len(other.path)]) == (
             other.protocol,
             other.server,
@@ -443,7 +428,6 @@ class PlainUrl:
 
 
 def _segments(path: str) -> tuple[str, ...]:
-    """The path without what means nothing: empty segments and dots."""
     found: list[str] = []
     for segment in path.split("/"):
         if segment == "..":
@@ -464,7 +448,7 @@ def _server(authority: str, usual_port: int | None) -> str:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether the name of a host means this machine, and what is sent there goes over no network."""
+    """True if a host name is this machine's, so that requests use no network."""
     return host_of(host) == _THIS_MACHINE
 
 

@@ -1,4 +1,4 @@
-"""What a workspace shows to the world: its datasets by alias, and the files in their public folders.
+"""The public view of a workspace: its datasets by alias, and the files in their public folders.
 
 Nothing that a request says becomes part of a path before it is known to be harmless: an alias is looked up
 among the datasets that there are, an object's name has been parsed. And nothing but a regular file in a
@@ -26,7 +26,7 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Opening a pipe would wait for somebody who writes to it.
+# Opening a pipe would wait for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _Stamp = tuple[int, int, int]
@@ -34,7 +34,7 @@ _Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A regular file that is open for reading; whoever gets it closes it."""
+    """A regular file that is open for reading; the receiver closes it."""
 
     fd: int
     size: int
@@ -132,19 +132,17 @@ def _current(folder: Path, before: _Known | None) -> _Known | None:
 
 
 def _stamp(folder: Path) -> _Stamp | None:
-    """What changes when a dataset is renamed or replaced: the file of its alias is another one then."""
     try:
         found = os.lstat(f"{folder}/info/alias")
     except OSError:
         return None
+    # renaming or replacing a dataset makes a new alias file
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-# Who may read which datasets of a server: the one rule for everything that shows, lists or hands out any.
-#
-# Unless reading is restricted, that is everybody. If it is, a dataset that somebody may not read is not
-# there
-# for them: nothing tells it from one that does not exist. Source: RFC-050.
+# Read access: the one rule for everything that shows, lists or hands out datasets.
+# Unless reading is restricted, everybody may. If it is, a forbidden dataset looks like one that does not
+# exist. Source: RFC-050.
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +153,7 @@ class Readers:
     restricted: bool = False
 
     def reader(self, authorization: str | None) -> Reader | None:
-        """Who asks with this header `Authorization`; None where it shows a token that is not in force."""
+        """The reader with this header `Authorization`; None where its token is not in force."""
         if not self.restricted or not is_shown(authorization):
             return Reader(self, None)
         token = holder(authorization, self.tokens.tokens())
@@ -164,19 +162,19 @@ class Readers:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Somebody who asks, with a token that was in force or with none."""
+    """A client that reads, with a token that was in force or with none."""
 
     rule: Readers
     token: AccessToken | None
 
     def sees(self, alias: DatasetAlias) -> bool:
-        """Whether the dataset is there for them."""
+        """True if the reader has access to the dataset."""
         if not self.rule.restricted:
             return True
         return self.token is not None and self.token.may(Right.READ, alias)
 
     def is_current(self) -> bool:
-        """Whether what was true when they asked still is: a token may be revoked meanwhile."""
+        """True if the access still holds: a token may be revoked meanwhile."""
         return self.token is None or self.token in self.rule.tokens.tokens()
 
 

@@ -66,7 +66,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.points import keep_reachable, lock_path
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# How a dataset is to be pulled, and what came of it.
+# Options and results of a pull.
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class SyncOptions:
     parallel: int = 10
     """Objects received at the same time."""
     signature: SignaturePolicy | None = None
-    """What is wanted of the head's signature; None is nothing more than what is set elsewhere."""
+    """Required signature of the head; None is nothing more than the settings require."""
     dataset_id: DatasetId | None = None
     """The dataset that has to come; None is whatever is there."""
     onto: Multihash | None = None
@@ -114,7 +114,7 @@ DEFAULTS = SyncOptions()
 
 
 class SyncStatus(Enum):
-    """What a pull did."""
+    """Result kinds of a pull."""
 
     UP_TO_DATE = "up-to-date"
     CREATED = "created"
@@ -124,7 +124,7 @@ class SyncStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SyncOutcome:
-    """What was done: the heads, the blocks written, and the objects and bytes (blocks' too) received."""
+    """Result of a pull: the heads, the blocks written, and the objects and bytes (blocks' too) received."""
 
     status: SyncStatus
     old: Multihash | None
@@ -135,13 +135,13 @@ class SyncOutcome:
     missing_slices: int = 0
     """Slices that are not here, because the copy is partial."""
     signature: HeadSignature | None = None
-    """What the peer's signature of the head is worth."""
+    """The verdict on the peer's signature of the head."""
     attestations: int = 0
     """Attestations of auditors that came in."""
     snapshots: int = 0
-    """Manifests and profiles that came in, beside the objects of the chain."""
+    """Manifests and profiles received, not counting the objects of the chain."""
     warnings: tuple[str, ...] = ()
-    """What the user has to hear."""
+    """Warnings for the user."""
 
 
 def pull_dataset(
@@ -159,14 +159,14 @@ def pull_dataset(
 def judge_pull(
     workspace: WorkspaceFiles, peer: Peer, alias: DatasetAlias, options: SyncOptions = DEFAULTS
 ) -> list[DataObject]:
-    """What a pull would bring beside blocks that keep all rules, oldest first; the dataset stays as it is."""
+    """Validate a pull's blocks and list its objects, oldest first; the dataset stays as it is."""
     with _begun(workspace, peer, alias, options, SILENT) as (pull, present):
         judged = pull.judge_new(alias) if present is None else pull.judge(present)
         return judged.received.objects
 
 
 def arrival_folder(workspace: WorkspaceFiles, alias: DatasetAlias) -> Path:
-    """Where things for the dataset called `alias` arrive: hidden, until it is complete."""
+    """The incoming folder of the dataset called `alias`: hidden, until it is complete."""
     present = _present(workspace, alias)
     return incoming_folder(present) if present else workspace.root / "incoming" / _file_key(alias)
 
@@ -179,7 +179,6 @@ def _file_key(alias: DatasetAlias) -> str:
 def _begun(
     workspace: WorkspaceFiles, peer: Peer, alias: DatasetAlias, options: SyncOptions, progress: Progress
 ) -> Iterator[tuple[_Pull, DatasetFiles | None]]:
-    """A pull that has the locks it needs, and the dataset if it is here."""
     offer = read_offer(peer, options.signature or NO_POLICY)
     if offer is None:
         raise DatasetNotFoundError(
@@ -188,6 +187,7 @@ def _begun(
             "`odfchain search --repo URL` lists what a repository has; a server may show it only to those "
             "who have a token: `odfchain login URL`",
         )
+    # `only` this head was chosen: another one is a conflict
     if options.only not in (None, offer.head):
         raise conflict(HEAD, options.only, offer.head)
     incoming = workspace.root / "incoming"
@@ -218,7 +218,7 @@ def _present(workspace: WorkspaceFiles, ref: DatasetAlias | DatasetId) -> Datase
 
 
 def _by_number(newest_first: Sequence[Multihash]) -> BlockAt:
-    """The hashes of a whole chain by number."""
+    # newest first, so numbers count from the end
     count = len(newest_first)
     return lambda number: newest_first[count - 1 - number] if 0 <= number < count else None
 
@@ -406,10 +406,10 @@ class _Pull:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """What came from a peer that is refused is of no use to the next attempt."""
         try:
             yield
         except (CorruptedPeerError, ChainsDifferError, NameCollisionError, SignatureError):
+            # what a refused peer has sent is useless to the next attempt
             shutil.rmtree(self.area, ignore_errors=True)
             raise
 

@@ -2,8 +2,8 @@
 
 Manifests and profiles go first, then slices and checkpoints, then blocks, oldest first, then the hint, then
 the head by one compare-and-swap, and last what is signed (`odfchain.chain.remote_signatures`). Before the
-blocks of the chain go those that were merged into it. A branch is sent in the same way. So whoever reads
-there sees the old dataset until it sees all of the new one, and what was interrupted is continued by
+blocks of the chain go those that were merged into it. A branch is sent in the same way. So a reader
+sees the old dataset until it sees all of the new one, and an interrupted push is continued by
 running the same again. Source: specification "Dataset Sharing"; RFC-021.
 """
 
@@ -82,7 +82,7 @@ class PushOptions:
     trusted: tuple[Did, ...] = ()
     """Auditors whose attestations come first where there is no room for all."""
     public: bool = False
-    """Whether everybody may see a dataset that a push makes at a node."""
+    """True if a dataset that a push makes at a node is readable by everybody."""
 
 
 _OPTIONS = PushOptions()
@@ -90,7 +90,7 @@ _OPTIONS = PushOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushPlan:
-    """What a push would do; nothing is written yet."""
+    """The plan of a push; nothing is written yet."""
 
     where: str
     old_head: Multihash | None
@@ -105,11 +105,11 @@ class PushPlan:
     present: int
     """Slices and checkpoints of these blocks that the destination has already [count]."""
     overwrites: bool
-    """Whether blocks of the destination are given up."""
+    """True if blocks of the destination are given up."""
 
     @property
     def up_to_date(self) -> bool:
-        """Whether there is nothing to do."""
+        """True if there is nothing to do."""
         return self.old_head == self.new_head and not self.merged
 
     @property
@@ -124,21 +124,21 @@ class PushPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOutcome:
-    """What a push did."""
+    """The result of a push."""
 
     plan: PushPlan
     caveat: str | None
-    """What the user should know of how the head was swapped."""
+    """The caveat of how the head was swapped."""
     signature: SignatureStatus = SignatureStatus.UNSIGNED
-    """What the destination's head is now."""
+    """The state of the destination's signature."""
     problem: str | None = None
-    """What was not written after the head, or of the manifest."""
+    """Files that could not be written after the head, or why there is no manifest."""
     snapshots: int = 0
-    """Manifests and profiles that were sent, beside the objects of the chain [count]."""
+    """Manifests and profiles sent, not counting the objects of the chain [count]."""
 
     @property
     def up_to_date(self) -> bool:
-        """Whether there was nothing to do."""
+        """True if there was nothing to do."""
         return self.plan.up_to_date
 
     @property
@@ -151,7 +151,7 @@ class PushOutcome:
 
 
 def plan_push(dataset: DatasetFiles, peer: WritablePeer, options: PushOptions = _OPTIONS) -> PushPlan:
-    """What `push_dataset` would send; the destination is only read, and no further than needed.
+    """Plan `push_dataset`; the destination is only read, and no further than needed.
 
     Raises:
         DatasetNotFoundError: there is no dataset at the destination, and none is to be made.
@@ -215,6 +215,7 @@ def push_dataset(
             )
         return PushOutcome(plan=plan, caveat=None)
     sent = send_objects(dataset, peer, parallel=options.parallel)
+    # every file is hashed before it is sent, and skipped if the destination has it
     caveat = None
     if not plan.up_to_date:
         _send(dataset, peer, plan, options, progress)
@@ -300,8 +301,8 @@ class _DestinationLinks:
     def __init__(self, dataset: DatasetFiles, peer: WritablePeer) -> None:
         self._chain = dataset.chain
         self._peer = peer
+        # The first event of the destination's chain, when its first block was read.
         self.seed: Seed | None = None
-        """The first event of the destination's chain, when its first block was read."""
 
     def link(self, name: Multihash) -> BlockLink:
         here = self._chain.contains(name)
@@ -321,13 +322,13 @@ class _DestinationLinks:
 def _beside_the_head(
     dataset: DatasetFiles, peer: WritablePeer, head: Multihash, there: _DestinationLinks
 ) -> Ahead:
-    """What a branch that is not there has, and the chain of the head there has not."""
     old = peer.head(HEAD)
     found = compare(head, ChainLinks(dataset.chain), old, there)
     if isinstance(found, Ahead):
         return found
     if not isinstance(found, Diverged):
         return Ahead(())
+    # chains without a common block are different datasets, or a forged history
     if found.common is None:
         assert old is not None  # noqa: S101 - a place without a head has no other chain
         _check_same_dataset(dataset, peer, head, old, found, there.seed)
@@ -337,7 +338,6 @@ def _beside_the_head(
 def _merged_blocks(
     dataset: DatasetFiles, peer: WritablePeer, head: Multihash, options: PushOptions
 ) -> Sequence[Multihash]:
-    """What was merged and is not there, as far as it is here."""
     if not options.merged or not peer.takes_files:
         return ()  # nodes know one line of blocks
 
@@ -398,7 +398,6 @@ def _check_same_dataset(
     found: Diverged,
     theirs: Seed | None,
 ) -> None:
-    """Force gives up blocks of a dataset, never another dataset in its place."""
     ours = dataset.seed
     if theirs is not None and (theirs.dataset_id, theirs.dataset_kind) == (
         ours.dataset_id,
@@ -406,6 +405,7 @@ def _check_same_dataset(
     ):
         return
     name = f"the dataset {theirs.dataset_id}" if theirs else "a chain that begins without Seed"
+    # --force overwrites the blocks of a dataset, never another dataset
     raise DatasetsDivergedError(
         f"{peer.where} holds {name}, not {dataset.alias} ({ours.dataset_id}); nothing was overwritten",
         source_head=str(head),
@@ -420,10 +420,6 @@ def _check_same_dataset(
 def _missing_there(
     dataset: DatasetFiles, peer: WritablePeer, blocks: Iterable[Multihash], options: PushOptions
 ) -> tuple[tuple[DataObject, ...], int]:
-    """The objects of these blocks that the destination has not, and how many it has.
-
-    An object that is missing here is no fault as long as it is there: a partial copy can be pushed on.
-    """
     wanted: dict[ObjectKey, DataObject] = {}
     for name in blocks:
         for item in objects_of(dataset.chain.get(name)):
@@ -437,6 +433,7 @@ def _missing_there(
     _in_parallel(look, wanted, options.parallel)
     missing = [found for key, found in wanted.items() if key not in there]
     for item in missing:
+        # a partial copy can be pushed on where the destination has the rest
         store = dataset.data if item.key.kind is ObjectKind.DATA else dataset.checkpoints
         if not store.contains(item.key.name):
             what = "slice" if item.key.kind is ObjectKind.DATA else "checkpoint"
@@ -466,11 +463,11 @@ def _put_hint(dataset: DatasetFiles, peer: WritablePeer, head: Multihash, progre
 
 
 def _in_parallel(work: Callable[[_T], None], items: Iterable[_T], workers: int) -> None:
-    """Work on all items, begun in their order, on some threads; none is begun after a failure."""
     pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="odfchain-push")
     pending: deque[Future[None]] = deque()
     try:
         for item in items:
+            # a bounded queue, so that no item starts after a failure
             if len(pending) >= 2 * workers:
                 pending.popleft().result()
             pending.append(pool.submit(work, item))
@@ -480,7 +477,7 @@ def _in_parallel(work: Callable[[_T], None], items: Iterable[_T], workers: int) 
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-# What somebody pushes here, as a peer to pull from: so pushes are judged and published as pulls are.
+# A push to this node as a peer to pull from: pushes are validated and published as pulls are.
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,7 +499,7 @@ class PushedPeer(Peer):
         signature: bytes | None = None,
         has_hashed: Callable[[ObjectKey, FileState], bool] = lambda *_: False,
     ) -> None:
-        """What was pushed; `has_hashed` says which files are known to hash to the names of objects."""
+        """The pushed blocks; `has_hashed` says which files are known to hash to the names of objects."""
         super().__init__(where)
         self._has_hashed = has_hashed
         self._blocks = blocks

@@ -41,10 +41,10 @@ _PARALLEL = 10
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a dataset is read from; small, and the same in every process."""
+    """The place of a dataset; small, and the same in every process."""
 
     url: str
-    """The peer; empty for a dataset of a workspace, whose chain is read as it stands."""
+    """The peer; empty for a dataset of a workspace, whose chain is read in place."""
     folder: str | None = None
     """The folder whose slices are read in place; None where they have to be brought."""
     token: str | None = field(default=None, repr=False)
@@ -60,7 +60,7 @@ class Origin:
         token: str | None = None,
         cache: str | None = None,
     ) -> Origin:
-        """What a URL or a path means: a dataset's folder, or with `dataset` the workspace that has it.
+        """Parse a URL or path: a dataset's folder, or with `dataset` the workspace that has it.
 
         One of a workspace whose datasets are in a store is read there.
 
@@ -90,8 +90,7 @@ class Origin:
     def chain(self, private: Path, *, require_signature: bool = False) -> DatasetFiles:
         """The dataset with all of its chain and as yet none of its slices; again: with what is new.
 
-        `private` is a folder of the caller's, the same each time. A history that was rewritten replaces what
-        was there: the caller knows which block it stands on.
+        `private` is a folder of the caller's, the same each time.
         """
         if not self.url:
             found = DatasetFiles.open(Path(self.folder or ""))
@@ -101,6 +100,7 @@ class Origin:
         workspace = WorkspaceFiles.init(private, exists_ok=True)
         alias = self._alias()
         policy = SignaturePolicy(require=require_signature)
+        # `force`: a rewritten history replaces the copy, and the caller compares its block
         options = SyncOptions(force=True, metadata_only=True, signature=policy)
         with closing(self._peer()) as peer:
             pull_dataset(workspace, peer, alias, options)
@@ -133,7 +133,7 @@ class Origin:
             lacking += [item for item in present if not _is_intact(dataset.data, item)]
         if not lacking:
             return
-        # beside the slices, so that a rename makes them appear
+        # on the slices' file system, so that a rename makes them appear
         base = Path(self.cache) / "incoming" if self.cache is not None else dataset.folder / "staging"
         fsio.make_folder(base)
         with fsio.private_folder(base) as folder, closing(self._peer()) as peer:
@@ -189,19 +189,16 @@ def _is_intact(store: LocalObjectStore, item: DataObject) -> bool:
     return True
 
 
-# Inputs that a manifest names by where they come from: the copy in this workspace stands for them.
-#
-# `datasetRef` may be a URL, `repo/name` or `repo/did:odf:…`. Nothing is asked of those places: an input
-# that
-# was not pulled stays as it is written, and is unknown to whoever resolves it. Source: specification
-# "DatasetRefAny".
+# Inputs that a manifest names by their remote place: replaced by the copy in this workspace.
+# `datasetRef` may be a URL, `repo/name` or `repo/did:odf:…`. No request is made: an input that was not
+# pulled stays as written, and unresolved. Source: specification "DatasetRefAny".
 
 Resolve = Callable[[DatasetRefAny], DatasetId | None]
 Local = Callable[[DatasetRefAny], DatasetFiles | None]
 
 
 def names_places(snapshot: DatasetSnapshot) -> bool:
-    """Whether an input is named by something else than a local alias or an id."""
+    """True if an input is named by something else than a local alias or an id."""
     return any(
         not isinstance(item.dataset_ref, DatasetAlias)
         for event in snapshot.metadata
@@ -211,15 +208,13 @@ def names_places(snapshot: DatasetSnapshot) -> bool:
 
 
 def with_local_inputs(snapshot: DatasetSnapshot, resolve: Resolve, local: Local) -> DatasetSnapshot:
-    """The definition with ids in place of such references, as far as `local` knows the datasets.
-
-    What `resolve` finds already stays, so that `a/b` is first of all a dataset of the account `a`.
-    """
+    """The definition with ids in place of such references, as far as `local` knows the datasets."""
 
     def localized(item: TransformInput) -> TransformInput:
         ref = item.dataset_ref
         if isinstance(ref, DatasetAlias) or (isinstance(ref, RemoteDatasetId) and ref.repo is None):
             return item
+        # `a/b` is first of all a dataset of the account `a`
         if isinstance(ref, AmbiguousAlias) and resolve(ref) is not None:
             return item
         found = local(ref)

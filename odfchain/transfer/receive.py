@@ -1,4 +1,4 @@
-"""What every pull does: blocks and objects come in, are checked, and wait in a private folder.
+"""Common parts of all pulls: blocks and objects arrive, are validated, and wait in a private folder.
 
 An interruption leaves them there for the next pull. Nothing of the dataset is changed by blocks that arrive;
 objects are stored in it once all of them are here.
@@ -60,22 +60,17 @@ from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from odfchain.transfer.slice_files import DataObject, absent, bring, objects_of
 from odfchain.workspace.dataset_files import DatasetFiles
 
-# Blocks on their way in: read from a peer, kept where an interrupted pull finds them again.
-#
-# A block that is known here (received before, or part of the local dataset) is not asked for. A received
-# block is an unsynced file in a private folder and is hashed whenever it is read again, so a torn one is
-# only
-# missing.
-#
-# A hint lets blocks be asked for ahead of the walk (`odfchain.transfer.http_peer`).
+# Blocks on their way in: read from a peer, kept for the next attempt after an interruption.
+# Known blocks are not requested. A received block is an unsynced file in a private folder that is hashed at
+# each read, so a torn one only counts as missing.
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+# From how many unknown blocks on it is worth asking for a hint.
 _HINT_FROM = 16
-"""From how many unknown blocks on it is worth asking for a hint."""
+# How much of what was received is kept at hand until it is read the second time [bytes].
 _MEMORY_BYTES = 64 << 20
-"""How much of what was received is kept at hand until it is read the second time [bytes]."""
+# Overhead of a kept block [bytes], roughly.
 _ENTRY_BYTES = 400
-"""What keeping a block takes besides its bytes, roughly [bytes]."""
 
 
 class Spool:
@@ -91,11 +86,11 @@ class Spool:
         self._at_hand: dict[Multihash, bytes] = {}
 
     def path(self, name: Multihash) -> Path:
-        """Where a block is or would be."""
+        """The path of a block, if it were there."""
         return self.folder / str(name)
 
     def contains(self, name: Multihash) -> bool:
-        """Whether there is a file of this name; it may be torn."""
+        """True if there is a file of this name; it may be torn."""
         return self.path(name).is_file()
 
     def names(self) -> frozenset[str]:
@@ -158,15 +153,15 @@ class PeerLinks:
     def __init__(
         self, peer: Peer, spool: Spool, local: ObjectStore | None = None, progress: Progress = SILENT
     ) -> None:
+        # Bytes of blocks that came from the peer.
         self.received = 0
-        """Bytes of blocks that came from the peer."""
         self._peer = peer
         self._spool = spool
         self._local = local
         self._progress = progress
         self._prefetch: Prefetch | None = None
+        # Blocks that arrived whole and were not read so far.
         self._came: set[Multihash] = set()
-        """What came in one piece, and was not read so far."""
 
     def __enter__(self) -> PeerLinks:
         return self
@@ -209,7 +204,7 @@ class PeerLinks:
         return self._spool.names()
 
     def local(self, name: Multihash) -> bool:
-        """Whether a block is one of the local dataset."""
+        """True if a block is one of the local dataset."""
         return self._local is not None and self._local.contains(name)
 
     def link(self, name: Multihash) -> BlockLink:
@@ -230,7 +225,7 @@ class PeerLinks:
         return BlockLink(header.sequence_number, header.prev_block_hash)
 
     def broken(self, problem: str) -> OdfchainError:
-        """What the peer has is no chain."""
+        """The error for a peer's broken chain."""
         return CorruptedPeerError(f"the chain of {self._peer.where} is broken: {problem}")
 
     def bytes_of(self, name: Multihash) -> bytes:
@@ -256,9 +251,9 @@ class PeerLinks:
         return data
 
     def _known(self, name: Multihash) -> bytes | None:
-        """A block that was received before, or is one of the local dataset."""
         data = self._spool.get(name)
         if data is None and self._local is not None:
+            # a damaged local block is requested like a missing one
             with contextlib.suppress(ObjectNotFoundError, ObjectCorruptedError):
                 data = self._local.get(name)
         return data
@@ -271,8 +266,8 @@ class PeerLinks:
 
 
 def _below(hint: Sequence[Multihash], limit: int, head: Multihash) -> Iterator[Multihash]:
-    """The hinted blocks before the head, newest first; all of them when the head is not among them."""
     count = min(limit, len(hint))
+    # a stale hint does not have the head: then all of it is used
     end = next((i for i in range(count - 1, -1, -1) if hint[i] == head), count)
     return (hint[i] for i in range(end - 1, -1, -1))
 
@@ -319,7 +314,7 @@ class ContinuedHistory:
         return sources_in_force([*reversed(self._changes.values()), *self._base.push_sources().values()])
 
     def has_odf_schema(self) -> bool:
-        """Whether any block before the next one declares a schema in the ODF form."""
+        """True if any block before the next one declares a schema in the ODF form."""
         return self._new.has_odf_schema() or self._base.has_odf_schema()
 
 
@@ -327,7 +322,7 @@ def index_chain(dataset: DatasetFiles, newest_first: Sequence[Multihash], kinds:
     """Let a new dataset's index know all blocks that were checked, so that none is read again for it.
 
     `kinds` are those of the blocks' events (`link_kind`), oldest first. The index is a cache: if it is wrong
-    or cannot be written, whoever needs it builds it from the blocks.
+    or cannot be written, it is built from the blocks when needed.
     """
     top = len(newest_first) - 1
     links = (Link(name, top - n, kinds[top - n]) for n, name in enumerate(newest_first))
@@ -366,7 +361,7 @@ def checked_blocks(
         yield HashedBlock(name, block)
 
 
-# What is said, and refused, when two chains are not one line (RFC-021).
+# Diverged chains: messages and refusals (RFC-021).
 
 _WAYS_OUT = "--force replaces what is here by the peer's chain; or pull it under another name with --as"
 
@@ -527,7 +522,7 @@ def refuse_rollback(source: Source, seen: Seen, destination: Destination | None)
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What was checked: the seed if it was there; objects and kinds of events, oldest first."""
+    """Validated blocks: the seed if it was there; objects and kinds of events, oldest first."""
 
     seed: Seed | None
     objects: list[DataObject]
@@ -536,7 +531,7 @@ class Received:
 
 @dataclass(slots=True)
 class Arrival:
-    """What comes from one peer in one pull; `area` is where it arrives."""
+    """The arrival of one pull from one peer; `area` is its folder."""
 
     peer: Peer
     area: Path
@@ -564,7 +559,7 @@ class Arrival:
         return Source(self.peer, head, number, links)
 
     def check(self, links: PeerLinks, blocks: Sequence[Multihash], base: History | None) -> Received:
-        """What the blocks (newest first) bring; each keeps the append rules after `base`."""
+        """Validate the blocks (newest first) against the append rules after `base`."""
         seed: Seed | None = None
         objects: list[DataObject] = []
         kinds: list[str] = []

@@ -60,9 +60,9 @@ class Repository:
     """A place that has datasets."""
 
     url: str
-    """Where it is; a dataset's alias is appended to it."""
+    """Its URL; a dataset's alias is appended to it."""
     require_signature: bool | None = None
-    """Whether copies from here need the owner's signature of the head."""
+    """True if copies from here need the owner's signature of the head."""
     max_signature_age_seconds: int | None = None
     """How old that signature may be [s]."""
 
@@ -157,12 +157,12 @@ class Repositories:
         return [self._read(path) for _, path in sorted(self._paths().items())]
 
     def find(self, name: RepoName) -> PeerUrl | None:
-        """Where a repository is; None when there is none of this name."""
+        """The URL of a repository; None when there is none of this name."""
         path = self._find(name)
         return None if path is None else self._read(path).url
 
     def get(self, name: RepoName) -> PeerUrl:
-        """Where a repository is.
+        """The URL of a repository.
 
         Raises:
             WorkspaceError: there is no such repository.
@@ -174,7 +174,7 @@ class Repositories:
         return found
 
     def policy(self, url: PeerUrl) -> SignaturePolicy:
-        """What the repositories want of the signature of a dataset below their URL, however it is spelled."""
+        """The repositories' signature policy for a dataset below their URL, however it is spelled."""
         found, place = NO_POLICY, PlainUrl.of(url)
         for known in self.list():
             if place.is_below(PlainUrl.of(known.url)):
@@ -214,15 +214,13 @@ class Repositories:
 
 
 def _name_of(path: Path) -> RepoName | None:
-    """The name that a file stands for; None for temporary and foreign files."""
     try:
         return RepoName(path.name)
     except InvalidIdError:
         return None
 
 
-# The index of a repository: the file `datasets.json` beside its datasets, for people and programs that
-# look.
+# The index of a repository: `datasets.json` next to its datasets, ordered by alias.
 #
 #     {"version": 1,
 #      "datasets": [
@@ -230,11 +228,8 @@ def _name_of(path: Path) -> RepoName | None:
 #        "blocks": 12, "records": 3400, "size": 81234}
 #      ]}
 #
-# Ordered by alias. `size` is that of the slices in bytes. Nobody has to believe it, and nothing that is
-# carried
-# depends on it: what a dataset is, its own chain says. It is no part of the transfer protocol; a repository
-# on
-# a plain web server may do without. Readers ignore fields that they do not know. Source: RFC-021.
+# `size` is that of the slices in bytes. The index is optional and untrusted, and no part of the transfer
+# protocol. Readers ignore unknown fields. Source: RFC-021.
 
 VERSION = 1
 
@@ -272,7 +267,7 @@ def render_index(entries: Iterable[IndexEntry]) -> bytes:
 
 
 def parse_index(data: bytes, where: str) -> list[IndexEntry]:
-    """What a peer at `where` says that it has; every value is what its type says.
+    """Parse the index of a peer at `where`; every value is of its declared type.
 
     Raises:
         CorruptedPeerError: too large, not JSON, of another version, or an entry is malformed.
@@ -365,11 +360,8 @@ def _entry_of(dataset: DatasetFiles, head: Multihash) -> IndexEntry:
     )
 
 
-# What a repository has: from the index of a server, or by looking into a folder or an object store.
-#
-# The index is `datasets.json` below the repository's URL (RFC-021). Nothing of it is believed beyond its
-# form:
-# a dataset that is pulled is checked by its hashes.
+# Datasets of a repository: from the index of a server (RFC-021), or by listing a folder or an object store.
+# Of an index only the form is trusted: a pulled dataset is checked by its hashes.
 
 _PARALLEL = 10
 _NO_INDEX = "many nodes have no such list: name the dataset, as in `odfchain pull REPOSITORY/NAME`"
@@ -415,7 +407,6 @@ def search(entries: Iterable[RepositoryEntry], text: str) -> list[RepositoryEntr
 
 
 def _node_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
-    """What a node has, listed as servers are; of one of its accounts what the list of the whole node says."""
     try:
         return list(_index_entries(url.plain, options))
     except UnsupportedPeerError as error:
@@ -424,6 +415,7 @@ def _node_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
     if node.endswith("/"):  # the URL is that of a host
         raise missing
     try:
+        # a node lists all of its accounts at its root only
         listed = list(_index_entries(PeerUrl.parse(node), options))
     except UnsupportedPeerError:
         raise missing from None
@@ -508,7 +500,7 @@ def _store_entries(url: PeerUrl) -> list[RepositoryEntry]:
 def _entries(
     url: PeerUrl, below: Callable[[str], Sequence[str]], head: Callable[[str], Multihash | None]
 ) -> Iterator[RepositoryEntry]:
-    """Everything with a head in the first two levels: `name/`, and `account/name/`."""
+    # otherwise the parts of a dataset would be listed as datasets
     if head("") is not None:
         raise UnsupportedPeerError(f"{url}: this is a dataset, not a repository of datasets")
     first = _checked(url, _aliases("", below("")))
@@ -526,11 +518,11 @@ def _checked(url: PeerUrl, folders: list[str]) -> list[str]:
 
 
 def _aliases(parent: str, names: Iterable[str]) -> list[str]:
-    """Folders that can be the alias of a dataset or the name of an account, as paths ending in a slash."""
     found = []
     for name in names:
         try:
             DatasetAlias.parse(f"{parent}{name}")
+        # foreign folders may be there as well
         except InvalidIdError:
             continue
         found.append(f"{parent}{name}/")
@@ -548,12 +540,10 @@ def _named(heads: dict[str, Multihash | None]) -> Iterator[RepositoryEntry]:
             yield RepositoryEntry(alias=DatasetAlias.parse(path.rstrip("/")), head=head)
 
 
-# A dataset of a repository by its id: where it is below the repository's URL.
-#
-# A server says so in its index. In folders and stores each dataset's seed is read: its hash is in the hint
-# beside the chain, else the chain is walked. A server without an index is asked under the id itself, as
-# nodes
-# and `odfchain serve` have it. None of it is believed: who pulls checks the id of what comes.
+# A dataset of a repository by its id, as a URL.
+# A server has it in its index; without one it is requested under the id itself, as nodes and `odfchain
+# serve` support. In folders and stores each dataset's seed is read, by the hint or the chain. The id is
+# checked by the pull.
 
 
 def find_by_id(repository: PeerUrl, dataset_id: DatasetId, options: PeerOptions = DEFAULTS) -> PeerUrl:
@@ -577,10 +567,10 @@ def find_by_id(repository: PeerUrl, dataset_id: DatasetId, options: PeerOptions 
 
 
 def _id_at(url: PeerUrl, head: Multihash, options: PeerOptions) -> DatasetId | None:
-    """The id in the seed of a dataset; None where it cannot be read."""
     try:
         with closing(open_peer(url, options)) as peer:
             return _seed_id(peer, head)
+    # a damaged dataset is listed without its id
     except OdfchainError:
         return None
 

@@ -1,9 +1,9 @@
 """Running the application that publishes a workspace: on uvicorn, in a thread of its own.
 
-Whoever starts it keeps the main thread, where signals arrive, and can stop it from anywhere. Unless writing
+The caller keeps the main thread, where signals arrive, and can stop it from anywhere. Unless writing
 is allowed, nothing in a workspace can be changed over this server; then those change datasets of others who
 have a token for that. There is no encryption, and unless reading is restricted no reader is asked who he is,
-so it listens on this machine only unless it is told otherwise; in front of the open network belongs a web
+so by default it listens on this machine only; in front of the open network belongs a web
 server that does both.
 Source: RFC-021, RFC-050.
 """
@@ -72,8 +72,8 @@ def serve(
     `listening` gets the URL once clients can connect; `on_request` a line for each request; `on_problem` a
     line for each thing that could not be read; `branches` are those that are published. They are called from
     the server's thread, but for the first. A second signal ends it at once. Port 0 is any free one. With
-    `write`, those may push who have a token for that; with `restrict_reading`, nobody reads without one.
-    `allow_hosts` are names, beside those in the settings, under which others ask for it.
+    `write`, a token may allow to push; with `restrict_reading`, reading needs a token.
+    `allow_hosts` are names of the server, in addition to those in the settings.
     """
     with (
         RepositoryServer(
@@ -130,8 +130,8 @@ class RepositoryServer:
         hosts = admitted_hosts(host, (*allow_hosts, *workspace.config.share.hosts))
         self._problem = on_problem or (lambda _: None)
         self._socket = _listen(host, port)
+        # Where the repository is; ends in a slash.
         self.url = _url(self._socket)
-        """Where the repository is; ends in a slash."""
         published = repository(
             workspace,
             problem=self._problem,
@@ -258,8 +258,6 @@ def _url(listener: socket.socket) -> str:
 
 
 def _told(application: Application, on_request: Tell | None, problem: Tell) -> Any:
-    """The application, which says what it is asked for and where it is at fault."""
-
     async def told(scope: Message, receive: Receive, send: Send) -> None:
         status = 0
 
@@ -284,27 +282,23 @@ def _told(application: Application, on_request: Tell | None, problem: Tell) -> A
     return told
 
 
-# One client's connection: uvicorn's, with files sent by the kernel and bounds on slow or endless headers.
-#
-# Uvicorn has none of the extensions of ASGI for files; a copy through Python halves what one process can
-# send.
-# So `http.response.zerocopysend` is added here, on the event loop's own `sendfile`. Of uvicorn's insides it
-# uses `transport`, `pipeline`, `on_response_complete` and `expected_content_length` of a response. Imported
-# by
-# `odfchain.transfer.server` when a server starts, because uvicorn is slow to load.
+# One client's connection: uvicorn's, with `sendfile` and limits on slow or endless headers.
+# Uvicorn lacks the ASGI extension for files, and copying through Python halves the throughput:
+# `http.response.zerocopysend` is added on the event loop's `sendfile`. Internals of uvicorn used:
+# `transport`, `pipeline`, `on_response_complete`, and `expected_content_length` of a response.
 
 PIECE_BYTES = 4 << 20
-"""What a client takes in `SHARING.piece_seconds` [bytes]: 14 KB/s at least, or it is dropped."""
+"""Bytes that a client must take in `SHARING.piece_seconds`: 14 KB/s at least, or it is dropped."""
 
+# How much of responses is put together; copying more costs more than another write [bytes].
 _HELD_BYTES = 64 << 10
-"""How much of responses is put together; copying more costs more than another write [bytes]."""
 
 
+# Piece that the parser gets at a time [bytes]: at most two hundred requests.
 _FED_BYTES = 4 << 10
-"""What is given to the parser at a time [bytes]: at most two hundred requests."""
 
+# Size of a request without its target and its fields [bytes].
 _REQUEST_LINE_BYTES = len(b"GET  HTTP/1.1\r\n\r\n")
-"""What a request has beside its target and its fields [bytes]."""
 
 _LENGTH_DIGITS = 18
 _BODY = (b"content-length", b"transfer-encoding")
@@ -313,13 +307,12 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0
 
 
 def _length(headers: list[tuple[bytes, bytes]]) -> int:
-    """How long the body is that follows; 0 where that is not said in a number."""
     found = next((value for name, value in headers if name == b"content-length"), b"")
     return int(found) if found.isdigit() and len(found) <= _LENGTH_DIGITS else 0
 
 
 class _Output:
-    """What uvicorn uses of a transport; what is written is held back until a response is complete.
+    """A transport for uvicorn; output is held back until a response is complete.
 
     Each write is a packet, and wakes the client: head and body go together, and so do responses to requests
     that were sent without waiting (RFC 9112, 9.3.2).
@@ -339,16 +332,15 @@ class _Output:
             self._size += len(data)
 
     def flush(self) -> None:
-        """Send what was held back."""
         if self._held:
             self.below.write(b"".join(self._held))
             self._held.clear()
             self._size = 0
 
     def close(self) -> None:
-        """Send what there is; a client that does not take it is cut off."""
         self.flush()
         self.below.close()
+        # a client that does not take it is cut off
         if self.below.get_write_buffer_size():
             asyncio.get_running_loop().call_later(SHARING.stall_seconds, self.below.abort)
 
@@ -368,17 +360,17 @@ class Connection(HttpToolsProtocol):
         self.app = self._with_files
         self._upgraded = False
         self._in_headers = False
+        # Of the headers that are complete.
         self._header_bytes = 0
-        """Of the headers that are complete."""
+        # Since the request began.
         self._raw_bytes = 0
-        """Since the request began."""
         self._header_timer: asyncio.TimerHandle | None = None
         self._unread = bytearray()
         self._feeding = False
+        # Of a file that is PUT [bytes]: there are no requests among them.
         self._body_left = 0
-        """Of a file that is PUT [bytes]: there are no requests among them."""
+        # True if the client keeps the connection open after the present request.
         self._may_persist = False
-        """Whether the client wants to go on with this connection after the present request."""
         self._stall_timer: asyncio.TimerHandle | None = None
 
     # --- headers -----------------------------------------------------------------------------------
@@ -430,7 +422,6 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _awaits_request(self) -> bool:
-        """Whether nothing is to be answered: what comes is part of the next request, or empty lines."""
         return self._in_headers or self.cycle is None or self.cycle.response_complete
 
     def on_message_begin(self) -> None:
@@ -461,7 +452,7 @@ class Connection(HttpToolsProtocol):
         self.limit_concurrency = SHARING.connections + self._conversations() * 3 // 4
         super().on_headers_complete()
         if any(name in _BODY and value != b"0" for name, value in self.headers):
-            # a body that nobody wants is not waited for; a file that has come ends nothing
+            # an unwanted body is not waited for; a file that has come ends nothing
             self._may_persist = self.cycle.keep_alive and self.scope["method"] == "PUT"
             self.cycle.keep_alive = False
             if self.scope["method"] == "PUT":
@@ -510,7 +501,7 @@ class Connection(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def _conversations(self) -> int:
-        """How many WebSockets there are; who has a few connections has no time to lose with counting."""
+        # counting is linear, and this is called for every connection
         if len(self.connections) < SHARING.connections:
             return 0
         return sum(not isinstance(each, Connection) for each in self.connections)
@@ -587,13 +578,13 @@ class Connection(HttpToolsProtocol):
         await self._app(scope, receive, sending)
 
     async def _send_file(self, fd: int, start: int, count: int) -> int:
-        """Returns how many bytes were sent: fewer when the client went away or is too slow."""
         sent = 0
         with os.fdopen(fd, "rb", buffering=0, closefd=False) as file:
             while sent < count and not self.transport.is_closing():
                 piece = min(PIECE_BYTES, count - sent)
                 try:
                     async with asyncio.timeout(SHARING.piece_seconds):
+                        # in pieces: each has to be taken in time
                         done = await self.loop.sendfile(self._output.below, file, start + sent, piece)
                 except (OSError, TimeoutError):
                     self.transport.abort()
@@ -606,28 +597,26 @@ class Connection(HttpToolsProtocol):
         return sent
 
 
-# One WebSocket: uvicorn's, with bounds on what all of them together hold in memory.
-#
-# Everybody who can connect may open one and say anything. So a message is bounded by what may come next
-# (`EXPECT`), by the length that its frame declares; what has come and is not dealt with is bounded for all
-# together, and so is what was sent and is not taken. Messages of blocks, which need a token, come two at a
-# time. Of uvicorn's insides it uses `conn`, `frames`, `queue`, `disconnected` and what it overrides.
-# Imported by `odfchain.transfer.server` when a server starts. Source: RFC-050.
+# One WebSocket: uvicorn's, with limits on the memory of all of them together.
+# Anybody who can connect may send anything. A message is limited by the next expected one (`EXPECT`), by
+# its frame's length; pending input and output are limited for all together. Messages of blocks, which need
+# a token, come two at a time. Internals of uvicorn used: `conn`, `frames`, `queue`, `disconnected`, and the
+# overridden methods. Source: RFC-050.
 
 _TRY_LATER = 1013
+# Memory of a connection that is not counted [bytes]: enough for most messages.
 _FREE_BYTES = 16 << 10
-"""What every connection may hold, whatever all hold [bytes]: most messages."""
+# Clients of ours go on with the simple protocol, which sends no more than is taken.
 _BUSY = text_of(Refusal(Internal(side="Pull", phase=Phase.METADATA_REQUEST, error_message=TOO_MANY_BLOCKS)))
-"""Clients of ours go on with the simple protocol, which sends no more than is taken."""
 
 
 class _Server(FewFrames, ServerProtocol):
-    """What a server understands of a connection."""
+    """Websocket protocol of the server."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What the conversations of one server hold; for its event loop alone."""
+    """Memory that the conversations of one server hold; for its event loop alone."""
 
     members: set[Conversation] = field(default_factory=set)
     large: set[Conversation] = field(default_factory=set)
@@ -636,7 +625,7 @@ class Memory:
     """Those with the beginning of one, which are not read from."""
 
     held: int = 0
-    """What has come of all messages but those of blocks, and is not dealt with [bytes]."""
+    """Pending bytes of all messages but those of blocks."""
 
     def judge(self, new: Conversation) -> None:
         """End the conversations that hold the most until all that hold something may go on."""
@@ -658,7 +647,7 @@ class Memory:
         self.held += one.counted - before
 
     def has_room(self, size: int) -> bool:
-        """Whether so much may be sent beside what others have not taken yet."""
+        """True if so much may be sent, given what clients have not taken yet."""
         return size <= _FREE_BYTES or size + self._unread() <= SMART.unread_bytes
 
     def _unread(self) -> int:
@@ -684,17 +673,17 @@ class Conversation(WebSocketsSansIOProtocol):
         self.conn: Any = _Server(max_size=SMART.request_bytes, logger=self.logger)
         self._memory = memory
         self._running = False
+        # Bytes noted in `Memory`.
         self.came = self.counted = 0
-        """What `Memory` has noted [bytes]."""
         self._stall_timer: asyncio.TimerHandle | None = None
+        # Of messages that the application has not asked for [bytes].
         self.queued = 0
-        """Of messages that the application has not asked for [bytes]."""
+        # Of the one that it deals with.
         self.taken = 0
-        """Of the one that it deals with."""
 
     @property
     def arriving(self) -> int:
-        """What has come of a message that is not whole [bytes]."""
+        """Bytes of an incomplete message."""
         return len(self.conn.reader.buffer) + sum(map(len, self.frames))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -703,7 +692,7 @@ class Conversation(WebSocketsSansIOProtocol):
         self._memory.members.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """What has come is kept within the bounds of all."""
+        """Receive data within the limit of all connections."""
         super().data_received(data)
         if not self.handshake_initiated:  # uvicorn says nothing to a request that is none
             self.transport.write(b"".join(self.conn.data_to_send()))

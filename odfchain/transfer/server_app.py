@@ -63,11 +63,8 @@ if TYPE_CHECKING:
     from odfchain.transfer.node_pushes import Writing
 
 
-# Which part of a response is wanted, if any: entity tags and ranges.
-#
-# Pure functions over the values of header fields. What is malformed is as if it were not there, as the
-# standard
-# asks of a server. Source: RFC 9110, sections 8.8.3, 13 and 14.
+# Conditional and range requests, as pure functions over header values.
+# Malformed headers are ignored, as the standard requires. Source: RFC 9110, sections 8.8.3, 13 and 14.
 
 _RANGE = re.compile(r"bytes=[ \t]*([0-9]{0,18})-([0-9]{0,18})[ \t]*", re.IGNORECASE | re.ASCII)
 
@@ -84,7 +81,7 @@ def tagged(text: str) -> str:
 
 
 def not_modified(if_none_match: str | None, tag: str) -> bool:
-    """Whether the client has this state already: `If-None-Match` lists its tag, weak or strong, or is `*`."""
+    """True if the client has this state already: `If-None-Match` lists its tag, weak or strong, or is `*`."""
     if if_none_match is None:
         return False
     known = {item.strip().removeprefix("W/") for item in if_none_match.split(",")}
@@ -92,12 +89,10 @@ def not_modified(if_none_match: str | None, tag: str) -> bool:
 
 
 def wanted_range(text: str | None, if_range: str | None, tag: str, size: int) -> range | None:
-    """The one range that is asked for, empty when there is nothing in it; None for the whole.
-
-    Several ranges and other units mean the whole, and so does a condition `If-Range` that does not hold.
-    """
+    """The one range that is asked for, empty when there is nothing in it; None for the whole."""
     if text is None or (if_range is not None and if_range.strip() != tag):
         return None
+    # several ranges, and other units, get the whole file, as RFC 9110 allows
     found = _RANGE.fullmatch(text.strip())
     if found is None or not (found[1] or found[2]):
         return None
@@ -109,10 +104,9 @@ def wanted_range(text: str | None, if_range: str | None, tag: str, size: int) ->
     return range(min(first, size), min(last + 1, size))
 
 
-# What clients ask about who they are: `/platform/token/validate`, `/accounts/me`, `/platform/login`.
-#
-# Tokens are all that is known here: there are no users and no passwords, which clients are told in words.
-# Source: the protocol as the reference node speaks it; RFC-050.
+# Account requests of clients: `/platform/token/validate`, `/accounts/me`, `/platform/login`.
+# There are tokens only, no users and no passwords. Source: the protocol as the reference node speaks it;
+# RFC-050.
 
 _LOGIN, _VALIDATE, _ACCOUNT = "platform/login", "platform/token/validate", "accounts/me"
 PLATFORM = frozenset({_LOGIN, _VALIDATE, _ACCOUNT})
@@ -150,8 +144,8 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 ZERO_COPY = "http.response.zerocopysend"
 _PIECE = 256 << 10
+# Files up to this size are read without leaving the event loop: that costs less than a thread.
 _AT_ONCE = 64 << 10
-"""Files up to this size are read without leaving the event loop: that costs less than a thread."""
 
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _FOR_EVER = (b"cache-control", b"public, max-age=31536000, immutable")
@@ -162,15 +156,15 @@ _ASK_AGAIN = (b"cache-control", b"no-cache")
 _TEXT = b"text/plain; charset=us-ascii"
 _JSON = b"application/json"
 
+# `+`, `/` and `=`, which base64 has.
 _ESCAPED = re.compile("%(2[BFbf]|3[Dd])")
-"""`+`, `/` and `=`, which base64 has."""
 _SIGNED = frozenset(file.value for file in SignedFile)
 _CHANGING = frozenset({HEAD_KEY, HINT_KEY, REFS_HINT_KEY, *_SIGNED})
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What is sent; with a file, that part of it, and the file is closed afterwards."""
+    """A response; with a file, that part of it, and the file is closed afterwards."""
 
     status: int
     headers: Headers = ()
@@ -204,7 +198,7 @@ _NOT_KNOWN = _Answer(
 
 
 Branches = bool | Collection[str]
-"""Which branches are published: all, none, or those of these names."""
+"""Published branches: all, none, or those of these names."""
 
 
 def repository(
@@ -216,9 +210,9 @@ def repository(
     restrict_reading: bool = False,
     behind_proxy: bool = False,
 ) -> Repository:
-    """The application that publishes a workspace; `problem` is told, in one line, of what cannot be read.
+    """The application that publishes a workspace; `problem` gets a line for each read error.
 
-    With `write`, who has a token for that may push; with `restrict_reading`, nobody else may read.
+    With `write`, a token may allow to push; with `restrict_reading`, reading needs a token.
     `behind_proxy` says that every request comes through one.
     """
     readers = Readers(TokenFile(workspace.root), restrict_reading)
@@ -265,7 +259,7 @@ class Repository:
         self._writing = Writing(self._workspace, self._behind_proxy, self._problem, refused)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request; what goes wrong here is answered with 500 and told to `problem`."""
+        """Answer one request; an exception is answered with 500 and passed to `problem`."""
         if self._writing is not None:
             self._writing.look_for_left()
         # a file belongs to a push, which has asked the store when it began
@@ -377,21 +371,21 @@ class Repository:
         return self._readers.reader(header_field(scope["headers"], b"authorization"))
 
     def _dataset(self, ref: DatasetRef | None, reader: Reader | None) -> DatasetFiles | None:
-        """The dataset that is meant, if it is there for who asks: all that names one leads through here."""
         if ref is None or reader is None:
             return None
         found = self._published.dataset(ref)
+        # every request for a dataset passes this check of read access
         return found if found is not None and reader.sees(found.alias) else None
 
     def _has_accounts(self, reader: Reader) -> bool:
-        """Whether all aliases that are there for who asks have an account, so that none may be left out."""
+        # only aliases that this reader may see count
         aliases = [dataset.alias for dataset in self._published.datasets() if reader.sees(dataset.alias)]
         return bool(aliases) and all(alias.account is not None for alias in aliases)
 
     def _branch(self, key: str) -> str | None:
-        """The branch that is published and that a key is about."""
         folder, _, file = key.partition("/")
         name = file.removesuffix(".jws")
+        # private branches are answered like absent ones
         return name if folder == "refs" and is_branch_name(name) and self._shows(name) else None
 
     def _shows(self, branch: str) -> bool:
@@ -411,7 +405,6 @@ class Repository:
 
 
 def _for_one(answer: _Answer) -> _Answer:
-    """An answer that no cache between may give to somebody else."""
     headers = (_FOR_ONE if header == _FOR_EVER else header for header in answer.headers)
     return replace(answer, headers=(*headers, _BY_TOKEN))
 
@@ -422,7 +415,6 @@ def _path(scope: Message) -> str:
 
 
 def _key(parts: list[str]) -> tuple[int, str, ObjectKey | None]:
-    """(where the key begins, the key, the object it names); base64 has slashes, also written as escapes."""
     for start in (1, 2):
         key = "/".join(parts[start:])
         if (name := ObjectKey.parse(_ESCAPED.sub(lambda m: chr(int(m[1], 16)), key))) is not None:
@@ -448,7 +440,6 @@ def _head(dataset: DatasetFiles, ref: str) -> Multihash | None:
 
 
 def _statements(dataset: DatasetFiles, key: str, limit: int) -> bytes | None:
-    """What is in a file of signed statements; None when there is none, or one that no reader would take."""
     found = open_public(dataset.folder, *key.split("/"))
     if found is None:
         return None
@@ -460,7 +451,6 @@ def _statements(dataset: DatasetFiles, key: str, limit: int) -> bytes | None:
 
 
 def _current(scope: Message, kind: bytes, body: bytes, tag: str | None = None) -> _Answer:
-    """Something that changes; its entity tag tells whether it did."""
     tag = tagged(tag or str(hash_bytes(body)))
     headers = ((b"etag", tag.encode()), _ASK_AGAIN, _NOSNIFF)
     if not_modified(header_field(scope["headers"], b"if-none-match"), tag):

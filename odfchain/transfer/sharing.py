@@ -72,15 +72,13 @@ if TYPE_CHECKING:
     from odfchain.workspace.config import ShareConfig
 
 
-# What a user may type for a dataset that is elsewhere, and where a dataset was pulled from or pushed to.
-#
-# A dataset remembers its remote aliases in `info/config`, a private manifest of kind `DatasetConfig`. So
-# after
-# `pull URL --as x` a plain `pull x` asks the same place. Source: specification "Aliases and References".
+# Remote references that a user types, and the remembered remote aliases of a dataset.
+# Aliases are in `info/config`, a private manifest of kind `DatasetConfig`, so that a plain `pull x` follows
+# `pull URL --as x`. Source: specification "Aliases and References".
 
 
 class AliasKind(Enum):
-    """Which of a dataset's aliases."""
+    """Kinds of a dataset's aliases."""
 
     PULL = "pull"
     PUSH = "push"
@@ -92,7 +90,7 @@ class AliasKind(Enum):
 def read_reference(
     text: str, repositories: Repositories
 ) -> DatasetAlias | DatasetAliasRemote | RemoteDatasetId | DatasetUrl:
-    """What a user means by a reference to any dataset: `a/b` is in repository `a` if that is registered."""
+    """Parse a user's reference to any dataset: `a/b` is in repository `a` if that is registered."""
     found = parse_ref_any(text)
     if isinstance(found, AmbiguousAlias):
         known = repositories.find(RepoName(found.prefix)) is not None
@@ -101,7 +99,7 @@ def read_reference(
 
 
 def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias | None = None) -> PeerUrl:
-    """The URL that a reference to a remote dataset stands for.
+    """The URL of a reference to a remote dataset.
 
     Understood are a URL, `repo/name`, `repo/account/name` and `repo/did:odf:…`, whose URL ends in the id
     (see `odfchain.transfer.repositories` for where it really is). With `local`, the dataset that is to be
@@ -133,15 +131,15 @@ def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias
 
 
 def aliases(dataset: DatasetFiles, kind: AliasKind) -> tuple[str, ...]:
-    """Where a dataset is pulled from or pushed to; what was added last comes first."""
+    """Remote aliases of a dataset for pull or push; the last one added comes first."""
     return _places(read_config(dataset), kind)
 
 
 def is_copy(workspace: WorkspaceFiles, dataset: DatasetFiles) -> bool:
-    """Whether a plain pull brings the dataset from a peer, not from its source or its inputs.
+    """True if a plain pull brings the dataset from a peer, not from its source or its inputs.
 
     It does so when the dataset was pulled from there, and was not created here or has nothing else to be
-    pulled from: whoever extends a copy of somebody's dataset leaves their chain.
+    pulled from: extending a copy leaves the chain of its owner.
     """
     if not aliases(dataset, AliasKind.PULL):
         return False
@@ -186,7 +184,7 @@ def delete_alias(dataset: DatasetFiles, kind: AliasKind, text: str | None = None
 
 
 def policy_of(dataset: DatasetFiles) -> SignaturePolicy:
-    """What pulls of a dataset want of the head's signature."""
+    """The signature policy for pulls of a dataset."""
     config = read_config(dataset)
     path = config_path(dataset)
     return from_fields(config.require_signature, config.max_signature_age_seconds, source=str(path))
@@ -212,7 +210,6 @@ def _id_alone(found: RemoteDatasetId) -> UnsupportedPeerError:
 
 
 def _spellings(text: str) -> set[str]:
-    """The text, and what it would have been written down as."""
     try:
         return {text.lower(), _normal(text).lower()}
     except (InvalidIdError, UnsupportedPeerError):
@@ -247,7 +244,7 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What a workspace exchanges with other places."""
+    """Pull, push and fetch of a workspace."""
 
     workspace: WorkspaceFiles
 
@@ -269,7 +266,7 @@ class Sharing:
     # --- what a reference means --------------------------------------------------------------------
 
     def is_remote(self, text: str) -> bool:
-        """Whether a text means a dataset elsewhere: a URL, or `repo/name` of a repository that is known.
+        """True if a text is a remote reference: a URL, or `repo/name` of a repository that is known.
 
         Raises:
             InvalidIdError: a URL without its beginning; the hint says how to write it.
@@ -287,11 +284,11 @@ class Sharing:
         )
 
     def url_of(self, ref: str) -> PeerUrl:
-        """The URL that a reference to a remote dataset stands for."""
+        """The URL of a reference to a remote dataset."""
         return resolve_remote(ref, self.repositories)
 
     def place_of(self, ref: str, token: str | None = None) -> PeerUrl:
-        """Where a remote dataset is: as `url_of`, but for `repo/did:odf:…` the repository is asked."""
+        """The URL of a remote dataset: as `url_of`, but `repo/did:odf:…` is looked up in the repository."""
         url, wanted = self.url_of(ref), _id_in(ref)
         if wanted is None:
             return url
@@ -451,7 +448,7 @@ class Sharing:
         *,
         token: str | None = None,
     ) -> PushPlan:
-        """What `push` would send; nothing is written and nothing remembered."""
+        """Plan `push`; nothing is written or remembered."""
         dataset = self._dataset(ref)
         options = options or PushOptions(parallel=self.config.parallel)
 
@@ -461,7 +458,7 @@ class Sharing:
         return self._at_destination(dataset, target, options, token, plan)[0]
 
     def destination(self, dataset: DatasetFiles, target: str | None) -> tuple[PeerUrl, str]:
-        """Where a dataset is to be pushed to, and how that is remembered; `target` is as in `push`.
+        """The destination of a push, and the alias to remember; `target` is as in `push`.
 
         Raises:
             UsageError: no target is given or known.
@@ -516,7 +513,7 @@ class Sharing:
         token: str | None = None,
         progress: Progress = SILENT,
     ) -> FetchedSources:
-        """What was merged into the dataset is brought from any mirror, trusted by hash alone.
+        """Fetch merged blocks from any mirror, trusted by hash alone.
 
         `source` is as in `fetch`.
         """
@@ -547,11 +544,6 @@ class Sharing:
         return self.open(place, token if source else None, parallel)
 
     def _dataset(self, ref: Ref | DatasetFiles) -> DatasetFiles:
-        """The dataset, on its head or on a branch.
-
-        Raises:
-            UsageError: it is opened as of a block, and then only read.
-        """
         dataset = ref if isinstance(ref, DatasetFiles) else self.workspace.dataset(ref)
         if dataset.ref != HEAD and not is_branch_name(dataset.ref):
             raise UsageError(
@@ -563,13 +555,13 @@ class Sharing:
     # --- looking -----------------------------------------------------------------------------------
 
     def datasets_of(self, repository: str, *, token: str | None = None) -> list[RepositoryEntry]:
-        """What a repository has, ordered by alias; it is named, or given by its URL."""
+        """The datasets of a repository, ordered by alias; it is named, or given by its URL."""
         from odfchain.transfer.repositories import list_repository  # noqa: PLC0415 - most commands list nothing
 
         return list_repository(self.repository_url(repository), self._options(self.config.parallel, token))
 
     def repository_url(self, repository: str) -> PeerUrl:
-        """Where a repository is that is named, or given by its URL."""
+        """The URL of a repository that is named, or given by its URL."""
         if "/" in repository:
             return parse_peer_url(repository)
         return self.repositories.get(RepoName(repository))
@@ -595,7 +587,6 @@ class Sharing:
         return Pulled(dataset.alias, str(url), outcome)
 
     def _policy(self, url: PeerUrl, alias: DatasetAlias, given: SignaturePolicy | None) -> SignaturePolicy:
-        """What is wanted of the head's signature: by the caller, the dataset and the repositories."""
         if given is not None and not given.required:
             return given
         try:
@@ -608,7 +599,7 @@ class Sharing:
     def _remember_policy(
         dataset: DatasetFiles, policy: SignaturePolicy, given: SignaturePolicy | None
     ) -> None:
-        """What was required of a copy once is required at every place, until the caller says otherwise.
+        """A requirement on a copy's signature holds at every place, until the caller changes it.
 
         The longest age that a repository sets stays the repository's.
         """
@@ -631,7 +622,6 @@ class Sharing:
             return None
 
     def _from(self, url: PeerUrl, *kinds: AliasKind) -> DatasetFiles | None:
-        """The dataset that was pulled from a URL before, or had it as an alias of one of these kinds."""
         for dataset in self.workspace.datasets():
             try:
                 texts = [text for kind in kinds or (AliasKind.PULL,) for text in aliases(dataset, kind)]
@@ -643,7 +633,7 @@ class Sharing:
         return None
 
     def _published(self, dataset: DatasetFiles, head: Multihash) -> None:
-        """Whoever pulls this dataset back later, also after it was deleted here, is not sent further back."""
+        """Remember the pushed head: no later pull may go behind it, also once the dataset was deleted."""
         number = dataset.chain.get(head).sequence_number
         text = None
         with suppress(StoreError):  # something else in the signature's place: the push is done all the same
@@ -672,7 +662,6 @@ class Sharing:
         token: str | None,
         run: Callable[[WritablePeer, PushOptions], _T],
     ) -> tuple[_T, str]:
-        """What comes of a push, or of planning one, and how its destination is remembered."""
         url, remember = self.destination(dataset, target)
         chosen = self._options(options.parallel, token if target else None)
 
@@ -690,6 +679,5 @@ class Sharing:
 
 
 def _id_in(ref: str) -> DatasetId | None:
-    """The id in `repo/did:odf:…`; None for other references."""
     _, slash, name = ref.partition("/")
     return DatasetId.parse(name) if slash and name.startswith(DID_ODF_PREFIX) else None

@@ -60,7 +60,7 @@ BRING_OBJECTS = frozenset({"AddData", "ExecuteTransform"})
 
 
 def objects_of(block: MetadataBlock) -> Iterator[DataObject]:
-    """What a block brings: at most one slice and one checkpoint."""
+    """The objects of a block: at most one slice and one checkpoint."""
     event = block.event
     if not isinstance(event, AddData | ExecuteTransform):
         return
@@ -75,7 +75,7 @@ def objects_of(block: MetadataBlock) -> Iterator[DataObject]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a chain are wanted: always those of its newest blocks.
+    """A selection of objects of a chain: always those of its newest blocks.
 
     None with `metadata_only`; else those of blocks not before `since` (system time), and not before the
     block with the `last`-newest slice. Both together: what fits both. All without either.
@@ -101,7 +101,7 @@ class Selection:
 
     @property
     def everything(self) -> bool:
-        """Whether nothing is left out."""
+        """True if nothing is left out."""
         return not self.metadata_only and self.since is None and self.last is None
 
     def of(self, objects: Sequence[DataObject]) -> list[DataObject]:
@@ -123,7 +123,7 @@ EVERYTHING = Selection()
 
 
 def store_of(dataset: DatasetFiles, kind: ObjectKind) -> LocalObjectStore:
-    """Where a dataset keeps objects of a kind."""
+    """A dataset's store for objects of a kind."""
     match kind:
         case ObjectKind.BLOCK:
             return LocalObjectStore(dataset.folder / "blocks")
@@ -140,13 +140,11 @@ def store_of(dataset: DatasetFiles, kind: ObjectKind) -> LocalObjectStore:
 def absent(
     dataset: DatasetFiles, objects: Iterable[DataObject], arrived: Path | None = None
 ) -> list[DataObject]:
-    """Those that the dataset has no file of the right size for; each object once.
-
-    What is in the folder where objects have `arrived` is one of them, and no store is asked for it.
-    """
+    """Those that the dataset has no file of the right size for; each object once."""
     found: dict[tuple[ObjectKey, int], DataObject] = {}
     for item in objects:
         store = store_of(dataset, item.key.kind)
+        # a received object is looked for in its folder first: the store need not be asked
         is_new = arrived is not None and arriving(arrived, item.key).is_file()
         if is_new or not store.contains(item.key.name) or store.size(item.key.name) != item.size:
             found.setdefault((item.key, item.size), item)
@@ -164,7 +162,7 @@ def bring(
 ) -> int:
     """Store all these objects in the dataset, none before all were received; returns their size [bytes].
 
-    `folder` is private and on the dataset's file system; what arrived in an earlier attempt is used.
+    `folder` is private and on the dataset's file system.
 
     Raises:
         CorruptedPeerError, AccessError, TransferError: from the peer.
@@ -176,6 +174,7 @@ def bring(
         return 0
     fsio.make_folder(folder)
     _check_space(peer, folder, objects)
+    # objects of an earlier attempt are in `folder`, and are continued
     peer.announce([(item.key, item.size) for item in objects])
     progress.phase(f"Receiving {len(objects):,} objects", total)
     together = _Together(progress)
@@ -208,7 +207,7 @@ def _store(dataset: DatasetFiles, folder: Path, item: DataObject) -> None:
 
 
 def arriving(folder: Path, key: ObjectKey) -> Path:
-    """Where an object is until all are complete."""
+    """The path of an object until all are complete."""
     return folder / f"{key.kind.value}-{key.name}"
 
 
@@ -224,7 +223,6 @@ def _check_sizes(peer: Peer, objects: Sequence[DataObject]) -> None:
 
 
 def _check_space(peer: Peer, folder: Path, objects: Sequence[DataObject]) -> None:
-    """Sizes are what an untrusted publisher says: what cannot fit is refused before it fills the disk."""
     with fsio.storage_errors(folder):
         free = shutil.disk_usage(folder).free
         present = sum(path.stat().st_size for path in folder.iterdir())
@@ -252,7 +250,7 @@ def _receive(peer: Peer, item: DataObject, target: Path, progress: Progress) -> 
 
 
 class _Together:
-    """Progress of transfers that end together: after the first failure whoever reports is stopped."""
+    """Progress of transfers that end together: after the first failure all others stop."""
 
     def __init__(self, inner: Progress) -> None:
         self.failure: BaseException | None = None
@@ -277,11 +275,10 @@ class _Together:
 
 # Partial copies: datasets of which slices may be missing on purpose.
 #
-#     info/partial            JSON: which objects later pulls bring; the dataset is partial while this is
-#     there
+#     info/partial        JSON: the objects that later pulls bring; the dataset is partial while this exists
 #
-# The chain is always complete, so what is missing is known by hash and size, and any peer may supply it:
-# neither its head nor its blocks are asked for (RFC-021).
+# The chain is always complete, so missing objects are known by hash and size, and any peer may supply them
+# (RFC-021).
 
 _READ_BYTES = 4096
 _FIELDS = {"metadataOnly", "since", "last"}
@@ -289,7 +286,7 @@ _FIELDS = {"metadataOnly", "since", "last"}
 
 @dataclass(frozen=True, slots=True)
 class FetchOutcome:
-    """What was brought, and how many slices are still missing."""
+    """The fetched slices, and the number that are still missing."""
 
     objects: int
     bytes: int
@@ -297,9 +294,9 @@ class FetchOutcome:
     skipped: int = 0
     """Missing slices that have no row of which the condition is true."""
     unknown: int = 0
-    """Slices that were brought because nobody who is believed says what is in them."""
+    """Slices that were fetched because no trusted manifest describes them."""
     understood: bool = True
-    """Whether any of the condition can leave a slice out."""
+    """True if a part of the condition can exclude a slice."""
 
 
 def mark_path(dataset: DatasetFiles) -> Path:
@@ -308,12 +305,12 @@ def mark_path(dataset: DatasetFiles) -> Path:
 
 
 def is_partial(dataset: DatasetFiles) -> bool:
-    """Whether slices of the dataset may be missing on purpose."""
+    """True if slices of the dataset may be missing on purpose."""
     return mark_path(dataset).is_file()
 
 
 def selection_of(dataset: DatasetFiles) -> Selection:
-    """What later pulls bring: everything, unless the dataset is partial.
+    """The selection of later pulls: everything, unless the dataset is partial.
 
     Raises:
         StoreError: the mark cannot be read, or is damaged.
@@ -390,6 +387,7 @@ def fetch_missing(
         shutil.rmtree(folder / "objects", ignore_errors=True)
         rest = missing_objects(dataset)
         others = [dataset.on(ref) for ref in (HEAD, *branch_names(dataset)) if ref != dataset.ref]
+        # nothing is missing any more, on branches neither: the copy is whole
         if not rest and not any(missing_objects(other) for other in others):
             unmark(dataset)
     left = sum(found.offsets is not None for found in rest)
@@ -420,21 +418,19 @@ def unmark(dataset: DatasetFiles) -> None:
 
 
 def incoming_folder(dataset: DatasetFiles) -> Path:
-    """Where things for a dataset that is already here arrive; it outlives an interruption."""
+    """The incoming folder of a local dataset; it outlives an interruption."""
     return dataset.folder / "info" / "incoming"
 
 
-# How many slices of a partial copy are here, without reading its chain each time.
+# Slice counts of a partial copy, cached so that its chain is not read each time.
 #
 #     info/slice-counts       <CRC-32, 8 hex digits> <JSON: head, its slices, those here, state of data/>
 #
-# The file is private and disposable. What it says holds while the head and the folder of slices are as they
-# were; where only blocks were added since, those alone are read. A file that changes in its place is not
-# seen:
-# counts are for people, `verify` looks at every byte.
+# Valid while the head and the folder of slices are unchanged; after new blocks only those are read. A file
+# that is changed in place is missed: `verify` looks at every byte.
 
+# A folder that changed later than this before it was looked at may change again without a newer time.
 _SETTLED_NS = 2_000_000_000
-"""A folder that changed later than this before it was looked at may change again without a newer time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,7 +453,6 @@ class _Counted:
 
     @property
     def folder(self) -> tuple[int, int, int]:
-        """The state of the folder of slices that was counted."""
         return self.inode, self.modified_ns, self.changed_ns
 
 

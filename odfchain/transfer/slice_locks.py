@@ -35,7 +35,7 @@ def slice_rows(dataset: DatasetFiles, at: Location) -> list[AssetRow]:
 
 
 def places_of(rows: Iterable[AssetRow], dataset_id: DatasetId) -> dict[str, list[Location]]:
-    """Where locks say that the objects of a dataset are, by their keys; rows of others say nothing of it."""
+    """Locations of a dataset's objects in locks, by their keys; rows of other datasets are ignored."""
     found = dict[str, list[Location]]()
     for row in rows:
         if row.item_id == str(dataset_id):
@@ -114,7 +114,6 @@ class _Content(Body):
         self._rest = memoryview(b"")
 
     def read_into(self, view: memoryview) -> int:
-        """As `Body`."""
         while not len(self._rest):
             following = next(self._content, None)
             if following is None:

@@ -1,4 +1,4 @@
-"""What a client says in a pull and in a push, and which answers it understands.
+"""Client flows of the smart protocol: its messages in a pull and in a push, and the valid answers.
 
 Nothing here decides what is believed: blocks are hashed, judged by the append rules and published by those
 who ask for them. The same conversation may be held over a socket or, in tests, with a script.
@@ -74,7 +74,7 @@ class Channel(Protocol):
 
     @property
     def where(self) -> str:
-        """What messages call the other side."""
+        """The other side's name in messages."""
 
     def send(self, text: str) -> None:
         """Send one message.
@@ -103,19 +103,17 @@ class _Conversation:
     reply_seconds: float
 
     def ask(self, message: Message, kind: type[_Answer], seconds: float | None = None) -> _Answer:
-        """The answer of a kind to a message, which may take so long [s]."""
         self.send(message)
         return self.await_(kind, seconds or self.reply_seconds)
 
     def send(self, message: Message) -> None:
-        """Send a message; a connection that was closed meanwhile says why."""
         try:
             self.channel.send(text_of(message))
+        # the node's reason for closing is the error, not the failed write
         except ClosedError as closed:
             self.closed(closed)
 
     def await_(self, kind: type[_Answer], seconds: float) -> _Answer:
-        """The next message, which is of a kind and comes in time [s]."""
         try:
             text = self.channel.receive(seconds)
         except ClosedError as closed:
@@ -137,7 +135,7 @@ class _Conversation:
         return found
 
     def closed(self, closed: ClosedError) -> NoReturn:
-        """Raise what a closed connection means: its reason may be a refusal, as if it were the answer."""
+        # a refusal may come as the reason of the closed connection
         if (refusal := refusal_of(closed.reason)) is not None:
             raise RefusedError(self.channel.where, refusal) from None
         said = one_line(closed.reason, 200) or "nothing"
@@ -154,7 +152,7 @@ class PullFlow:
         self._talk = _Conversation(channel, reply_seconds)
 
     def plan(self, request: PullRequest) -> TransferPlan:
-        """What is coming."""
+        """The transfer's plan."""
         return self._talk.ask(request, PullPlan).transfer_plan
 
     def blocks(self) -> BlocksBatch:
@@ -162,7 +160,7 @@ class PullFlow:
         return self._talk.ask(Empty(), PulledBlocks).blocks
 
     def strategies(self, files: Sequence[ObjectFile]) -> tuple[PullStrategy, ...]:
-        """Where these objects are; may be asked again for others, or for URLs that have expired."""
+        """Download URLs of these objects; may be called again for others, or for expired URLs."""
         asked = PullObjects(object_files=tuple(files))
         return self._talk.ask(asked, PullStrategies).object_transfer_strategies
 
@@ -188,7 +186,7 @@ class PushFlow:
         self._talk.ask(PushedBlocks(new_blocks=batch), Accepted, self._work_seconds)
 
     def strategies(self, files: Sequence[ObjectFile], *, more: bool = False) -> tuple[PushStrategy, ...]:
-        """What becomes of these objects; with `more`, another list follows when they are uploaded."""
+        """The upload strategy of these objects; with `more`, another list follows when they are uploaded."""
         asked = PushObjects(object_files=tuple(files), is_truncated=more)
         return self._talk.ask(asked, PushStrategies, self._work_seconds).object_transfer_strategies
 
@@ -207,10 +205,8 @@ class PushFlow:
         self._talk.send(UploadProgress())
 
     def commit(self) -> None:
-        """Ask for the commit, and wait for what seems to be its confirmation.
-
-        An empty message may be a late ping as well: what the node's head is afterwards tells.
-        """
+        """Ask for the commit, and wait for what seems to be its confirmation."""
+        # an `Empty` may also be a late ping: the caller reads the node's head afterwards
         self._talk.ask(Empty(), Empty, self._work_seconds)
 
     def end(self) -> None:
@@ -218,17 +214,14 @@ class PushFlow:
         self._talk.channel.close(NORMAL, PUSHED)
 
 
-# What a node answers in a pull and in a push: one state for each message that may come next.
-#
-# A message in, a message out, or a fault that ends the connection. What is behind it, datasets and rules,
-# is
-# asked through `PullSource` and `PushTarget`; time and sockets are the business of who holds the
-# connection.
+# The node's side of a pull and of a push: a state machine with one state for each expected message.
+# Message in, message out, or an error that ends the connection. Datasets and rules are behind `PullSource`
+# and `PushTarget`; timeouts and sockets belong to the connection's owner.
 
+# A close frame has 125 bytes, two of them for the code (RFC 6455, 5.5.1).
 _REASON_BYTES = 123
-"""A close frame has 125 bytes, two of them for the code (RFC 6455, 5.5.1)."""
+# Optional members are left out where a message has no room.
 _NO_HEAD = '"actual_head":null,'
-"""What may be null may be left out, and is, where there is no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +234,7 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What is sent, and whether the connection ends after it."""
+    """A message to send, and the end of the connection, if it ends."""
 
     message: Message | None = None
     closing: Closing | None = None
@@ -264,26 +257,26 @@ class PullSource(Protocol):
     """The dataset of a pull. Errors end the flow; a `FlowError` says how."""
 
     def plan(self, request: PullRequest) -> PullPlan | Refusal:
-        """What is coming; the head is read once, here."""
+        """The transfer's plan; the head is read once, here."""
 
     def blocks(self) -> BlocksBatch:
         """The blocks of that plan."""
 
     def strategies(self, files: tuple[ObjectFile, ...]) -> PullStrategies:
-        """Where objects are."""
+        """Download URLs of objects."""
 
 
 class PushTarget(Protocol):
     """The dataset of a push. Errors end the flow; a `FlowError` says how."""
 
     def begin(self, request: PushRequest) -> Refusal | None:
-        """Whether this may follow the head."""
+        """Check that the push may follow the head."""
 
     def take_blocks(self, batch: BlocksBatch) -> Refusal | None:
-        """Judge the blocks by all rules and keep them where nobody sees them."""
+        """Validate the blocks and keep them in private."""
 
     def take_objects(self, files: tuple[ObjectFile, ...]) -> PushStrategies:
-        """What becomes of each object."""
+        """The upload strategy of each object."""
 
     def commit(self) -> None:
         """Publish blocks whose objects are all there, by one swap of the head."""
@@ -306,7 +299,7 @@ class Serving(ABC):
     @property
     @abstractmethod
     def phase(self) -> Phase:
-        """What is waited for."""
+        """The awaited message."""
 
     @abstractmethod
     def _answer(self, text: str) -> Turn: ...
@@ -344,7 +337,7 @@ class PullServing(Serving):
 
 
 class _Push(Enum):
-    """What a push waits for."""
+    """The state of a push."""
 
     BEGIN = auto()
     BLOCKS = auto()
@@ -376,12 +369,12 @@ class PushServing(Serving):
 
     @property
     def asks_for_progress(self) -> bool:
-        """Whether the client uploads now, and is asked now and then how far it is: with an `Empty`."""
+        """True while the client uploads: it gets an `Empty` now and then to report its progress."""
         return self._waits_for is _Push.UPLOADS
 
     @property
     def is_done(self) -> bool:
-        """Whether all is committed: nothing but the end of the connection is to come."""
+        """True if all is committed: only the end of the connection follows."""
         return self._waits_for is _Push.END
 
     @property

@@ -30,14 +30,14 @@ class ObjectType(Enum):
 
 
 class Visibility(Enum):
-    """Who may see a dataset that a push makes."""
+    """Visibility of a dataset that a push makes."""
 
     PRIVATE = "Private"
     PUBLIC = "Public"
 
 
 class Phase(Enum):
-    """What a node was waiting for, or doing, when it failed."""
+    """The node's phase at a failure."""
 
     INITIAL_REQUEST = "InitialRequest"
     METADATA_REQUEST = "MetadataRequest"
@@ -54,7 +54,7 @@ class PullMethod(Enum):
 
 
 class PushMethod(Enum):
-    """What becomes of an object that a push names."""
+    """Upload strategies of an object."""
 
     SKIP_UPLOAD = "SkipUpload"
     HTTP_UPLOAD = "HttpUpload"
@@ -62,7 +62,7 @@ class PushMethod(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPlan:
-    """What the blocks of a transfer come to."""
+    """Totals of the blocks of a transfer."""
 
     num_blocks: int
     num_objects: int
@@ -112,7 +112,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferUrl:
-    """Where an object is read from or written to, and the headers that this takes."""
+    """URL and headers for reading or writing an object."""
 
     url: str
     headers: tuple[Header, ...]
@@ -130,7 +130,7 @@ class PullStrategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushStrategy:
-    """What becomes of one object."""
+    """The strategy of one object."""
 
     object_file: ObjectFile
     push_strategy: PushMethod
@@ -189,7 +189,7 @@ class PullObjects(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullStrategies(Message):
-    """Where they are."""
+    """Their download URLs."""
 
     object_transfer_strategies: tuple[PullStrategy, ...]
 
@@ -221,7 +221,7 @@ class PushObjects(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushStrategies(Message):
-    """What becomes of them."""
+    """The strategies of the named objects."""
 
     IS_RESULT: ClassVar[bool] = True
     object_transfer_strategies: tuple[PushStrategy, ...]
@@ -282,7 +282,7 @@ class Internal:
 
 
 TOO_MANY_BLOCKS = "Too many blocks."
-"""What an internal error says where blocks do not fit into one message; the simple protocol has them."""
+"""The internal error where blocks do not fit into one message; the simple protocol has them."""
 
 Reason = (
     InvalidInterval | InvalidHead | SeedBlockOverwriteRestricted | RefCollision | NameCollision | Internal

@@ -31,7 +31,7 @@ from odfchain.workspace.dataset_state import DatasetState
 
 @dataclass(frozen=True, slots=True)
 class BroughtSnapshots:
-    """What came: objects [count], their size [bytes], and what could not be had and why."""
+    """Received objects [count], their size [bytes], and the failures."""
 
     objects: int = 0
     bytes: int = 0
@@ -63,13 +63,12 @@ def bring_newest(
 ) -> BroughtSnapshots:
     """The objects of the newest lines come from a peer, those of the owner and of trusted signers first.
 
-    `there` is the peer's file of lines: only what it names is asked for. What the peer does not have comes on
-    demand from another one; what is wrong is said, if one signed it who is believed. `area` is private, on
-    the dataset's file system.
+    `there` is the peer's file of lines; `area` is private, on the dataset's file system.
     """
     if there is None:
         return BroughtSnapshots()
     try:
+        # only objects that the peer's lines name are requested; others come on demand from other peers
         return _bring_newest(dataset, peer, there, area, trusted, parallel, progress)
     except StoreError as error:  # the head has moved: that must not seem to have failed
         return BroughtSnapshots(problems=(f"manifests and profiles were not taken: {error.message}",))
@@ -113,9 +112,9 @@ def _bring_newest(
 
 
 def _newest(lines: Iterable[SnapshotLine]) -> Iterator[SnapshotLine]:
-    """As many objects of the first lines as a pull brings, each once."""
     seen: set[ObjectKey] = set()
     size = 0
+    # one object may have several lines, by different signers
     for line in lines:
         if len(seen) == ATTEST.snapshots_pulled:
             return
@@ -127,7 +126,7 @@ def _newest(lines: Iterable[SnapshotLine]) -> Iterator[SnapshotLine]:
 
 
 def _is_absence(error: OdfchainError) -> bool:
-    """Whether a peer has no such object: many static hosts refuse what is absent."""
+    """True if a peer has no such object: many static hosts refuse instead of answering 404."""
     return isinstance(error, AccessError) or isinstance(error.__cause__, AbsentError)
 
 
@@ -151,11 +150,9 @@ def _problem(line: SnapshotLine, error: OdfchainError) -> str:
 
 
 def object_from(dataset: DatasetFiles, peer: Peer, line: SnapshotLine) -> bytes:
-    """The document that a line names, which was brought from a peer and is here from now on.
-
-    No more than the line's size is read, and what does not hash to its name is not kept.
-    """
+    """The document that a line names, which was brought from a peer and is here from now on."""
     with dataset.staging() as folder:
+        # at most the line's size is read, and the content must hash to its name
         _bring(dataset, peer, line, folder, SILENT)
     return object_of(dataset, line)
 
@@ -204,7 +201,6 @@ def send_objects(
 
 
 def _publish_head(dataset: DatasetFiles) -> list[str]:
-    """The manifest of the head is published, where that can be done; else why not."""
     if dataset.signer is None:
         return []
     try:

@@ -1,4 +1,4 @@
-"""What a head, or a branch, names is in the store before it is: slices, then blocks, oldest first.
+"""Uploads before a head or a branch in a store moves: slices, then blocks, oldest first.
 
 What was there already may be about to be removed, so it is looked at again under a mark
 (`odfchain.transfer.store_commit`). A head that does not continue the one before names blocks that were there
@@ -65,16 +65,13 @@ from odfchain.workspace.points import (
     remove_branch,
 )
 
-# Branches of a dataset in a store that machines share, as they come into the folder of this machine.
+# Branches in a store that machines share.
 #
 #     refs/NAME           as a push of a branch writes it; empty once the branch was deleted
 #     refs/NAME.jws       the owner's signature of that
 #
-# They are asked for when somebody names one, or lists them, and not at each opening. Blocks come as a pull
-# of a
-# branch brings them; those of other machines are verified before they are merged, as those of any peer.
-# What
-# was merged comes too, without slices. Source: RFC-048, RFC-038.
+# They are fetched when named or listed, not at each opening. Branches of other machines are verified before
+# a merge, as those of any peer. Merged blocks come without slices. Source: RFC-048, RFC-038.
 
 
 def listed_branches(space: ObjectSpace, dataset: DatasetFiles) -> list[str]:
@@ -112,16 +109,14 @@ def follow_branches(
 
 
 def follow_branch(branch: DatasetFiles, peer: ObjectPeer, there: Multihash | None) -> None:
-    """The branch that a dataset is opened on is here as it is `there`, or is not.
-
-    A branch may have been deleted and made anew, or put back; what is given up here stays under a reference.
-    """
+    """The branch that a dataset is opened on is here as it is `there`, or is not."""
     here = branch.chain.head()
     if here == there:
         return
     if there is not None:
         known = fetched_branch(branch, branch.ref)
         where = peer.where if known is None else known.where
+        # `force`: a branch may have been deleted and made anew, or rewound; its old head keeps a reference
         outcome = pull_branch(branch, peer, where, SyncOptions(on_demand=True, force=True))
         for text in outcome.warnings:
             warn(text)
@@ -138,7 +133,6 @@ def follow_branch(branch: DatasetFiles, peer: ObjectPeer, there: Multihash | Non
 
 
 def _is_needed(branch: DatasetFiles, block: Multihash) -> bool:
-    """Whether the head or another branch has a block of a branch, or has merged it."""
     for on in [branch.on(ref) for ref in (HEAD, *branch_names(branch)) if ref != branch.ref]:
         head = on.chain.head()
         if head is not None and (is_referenced(on, block, head=head) or _has_merged(on, block)):
@@ -157,15 +151,14 @@ def follow_merged(dataset: DatasetFiles, peer: ObjectPeer) -> None:
         bring_merged(dataset, peer, on_demand=True)
 
 
-# Who removes objects of a store, and who relies on objects that he did not write, see each other.
+# Leases between gc and commits that rely on existing objects.
 #
 #     removing/fed01…             objects of this dataset are being removed; for an hour at most
 #     relying/fed01…/<random>     objects of it that were there already are about to be named; likewise
 #
-# Stores do not delete on a condition. So each of the two puts his mark first and looks for the other's
-# then: of
-# two at the same moment at least one sees the other, and steps back. What a commit has put itself needs no
-# mark, for it is young: a commit of new objects asks nothing of this. Source: RFC-048.
+# Stores have no conditional delete. So each side writes its mark first and then looks for the other's: of
+# two at the same moment at least one sees the other, and steps back. New objects are young and need no
+# mark. Source: RFC-048.
 
 LIFE = 3_600.0
 """How long a mark holds [s], by the store's clock; who removes stops at half of it, by his own."""
@@ -173,8 +166,8 @@ LIFE = 3_600.0
 _MOST = 100_000
 _BYTES = 64
 _LOOKS = 20
+# Polling interval and time limit [s] of waiting for a running gc.
 _WAIT = 0.5
-"""How often, and how long [s], is waited for somebody who removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +179,10 @@ class Turn:
     ends: float
 
     def check(self) -> None:
-        """It holds still.
+        """Check that the lease is still valid.
 
         Raises:
-            BusyError: somebody else may think that it has ended.
+            BusyError: others may take it for expired.
         """
         if time.monotonic() > self.ends:
             raise BusyError("removing took too long", hint="run gc again: it goes on where it was")
@@ -208,10 +201,10 @@ class Marks:
 
     @contextlib.contextmanager
     def removing(self) -> Iterator[Turn]:
-        """Nobody else removes objects, and nobody relies on old ones.
+        """Exclusive right to remove objects: no other gc, and no commit that relies on old ones.
 
         Raises:
-            BusyError: somebody does.
+            BusyError: there is one.
         """
         token = secrets.token_hex(_BYTES // 4).encode()
         if not self._taken(token):
@@ -255,10 +248,10 @@ class Marks:
 
     @contextlib.contextmanager
     def relying(self) -> Iterator[None]:
-        """Nobody removes objects of the dataset; what is there now stays until the end.
+        """Keep gc from removing objects of the dataset until the end of the block.
 
         Raises:
-            BusyError: somebody removes some.
+            BusyError: a gc is running.
         """
         mark = f"relying/{self.folder}/{secrets.token_hex(16)}"
         try:
@@ -281,7 +274,7 @@ class Marks:
 
 
 def store_time(space: ObjectSpace) -> float:
-    """What time it is for the store [s since the epoch]."""
+    """The store's clock [s since the epoch]."""
     probe = f"relying/{secrets.token_hex(16)}"
     space.write(probe, b"-")
     try:
@@ -291,7 +284,7 @@ def store_time(space: ObjectSpace) -> float:
 
 
 def forget_probes(space: ObjectSpace, now: float) -> None:
-    """Marks that whoever put them did not live to remove are gone."""
+    """Remove marks of processes that were killed."""
     for below in ("relying", "removing"):
         old = [
             f"{below}/{mark.key}"
@@ -301,18 +294,18 @@ def forget_probes(space: ObjectSpace, now: float) -> None:
         space.delete_all(old)
 
 
+# Blocks after which the hint for clones is written anew [count]; of long chains a hundredth to a tenth of
+# their length, for it has a line for each block. Nothing depends on its end.
 _HINT_EVERY = 100
-"""Blocks after which the hint for clones is written anew [count]; of long chains a hundredth to a tenth
-of their length, for it has a line for each block. Nothing depends on its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What was there before a head was sent, and may be about to be removed."""
+    """Objects that were there before a head was sent, and may be about to be removed."""
 
     reused: list[ObjectKey]
     replaces: bool = False
-    """Whether the head does not continue the one before."""
+    """True if the head does not continue the one before."""
 
 
 def send_following(
@@ -322,7 +315,7 @@ def send_following(
     new: Multihash,
     just_sent: Collection[ObjectKey] = (),
 ) -> Sent:
-    """What the blocks up to `new` name that `expected` does not lead to is in the store, and then they are.
+    """Upload the blocks up to `new` that `expected` does not lead to, after the objects that they name.
 
     With no `expected` a branch begins: the blocks are those that the head does not have.
     """
@@ -340,7 +333,6 @@ def send_following(
 
 
 def _beside(dataset: DatasetFiles, base: Multihash, new: Multihash) -> list[HashedBlock]:
-    """The blocks up to `new` that `base` does not lead to, oldest first."""
     chain = dataset.chain
     blocks = itertools.takewhile(
         lambda found: chain.hash_at(found.block.sequence_number, base) != found.hash, chain.walk(new)
@@ -351,15 +343,12 @@ def _beside(dataset: DatasetFiles, base: Multihash, new: Multihash) -> list[Hash
 def came(
     dataset: DatasetFiles, peer: ObjectPeer, expected: Multihash | None, new: Multihash, head: Multihash
 ) -> bool:
-    """Whether a head in the store is `new`, which followed `expected`, or goes on from it.
-
-    It does if `new` is the newest of its blocks that either of them leads to: one that goes on from
-    `expected`, or was put back further, has another.
-    """
+    """True if a head in the store is `new`, which followed `expected`, or goes on from it."""
     if head == new:
         return True
     ours = {*dataset.chain.hashes(new), *(dataset.chain.hashes(expected) if expected is not None else ())}
     at: Multihash | None = head
+    # a head that goes on from `expected`, or was rewound further, reaches another of these blocks first
     while at is not None and at not in ours:
         at = block_of(peer, at).prev_block_hash
     return at == new
@@ -373,11 +362,11 @@ def send(
 ) -> list[ObjectKey]:
     """The blocks and all that they name are in the store; every file is hashed before it is sent.
 
-    What executors have `just_sent` is not looked at. Returns what was there already, or has been for long: it
-    may be about to be removed.
+    Returns what was there already, or has been for long: it may be about to be removed.
     """
     began = time.monotonic()
     named = dict.fromkeys(item.key for hashed in blocks for item in objects_of(hashed.block))
+    # executors have just put the others, and hashed them
     keys = [key for key in named if key not in just_sent]
     with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="commit") as pool:
         there = list(pool.map(lambda key: _put(dataset, peer, key), keys))
@@ -395,7 +384,6 @@ def send(
 
 
 def _put(dataset: DatasetFiles, peer: ObjectPeer, key: ObjectKey) -> bool:
-    """An object is in the store; whether it was there before."""
     store = (
         LocalObjectStore(dataset.folder / "blocks")
         if key.kind is ObjectKind.BLOCK
@@ -414,7 +402,7 @@ def _put(dataset: DatasetFiles, peer: ObjectPeer, key: ObjectKey) -> bool:
 
 @contextlib.contextmanager
 def kept(dataset: DatasetFiles, peer: ObjectPeer, marks: Marks, reused: list[ObjectKey]) -> Iterator[None]:
-    """Nobody removes what was in the store before this commit, until its head is there."""
+    """Protect objects that were in the store before this commit from gc until its head is there."""
     if not reused:
         yield
         return
@@ -440,24 +428,19 @@ def block_of(peer: ObjectPeer, name: Multihash) -> MetadataBlock:
         raise CorruptedPeerError(f"{peer.where}blocks/{name}: {error}") from None
 
 
-# The head of a dataset in a store that machines share: what it names first, then one conditional write.
+# The head of a dataset in a store: its objects first, then one conditional write.
 #
 #     1. slices and checkpoints of the new blocks     data/…, checkpoints/…
 #     2. the new blocks, oldest first                 blocks/…
-#        (what was there before is marked, so that no gc removes it: `odfchain.transfer.store_commit`)
+#        (objects that were there before get a mark against gc)
 #     3. the head, if it is still in the version that was seen        refs/head
 #     4. the head in the folder
 #
-# A crash before 3 leaves objects that nothing names. After it the commit is done for all machines, and the
-# next
-# opening moves the head in the folder, too. An answer that is lost is no conflict: whether the head that is
-# there is this one, or goes on from it, decides, so nothing is recorded twice. A head that does not
-# continue
-# the one before (a reset, a compaction) moves in the same way; its intention is noted in the folder before
-# 3,
-# since another machine, or this one after a crash, would take it for a store that somebody set back.
-# Branches
-# move as the head does, and may be deleted, and made anew.
+# A crash before 3 leaves unreferenced objects; after it the commit is done, and the next opening moves the
+# head in the folder. After a lost answer the head in the store decides: the commit is done if that is this
+# head or continues it. A head that does not continue the one before (a reset, a compaction) moves in the
+# same way; its intention is noted in the folder before 3, or this machine would take it for a rewound store
+# after a crash.
 
 
 @dataclass(slots=True)
@@ -469,7 +452,7 @@ class KnownHead:
 
 @dataclass(frozen=True, slots=True)
 class SharedRefStore:
-    """The references of a dataset; fulfils `RefStore`. Reading them asks nobody: opening has done that."""
+    """The references of a dataset; fulfils `RefStore`. Reading them makes no request (opening does)."""
 
     local: LocalRefStore
     peer: Callable[[str], ObjectPeer]
@@ -479,14 +462,14 @@ class SharedRefStore:
     kept: Callable[[ObjectPeer, list[ObjectKey]], AbstractContextManager[None]]
     """Keeps what was there from being removed."""
     came: Callable[[ObjectPeer, Multihash | None, Multihash, Multihash], bool]
-    """Whether the head that is there is the one that followed another, or goes on from it."""
+    """True if the head that is there is the one that followed another, or goes on from it."""
     intended: Callable[[Multihash, Multihash], AbstractContextManager[None]]
     """Notes that a head is about to be replaced by one that does not continue it."""
     follow: Callable[[str], None]
-    """Is told of a conflict, to bring what the other writer has done."""
+    """Called at a conflict, to fetch the other writer's blocks."""
 
     def get(self, name: str) -> Multihash | None:
-        """What the reference file holds."""
+        """The content of the reference file."""
         return self.local.get(name)
 
     def names(self) -> Iterator[str]:
@@ -538,11 +521,9 @@ class SharedRefStore:
             peer.put_signed(SignedFile.HEAD, None)
 
     def _check_head(self) -> None:
-        """The head in the store has all blocks of the head here, from which a branch is to begin.
-
-        Else they may be garbage there: another machine has put the head back.
-        """
+        """The head in the store has all blocks of the head here, from which a branch is to begin."""
         here, peer = self.local.get(HEAD), self.peer(HEAD)
+        # if another machine has rewound the head, the branch's blocks may be garbage in the store
         there = peer.head()
         if here is not None and there != here and (there is None or not self.came(peer, None, here, there)):
             self._conflict(HEAD, here, there)
@@ -594,7 +575,6 @@ class SharedRefStore:
     def _look(
         self, peer: ObjectPeer, expected: Multihash | None, new: Multihash, problem: TransferError | None
     ) -> tuple[Multihash | None, bool]:
-        """The head in the store now, and whether it is this one, or goes on from it."""
         try:
             head, _ = self.known(peer.ref).seen = peer.versioned_head()
             return head, head is not None and self.came(peer, expected, new, head)
@@ -610,16 +590,13 @@ class SharedRefStore:
         raise conflict(name, expected, actual)
 
 
-# A store whose head does not continue what a machine has seen: noticed, and followed by who says so.
+# A store whose head was rewound is an error until the user names the head to follow.
 #
 #     info/replacing      `<a head> <another>`, while this machine replaces the one by the other
 #
-# Somebody who has the right to write has put the dataset back, or compacted it; or it was an attacker, and
-# no
-# machine can tell. So it is an error, until the user names the head that he wants to follow. Only what this
-# machine has begun itself, and was killed at, it goes on with: that is what the note is for. It says
-# nothing
-# any more once the head here is another one. Source: RFC-048.
+# A reset by another writer and an attack look the same. Only a replacement that this machine has begun is
+# completed without the user: that is what the note is for. It is void once the head here is another one.
+# Source: RFC-048.
 
 _NOTE_BYTES = 256
 
@@ -638,7 +615,7 @@ def intended(folder: Path, expected: Multihash, new: Multihash) -> Iterator[None
 
 
 def was_intended(dataset: DatasetFiles, peer: ObjectPeer, there: Multihash) -> bool:
-    """Whether this machine itself has replaced its head by the one in the store, or one a later one."""
+    """True if this machine itself has replaced its head by the one in the store, or by an ancestor of it."""
     text = (fsio.read_start(_note(dataset.folder), _NOTE_BYTES) or b"").decode("ascii", "replace")
     try:
         expected, new = map(Multihash.parse, text.split(" "))
@@ -648,7 +625,7 @@ def was_intended(dataset: DatasetFiles, peer: ObjectPeer, there: Multihash) -> b
 
 
 def set_back(alias: DatasetAlias, folder: Path, peer: ObjectPeer, error: ChainsDifferError) -> SetBackError:
-    """What is said where the store does not continue what was seen here."""
+    """The error for a store that does not continue the known head."""
     if folder.is_dir():
         hint = (
             "somebody put it back, or compacted it: if that is known to be right, "

@@ -20,8 +20,8 @@ from odfchain.transfer.public_layout import PeerUrl
 
 KEPT_BYTES = 16 << 30
 """Copies that a machine keeps for its workers [bytes]."""
+# A copy that was asked for since is not removed: a task may be about to open it.
 _IN_USE_SECONDS = 3_600
-"""A copy that was asked for since is not removed: a task may be about to open it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,6 @@ def _space_at(url: str) -> ObjectSpace:
 
 
 def _hash_in(key: str) -> Multihash | None:
-    """The hash that a key ends in; None where it ends in something else."""
     try:
         return Multihash.parse(key.rpartition("/")[2])
     except InvalidIdError:
@@ -94,7 +93,7 @@ def _hash_in(key: str) -> Multihash | None:
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """What `path` has once the block inside ends; it need not outlive the machine."""
+    """Write a file that appears at `path` when the block ends; it is not synced."""
     temp = fsio.temp_path(path.parent)
     try:
         with fsio.storage_errors(path):
@@ -107,7 +106,6 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _keep_within(folder: Path, most: int) -> None:
-    """Remove copies until there are at most so many bytes; those first that were not asked for for long."""
     known = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):

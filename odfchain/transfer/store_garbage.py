@@ -1,4 +1,4 @@
-"""What nothing needs any more in a store that machines share, and removing it.
+"""Garbage collection in a store that machines share.
 
     datasets/fed01…/blocks|data|checkpoints     what no reference of the dataset leads to
     datasets/fed01…/                            of a dataset that has neither name nor head
@@ -43,11 +43,9 @@ class Removal:
     dry_run: bool
 
     def of_dataset(self, folder: str, needed: Callable[[], Container[str]]) -> list[Garbage]:
-        """The kinds of objects that a dataset does not need; the last one is what is too young.
-
-        `needed` says which keys it needs; it is asked when nobody can rely on others any more.
-        """
+        """Garbage of a dataset by kind of object; the last kind is too young to be removed."""
         with Marks(self.space, folder).removing() as turn:
+            # not before the lease is held: no commit can rely on old objects now
             keys = needed()
             unneeded = self._unneeded(folder, keys)
             found = []
@@ -69,7 +67,7 @@ class Removal:
         return found
 
     def of_workspace(self, named: Container[str]) -> list[Garbage]:
-        """What runs have left, and datasets that have neither a name nor a head."""
+        """Remains of runs, and datasets that have neither a name nor a head."""
         now = store_time(self.space)
         runs: dict[str, list[Listed]] = {}
         for each in self.space.listed("staging", _MOST):
@@ -90,7 +88,7 @@ class Removal:
         return [_garbage("runs in the store", dead), *left]
 
     def _nothing(self, folder: str) -> Container[str]:
-        """What a dataset needs that has no head; one that has got one meanwhile needs all."""
+        """The needed keys of a dataset without head; if it has one by now, all keys."""
         return _Everything() if self.space.contains(f"datasets/{folder}/{HEAD_KEY}") else ()
 
     def _remove(self, keys: list[str], turn: Turn) -> None:
@@ -102,7 +100,7 @@ class Removal:
 def with_other_references(
     peer: ObjectPeer, space: ObjectSpace, folder: str, needed: Container[str]
 ) -> Container[str]:
-    """What is needed, and what references lead to that other tools have put beside the head."""
+    """The needed keys, with those that refs of other tools lead to."""
     found: set[str] = set()
     waiting: list[Multihash | None] = []
     for each in space.listed(f"datasets/{folder}/refs", _MOST):

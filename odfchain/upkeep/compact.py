@@ -7,8 +7,8 @@
 
 Killed before 4 the dataset is as it was, and has some files that nothing refers to. Blocks before the first
 merged one stay as they are; the blocks after it get new hashes, and keep the system times of the blocks they
-stand for: when something was recorded does not change because it is stored in another way. The hashes do, so
-whoever read the old blocks has to start over: `CompactPlan` says who that is. Blocks that branches forked
+replace: when something was recorded does not change because it is stored in another way. The hashes do, so
+readers of the old blocks have to start over: `CompactPlan` names them. Blocks that branches forked
 from, or were merged with, are not replaced: their merges could not be computed again.
 """
 
@@ -78,25 +78,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Which neighbouring transactions of a root dataset become one, as a pure function over its events.
-#
-# Merged are AddData events between which nothing else happened, as long as records and bytes stay below the
-# limits. The result says of the dataset's state what the last of them said:
+# Batches of neighbouring transactions of a root dataset, as a pure function over its events.
+# AddData events are merged if nothing else is between them, as long as records and bytes stay below the
+# limits. The result has the dataset's state after the last of them:
 #
 # - the watermark and the checkpoint are those of the last one;
 # - a watermark set by hand, which only a block without data may carry ahead of the data, stays apart from
-# data;
-# - a merge stays as it is, because whoever computes it again compares its slice (RFC-036); blocks that only
+#   data;
+# - a merge stays as it is, because computing it again compares its slice (RFC-036); blocks that only
 #   carry its record on are like any other;
-# - a batch speaks of one source: where the next event continues another source, or none, a new batch
-# begins.
-#   So the latest state of every source stays what it was ("AddData", `newSourceState`).
+# - a batch has one source: where the next event continues another source, or none, a new batch begins.
 #
-# Source: specification "AddData", "Watermark".
+# Source: specification "AddData" (`newSourceState`), "Watermark".
 
 MAX_SLICE_BYTES = 300_000_000
 MAX_SLICE_RECORDS = 10_000
-"""What the reference implementation makes of it when nothing else is said."""
+"""The reference implementation's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +114,7 @@ class Batch:
 
     @property
     def merges(self) -> bool:
-        """Whether it is more than one block."""
+        """True if it is more than one block."""
         return len(self.blocks) > 1
 
     @property
@@ -172,35 +169,35 @@ def batches(blocks: Iterable[MetadataBlock], limits: BatchLimits) -> Iterator[Ba
 
 
 def _is_new_merge(event: AddData, known: set[str]) -> bool:
-    """Whether a merge record is here for the first time; from now on it is known."""
     state = event.new_source_state
     if state is None or not is_merge_state(state) or state.value in known:
         return False
+    # later blocks carry the same record on
     known.add(state.value)
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class _BatchDraft:
-    """What a batch is so far."""
+    """A batch in the making."""
 
     bytes: int = 0
     records: int = 0
     slices: int = 0
+    # The source it speaks of.
     source: str | None = None
-    """The source it speaks of."""
+    # True if `source` counts: blocks without data and state fit to every source.
     decided: bool = False
-    """Whether `source` counts: blocks without data and state fit to every source."""
     extra: ExtraAttributes | None = None
     empty: bool = True
+    # True if it sets a watermark without data.
     by_hand: bool = False
-    """Whether it sets a watermark without data."""
 
     def with_(self, event: AddData, *, by_hand: bool) -> _BatchDraft | None:
-        """The batch with one more event; None when they cannot be one."""
         state = event.new_source_state
         source = state.source_name if state is not None else None
         decides = state is not None or event.new_data is not None
+        # a batch has one source
         if self.decided and decides and source != self.source:
             return None
         if (self.by_hand and event.new_data is not None) or (by_hand and self.slices):
@@ -221,15 +218,13 @@ class _BatchDraft:
         )
 
     def within(self, limits: BatchLimits) -> bool:
-        """Whether it may be one slice; one slice alone may have any size."""
+        # one slice alone may have any size
         return self.slices < 2 or (self.bytes <= limits.bytes and self.records <= limits.records)
 
 
-# Several slices into one, without Spark: the same records in the same order, under one logical hash.
-#
-# The settings of the Parquet file are those of every other slice ("Common Data Schema"). What was written
-# is
-# read again and hashed before anybody relies on it.
+# Several slices into one, without Spark: the same records in the same order, under one logical hash. The
+# file has the settings of every slice ("Common Data Schema"), and is read again and hashed before it is
+# used.
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +236,7 @@ class MergedSlice:
 
 
 def same_columns(dataset: DatasetFiles, slices: Sequence[DataSlice]) -> bool:
-    """Whether the files of all slices have the same columns, of the same types and in the same order."""
+    """True if the files of all slices have the same columns, of the same types and in the same order."""
     first, *others = (_schema(dataset, found) for found in slices)
     return all(first.equals(other) for other in others)
 
@@ -310,7 +305,6 @@ def _schema(dataset: DatasetFiles, found: DataSlice) -> pa.Schema:
 
 
 def _rows(dataset: DatasetFiles, found: DataSlice, vocabulary: DatasetVocabulary) -> Iterator[pa.RecordBatch]:
-    """The records of a slice; their offsets are those that its block says, without gaps."""
     import numpy as np  # noqa: PLC0415
     import pyarrow as pa  # noqa: PLC0415
 
@@ -321,6 +315,7 @@ def _rows(dataset: DatasetFiles, found: DataSlice, vocabulary: DatasetVocabulary
     with _readable(path), open_parquet(path) as file:
         for batch in file.batches():
             offsets = batch.column(vocabulary.offset_column).cast(pa.uint64()).to_numpy()
+            # offsets in the file must be those of the block
             if not np.array_equal(offsets, np.arange(at, at + batch.num_rows, dtype=np.uint64)):
                 raise _other_offsets(path, found)
             at += batch.num_rows
@@ -348,7 +343,7 @@ class CompactOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactPlan:
-    """What a hard compaction would do; nothing is changed yet."""
+    """The plan of a hard compaction; nothing is changed yet."""
 
     dataset: str
     old_head: Multihash
@@ -361,7 +356,7 @@ class CompactPlan:
     kept: tuple[HashedBlock, ...]
     """Blocks that stay, oldest first."""
     batches: tuple[Batch, ...]
-    """What comes after them."""
+    """The batches after them."""
     replaced: tuple[Multihash, ...]
     """Blocks that are not part of the new history, newest first."""
     metadata_only: bool
@@ -370,13 +365,13 @@ class CompactPlan:
     referrers: tuple[str, ...] = ()
     """Datasets whose rows name changes of replaced blocks."""
     places: tuple[Remote, ...] = ()
-    """Where the dataset was pulled from or pushed to; all of them have the old history or nothing."""
+    """Remote places of the dataset; all of them have the old history or nothing."""
     refs: tuple[str, ...] = ()
     """References to other heads, which keep their objects."""
 
     @property
     def nothing(self) -> bool:
-        """Whether there is nothing to merge."""
+        """True if there is nothing to merge."""
         return not self.replaced
 
     def __repr__(self) -> str:
@@ -388,7 +383,7 @@ class CompactPlan:
 def plan_compact(
     workspace: WorkspaceFiles, dataset: DatasetFiles, options: CompactOptions | None = None
 ) -> CompactPlan:
-    """What would be merged, and who breaks by it.
+    """Plan a compaction: the batches, and the datasets and branches that it breaks.
 
     Raises:
         UsageError: the dataset is derivative: its transactions are what its query gave, step by step. Or a
@@ -461,7 +456,7 @@ def mergeable(dataset: DatasetFiles, blocks: Iterable[MetadataBlock], limits: Ba
 
 
 def _without_data(chain: Sequence[HashedBlock], kind: DatasetKind) -> tuple[list[HashedBlock], list[Batch]]:
-    """The seed, and the events that people wrote; the schema of a derivative is a result of its query."""
+    # the schema of a derivative is computed, too
     computed = (*DATA_EVENTS, "SetDataSchema") if kind is DatasetKind.DERIVATIVE else DATA_EVENTS
     rest = [Batch((b.block,)) for b in chain[1:] if b.block.event.KIND not in computed]
     if len(rest) == len(chain) - 1:
@@ -543,10 +538,10 @@ def rewritten(
 
 
 def _retargeted(event: MetadataEvent, renamed: dict[Multihash | None, Multihash]) -> MetadataEvent:
-    """The event, which names the new block where it says what a merge was made on."""
     record = understood_record(event)
     if record is None or not isinstance(event, AddData):
         return event
+    # the merge's target has a new hash
     target = renamed.get(record.target, record.target)
     return dataclasses.replace(event, new_source_state=dataclasses.replace(record, target=target).to_state())
 
@@ -585,7 +580,6 @@ def _check_saved(dataset: DatasetFiles, plan: CompactPlan) -> None:
 
 
 def _says_nothing(event: AddData, previous: AddData | None) -> bool:
-    """Whether an event without data repeats what the one before it says, now that that one says more."""
     if event.new_data is not None:
         return False
     before = previous or AddData()
@@ -597,14 +591,10 @@ def _says_nothing(event: AddData, previous: AddData | None) -> bool:
 #
 #     incoming/<alias>/dataset    the new dataset while it is made; it appears by one rename
 #
-# It has an identity of its own, so nobody who follows the old dataset breaks. What it holds, and up to
-# which
-# block of which dataset, stands in its attachment `PROVENANCE.yaml`. Carried over are the records with
-# their
-# offsets and system times, the schemas and vocabulary they were recorded under, watermarks, and the
-# description, license and attachments in force. Sources stay with the old dataset: two datasets that read
-# one
-# source would both seem to be the one to follow.
+# The new dataset has its own identity, and its attachment `PROVENANCE.yaml` names the old one with its
+# block. It keeps the records with their offsets and system times, schemas, vocabulary, watermarks,
+# description, license and attachments. Sources stay with the old dataset: two with one source would both
+# seem to be the one to follow.
 
 PROVENANCE = "PROVENANCE.yaml"
 """The attachment that says where the records come from."""
@@ -612,7 +602,7 @@ PROVENANCE = "PROVENANCE.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftPlan:
-    """What a soft compaction would make."""
+    """The plan of a soft compaction."""
 
     dataset: str
     head: Multihash
@@ -633,7 +623,7 @@ class SoftPlan:
 def plan_soft(
     workspace: WorkspaceFiles, dataset: DatasetFiles, alias: DatasetAlias, limits: BatchLimits | None = None
 ) -> SoftPlan:
-    """What the new dataset would be.
+    """Plan the new dataset.
 
     Raises:
         UsageError: the dataset is derivative.
@@ -662,12 +652,12 @@ def plan_soft(
 
 
 def _carried(chain: list[HashedBlock]) -> Iterator[MetadataBlock]:
-    """The blocks that records and their meaning are in, without what concerns sources."""
     for _, block in chain:
         event = block.event
         if isinstance(event, ev.SetDataSchema | ev.SetVocab):
             yield block
         elif isinstance(event, ev.AddData):
+            # sources and checkpoints stay with the old dataset
             bare = dataclasses.replace(
                 event, prev_checkpoint=None, new_checkpoint=None, new_source_state=None
             )
@@ -752,9 +742,9 @@ def _moved(event: ev.MetadataEvent, dataset: DatasetFiles, key: DatasetKey) -> e
 
 
 def _copy(dataset: DatasetFiles, name: Multihash, made: DatasetFiles, staging: Path) -> None:
-    """A slice that stays as it is, in a file of its own: datasets share nothing that one could damage."""
     target = staging / str(name)
     with fsio.storage_errors(target):
+        # a copy, no link: damage to one dataset must not reach the other
         shutil.copyfile(dataset.data.verified_path(name), target)
     made.data.put_file(target, name)
     try:

@@ -4,7 +4,7 @@
          -> manifests and profiles that are here -> the chains' indexes
 
 A good copy is one that hashes to its name, so any mirror will do. It is put in place in one step; the damaged
-file gets a second name in `info/quarantine` before that. What nobody has a good copy of stays where it is.
+file gets a second name in `info/quarantine` before that. A file without a good copy stays where it is.
 Good files are never replaced. Killed at any moment, each file is as before or good.
 """
 
@@ -56,21 +56,17 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.points import OVERWRITTEN, branch_names, lock_path, ref_names, refs_of
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# A head reference that is lost: which block it was, as far as that can be proven.
-#
-# A candidate is a stored block that no other block and no other reference names, whose chain is complete
-# down
-# to the Seed of this dataset. (Blocks of branches, and what was merged, are candidates only where somebody
-# speaks for them.) That alone proves nothing: a transaction that was interrupted leaves such a block
-# too. So it is taken only if it is the only one and somebody else speaks for it: the owner's signature of
-# the
-# head, the memory of what was last pulled, or a peer whose chain contains it; and never where signature or
-# memory speak of a later block, or of another one. Everything else is for the user to decide.
+# A lost head reference, as far as the block can be proven.
+# A candidate is a stored block that no block and no other reference names, with a complete chain to the
+# Seed of this dataset (blocks of branches and merges need evidence as well). That alone proves nothing: an
+# interrupted transaction leaves such a block too. It is taken only if it is the single candidate and has
+# evidence: the owner's signature of the head, the memory of the last pull, or a peer whose chain contains
+# it; never if signature or memory name another or a later block. Otherwise the user decides.
 
 
 @dataclass(frozen=True, slots=True)
 class HeadCandidate:
-    """A block that the head may have been, and who speaks for it; None: nobody."""
+    """A block that the head may have been, and its evidence, if any."""
 
     head: Multihash
     sequence_number: int
@@ -85,7 +81,6 @@ class _StoredBlocks:
     dataset_id: DatasetId
 
     def is_complete(self, head: Multihash) -> bool:
-        """Whether the chain of a block leads to the Seed of this dataset."""
         current: Multihash | None = head
         expected = self.blocks[head].sequence_number if head in self.blocks else -1
         while current is not None:
@@ -115,7 +110,7 @@ def stored_blocks(dataset: DatasetFiles) -> _StoredBlocks | None:
 
 
 def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | None) -> list[HeadCandidate]:
-    """What the lost head may have been, the newest block first; with their proofs."""
+    """Candidates for the lost head, the newest block first; with their evidence."""
     stored = stored_blocks(dataset)
     if stored is None:
         return []
@@ -130,7 +125,7 @@ def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | No
 
 
 def is_candidate(dataset: DatasetFiles, head: Multihash) -> bool:
-    """Whether a block has a complete chain of this dataset, so that the head may be set to it."""
+    """True if a block has a complete chain of this dataset, so that the head may be set to it."""
     stored = stored_blocks(dataset)
     return stored is not None and stored.is_complete(head)
 
@@ -159,10 +154,10 @@ def _given_up(dataset: DatasetFiles) -> set[Multihash | None]:
 
 
 def _beside(dataset: DatasetFiles, stored: _StoredBlocks) -> set[Multihash]:
-    """The blocks of branches, which may have gone on from the head, and what was merged, too."""
     found = {name for block in stored.blocks.values() for name in merged_blocks(dataset, block.event)}
     for head in _heads(dataset, branch_names(dataset)):
         current: Multihash | None = head
+        # down to blocks that are known already
         while current is not None and current in stored.blocks and current not in found:
             found.add(current)
             current = stored.blocks[current].prev_block_hash
@@ -206,11 +201,11 @@ def _seen(workspace: WorkspaceFiles, dataset_id: DatasetId) -> Seen | None:
 
 
 def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -> bool:
-    """Whether the peer's chain leads to a block; blocks that are here are not asked for."""
     try:
         current, at = peer.head(), None
         while current is not None and current != name:
             block = stored.blocks.get(current)
+            # only blocks that are not here are requested
             if block is None:
                 block = decode_block(peer.block(current))
             if block.sequence_number <= number or (at is not None and block.sequence_number != at - 1):
@@ -221,9 +216,8 @@ def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -
     return current == name
 
 
-# Where a good copy of a damaged object may be found: in this workspace, and at any peer.
-#
-# Every copy is hashed before it is used, so no peer needs to be trusted.
+# Intact copies of a damaged object: in this workspace, and at any peer. Every copy is hashed before it is
+# used, so no peer needs to be trusted.
 
 
 class Spares:
@@ -233,8 +227,8 @@ class Spares:
         self._workspace = workspace
         self._dataset = dataset
         self._peer = peer
+        # Errors of the peer.
         self.problems: list[str] = []
-        """What went wrong with the peer."""
 
     def find_here(self, key: ObjectKey) -> tuple[Path, str] | None:
         """A good copy in this workspace, and where it was found."""
@@ -254,7 +248,7 @@ class Spares:
                 yield other.folder / str(key), f"dataset {other.alias}"
 
     def bring(self, key: ObjectKey, size: int | None, folder: Path) -> tuple[Path, str] | None:
-        """A file in `folder` that is the object, and where it came from; None when nobody has it.
+        """An intact copy of the object in `folder`, and its origin; None when there is none.
 
         `size` is what the chain says [bytes]; of blocks it is not known.
         """
@@ -290,7 +284,7 @@ _KINDS = {kind: "slice" if kind is ObjectKind.DATA else kind.value.removesuffix(
 
 
 class State(Enum):
-    """What became of something that is not as it should be."""
+    """State of a finding."""
 
     REPAIRED = "repaired"
     REPAIRABLE = "repairable"
@@ -309,7 +303,7 @@ class Finding:
     message: str
     state: State
     source: str | None = None
-    """Where the good copy came from, or is."""
+    """The origin of the good copy."""
     hint: str | None = None
 
 
@@ -328,7 +322,7 @@ class FsckReport:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is broken any more."""
+        """True if nothing is broken any more."""
         return all(finding.state is State.REPAIRED for finding in self.findings)
 
     def __repr__(self) -> str:
@@ -344,7 +338,7 @@ class FsckOptions:
     dry_run: bool = False
     """Change nothing, and bring nothing from a peer."""
     head: Multihash | None = None
-    """What a lost head is to be, when the user knows it."""
+    """The hash of a lost head, when the user knows it."""
 
 
 def fsck(
@@ -479,9 +473,9 @@ class _Fsck:
             return found
 
     def _set_ref(self, path: Path, target: Multihash) -> None:
-        """Write a reference, unless somebody has made it good meanwhile."""
         with fsio.locked(self._dataset.folder / "info" / "lock"):
             try:
+                # another process may have repaired it meanwhile
                 if refs_of(self._dataset).get(path.name) is not None:
                     return
             except StoreError:
@@ -491,10 +485,10 @@ class _Fsck:
     # --- blocks ------------------------------------------------------------------------------------
 
     def _chain(self, head: Multihash) -> bool:
-        """Look at all blocks from a head to the Seed; whether they are all good now."""
         current: Multihash | None = head
         expected: int | None = None
         while current is not None:
+            # reached from another head before
             if current in self._blocks:
                 return True
             path = self._dataset.folder / "blocks" / str(current)
@@ -517,11 +511,11 @@ class _Fsck:
         return True
 
     def _merged(self) -> None:
-        """Look at the chains of merged branches, as far as they are here; the references may be gone."""
         looked_at: set[Multihash] = set()
         while waiting := [name for name in self._blocks if name not in looked_at]:
             looked_at.update(waiting)
             for name in waiting:
+                # the refs of merged branches may be deleted, so their chains are found from the records
                 for merged in merged_blocks(self._dataset, self._blocks[name].event):
                     self._chain(merged)
 
@@ -544,7 +538,6 @@ class _Fsck:
             self._progress.advance(item.size)
 
     def _descriptions(self) -> None:
-        """Manifests and profiles that are here; those that are not come on demand."""
         seeds = [block.event for block in self._blocks.values() if isinstance(block.event, Seed)]
         if not seeds:
             return
@@ -555,19 +548,20 @@ class _Fsck:
             return
         sizes = {key_of(line): line.size for line in sorted(lines, key=lambda line: line.by_owner)}
         for key, size in sizes.items():
+            # missing ones are fetched on demand
             if self._store(key.kind).contains(key.name):
                 self._object(key, size)
 
     def _object(self, key: ObjectKey, size: int | None) -> bool:
-        """Whether an object is good, or could be repaired."""
         path = self._dataset.folder / str(key)
         self._report.objects += 1
-        # what has the right hash is good, whatever size somebody has signed
+        # what has the right hash is good, whatever size was signed
         problem = _problem(path, key, None if key.kind.describes else size)
         if problem is None:
             self._report.bytes += path.stat().st_size
             return True
         kind = _KINDS[key.kind]
+        # only local copies: a dry run makes no requests
         if self._options.dry_run:
             spare = self._spares.find_here(key)
             self._find(
@@ -587,7 +581,6 @@ class _Fsck:
         return True
 
     def _quarantine(self, path: Path, name: str) -> None:
-        """Keep what is in the place of a file; what is no file (a folder, a pipe) is not there any more."""
         if not path.exists():
             return
         folder = self._dataset.folder / "info" / "quarantine"
@@ -598,6 +591,7 @@ class _Fsck:
                 if not os.path.lexists(target):
                     fsio.move_folder(path, target)
                     return
+            # a link keeps the file's bytes in place until they are replaced
             elif fsio.link_file(path, target):
                 return
 
@@ -607,7 +601,6 @@ class _Fsck:
     # --- the index ---------------------------------------------------------------------------------
 
     def _index(self, path: Path, head: Multihash) -> None:
-        """The index is compared with one that is made anew; a damaged one is removed, to be made again."""
         if not path.is_file():
             return
         fresh = MemoryScratch()
@@ -617,6 +610,7 @@ class _Fsck:
         if not _is_damaged(LocalScratch(path), fresh, block.sequence_number + 1):
             return
         if not self._options.dry_run:
+            # it is rebuilt on the next use
             fsio.remove_file(path)
         self._find("index", path, "the index is not that of the chain", self._mended, "the chain")
 
@@ -629,14 +623,11 @@ class _Fsck:
 
 
 def _is_damaged(present: LocalScratch, fresh: MemoryScratch, count: int) -> bool:
-    """Whether an index says something wrong of the chain's blocks.
-
-    Rows of other blocks are no damage: after a reset they stay until the index is used.
-    """
     stored, made = ChainIndex(present, _no_links), ChainIndex(fresh, _no_links)
     for number in range(count):
         if not present.read(number * ROW_BYTES, 1):
             return False  # it ends here: newer blocks are added when it is used
+        # rows beyond `count` are left over from a reset, and are overwritten on use
         row, right = stored.row(number), made.row(number)
         if row is None:
             return True
@@ -650,8 +641,8 @@ def _no_links(_: Multihash) -> Iterator[Link]:
 
 
 def _problem(path: Path, key: ObjectKey, size: int | None) -> str | None:
-    """What is wrong with an object's file, None when it is good; a link to a good file is as good."""
     try:
+        # stat follows links: a link to an intact file is intact
         status = path.stat()
         if not path.is_file():
             return "it is not a regular file"

@@ -1,6 +1,6 @@
-"""Garbage collection: what no reference needs any more is removed, once it has not been used for a while.
+"""Garbage collection: objects that no reference needs are removed after a grace period.
 
-Nothing that a reference needs is ever removed, whoever writes at the same time:
+Nothing that a reference needs is ever removed, even with concurrent writers:
 
 - what is needed is found out completely or nothing is removed;
 - a transaction's objects are unreachable until the head moves. They are young then, because storing an object
@@ -60,18 +60,15 @@ from odfchain.workspace.read_slices import drop_footers
 from odfchain.workspace.shared_store import Garbage
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# What a dataset needs: every object that can be reached from its references.
+# Reachable objects of a dataset.
 #
 #     refs/head                   the dataset as it is
 #     refs/<branch>               the same dataset on another reference
-#     refs/overwritten-<hash>     a head that was given up; kept until garbage collection is told to drop it
+#     refs/overwritten-<hash>     a head that was given up; kept until `gc --drop-refs`
 #
-# A block leads to its predecessor, and a merge also to what was merged, as far as that is here: so a merged
-# branch may be deleted, and its merge still be computed again. And it leads to the manifests and profiles
-# that
-# valid lines about it name.
-#
-# The answer is complete or there is none: who removes what is not in it must not act on half of it.
+# A block leads to its predecessor, to merged blocks that are here, so that merges of deleted branches can
+# be computed again, and to the manifests and profiles of valid lines about it. The answer is complete or an
+# error: gc must not act on half of it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +100,12 @@ def reachable(
 ) -> Reachable:
     """Every object that the references need, those in `without` left aside, or that some blocks `also` do.
 
-    All references are read at one moment, so that one which is given up meanwhile is seen, or what it is
-    given up for.
-
     Raises:
         BrokenChainError: a reference or a block is missing or damaged; the message names the file.
     """
     refs = refs_of(dataset)
     try:
+        # all at one moment: a reference that is moved meanwhile is seen before or after
         with fsio.locked(dataset.folder / "info" / "lock"):
             heads = {name: refs.get(name) for name in ref_names(dataset) if name not in without}
             heads |= _foreign_refs(dataset)
@@ -156,17 +151,17 @@ def forget_lines(dataset: DatasetFiles) -> None:
 
 
 def merged_blocks(dataset: DatasetFiles, event: MetadataEvent) -> list[Multihash]:
-    """What a merge names beside its target, as far as it is here: a copy of one chain may lack it."""
+    """Blocks here that a merge names besides its target; a copy of one chain may lack them."""
     return [name for name in merged_names(event) if dataset.chain.contains(name)]
 
 
 def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
-    """References that other tools have made, in names and folders that are never written here."""
     folder = dataset.folder / "refs"
     known = set(ref_names(dataset))
     refs: dict[str, Multihash | None] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
+        # refs that we write are read elsewhere
         if name in known or path.name.startswith(".") or path.name.endswith(".jws"):
             continue
         if path.is_dir() and not path.is_symlink():
@@ -203,11 +198,8 @@ def _incomplete(dataset: DatasetFiles, reason: str) -> OdfchainError:
     )
 
 
-# Which branches and merges need blocks of a chain as they are.
-#
-# Rewriting a block changes its hash. Then a branch that forked there, or that was merged with it, has no
-# common
-# history with the chain any more, and whoever computes such a merge again finds other bases.
+# Branches and merges that need blocks of a chain as they are: rewriting changes hashes, and a branch that
+# forked there, or a merge with it, loses its base.
 
 
 def branches_on(
@@ -229,6 +221,7 @@ def branches_on(
     while waiting:
         name, branch = waiting.pop()
         current: Multihash | None = name
+        # down to the first block of the own chain, where the branch forked
         while current is not None and current not in own and (current, branch) not in seen:
             seen.add((current, branch))
             block = dataset.chain.get(current)
@@ -245,10 +238,9 @@ def _merged(dataset: DatasetFiles, found: HashedBlock) -> list[tuple[Multihash, 
     return [(name, record.source_ref) for name in merged] if record is not None else []
 
 
-# Who in a workspace refers to what would be given up: it stays, unless its loss is asked for.
+# References in a workspace to what would be given up: it stays, unless its loss is requested.
 #
-#     changes      rows in force, on whatever branch, that name them: BLOCK#OFFSET in a foreign key
-#     `changesOf`
+#     changes      rows in force, on any branch, that name them: BLOCK#OFFSET in a foreign key `changesOf`
 #     a branch     rows on a branch of the same name that refer to records which the head does not have
 #     a dataset    foreign keys to it, and what is made of it
 #
@@ -260,10 +252,10 @@ _SHOWN = 8
 
 
 def refuse(what: str, referrers: Sequence[str], flag: str = FLAG) -> None:
-    """Nothing, where nobody refers to what would be given up.
+    """Raise if anything refers to the blocks that would be given up.
 
     Raises:
-        GuardError: somebody does; all of them are named, as far as they are few.
+        GuardError: something does; all of it is named, as far as it is little.
     """
     if referrers:
         more = f", and {len(referrers) - _SHOWN:,} more" if len(referrers) > _SHOWN else ""
@@ -274,11 +266,7 @@ def refuse(what: str, referrers: Sequence[str], flag: str = FLAG) -> None:
 def of_changes(
     workspace: WorkspaceFiles, dataset: DatasetFiles, stays: Callable[[], Collection[Multihash]]
 ) -> tuple[list[str], set[Multihash]]:
-    """(whose rows name changes in stored blocks that are not among those that stay, the blocks).
-
-    Raises:
-        SliceNotFoundError, ObjectCorruptedError: such rows cannot be read.
-    """
+    """(whose rows name changes in stored blocks that are not among those that stay, the blocks)."""
     asked = []
     for rows, key in _keys(workspace, dataset.id):
         if key.changes and cannot_refer(key, rows, rows) is None:
@@ -316,11 +304,7 @@ def of_branch(workspace: WorkspaceFiles, branch: DatasetFiles) -> list[str]:
 
 
 def check_datasets_go(workspace: WorkspaceFiles, doomed: Sequence[DatasetFiles]) -> None:
-    """No dataset but these declares foreign keys to one of them, or is made of one.
-
-    Raises:
-        GuardError: some do.
-    """
+    """No dataset but these declares foreign keys to one of them, or is made of one."""
     bring_branches(workspace)
     names = {DatasetId.from_multibase(dataset.folder.name): str(dataset.alias) for dataset in doomed}
     found = []
@@ -335,12 +319,7 @@ def check_datasets_go(workspace: WorkspaceFiles, doomed: Sequence[DatasetFiles])
 
 
 def check_branch_goes(workspace: WorkspaceFiles, branch: DatasetFiles) -> None:
-    """Nobody refers to what only a branch has, or has under its name.
-
-    Raises:
-        GuardError: somebody does.
-        SliceNotFoundError, ObjectCorruptedError: whether it is so cannot be read.
-    """
+    """Check that no dataset refers to blocks, or changes, of this branch only."""
     rows, _ = of_changes(workspace, branch, lambda: still_reached(branch))
     refuse(f"what only {branch.label} has", [*rows, *of_branch(workspace, branch)])
 
@@ -352,7 +331,7 @@ def still_reached(dataset: DatasetFiles, *more: Multihash) -> set[Multihash]:
 
 
 def bring_branches(workspace: WorkspaceFiles) -> None:
-    """Branches that a store has are here; whoever calls holds no lock of a dataset."""
+    """Fetch the branches of a store; the caller holds no lock of a dataset."""
     for dataset in workspace.datasets():
         dataset.shared.branches(dataset.folder)
 
@@ -360,7 +339,6 @@ def bring_branches(workspace: WorkspaceFiles) -> None:
 def _versions(
     workspace: WorkspaceFiles, ref: str | None = None
 ) -> Iterator[tuple[DatasetFiles, DatasetState]]:
-    """Every dataset on its head and its branches (on `ref` only), as far as what it declares can be read."""
     for dataset in workspace.datasets():
         for name in (HEAD, *branch_names(dataset)):
             on = dataset.on(name)
@@ -376,19 +354,19 @@ def _versions(
 def _keys(
     workspace: WorkspaceFiles, dataset: DatasetId, ref: str | None = None
 ) -> Iterator[tuple[Rows, ForeignKey]]:
-    """The foreign keys to a dataset, with all rows of the one that declares it."""
     for on, state in _versions(workspace, ref):
         keys = [key for key in state.constraints.foreign_keys if key.dataset == dataset]
         if keys:
+            # all rows of the declaring dataset, not only new ones
             rows = Rows.after(on, None, state)
             yield from ((rows, key) for key in keys)
 
 
 def _inputs(state: DatasetState) -> Iterator[DatasetId]:
-    """What a dataset is made of, and what it was made of before."""
     for item in state.transform.inputs if state.transform is not None else ():
         if isinstance(item.dataset_ref, RemoteDatasetId):
             yield item.dataset_ref.id
+    # a transform may have had other inputs before
     for hashed in state.chain.nearest_all(ExecuteTransform.KIND, head=state.head):
         event = hashed.block.event
         if isinstance(event, ExecuteTransform):
@@ -411,7 +389,7 @@ class GcOptions:
     """How to collect garbage."""
 
     grace: float = GRACE
-    """What was used in this time stays [s]."""
+    """Objects used in this time stay [s]."""
     drop_refs: bool = False
     """Give up heads that were overwritten or reset before the grace period."""
     dry_run: bool = False
@@ -437,7 +415,7 @@ _NONE_YOUNG = Garbage("young", 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What was removed (with `dry_run`: would be) of a dataset, or of the workspace beside the datasets."""
+    """Removed garbage (with `dry_run`: removable) of a dataset, or of the workspace itself."""
 
     dataset: str | None
     """None for the workspace itself."""
@@ -504,7 +482,6 @@ def collect(
 def _needed(
     dataset: DatasetFiles, dropped: Sequence[str], workspace: WorkspaceFiles | None
 ) -> tuple[Reachable, list[str]]:
-    """(what stays without some references, who keeps what they alone lead to)."""
     needed = reachable(dataset, frozenset(dropped))
     if workspace is None:
         return needed, []
@@ -567,7 +544,6 @@ class _Collection:
         return fsio.is_unused_since(self.dataset.folder.joinpath(*parts), self.before_ns)
 
     def _old(self, kind: ObjectKind, needed: set[Multihash]) -> tuple[list[int], list[int]]:
-        """Sizes of what is not needed of a kind: what was removed, and what is too young."""
         store = store_of(self.dataset, kind)
         old: list[Multihash] = []
         young: list[Multihash] = []
@@ -583,7 +559,6 @@ class _Collection:
         return list(gone.values()), kept
 
     def _temporary(self) -> Garbage:
-        """Files that were never given their name."""
         files = [
             path
             for folder in _TEMP_FOLDERS
@@ -593,12 +568,10 @@ class _Collection:
         return _remove("unfinished files", files, dry_run=self.options.dry_run)
 
     def _profile_parts(self, slices: set[str]) -> Garbage:
-        """What profiles found of slices that are not needed any more; that is never kept for a while."""
         parts = [path for path in parts_folder(self.dataset).glob("*") if path.stem not in slices]
         return _remove("parts of profiles", parts, dry_run=self.options.dry_run)
 
     def _of_references(self) -> Iterator[Garbage]:
-        """What belongs to references that are gone, and indexes with rows of blocks that a chain has not."""
         folder, names = self.dataset.folder, frozenset(ref_names(self.dataset))
         signatures = [
             path
@@ -626,13 +599,11 @@ class _Collection:
 def collect_workspace(
     workspace: WorkspaceFiles, options: GcOptions | None = None, *, now: Callable[[], float] = time.time
 ) -> Collected:
-    """What interrupted commands left beside the datasets is gone once it is older than the grace period.
-
-    Looked at are `incoming`, `trash`, `run` and temporary files; nothing of a command that runs is touched.
-    """
+    """Remove remains of interrupted commands that are older than the grace period."""
     options = options or GcOptions()
     before_ns = int((now() - options.grace) * 1e9)
     root, dry_run = workspace.root, options.dry_run
+    # running commands hold locks on their files, which are skipped
     garbage = [_incoming_of(root / "incoming", before_ns, dry_run=dry_run)]
     with fsio.locked(root / "lock"):  # under it datasets are built in the trash
         garbage.append(_remove("trash", list((root / "trash").glob("*")), dry_run=dry_run))
@@ -649,7 +620,6 @@ def collect_workspace(
 
 
 def _incoming_of(folder: Path, before_ns: int, *, dry_run: bool) -> Garbage:
-    """Datasets that did not arrive."""
     files = size = 0
     for path in folder.glob("*") if folder.is_dir() else ():
         if not path.is_dir():

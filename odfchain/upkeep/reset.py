@@ -1,7 +1,7 @@
 """Going back: the head is moved to an earlier block of its own chain.
 
-What is dropped by that stays reachable under `refs/overwritten-…` until garbage collection is told to give it
-up, so a reset is undone by a reset to the old head. Derived state needs nothing: the chain's index is checked
+What is dropped by that stays reachable under `refs/overwritten-…` until `gc --drop-refs` removes
+it, so a reset is undone by a reset to the old head. Derived state needs nothing: the chain's index is checked
 against the head whenever it is used, and a checkpoint is the one that the newest block names.
 """
 
@@ -49,11 +49,11 @@ from odfchain.workspace.points import (
 )
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# Who else has blocks of a dataset, and who breaks when they are given up.
+# Other places with a dataset's blocks, and derivatives that break when these are given up.
 
 
 class RemoteState(Enum):
-    """What is known of a place."""
+    """The state of a place."""
 
     REACHED = "reached"
     """It was asked, and its blocks were read."""
@@ -91,16 +91,14 @@ class Dependent:
 def places_with(
     workspace: WorkspaceFiles, dataset: DatasetFiles, head: Multihash, blocks: Sequence[Multihash]
 ) -> list[Remote]:
-    """Every place that the dataset was pulled from or pushed to, and which of these blocks it has.
-
-    The blocks are of the chain of `head`. A place has a block when its chain contains it and it hands it out.
-    """
+    """Every place that the dataset was pulled from or pushed to, and which of these blocks it has."""
     known: dict[str, list[str]] = {}
     for kind in AliasKind:
         for alias in aliases(dataset, kind):
             known.setdefault(alias, []).append(kind.value)
     config = workspace.config.share
     options = options_of(config)
+    # a place has a block if its chain contains it and the block can be read there
     return [
         _ask(workspace, dataset, alias, tuple(kinds), options, head, blocks) for alias, kinds in known.items()
     ]
@@ -133,7 +131,6 @@ def _ask(
 def _held(
     dataset: DatasetFiles, peer: Peer, theirs: Multihash, head: Multihash, blocks: Sequence[Multihash]
 ) -> frozenset[Multihash]:
-    """Those of the blocks that the peer's chain contains and the peer hands out."""
     ours = ChainLinks(dataset.chain)
     comparison = compare(head, ours, theirs, _PeerChain(dataset, peer))
     lacking: set[Multihash] = set()
@@ -183,16 +180,14 @@ class _PeerChain:
 def dependents(
     workspace: WorkspaceFiles, dataset: DatasetFiles, blocks: Collection[Multihash]
 ) -> list[Dependent]:
-    """The derivatives in the workspace, on whatever branch, that have read up to one of these blocks.
-
-    A derivative whose chain cannot be read is not among them.
-    """
+    """The derivatives in the workspace, on whatever branch, that have read up to one of these blocks."""
     wanted, dataset_id = frozenset(blocks), dataset.id
     readers = []
     datasets = workspace.datasets()
     for other in (each.on(ref) for each in datasets for ref in (HEAD, *branch_names(each))):
         try:
             count = 0
+            # a derivative whose chain cannot be read is left out
             for hashed in DatasetState.read(other.chain).data_blocks():
                 event = hashed.block.event
                 if not isinstance(event, ExecuteTransform):
@@ -210,7 +205,7 @@ def dependents(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetPlan:
-    """What a reset would do; nothing is changed yet."""
+    """The plan of a reset; nothing is changed yet."""
 
     dataset: str
     old_head: Multihash
@@ -219,11 +214,11 @@ class ResetPlan:
     dropped: tuple[Multihash, ...]
     """The blocks that are dropped, newest first; or those that come back, after an earlier reset."""
     returns: bool
-    """Whether the target is not behind but ahead: a head that was given up before."""
+    """True if the target is ahead of the head: a head that was given up before."""
     records: int
     """Records that are dropped (that come back)."""
     places: tuple[Remote, ...]
-    """Where else the dropped blocks may be."""
+    """Other places that may have the dropped blocks."""
     unsaved: tuple[Multihash, ...]
     """Dropped blocks that no place was found to have, newest first."""
     dependents: tuple[Dependent, ...]
@@ -231,7 +226,7 @@ class ResetPlan:
     referrers: tuple[str, ...] = ()
     """Datasets whose rows name changes that nothing else would lead to."""
     follows: bool = False
-    """Whether the store that the dataset is in has the new head already: only this folder goes there."""
+    """True if the store that the dataset is in has the new head already: only this folder moves."""
 
     def __repr__(self) -> str:
         way = "come back" if self.returns else "go"
@@ -241,7 +236,7 @@ class ResetPlan:
 
     @property
     def nothing(self) -> bool:
-        """Whether the head is there already."""
+        """True if the head is there already."""
         return self.old_head == self.new_head
 
 
@@ -264,7 +259,7 @@ def find_block(dataset: DatasetFiles, text: str) -> Multihash:
 
 
 def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | Multihash) -> ResetPlan:
-    """What moving the head to a block means: what is dropped, who else has it, and who breaks.
+    """Plan a move of the head to a block: dropped blocks, their other copies, and broken references.
 
     The target is an ancestor of the head; or a head that a reference keeps and that the present head is an
     ancestor of, which undoes a reset; or, by its hash, another head that the store has by now.
@@ -272,6 +267,7 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
     Raises:
         UsageError: the target is neither.
     """
+    # the head of the store, which another machine has rewound
     if (there := _head_there(dataset, target)) is not None:
         return _plan_following(workspace, dataset, there)
     bring_branches(workspace)  # what they have is not lost
@@ -311,7 +307,6 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
 
 
 def _head_there(dataset: DatasetFiles, target: str | Multihash) -> Multihash | None:
-    """The head of the store that the dataset is in, if that is the target and not the head here."""
     text = str(target)
     if dataset.ref != HEAD or text.isdigit() or text == str(dataset.chain.head()):
         return None
@@ -345,7 +340,6 @@ def _plan_following(workspace: WorkspaceFiles, dataset: DatasetFiles, there: Mul
 
 
 def _between(dataset: DatasetFiles, upper: DatasetState, lower: DatasetState) -> list[Multihash] | None:
-    """The blocks after `lower` up to `upper`, newest first; None when it is not an ancestor."""
     blocks: list[Multihash] = []
     for name, block in dataset.chain.walk(upper.head):
         if name == lower.head:
@@ -385,8 +379,7 @@ def reset(
 ) -> str | None:
     """The head is where the plan says and the old one is kept by the reference returned; or all is as it was.
 
-    None is returned when there was nothing to do, or the new head leads to the old one. What the plan
-    follows, a store that was put back, is not written to.
+    None is returned when there was nothing to do, or the new head leads to the old one.
 
     Raises:
         UnsavedBlocksError: dropped blocks are nowhere else (unless `force`).
@@ -402,6 +395,7 @@ def reset(
         raise _unsaved(plan)
     if not break_references:
         refuse(f"what {plan.dataset} would drop", plan.referrers)
+    # the store was rewound elsewhere: only this folder moves
     if plan.follows:
         dataset.shared.follow(dataset.folder, plan.old_head, plan.new_head)
         return overwritten_name(plan.old_head) if plan.dropped else None
@@ -423,13 +417,10 @@ def reset(
 def rewrite_memory(
     workspace: WorkspaceFiles, dataset: DatasetFiles, dropped: Sequence[Multihash], now: Seen
 ) -> None:
-    """The newest block ever seen is not one that its owner has dropped.
-
-    Only who holds the dataset's key decides what its history is: to them a peer that follows the reset is no
-    rollback. For everybody else the memory stays, because what a copy is reset to says nothing about what
-    peers must have. In a store it does: who may write there has put back what all machines have.
-    """
+    """The newest block ever seen is not one that its owner has dropped."""
     dataset_id = dataset.id
+    # a key's owner decides on the history, and so do the writers of a store, which has been rewound for all;
+    # for other copies the memory stays: a reset here says nothing about what peers must have
     decides = dataset.shared.where is not None or workspace.has_key(dataset_id)
     if dataset.ref != HEAD or not decides:
         return  # of branches nothing is remembered
