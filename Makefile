@@ -1,6 +1,6 @@
 # make demo   sets up what is needed and carries two real datasets through the ledger
 # make test   sets up what is needed and runs the tests
-# make soak   runs the slow corners: long property tests, thousands of mutations
+# make soak   runs the slow corners: long property tests, thousands of mutations, each type of columns alone
 #             (one of them asks Azurite: npm install --global azurite@3.37.0)
 # make coverage  runs the tests and shows which share of each package they run, beside its floor (half an hour)
 # make house  measures the structure: lines, arrows, circles, names, start-up (BEFORE=COMMIT puts an older tree beside it,

@@ -27,7 +27,6 @@ from odfchain.odf.flatbuffers import load_fbs
 from odfchain.odf.transform_options import without_marks
 from odfchain.text import one_line
 from odfchain.transform.engine_interface import Executed
-from odfchain.workspace.config import ENGINE_ADDRESS, ENGINE_ADDRESS_FORM
 
 if TYPE_CHECKING:
     from odfchain.odf.schema import DataSchema
@@ -172,6 +171,7 @@ def _filled(vocab: DatasetVocabulary) -> DatasetVocabulary:
 
 
 CONNECT_SECONDS = 30.0
+_ADDRESS = re.compile(r"unix:.+|(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 _TEXT_CHARACTERS = 2_000
 _VERSION = re.compile(r"[!-~]{1,256}")
 _OPTIONS = (
@@ -201,8 +201,11 @@ class RemoteEngine:
         deadline: float | None = None,
         accept: Callable[[str], None] | None = None,
     ) -> None:
-        if not ENGINE_ADDRESS.fullmatch(address):
-            raise UsageError(f"{address!r} is not the address of an engine", hint=ENGINE_ADDRESS_FORM)
+        if not _ADDRESS.fullmatch(address):
+            raise UsageError(
+                f"{address!r} is not the address of an engine",
+                hint="it looks like 127.0.0.1:2884 or unix:/run/engine.sock",
+            )
         self.address = address
         self._connect_timeout = connect_timeout
         self._deadline = deadline

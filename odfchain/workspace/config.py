@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from odfchain.chain.statements import parse_did
-from odfchain.errors import InvalidIdError, ManifestError, UsageError, child_path
+from odfchain.errors import InvalidIdError, ManifestError, UsageError
 from odfchain.limits import LIMITS
 from odfchain.odf.manifests import ManifestKind, read_manifest
 from odfchain.odf.sources import WatermarkRule
@@ -64,10 +63,6 @@ class OwnSnapshots:
 def policy_path(root: Path, guard: str) -> Path:
     """The file of a policy, by how settings name it; `root` is the folder of the settings."""
     return root.parent / guard
-
-
-ENGINE_ADDRESS = re.compile(r"unix:.+|(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
-ENGINE_ADDRESS_FORM = "the address of an engine looks like 127.0.0.1:2884 or unix:/run/engine.sock"
 
 
 class SparkFiles(Enum):
@@ -392,10 +387,6 @@ def parse_config(data: bytes, source: str) -> WorkspaceConfig:
         except InvalidIdError as error:
             where = f"audit.trustedAuditors[{index}]"
             raise ManifestError(str(error), path=where, source=source) from None
-    for name, address in config.transform.engines.items():
-        if not ENGINE_ADDRESS.fullmatch(address):
-            where = child_path("transform.engines", name)
-            raise ManifestError(ENGINE_ADDRESS_FORM, path=where, source=source)
     if not 1 <= config.share.parallel <= MAX_PARALLEL:
         raise ManifestError(f"must be between 1 and {MAX_PARALLEL}", path="share.parallel", source=source)
     return config

@@ -120,7 +120,7 @@ def check_recursive(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles
 
 def check_integrity_only(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
     root, copied = made
-    workspace.delete(str(root.alias))
+    workspace.delete(str(root.alias), force=True)
     report = verified(workspace, copied)
     assert (report.ok, report.unchecked, report.replay) == (True, [], None)
 

@@ -162,6 +162,12 @@ def test_all_columns_at_once(
     form: str, workspace: odf.Workspace, engine: SparkEngine, run_cli: Callable[..., Result], tmp_path: Path
 ) -> None:
     cases = {case["arrow"]: case for case in RECORDED if case["form"] == form}
+    if form == "ddl":  # as texts; what the other form has, and is read from text elsewhere, is left out
+        others = {case["arrow"] for case in RECORDED if case["form"] == "odf"}
+        also = {
+            case["arrow"]: case for case in RECORDED if case["type"] in ("TIME(0)", "TIMESTAMP(0)", "UUID")
+        }
+        cases = {kind: case for kind, case in cases.items() if kind not in others} | also
     walk(list(cases.values()), workspace, engine, run_cli, tmp_path)
 
 

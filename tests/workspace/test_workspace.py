@@ -326,7 +326,6 @@ def test_every_setting_is_optional(workspace: WorkspaceFiles, content: str) -> N
     [
         ("spark: {masters: x}", r"config\.yaml:3: spark: unknown property 'masters'"),
         ("ingest: {maxRetractRatio: 2}", r"ingest\.maxRetractRatio: must be between 0 and 1"),
-        ("transform: {engines: {flink: nonsense}}", r"transform\.engines\.flink: the address of an engine"),
         ("ingest: {retries: many}", r"config\.yaml:3: ingest\.retries: "),
         ("spark: {conf: {a: 1}}", r"config\.yaml:3: spark\.conf"),
         ("spark: [", r"config\.yaml:\d"),
