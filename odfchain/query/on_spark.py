@@ -502,7 +502,7 @@ class _Planning:
         """The query over its inputs, and these."""
         if not self._sql:
             raise QueryError(
-                f"{_LABEL}: there is no query", hint="write one, like: select count(*) from airports"
+                f"{_LABEL}: no query given", hint="write one, like: select count(*) from airports"
             )
         with asking_spark(_LABEL, sql=self._sql):
             parser = self._jvm.org.apache.spark.sql.catalyst.parser.CatalystSqlParser()

@@ -95,7 +95,7 @@ def test_a_query_is_given_in_the_command_a_file_or_a_pipe(
 @pytest.mark.parametrize(
     ("args", "piped", "said"),
     [
-        ([], b"", "there is no query"),
+        ([], b"", "no query given"),
         ([], b" \n ", "give a query with -c"),
         (["-c", "select 1", "-"], b"", "given in two ways"),
         (["-c", "select 1", "--script", "x"], b"", "given in two ways"),
