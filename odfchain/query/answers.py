@@ -417,7 +417,7 @@ def read_file(path: str | os.PathLike[str]) -> Answer:
     """
     found = read_regular(Path(path), FILE_BYTES, follow=True)
     if found is None:
-        raise StoreError(f"{path}: there is no such file")
+        raise StoreError(f"{path}: no such file")
     return read_answer(found[0], str(path))
 
 

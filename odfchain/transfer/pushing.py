@@ -165,7 +165,7 @@ def plan_push(dataset: DatasetFiles, peer: WritablePeer, options: PushOptions = 
         raise BrokenChainError(f"{dataset.alias}: the dataset has no head")
     old = peer.head()
     if old is None and not options.create:
-        raise DatasetNotFoundError(f"{peer.where}: there is no such dataset", hint="allow to create it")
+        raise DatasetNotFoundError(f"{peer.where}: no such dataset", hint="allow to create it")
     local = ChainLinks(dataset.chain)
     destination = _DestinationLinks(dataset, peer)
     if old is None and dataset.ref != HEAD:

@@ -671,7 +671,7 @@ def test_options_are_for_one_kind_of_pull(scene: Scene) -> None:
     for run in (scene.cities.ingest, scene.ws.import_):
         with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
             run(scene.file("A,1\n"), nonsense=1)
-    with pytest.raises(odf.UsageError, match="late_edits: 'maybe' is none of"):
+    with pytest.raises(odf.UsageError, match="late_edits: 'maybe' is not one of"):
         scene.cities.ingest(scene.file("A,1\n"), late_edits="maybe")
 
 

@@ -44,7 +44,7 @@ def catalog(server: LyingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("target", "code", "said"),
     [
         (["--into", "nosuch"], 4, "nosuch"),
-        (["--into", "other"], 3, "no asset lock: there is no column `item_id`"),
+        (["--into", "other"], 3, "not an asset lock: column `item_id` is missing"),
         (["--into", "s2.assets", "--item", "s1"], 2, "all others would be retracted"),
         (["--into", "s2.assets", "--asset", "B04"], 2, "all others would be retracted"),
         (["--into", "s2.assets", "--checksum", "use-etag"], 2, "s2.assets: has no column `file_checksum`"),
