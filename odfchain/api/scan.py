@@ -444,7 +444,7 @@ def _found(source: Any, at: At) -> Dataset | OpenedDataset:
         return source
     if not isinstance(source, str | Path):
         raise UsageError(
-            f"expected a dataset or the path of one, got a {type(source).__name__}",
+            f"expected a dataset or the path of one, got {type(source).__name__}",
             hint="give a dataset, a URL, or a path such as folder/of/the/workspace/NAME",
         )
     if "://" not in str(source):

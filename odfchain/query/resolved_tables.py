@@ -168,8 +168,8 @@ class Pins:
             elif isinstance(point, Multihash):
                 if not _is_on_a_chain(dataset, block, head):
                     raise PointNotFoundError(
-                        f"{dataset.alias}: block {block} is stored but no part of the chain any more, "
-                        "nor of a branch",
+                        f"{dataset.alias}: block {block} is stored but no longer in the chain, "
+                        "nor in one of a branch",
                         hint=f"`odfchain state {dataset.alias}@{block}` shows the rows in force there",
                     )
                 dataset = opened_at(dataset, block)

@@ -478,7 +478,7 @@ def exported(scene: Scene) -> None:
 @case("Dataset.lock", "Dataset.slices_lock", "Dataset.fetch_from_locks")
 def locks(scene: Scene) -> None:
     ds = scene.fresh("locked")
-    with pytest.raises(odf.SchemaError, match="no asset lock"):
+    with pytest.raises(odf.SchemaError, match="not an asset lock"):
         ds.lock()
     place = scene.folder / "lake"
     shutil.copytree(ds.path / "data", place / "data")

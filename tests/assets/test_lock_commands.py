@@ -112,7 +112,7 @@ def test_locks_without_rows_are_locks(
         (["href", "x.parquet", "--asset", "B4"], 3, "the lock has no item or asset called B4"),
         (["check", "x.parquet", "--offline", "--item", "s1"], 2, "leave out --item"),
         (["check", "x.parquet", "--offline", "--checksum"], 2, "leave out --item"),
-        (["check", "folder"], 4, "no such file, and no workspace here"),
+        (["check", "folder"], 4, "no such file, and not inside a workspace"),
         (["check", "folder.parquet"], 4, "folder.parquet: a folder"),
         (["check", "cut.parquet"], 6, "cut.parquet: not a readable Parquet file"),
         (["check", "cut.parquet", "--offline"], 6, "get the lock again"),

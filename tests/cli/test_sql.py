@@ -348,7 +348,7 @@ def test_case_21_points_that_are_none(tmp_path: Path, monkeypatch: pytest.Monkey
         ("2000-01-01", 4, "begins at"),
         ("2999-01-01T00:00:00Z", 3, "lies in the future"),
         ("f1620" + 64 * "0", 4, "there is no block"),
-        (head, 4, "no part of the chain any more"),
+        (head, 4, "no longer in the chain"),
         ("99", 4, "there is no block 99"),
         ("soon", 3, "a point is a branch, a block's number or hash, or a time"),
     ):

@@ -263,7 +263,7 @@ def test_places(airports: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for options, said in (({"rows": "all"}, "no rows"), ({"catalog": "c"}, "for Iceberg")):
         with pytest.raises(UsageError, match=said):
             airports.export("delta", tmp_path / "c", **options)
-    with pytest.raises(UsageError, match="no format 'avro'"):
+    with pytest.raises(UsageError, match="unknown format 'avro'"):
         airports.export("avro", tmp_path / "c")
 
 

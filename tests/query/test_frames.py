@@ -51,7 +51,7 @@ def test_a_native_frame_is_what_a_scan_is(workspace: odf.Workspace, engine: Spar
         assert odfchain.spark.read(session, opened, state=True).count() == 3
         with pytest.raises(odf.UsageError, match="one block already"):
             odfchain.spark.read(session, opened, at=2)
-    with pytest.raises(odf.UsageError, match="no path of one"):
+    with pytest.raises(odf.UsageError, match="expected a dataset or the path of one, got int"):
         odfchain.spark.read(session, 7)
     with pytest.raises(odf.DatasetNotFoundError):
         odfchain.spark.read(session, path.with_name("y"))

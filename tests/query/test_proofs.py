@@ -136,9 +136,9 @@ def test_what_is_refused_says_why(workspace: odf.Workspace) -> None:
         workspace.prove("select 1", engine="spark")
     with pytest.raises(odf.UsageError, match="no parameters"):
         workspace.prove("select $a", params={"a": 1})
-    with pytest.raises(odf.UsageError, match="no format 'Csv'"):
+    with pytest.raises(odf.UsageError, match="unknown format 'Csv'"):
         workspace.prove("select 1", data_format="Csv")
-    with pytest.raises(odf.UsageError, match="no schema format"):
+    with pytest.raises(odf.UsageError, match="unknown schema format"):
         workspace.prove("select 1", schema_format="OdfJson")
     with pytest.raises(odf.UsageError, match="numbers of rows"):
         workspace.prove("select 1", limit=-1)
