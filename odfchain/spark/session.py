@@ -615,7 +615,7 @@ def check_given(session: Any) -> None:
         UsageError: it is no session, or has ended; or Java has another locale or time zone.
     """
     if not hasattr(session, "newSession"):
-        raise UsageError(f"a {type(session).__name__} is no session of Spark", hint="give a SparkSession")
+        raise UsageError(f"expected a SparkSession, got {type(session).__name__}", hint="pass a SparkSession")
     if is_remote(session):
         return
     if session.sparkContext._jsc is None or session.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 - no public way

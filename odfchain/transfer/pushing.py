@@ -378,7 +378,7 @@ def _differ(
         )
     common = f"after block {shortened(found.common)}" if found.common else "and have no block in common"
     return DatasetsDivergedError(
-        f"{dataset.alias} and {peer.where} went apart {common}: {_count(found.source_blocks)} only here, "
+        f"{dataset.alias} and {peer.where} diverged {common}: {_count(found.source_blocks)} only here, "
         f"{_count(found.destination_blocks)} only there; {there}",
         source_head=str(head),
         destination_head=str(old),

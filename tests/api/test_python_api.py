@@ -299,7 +299,7 @@ def opening(scene: Scene) -> None:
     assert odf.open(scene.folder / "ws").path == scene.ws.path
     with pytest.raises(odf.NotAWorkspaceError):
         odf.open("/")
-    with pytest.raises(odf.UsageError, match="a str is no session of Spark"):
+    with pytest.raises(odf.UsageError, match="expected a SparkSession, got str"):
         odf.open(scene.folder / "ws", spark="local[*]")  # type: ignore[arg-type]
     with pytest.raises(odf.NameCollisionError):
         odf.init(scene.folder / "ws")
@@ -586,7 +586,7 @@ def test_a_moment_is_a_block_or_a_time(scene: Scene) -> None:
             odf.DatasetNotFoundError,
             "cities begins at 2025-01-01T00:00:00Z, after 2024-01-01T00:00:00Z",
         ),
-        (99, odf.ObjectNotFoundError, "there is no block 99; its newest is block 5"),
+        (99, odf.ObjectNotFoundError, "no block 99; its newest is block 5"),
         ("2025-13", odf.InvalidIdError, "'2025-13' is not a time"),
         ("2025-1", odf.InvalidIdError, "'2025-1' is not a time"),
         ("2025-02-10T00:00", odf.InvalidIdError, "is not an RFC 3339 time"),

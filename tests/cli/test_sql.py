@@ -347,9 +347,9 @@ def test_case_21_points_that_are_none(tmp_path: Path, monkeypatch: pytest.Monkey
     for point, code, said in (
         ("2000-01-01", 4, "begins at"),
         ("2999-01-01T00:00:00Z", 3, "lies in the future"),
-        ("f1620" + 64 * "0", 4, "there is no block"),
+        ("f1620" + 64 * "0", 4, "no block"),
         (head, 4, "no longer in the chain"),
-        ("99", 4, "there is no block 99"),
+        ("99", 4, "no block 99"),
         ("soon", 3, "a point is a branch, a block's number or hash, or a time"),
     ):
         result = sql(f'select * from "x@{point}"')

@@ -239,7 +239,7 @@ def test_never_within_a_dataset(kind: str, airports: Dataset, workspace: Workspa
     if kind != "lode":  # a store is a folder of its own
         places += [airports.path.parent, airports.path.parent / "t", workspace.path, workspace.path.parent]
     for place in places:
-        with pytest.raises(UsageError, match="not within a dataset"):
+        with pytest.raises(UsageError, match="inside a dataset"):
             airports.export(kind, place)
     assert sorted(workspace.path.rglob("*")) == before
 

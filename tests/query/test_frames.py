@@ -125,7 +125,7 @@ def test_frames_pass_the_same_guards(workspace: odf.Workspace, engine: SparkEngi
         dataset.ingest_frame(pa.table({"id": [1000, 1000], "v": ["a", "b"]}), batch=("s", 0))
     with pytest.raises(odf.QueryError, match="the frame"):
         dataset.ingest_frame(frame.selectExpr("cast('a' || id as bigint) id", "event_time"))
-    with pytest.raises(odf.UsageError, match="no frame"):
+    with pytest.raises(odf.UsageError, match="expected a data frame"):
         dataset.ingest_frame([1, 2])
     with pytest.raises(odf.UsageError, match="a number"):
         dataset.ingest_frame(frame, batch=("s", -1))
