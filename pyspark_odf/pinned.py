@@ -187,5 +187,5 @@ def block_of(files: DatasetFiles, point: Point | None) -> Multihash | None:
         return None
     block = block_at(files, point)
     if not is_referenced(files, block, head=DatasetState.read(files.chain).head):
-        raise PointNotFoundError(f"{files.alias}: block {block} is no part of its chain")
+        raise PointNotFoundError(f"{files.alias}: block {block} is not in its chain")
     return block

@@ -414,7 +414,7 @@ def _existing(path: str | Path) -> Path:
     if Path(path).is_dir():
         raise LockNotFoundError(f"{path}: a folder", hint="name the lock in it, like assets.lock.parquet")
     if not Path(path).is_file():
-        raise LockNotFoundError(f"{path}: there is no such file")
+        raise LockNotFoundError(f"{path}: no such file")
     return Path(path)
 
 
@@ -463,7 +463,7 @@ def lock_schema(dataset: Dataset) -> pa.Schema:
     missing = [name for name in schema.names if name not in names]
     if missing:
         raise SchemaError(
-            f"{dataset.alias}: no asset lock: there is no column `{missing[0]}`",
+            f"{dataset.alias}: not an asset lock: column `{missing[0]}` is missing",
             hint="`odfchain new NAME --assets` makes the manifest of one",
         )
     return schema

@@ -116,9 +116,7 @@ def read_policy_file(root: Path, guard: str) -> PolicyFile:
     path = policy_path(root, guard)
     text = fsio.read_start(path, LIMITS.manifest_bytes + 1)
     if text is None:
-        raise UsageError(
-            f"snapshots.guard: {path}: there is no such file", hint="make it, or set another one"
-        )
+        raise UsageError(f"snapshots.guard: {path}: no such file", hint="make it, or set another one")
     return PolicyFile(path, read_policy(text, source=str(path)))
 
 

@@ -303,7 +303,7 @@ def _member(kind: Any, name: str, value: object) -> Any:
         return kind(value)
     except ValueError:
         raise UsageError(
-            f"{name}: {one_line(str(value))!r} is none of {', '.join(m.value for m in kind)}"
+            f"{name}: {one_line(str(value))!r} is not one of {', '.join(m.value for m in kind)}"
         ) from None
 
 
@@ -408,7 +408,9 @@ def parameter(text: str) -> tuple[str, Any]:
         raise UsageError(f"parameter {name}: {error.message}", hint=error.hint) from None
     except (pa.ArrowException, ValueError) as error:
         said = first_line(error)
-        raise UsageError(f"parameter {name}: {one_line(value)!r} is no {one_line(kind)}: {said}") from None
+        raise UsageError(
+            f"parameter {name}: {one_line(value)!r} is not a valid {one_line(kind)}: {said}"
+        ) from None
 
 
 def _type(name: str, text: str) -> Any:

@@ -65,7 +65,7 @@ def _engine(workspace: Workspace, options: QueryKeywords) -> Local | OnSpark:
     refuse_unknown(options, QueryKeywords)
     engine, memory = options.get("engine", ENGINES[0]), options.get("memory")
     if engine not in ENGINES:
-        raise UsageError(f"there is no engine {engine!r}", hint=f"engines are {' and '.join(ENGINES)}")
+        raise UsageError(f"unknown engine {engine!r}", hint=f"engines are {' and '.join(ENGINES)}")
     if engine == ENGINES[0]:
         return embedded(workspace, memory)
     if memory is not None:
@@ -170,10 +170,10 @@ def prove(workspace: Workspace, query: str, options: ProofKeywords) -> Answer:
         raise UsageError("a signed answer has no parameters", hint="write the values into the query")
     data_format = options.get("data_format") or FORMATS[0]
     if data_format not in FORMATS:
-        raise UsageError(f"there is no format {data_format!r}", hint=f"formats are {', '.join(FORMATS)}")
+        raise UsageError(f"unknown format {data_format!r}", hint=f"formats are {', '.join(FORMATS)}")
     schema = options.get("schema_format")
     if schema not in (None, SCHEMA_FORMAT):
-        raise UsageError(f"there is no schema format {schema!r}", hint=f"it is {SCHEMA_FORMAT}")
+        raise UsageError(f"unknown schema format {schema!r}", hint=f"the schema format is {SCHEMA_FORMAT}")
     at, limit = options.get("as_at"), options.get("limit")
     return proofs.prove(
         workspace._files,

@@ -200,7 +200,7 @@ def export_evidence(proofs: Sequence[Evidence], target: Path) -> Iterator[Path]:
         StoreError: a file exists already, or cannot be written.
     """
     if not proofs:
-        raise UsageError("there is no proof to export")
+        raise UsageError("no proof to export")
     into_folder = target.is_dir() or len(proofs) > 1
     if into_folder:
         fsio.make_folder(target)

@@ -361,7 +361,7 @@ def open_dataset(
 def _part_of_chain(files: DatasetFiles, block: Multihash | None) -> Multihash:
     newest = DatasetState.read(files.chain).head
     if block is not None and not is_referenced(files, block, head=newest):
-        raise PointNotFoundError(f"{files.alias}: block {block} is no part of its chain")
+        raise PointNotFoundError(f"{files.alias}: block {block} is not in its chain")
     return block or newest
 
 
@@ -441,7 +441,7 @@ def _found(source: Any, at: At) -> Dataset | OpenedDataset:
         return source
     if not isinstance(source, str | Path):
         raise UsageError(
-            f"a {type(source).__name__} is no dataset, and no path of one",
+            f"expected a dataset or the path of one, got {type(source).__name__}",
             hint="give a dataset, a URL, or a path such as folder/of/the/workspace/NAME",
         )
     # a path below a workspace's folder names a dataset of it

@@ -216,7 +216,7 @@ def _profile_when(value: str) -> ProfileWhen:
         return ProfileWhen(value)
     except ValueError:
         known = ", ".join(when.value for when in ProfileWhen)
-        raise UsageError(f"snapshots.profile: {one_line(value)!r} is none of {known}") from None
+        raise UsageError(f"snapshots.profile: {one_line(value)!r} is not one of {known}") from None
 
 
 def _nothing(item: Setting) -> Callable[[Any], Any]:

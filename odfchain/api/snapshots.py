@@ -191,7 +191,7 @@ def _bytes_of(path: str | Path, most: int) -> bytes:
     # one byte more than allowed shows that the file is too large
     found = fsio.read_start(Path(path), most + 1)
     if found is None:
-        raise UsageError(f"{path}: there is no such file")
+        raise UsageError(f"{path}: no such file")
     return found
 
 

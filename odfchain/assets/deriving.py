@@ -188,7 +188,7 @@ def _check_asked_for(named: Iterable[NamedAsset], selection: Selection) -> None:
     items, assets = {asset.item_id for asset in named}, {asset.asset_key for asset in named}
     missing = sorted(selection.items - items) + sorted(selection.assets - assets)
     if missing:
-        raise AssetError(f"there is no item or asset called {', '.join(map(one_line, missing))}")
+        raise AssetError(f"no item or asset is called {', '.join(map(one_line, missing))}")
 
 
 def _distinct(named: Iterable[NamedAsset]) -> list[NamedAsset]:
@@ -266,7 +266,7 @@ def project(source: str, rows: Rows, out: Path, options: ProjectOptions) -> Proj
     """
     root, assets = Path(source).resolve(), 0
     if not root.exists():
-        raise UsageError(f"{source}: there is no such file")
+        raise UsageError(f"{source}: no such file")
     if out.resolve().is_relative_to(root):
         raise UsageError(f"{out}: in the folder that is read", hint="choose another folder with --out")
     targets = {
@@ -348,7 +348,7 @@ def _checked(targets: Mapping[Path, Path], rows: Rows, options: ProjectOptions) 
 
 def _taken(targets: Sequence[Path]) -> NameCollisionError:
     more = f" and {len(targets) - 1:,} more" if targets[1:] else ""
-    return NameCollisionError(f"{targets[0]}{more}: there already", hint="choose an empty folder with --out")
+    return NameCollisionError(f"{targets[0]}{more}: already exists", hint="choose an empty folder with --out")
 
 
 def _documents(root: Path) -> Iterator[Path]:
@@ -414,7 +414,7 @@ def _check_item(item: Mapping[str, Any]) -> None:
         raise AssetError(f"{label}: its {STORAGE_SCHEMES} are no map")
     for key, asset in assets.items():
         if not isinstance(asset, dict) or not isinstance(asset.get("href"), str):
-            raise AssetError(f"{label} {one_line(key)}: there is no href")
+            raise AssetError(f"{label} {one_line(key)}: no href")
         others = asset.get("alternate", {})
         if not isinstance(others, dict) or not all(isinstance(each, dict) for each in others.values()):
             raise AssetError(f"{label} {one_line(key)}: its alternates are no map")

@@ -166,7 +166,7 @@ def _check_rest(sign: str, rest: str, *, strip_query: bool) -> None:
                 hint="name the plain object, or drop the queries of all hrefs with --strip-query",
             )
     raise InvalidIdError(
-        "a query: it is no plain object",
+        "it has a query: not the URL of a plain object",
         hint="in a key write ? as %3F, or drop the queries with --strip-query",
     )
 
@@ -203,14 +203,14 @@ def _checked(location: Location) -> Location:
             f"no store is called {one_line(store)!r}", hint=f"they are {', '.join(sorted(STORES))}"
         )
     if any(ACCESS_KEY.search(each or "") for each in (container, endpoint, key)):
-        raise InvalidIdError("an access key stands in it", hint="credentials come from the environment")
+        raise InvalidIdError("it contains an access key", hint="credentials come from the environment")
     _check_key(store, key)
     if (container is None) != (store == "file"):
         raise InvalidIdError("a file has no container, all else has one")
     if store in ("http", "https"):
         if not _is_origin(container or "", store):
             raise InvalidIdError(
-                "the container is no origin", hint=f"like {store}://host[:port], other letters as xn--…"
+                "the container is not an origin", hint=f"like {store}://host[:port], other letters as xn--…"
             )
     elif container is not None and not _BUCKET.fullmatch(container):
         raise InvalidIdError("not the name of a bucket", hint="letters, digits, dots, dashes and underscores")
@@ -243,11 +243,11 @@ def _check_endpoint(store: str, endpoint: str) -> None:
     try:
         parts = urlsplit(endpoint)
     except ValueError:
-        raise InvalidIdError("the endpoint is no URL") from None
+        raise InvalidIdError("the endpoint is not a URL") from None
     if "@" in parts.netloc or "?" in endpoint or "#" in endpoint:
         raise InvalidIdError("the endpoint has a user, a query or a fragment")
     if not _is_origin(f"{parts.scheme}://{parts.netloc}"):
-        raise InvalidIdError("the endpoint is no URL", hint="like https://host[:port]")
+        raise InvalidIdError("the endpoint is not a URL", hint="like https://host[:port]")
 
 
 def relative_to_lock(location: Location) -> bool:

@@ -115,7 +115,7 @@ def table_of(rows: Iterable[AssetRow], *, checksums: bool = False) -> pa.Table:
     table = pa.table({name: columns[name] for name in schema.names}, schema=schema)
     for name in (*KEY, "etag"):  # a location has none
         if pc.any(pc.match_substring_regex(table.column(name), ACCESS_KEY.pattern)).as_py():
-            raise AssetError(f"an access key stands in `{name}` of a row", hint="a lock is published")
+            raise AssetError(f"`{name}` of a row contains an access key", hint="a lock is published")
     return table
 
 
@@ -169,13 +169,13 @@ def schema_fault(schema: pa.Schema) -> str | None:
     wanted = schema_like(schema)
     for name in wanted.names:
         if name not in schema.names:
-            return f"there is no column `{name}`"
+            return f"column `{name}` is missing"
     for name in schema.names:
         if name not in wanted.names:
-            return f"column `{name}` is none of a lock's"
+            return f"column `{name}` is not one of a lock's"
     for ours, theirs in zip(wanted, schema, strict=True):
         if ours.name != theirs.name:
-            return f"column `{theirs.name}` stands where `{ours.name}` belongs"
+            return f"found column `{theirs.name}`, expected `{ours.name}`"
         if ours.type != theirs.type:
             return f"column `{ours.name}` has type {theirs.type} instead of {ours.type}"
     return None
@@ -197,7 +197,7 @@ def row_fault(row: Mapping[str, object]) -> str | None:
     if isinstance(size, int) and size < 0:
         return f"size_bytes is {size}"
     if time is not None and instant(str(time)) is None:
-        return "`last_modified` is no time"
+        return "`last_modified` is not a time"
     try:
         _location(row)
     except AssetError as error:
@@ -212,7 +212,7 @@ def text_fault(name: str, text: str) -> str | None:
     if not text.isprintable():
         return f"`{name}` has control characters"
     if ACCESS_KEY.search(text):
-        return f"an access key stands in `{name}`"
+        return f"`{name}` contains an access key"
     return None
 
 

@@ -60,7 +60,7 @@ def bytes_of(path: Path) -> bytes:
     """
     data = fsio.read_start(path, ASSETS.document_bytes + 1)
     if data is None:
-        raise UsageError(f"{path}: there is no such file")
+        raise UsageError(f"{path}: no such file")
     return checked_size(data, str(path))
 
 
@@ -227,7 +227,7 @@ class StacReader:
         elif Path(source).exists():
             yield from self._document(str(Path(source).resolve()), depth=0)
         else:
-            raise UsageError(f"{source}: there is no such file")
+            raise UsageError(f"{source}: no such file")
 
     def _folder(self, folder: Path) -> Iterator[NamedAsset]:
         # a file that is no document has to be that of an asset
@@ -334,7 +334,7 @@ class StacReader:
         with open_parquet(path) as file:
             names = file.schema_arrow.names
             if "id" not in names or "assets" not in names:
-                raise NoDocumentError(f"{path}: not STAC GeoParquet: there is no column `id` or `assets`")
+                raise NoDocumentError(f"{path}: not STAC GeoParquet: column `id` or `assets` is missing")
             for batch in file.batches([name for name in wanted if name in names]):
                 for row in batch.to_pylist():
                     row["assets"] = {k: v for k, v in _members(row["assets"]) if _is_said(v)}
@@ -353,7 +353,7 @@ def _check_name(what: str, text: str) -> None:
     if not size or not text.isprintable() or size > ASSETS.text_bytes:
         raise AssetError(f"{what} is empty, has control characters, or more than {ASSETS.text_bytes:,} bytes")
     if "AKIA" in text and ACCESS_KEY.search(text):
-        raise AssetError(f"an access key stands in {what}", hint="a lock is published")
+        raise AssetError(f"{what} contains an access key", hint="a lock is published")
 
 
 def _members(assets: Any) -> list[tuple[str, Any]]:
@@ -373,10 +373,10 @@ def _chosen(asset: Mapping[str, Any], alternate: str | None) -> tuple[Mapping[st
         others = asset.get("alternate")
         chosen = others.get(alternate) if isinstance(others, dict) else None
         if not isinstance(chosen, dict):
-            raise AssetError(f"there is no alternate {one_line(alternate)}")
+            raise AssetError(f"no alternate {one_line(alternate)}")
     href = chosen.get("href")
     if not isinstance(href, str):
-        raise AssetError("there is no href")
+        raise AssetError("no href")
     size = chosen.get("file:size", asset.get("file:size"))
     is_whole = type(size) is int or (isinstance(size, float) and size.is_integer())
     return chosen, href, int(size) if is_whole and 0 <= size < 1 << 63 else None

@@ -398,7 +398,7 @@ def _verdict(node: DocumentNode, verdict: str) -> tuple[str, str]:
     missing = bool(omitted or node["unchecked"].items())
     if verdict == "faulty":
         found = counted(len(node["faults"].items()), "fault")
-        rest = " Besides, not everything was checked." if missing else ""
+        rest = " Not everything was checked." if missing else ""
         return "Faulty", f"{found} found: what is stored is not what was recorded.{rest}"
     if verdict == "incomplete":
         return "Incomplete", "No fault was found, but not everything that was asked for could be checked."
@@ -656,7 +656,7 @@ def render_page(documents: Sequence[Mapping[str, object]], limits: PageLimits = 
         UsageError: there is no document.
     """
     if not documents:
-        raise UsageError("there is no report to make a page from")
+        raise UsageError("no report to make a page from")
     several = len(documents) > 1
     parts = [checked_document(d, f"[{n}]" if several else "") for n, d in enumerate(documents)]
     # faulty datasets come first

@@ -194,7 +194,7 @@ def common_key(states: Sequence[DatasetState]) -> tuple[str, ...]:
         listed = " and ".join(one_line(", ".join(key)) or "none" for key in keys)
         raise SchemaError(
             f"the two sides have different primary keys: {listed}",
-            hint="records of one cannot be told to be those of the other",
+            hint="records are matched by primary key; give two points with the same one",
         )
     return keys[0]
 

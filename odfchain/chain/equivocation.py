@@ -262,7 +262,7 @@ def read_evidence_file(path: Path) -> Evidence:
     """
     data = read_bounded(path, ATTEST.evidence_bytes)
     if data is None:
-        raise StoreError(f"{path}: there is no such file")
+        raise StoreError(f"{path}: no such file")
     return read_evidence(data, str(path))
 
 

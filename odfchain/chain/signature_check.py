@@ -315,7 +315,7 @@ class Examination:
         if self.force and signed is not None and theirs(signed.sequence_number) != signed.head:
             self.warnings.append(
                 f"{about}: block {signed.sequence_number} {signed.head} is given up, which is signed with "
-                "the dataset's key: whoever has seen it has proof of two histories once you commit again"
+                "the dataset's key: anyone who kept it can prove equivocation once you commit again"
             )
 
     def _not_taken(self, what: str, problems: Sequence[str]) -> None:

@@ -254,7 +254,8 @@ class LineFile(Generic[T]):
             if old is not None and self._age(old) >= self._age(line):
                 if line.text != old.text:
                     outdone.append(
-                        f"line {line.number}: {about.signer} has a later word on block {about.block}"
+                        f"line {line.number}: {about.signer} already signed a newer statement "
+                        f"about block {about.block}"
                     )
                 continue
             count = signers.get(subject, 0) + (old is None)
@@ -403,7 +404,7 @@ def sign_snapshot(key: DatasetKey, line: SnapshotLine) -> str:
     try:
         read_snapshot(text.encode())
     except SignatureError as error:
-        raise UsageError(f"a line about a snapshot that nobody could read: {error}") from None
+        raise UsageError(f"unreadable line about a snapshot: {error}") from None
     return text
 
 

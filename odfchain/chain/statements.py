@@ -312,7 +312,7 @@ def read_key_file(path: Path) -> DatasetKey:
     """
     found = read_regular(path, ATTEST.key_file_bytes, follow=True)
     if found is None:
-        raise StoreError(f"{path}: there is no such file", hint="make a key with `odfchain key create`")
+        raise StoreError(f"{path}: no such file", hint="make a key with `odfchain key create`")
     pem, mode = found
     if mode & 0o077:
         raise WorkspaceError(
@@ -570,7 +570,7 @@ def sign_attestation(key: DatasetKey, attestation: Attestation) -> str:
     try:
         read_attestation(text.encode())
     except SignatureError as error:
-        raise UsageError(f"an attestation that nobody could read: {error}") from None
+        raise UsageError(f"unreadable attestation: {error}") from None
     return text
 
 

@@ -328,7 +328,7 @@ def project_command(
     help="The file to write.",
 )
 def export_command(dataset: str, output: Path) -> None:
-    """Write the lock that a dataset is, at a block, to a file: whoever gets it needs no odfchain."""
+    """Write a dataset's asset lock, at a block, to a file that can be read without odfchain."""
     lock = _of_dataset(dataset)
     lock.write(output)
     say(f"wrote {output}: {lock.table.num_rows:,} rows")
@@ -395,7 +395,7 @@ def _of_dataset(text: str) -> AssetLock:
         workspace = open_workspace()
     except NotAWorkspaceError as error:
         raise LockNotFoundError(
-            f"{text}: there is no such file, and no workspace here that a dataset could be in",
+            f"{text}: no such file, and not inside a workspace that could have such a dataset",
             hint=error.hint,
         ) from None
     return lock_of(at_point(workspace, text))

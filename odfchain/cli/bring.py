@@ -125,8 +125,8 @@ def pull_command(
     A URL, or repository/dataset, is pulled from there, checked, and known here by a name from then on;
     pulling that name asks the same place again. DATASET@BRANCH is brought up to date on a branch: from its
     polling source, or from its inputs on the branch of that name, else on their heads. With --from URL it is
-    the branch of that name at another place, which comes in beside the head and is verified before a merge
-    uses it. ODFCHAIN_TOKEN is sent to the server that is named, and to no other.
+    the branch of that name at another place, which is fetched without moving the head and verified before a
+    merge uses it. ODFCHAIN_TOKEN is sent to the server that is named, and to no other.
 
     Every byte of a source is ingested once, however often and however interrupted this runs. One dataset that
     fails does not stop the others.
@@ -445,7 +445,7 @@ def _from_locks(
 
 @click.group("source")
 def source_command() -> None:
-    """End where a dataset's rows come from."""
+    """Disable a source of a dataset."""
 
 
 @source_command.command("disable")

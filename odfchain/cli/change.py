@@ -97,7 +97,7 @@ def _row(branch: Branch, *, people: bool) -> dict[str, Any]:
 @branch_command.command("delete")
 @click.argument("dataset", type=DATASET)
 @click.argument("name", type=BRANCH)
-@click.option("--force", is_flag=True, help="Delete it also if nobody has merged it.")
+@click.option("--force", is_flag=True, help="Delete it even if it is not merged.")
 @BREAK_REFERENCES
 def branch_delete(dataset: str, name: str, *, force: bool, break_references: bool) -> None:
     """Delete a branch that the head, or another branch, has merged.
@@ -155,7 +155,8 @@ def correct_command(
     empty text; what an object of NDJSON does not name stays. Values have to be of the declared types.
 
     It works where `ingest` does not: on polled datasets, and without the full list that a snapshot needs.
-    Correct a branch, look at it with `diff`, and `merge` it. Values that are there already are no change.
+    Correct a branch, look at it with `diff`, and `merge` it. Values that equal the recorded ones are no
+    change.
     """
     if not files and not remove:
         raise UsageError("name the files of corrections, or --remove a file of keys")
@@ -238,7 +239,7 @@ def diff_command(
 @click.option("--ff", is_flag=True, help="Move to the branch's block instead, where that is ahead.")
 @click.option("--rows", is_flag=True, help="Merge no cells: other rows of one key conflict.")
 @conflict_options
-@click.option("--with-metadata", is_flag=True, help="Take over what the branch says beside data, too.")
+@click.option("--with-metadata", is_flag=True, help="Take over the branch's metadata, too.")
 @click.option("--message", metavar="TEXT", default="", help="Why; recorded with the merge.")
 @commit_options
 @click.option("--force", is_flag=True, help="Merge into the head of a copy, and go another way from there.")
@@ -257,7 +258,7 @@ def merge_command(
 ) -> None:
     """Merge a branch into the head, or into another branch.
 
-    What changed on the branch since both went apart becomes one block, cell by cell. Where both changed one
+    What changed on the branch since both diverged becomes one block, cell by cell. Where both changed one
     cell differently, nothing is merged: the conflicts are printed, and the command ends with code 5.
 
     Several datasets that have a branch of this name are all computed before the first is changed.

@@ -290,7 +290,7 @@ def print_changes(dataset: str, outcome: ChangeOutcome, output: str) -> None:
         print_records([row], list(row), output)
     elif outcome.up_to_date:
         if not options().quiet:
-            echo("nothing to commit: the values are there already", fg="yellow", err=True)
+            echo("nothing to commit: the values are already recorded", fg="yellow", err=True)
     else:
         echo(f"{dataset}: {outcome.summary}; it is block {outcome.number:,}")
 

@@ -145,8 +145,8 @@ def attest_command(
     """Verify a dataset and sign the outcome, for others to rely on.
 
     The statement names the head, the verdict, the checks that were and were not done, and the digest of the
-    report. It is kept with the dataset and travels with it. Whoever is to check it against the report needs
-    the file of --report. DATASET@POINT is verified and attested on a branch, or up to a block or a time. Exit
+    report. It is kept with the dataset and travels with it. To check it against the report, the file of
+    --report is needed. DATASET@POINT is verified and attested on a branch, or up to a block or a time. Exit
     codes are those of verify.
     """
     chosen = chosen_checks(**checks)
@@ -393,8 +393,8 @@ def key_command() -> None:
 def create_command(file: Path) -> None:
     """Make a new ed25519 key in FILE and print its public identity, a did:key.
 
-    The file is an unencrypted PEM that only you may read. Whoever has it can sign in your name; an existing
-    file is never replaced.
+    The file is an unencrypted PEM that only you may read. Anyone who has it can sign in your name; an
+    existing file is never replaced.
     """
     from odfchain.api.rendering import create_key
 
@@ -442,16 +442,16 @@ _TITLES = {"sequenceNumber": "number", "otherBlock": "other block"}
     "--check",
     "file",
     type=click.Path(path_type=Path),
-    help="Check a proof that somebody sent; no workspace and no network is needed.",
+    help="Check a proof in a file; no workspace and no network is needed.",
 )
 @format_option()
 def evidence_command(dataset: str | None, target: Path | None, file: Path | None, output: str) -> None:
     """List proofs that owners of datasets have signed two histories.
 
-    Whoever pulls compares the signed heads that they are offered with those that were seen before. Two
-    different blocks with one sequence number, both covered by heads that are signed with the dataset's key,
-    are kept as a proof, also when the pull is refused or forced. Owners who go back behind what they have
-    published (`reset`, `compact`, `pull --force`) leave such a proof to everybody who saw both.
+    A pull compares the signed heads that it is offered with those that were seen before. Two different blocks
+    with one sequence number, both covered by heads that are signed with the dataset's key, are kept as a
+    proof, also when the pull is refused or forced. Owners who go back behind what they have published
+    (`reset`, `compact`, `pull --force`) leave such a proof to everybody who saw both.
     """
     if file is not None:
         if dataset is not None or target is not None:

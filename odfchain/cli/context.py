@@ -80,7 +80,7 @@ def confirm(question: str) -> None:
     if options().yes:
         return
     if not is_somebody_there():
-        raise UsageError(f"{question} nobody is there to answer", hint="use -y to say yes")
+        raise UsageError(f"{question} standard input is not a terminal", hint="pass --yes")
     if not ask(question):
         raise UsageError("not confirmed; nothing was changed")
 
@@ -141,7 +141,7 @@ def ask_for_effects(
     flags = _flags(asked)
     if not is_somebody_there():
         raise UsageError(
-            "the manifest does what has to be allowed (see above), and nobody is there to ask; "
+            "the manifest does what has to be allowed (see above), but standard input is not a terminal; "
             "nothing was made",
             hint=f"if you trust it, add {flags}",
         )

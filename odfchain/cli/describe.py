@@ -228,7 +228,7 @@ def profile_command(
 ) -> None:  # fmt: skip
     """Show what the rows in force look like: types, nulls, distributions, common values, duplicates.
 
-    A profile is a function of the rows alone: whoever has them computes the same bytes, whatever the machine.
+    A profile is a function of the rows alone: the same rows give the same bytes on every machine.
     JSON is its one text, html one page with pictures. No Java starts, and slices that were profiled before
     are not read again.
     """
@@ -290,10 +290,10 @@ def manifest_command(
     any time. JSON is its one text, in the form of Lode's manifest.
 
     With --where, a file that cannot hold such a row is marked: readers skip it. The condition is SQL of
-    columns and literals (= <> < <= > >= IN BETWEEN IS NULL LIKE 'x%' AND OR NOT); what it says besides skips
-    nothing.
+    columns and literals (= <> < <= > >= IN BETWEEN IS NULL LIKE 'x%' AND OR NOT); every other condition
+    skips nothing.
 
-    With --write it is kept beside the dataset and travels with it, and a signed line names it, so that a
+    With --write it is kept with the dataset and travels with it, and a signed line names it, so that a
     reader finds it without walking the chain. A push does that for the head.
     """
     from odfchain.api.branching import at_point

@@ -104,7 +104,7 @@ def engine_serve(
 ) -> None:
     """Run the Spark engine as a service (gRPC), until Ctrl-C or SIGTERM.
 
-    Whoever can connect can make it read and write files with your rights: there is no password. Listen on
+    Anyone who can connect can make it read and write files with your rights: there is no password. Listen on
     other machines' networks only where everybody on them may do that.
     """
     given = {context.get_parameter_source(name) for name in ("host", "port")}
@@ -201,7 +201,7 @@ def completions_command(shell: str) -> None:
 @click.command("version")
 @format_option("table", "json")
 def version_command(output: str) -> None:
-    """Print the versions of odfchain and of what it stands on."""
+    """Print the versions of odfchain and of the libraries it uses."""
     from importlib.metadata import version
 
     import odfchain

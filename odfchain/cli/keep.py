@@ -245,7 +245,7 @@ def reset_command(
     dropped; if that is not sure of every block, nothing is done without --force. The old head stays under
     refs/ until `gc --drop-refs`, and a reset to it undoes this one. DATASET@BRANCH moves a branch.
 
-    Where datasets are in a store, the head moves there, for all machines. On a machine that has seen more
+    Where datasets are in a store, the head moves there, for all machines. On a machine that is ahead
     BLOCK may be the hash of the head that the store has now: this machine follows, and writes nothing there.
     """
     with open_workspace() as workspace:
@@ -346,9 +346,9 @@ def compact_command(
 ) -> None:  # fmt: skip
     """Merge small slices of a dataset into larger ones.
 
-    --soft makes a new root dataset that says what it was made from; nobody breaks. --hard changes the hashes
-    of the dataset's blocks, so derivatives and copies that have read the old ones must start over: they are
-    listed before it starts. The old head stays under refs/ until `gc --drop-refs`.
+    --soft makes a new root dataset that says what it was made from; derivatives and copies stay valid. --hard
+    changes the hashes of the dataset's blocks, so derivatives and copies that have read the old ones must
+    start over: they are listed before it starts. The old head stays under refs/ until `gc --drop-refs`.
     """
     if mode is None:
         raise UsageError("say which: --hard or --soft")
@@ -491,7 +491,7 @@ def gc_command(
 ) -> int:
     """Remove what no reference of a dataset needs any more, and what interrupted commands left.
 
-    Nothing that is needed is removed, whoever writes at the same time. Without DATASET all datasets are
+    Nothing that is needed is removed, even while others write. Without DATASET all datasets are
     looked at, and the workspace itself. Of datasets in a store, what nothing needs there goes as well.
     Changes that rows of this workspace name stay; these rows are named.
     """

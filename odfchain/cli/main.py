@@ -38,7 +38,7 @@ _TOPICS: dict[str, dict[str, str]] = {
         "pull": "Bring datasets up to date, or take one from a URL.",
         "ingest": "Ingest files into a root dataset.",
         "fetch": "Bring the slices that a partial copy lacks.",
-        "source": "End where a dataset's rows come from.",
+        "source": "Disable a source of a dataset.",
         "assets": "Lock the files that STAC Items name, check and move them.",
     },
     "Look": {

@@ -242,7 +242,7 @@ def tell_consequences(places: Sequence[Remote], dependents: Sequence[Dependent])
 def tell_of_proof(dataset: Dataset) -> None:
     """Say that a second history can be proven, where the first one is signed."""
     if dataset.has_key and dataset.ref == "head":
-        say("  the old head was signed: whoever saw it and sees the new one has proof of two histories")
+        say("  the old head was signed: anyone who kept it and sees the new one can prove equivocation")
 
 
 def places_tree(places: Sequence[Remote]) -> list[dict[str, Any]]:

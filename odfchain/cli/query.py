@@ -92,8 +92,8 @@ def sql_command(
     state('name[@POINT]'[, 'event time'[, 'key']]) is what is in force.
 
     Without a query a shell opens on a terminal. A table shows 1,000 rows unless --limit says another number;
-    the other formats give all of them. In CSV nothing stands where there is no value, and "" for a text of no
-    characters; in JSON, NaN and infinities are null. Arrow is an IPC stream, Parquet is packed by zstd.
+    the other formats give all of them. In CSV a null is an empty field, and "" an empty text; in JSON,
+    NaN and infinities are null. Arrow is an IPC stream, Parquet is packed by zstd.
 
     What --proof keeps is for others to check: `odfchain proof verify`.
     """
@@ -164,10 +164,10 @@ def _query(command: str | None, script: Path | None, piped: str | None) -> str |
     if piped is None and is_somebody_there():
         if sys.stdout.isatty():
             return None
-        raise UsageError("there is no query", hint=_WAY_OUT)
+        raise UsageError("no query given", hint=_WAY_OUT)
     found = _text(standard_input().read(_QUERY_BYTES + 1), "standard input")
     if not found.strip():
-        raise UsageError("there is no query", hint=_WAY_OUT)
+        raise UsageError("no query given", hint=_WAY_OUT)
     return found
 
 
@@ -291,7 +291,7 @@ def _export_table(
         done = opened.export(table, target, rows=rows, catalog=catalog, force=force, progress=progress)
     new = f"{count_of(done.versions, 'version')}, {count_of(done.files, 'file')}, {human_size(done.size)}"
     copied = f" ({done.copies:,} copied)" if done.copies else ""
-    what = f"{new}{copied}" if done.versions else "it was there already"
+    what = f"{new}{copied}" if done.versions else "already exported"
     number, took = done.sequence_number, time.perf_counter() - began
     name = f"{opened.alias} @ {number:,} ({str(done.block)[:12]}…)"
     say(f"{name} as {table} in {done.folder}: {what}, {took:.1f} s")
@@ -305,7 +305,7 @@ def _write_folder(rows: Counted, output: str, folder: Path, most: int | None) ->
     target = folder.resolve()
     with storage_errors(target):
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise NameCollisionError(f"{folder} is there already, and not empty", hint="name a new folder")
+            raise NameCollisionError(f"{folder} already exists and is not empty", hint="name a new folder")
         if not target.parent.is_dir():
             raise UsageError(f"{target.parent}: no such folder")
     # written next to the target and renamed: the folder appears complete

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="TCP port to listen on; 0 takes a free one.",
 )
-@click.option("--read-only", is_flag=True, help="Let nobody write, which is so unless --write is given.")
+@click.option("--read-only", is_flag=True, help="Read-only (default).")
 @click.option("--write", is_flag=True, help="Let those push who have a token (odfchain token).")
 @click.option(
     "--restrict-reading", is_flag=True, help="Show datasets to those alone whose token is for them."
@@ -74,7 +74,7 @@ def serve_command(
     """Publish all datasets of the workspace over HTTP, until Ctrl-C or SIGTERM.
 
     Datasets can be read and not be changed, at /NAME/ below the address, by `odfchain pull` and by every
-    other client of Open Data Fabric's simple protocol. Whoever can connect can read all of them, unless
+    other client of Open Data Fabric's simple protocol. Anyone who can connect can read all of them, unless
     --restrict-reading is given: then a dataset is there for those alone who show a token that may read it
     (odfchain token create NAME --allow read:PATTERN), or push to it. Branches are drafts, and are there only
     where --branches or --branch says so. Private keys, settings and where datasets came from are not
@@ -266,9 +266,9 @@ def token_command() -> None:
 def token_create(name: str, allow: tuple[str, ...]) -> None:
     """Make a token and print it, this once: only its hash is kept, in .odfchain/tokens.yaml.
 
-    With push:, whoever has it may push to the server that `odfchain serve --write` starts, datasets of
-    others, whose private keys are not here. With read:, he may read where `serve --restrict-reading` lets
-    nobody else; push: allows that, too.
+    With push:, its holder may push to the server that `odfchain serve --write` starts, datasets of others,
+    whose private keys are not here. With read:, its holder may read where `serve --restrict-reading` lets no
+    others; push: allows that, too.
     """
     made = open_workspace().create_token(name, allow)
     if not options().quiet:
@@ -576,7 +576,10 @@ def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_s
         return password_login(url, user or "", password)
     if not is_somebody_there():
         what, option = ("token", "--token-stdin") if user is None else ("password", "--password-stdin")
-        raise UsageError(f"nobody is there to type the {what}", hint=f"pipe it in and use {option}")
+        raise UsageError(
+            f"standard input is not a terminal: no {what} can be asked for",
+            hint=f"pipe it in and use {option}",
+        )
     if url.is_smart and user is None:
         user = ask_text(f"User at {url} (empty, if you have a token)") or None
     if user is not None:

@@ -176,7 +176,7 @@ class Shell:
     def _command(self, line: str) -> None:
         name, _, rest = line.partition(" ")
         if name not in self._commands:
-            raise UsageError(f"there is no command {name}", hint=f"there are {' '.join(self._commands)}")
+            raise UsageError(f"unknown command {name}", hint=f"there are {' '.join(self._commands)}")
         self._commands[name](rest.strip())
 
     def _answer(self, query: str) -> None:
@@ -198,7 +198,7 @@ class Shell:
 
     def _mode(self, name: str) -> None:
         if name not in RESULT_FORMATS:
-            raise UsageError(f"{name!r} is no format", hint=f"formats are {', '.join(RESULT_FORMATS)}")
+            raise UsageError(f"unknown format {name!r}", hint=f"formats are {', '.join(RESULT_FORMATS)}")
         self._output = name
 
     def _output_to(self, name: str) -> None:

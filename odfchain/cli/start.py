@@ -304,7 +304,7 @@ def import_command(
 ) -> None:  # fmt: skip
     """Make a dataset of a file, without a manifest.
 
-    The types of its columns are inferred and said, and written into a manifest beside the file: later files
+    The types of its columns are inferred and said, and written into a manifest next to the file: later files
     are read strictly as it says (`odfchain ingest`). A column whose type is in doubt stays text.
     """
     if not file.is_file():
@@ -432,7 +432,7 @@ def help_command(context: click.Context, topic: str | None) -> None:
     if page is None:
         near = difflib.get_close_matches(topic, pages, n=3)
         raise UsageError(
-            f"there is no page about {topic!r}",
+            f"no page about {topic!r}",
             hint=f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(pages))}",
         )
     echo_manual(page.read_text(encoding="utf-8"))

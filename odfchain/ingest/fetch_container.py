@@ -307,7 +307,9 @@ def _variables(step: FetchStepContainer, context: FetchContext, what: str) -> st
         )
     for key, value in (own | contract).items():
         if re.search(r"[\r\n\0]", value):
-            raise FetchError(f"{what}: the value of {key} has a line break, which containers cannot be told")
+            raise FetchError(
+                f"{what}: the value of {key} has a line break; container variables cannot contain newlines"
+            )
     return "".join(f"{key}={value}\n" for key, value in (own | contract).items())
 
 

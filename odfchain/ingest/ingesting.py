@@ -265,7 +265,7 @@ def write_frame_file(frame: Any, folder: Path) -> Path:
         frame = frame.toArrow()
     if not hasattr(frame, "__arrow_c_stream__"):
         raise UsageError(
-            f"a {type(frame).__name__} is no frame",
+            f"expected a data frame, got {type(frame).__name__}",
             hint="give a Spark DataFrame, a pyarrow Table, or what streams Arrow, such as polars' frames",
         )
     from pyarrow.parquet import ParquetWriter

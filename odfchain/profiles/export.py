@@ -128,7 +128,7 @@ def export_dataset(
         UsageError, InvalidIdError: no such format or place, or options that do not go together.
     """
     if to not in FORMATS:
-        raise UsageError(f"no format {one_line(to)!r}", hint=f"there are {', '.join(FORMATS)}")
+        raise UsageError(f"unknown format {one_line(to)!r}", hint=f"there are {', '.join(FORMATS)}")
     if options.rows not in (RECORDS, STATE):
         raise UsageError(f"no rows {one_line(options.rows)!r}", hint=f"there are {RECORDS} and {STATE}")
     if to == LODE and options.rows == STATE:

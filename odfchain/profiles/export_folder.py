@@ -159,8 +159,8 @@ def check_beside(folder: Path, dataset: DatasetFiles) -> None:
     within = [p for p in (folder, *folder.parents) if (p / "blocks").is_dir() and (p / "refs").is_dir()]
     if within or own.parent in (folder, *folder.parents) or folder in own.parents:
         raise UsageError(
-            f"{folder}: not within a dataset, nor around one: what tidies up tables would delete blocks",
-            hint="name a folder beside the workspace with --to",
+            f"{folder}: inside a dataset, or contains one: a vacuum of the table would delete blocks",
+            hint="name a folder outside the workspace with --to",
         )
 
 

@@ -264,7 +264,7 @@ def _column(told: Mapping[str, Any], kind: pa.DataType) -> ColumnStats:
 
 def _count(told: Any) -> int:
     if not isinstance(told, int) or isinstance(told, bool) or told < 0:
-        raise CodecError("not a manifest: a count in its statistics is no whole number")
+        raise CodecError("not a manifest: a count in its statistics is not a whole number")
     return told
 
 

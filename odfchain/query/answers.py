@@ -219,7 +219,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number in JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 # --- numbers --------------------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ def read_file(path: str | os.PathLike[str]) -> Answer:
     """
     found = read_regular(Path(path), FILE_BYTES, follow=True)
     if found is None:
-        raise StoreError(f"{path}: there is no such file")
+        raise StoreError(f"{path}: no such file")
     return read_answer(found[0], str(path))
 
 

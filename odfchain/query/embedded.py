@@ -117,7 +117,7 @@ def explained(text: str, sql: str) -> OdfchainError:
     elif "not supported" in text or "Unsupported SQL statement" in text:
         hint = hint or "only queries are answered: nothing is changed, and no file is named"
     elif "No SQL statements" in text:
-        said, hint = "there is no query", "write one, like: select count(*) from airports"
+        said, hint = "no query given", "write one, like: select count(*) from airports"
     where = located("the query", line, column, said.strip())
     return QueryError(where, hint=hint, excerpt=excerpt(sql, line, column))
 

@@ -188,7 +188,7 @@ def _check_calls(expressions: PlanNodes, checker: StepChecker) -> None:
         if name.lower() in _FUNCTIONS and (generator or not node.isInternal()):
             continue
         if name.lower() in FUNCTIONS:
-            raise checker.refuse(node, "is a table", f"it stands after FROM: {name}(…)")
+            raise checker.refuse(node, "is a table", f"use it after FROM: {name}(…)")
         reason = functions.UNLISTED.get(name.lower(), "is not one that queries may call")
         raise checker.refuse(node, f"the function `{one_line(name, 80)}` {reason}", None)
 
@@ -494,7 +494,7 @@ class _Planning:
     def plan(self, params: Mapping[str, Any]) -> tuple[DataFrame, tuple[Pin, ...]]:
         if not self._sql:
             raise QueryError(
-                f"{_LABEL}: there is no query", hint="write one, like: select count(*) from airports"
+                f"{_LABEL}: no query given", hint="write one, like: select count(*) from airports"
             )
         with asking_spark(_LABEL, sql=self._sql):
             parser = self._jvm.org.apache.spark.sql.catalyst.parser.CatalystSqlParser()
@@ -598,7 +598,9 @@ class _Planning:
     def _check_leaves(self, plans: PlanNodes) -> None:
         for i, children in enumerate(self._walker.children(plans)):
             if not children and plans.classes[i].rpartition(".")[2] not in _LEAVES:
-                raise self._checker.refuse(None, "reads what is no dataset", "a table is a dataset's name")
+                raise self._checker.refuse(
+                    None, "reads something that is not a dataset", "a table is a dataset's name"
+                )
 
     def _frame(self, plan: Any) -> DataFrame:
         from pyspark.sql import DataFrame

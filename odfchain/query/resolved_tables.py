@@ -168,8 +168,8 @@ class Pins:
             elif isinstance(point, Multihash):
                 if not _is_on_a_chain(dataset, block, head):
                     raise PointNotFoundError(
-                        f"{dataset.alias}: block {block} is stored but no part of the chain any more, "
-                        "nor of a branch",
+                        f"{dataset.alias}: block {block} is stored but no longer in the chain, "
+                        "nor in one of a branch",
                         hint=f"`odfchain state {dataset.alias}@{block}` shows the rows in force there",
                     )
                 dataset = opened_at(dataset, block)
@@ -186,7 +186,7 @@ class Pins:
         dataset = self._workspace.dataset(dataset_id)
         head = self._head(dataset)
         if not dataset.chain.contains(block) or not _is_on_a_chain(dataset, block, head):
-            raise PointNotFoundError(f"{dataset.alias}: block {block} is no part of its chain here")
+            raise PointNotFoundError(f"{dataset.alias}: block {block} is not in its chain here")
         if not is_referenced(dataset, block, head=head):
             dataset = opened_at(dataset, block)
         return Pin(text, dataset, DatasetState.read(dataset.chain, block))

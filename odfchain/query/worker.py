@@ -285,7 +285,7 @@ def row_of(params: Mapping[str, Any], limits: AskedLimits) -> str:
         with pa.ipc.new_stream(sink, row.schema) as stream:
             stream.write_batch(row)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise QueryError(f"a parameter is no value: {one_line(str(error))}") from None
+        raise QueryError(f"invalid parameter value: {one_line(str(error))}") from None
     if sink.tell() > limits.text_bytes:
         raise QueryError(f"the parameters have more than {limits.text_bytes:,} bytes")
     return base64.b64encode(sink.getvalue()).decode()
@@ -306,9 +306,7 @@ def _checked_rows(body: bytes, limits: AskedLimits) -> tuple[pa.Schema, list[pa.
                 raise EngineError("the process that answers queries sent more rows than it may")
             return stream.schema, batches
     except (pa.ArrowException, DecodeError, OSError, ValueError) as error:
-        raise EngineError(
-            f"the process that answers queries sent what is no answer: {one_line(str(error))}"
-        ) from None
+        raise EngineError(f"the query process sent an unreadable answer: {one_line(str(error))}") from None
 
 
 def _check_uncompressed(message: pa.Message) -> None:

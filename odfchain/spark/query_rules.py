@@ -426,7 +426,7 @@ def java_dependence(function: str, arguments: int, text: str | None) -> tuple[st
         return None
     if text is None:
         return (
-            "is decided by the data, so that nobody can say whether every Java does the same",
+            "is decided by the data, so it is not known whether every Java does the same",
             "write a constant",
         )
     if function in _FORMATS:

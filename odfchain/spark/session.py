@@ -611,7 +611,7 @@ def check_given(session: Any) -> None:
         UsageError: it is no session, or has ended; or Java has another locale or time zone.
     """
     if not hasattr(session, "newSession"):
-        raise UsageError(f"a {type(session).__name__} is no session of Spark", hint="give a SparkSession")
+        raise UsageError(f"expected a SparkSession, got {type(session).__name__}", hint="pass a SparkSession")
     # nothing is known of the server's Java
     if is_remote(session):
         return

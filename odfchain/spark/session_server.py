@@ -104,7 +104,7 @@ class Keeper:
                 self._rested = True
                 threading.Thread(target=self._give_back, daemon=True).start()
             if not self._places and not self._retired and not self._left():
-                self.retire("nobody was there for a while")
+                self.retire("idle timeout")
 
     def _close_when_it_ends(self, end: socket.socket) -> None:
         self._gateway.process.wait()
@@ -174,7 +174,7 @@ class Keeper:
             case "status":
                 return self._status()
             case "stop":
-                self.retire("it was told to")
+                self.retire("stop requested")
                 return {"clients": self._places}
             case _:
                 return {"error": "unknown"}

@@ -107,7 +107,7 @@ def find_layer(path: Path, sub_path: str | None, folder: Path) -> tuple[Shapefil
         raise BadInputError(f"cannot be read: {error.strerror or error}", file=str(path)) from None
     dbf = _beside(names, shp, ".dbf")
     if dbf is None:
-        raise BadInputError(f"{shp} has no .dbf file beside it", file=str(path))
+        raise BadInputError(f"{shp} has no .dbf file with the same name", file=str(path))
     shx = _beside(names, shp, ".shx")
     layer = ShapefileLayer(str(path.resolve()), str(folder.resolve()), shp, dbf, shx, encoding=encoding)
     return layer, tuple(notes)

@@ -343,7 +343,7 @@ def _refusal(
             hint=f"push them (`odfchain push {name}`), or {give_up}",
         )
     return DatasetsDivergedError(
-        f"{name} and {peer.where} went apart after block {shortened(fork)}: {_count(ours)} only here",
+        f"{name} and {peer.where} diverged after block {shortened(fork)}: {_count(ours)} only here",
         source_head=str(head),
         destination_head=str(old),
         source_blocks=len(beside.new),
@@ -371,8 +371,8 @@ def _keep_signature(dataset: DatasetFiles, head: Multihash, found: HeadSignature
 def _no_branch(peer: Peer) -> BranchNotFoundError:
     others = peer.branches()
     return BranchNotFoundError(
-        f"{peer.where}: there is no branch {peer.ref!r}",
-        hint=f"it says that it has: {', '.join(others[:20])}"
+        f"{peer.where}: no branch {peer.ref!r}",
+        hint=f"its branches: {', '.join(others[:20])}"
         if others
         else "branches are there where they were pushed (`odfchain push DATASET@BRANCH`), or are served "
         "(`odfchain serve --branches`)",

@@ -177,11 +177,11 @@ class WebSocketChannel:
         except ConnectionClosed as error:
             if error.sent is not None and error.sent.code in (1002, 1007, 1009):  # by us, for what came
                 raise CorruptedPeerError(
-                    f"{self.where}: a message that is no message: {one_line(error.sent.reason, _SHOWN)}"
+                    f"{self.where}: an invalid message: {one_line(error.sent.reason, _SHOWN)}"
                 ) from None
             raise _closed(error) from None
         if not isinstance(found, str):
-            raise CorruptedPeerError(f"{self.where}: a message that is no text")
+            raise CorruptedPeerError(f"{self.where}: a message that is not text")
         return found
 
     def close(self, code: int, reason: str) -> None:
@@ -462,7 +462,7 @@ def given_headers(given: TransferUrl, name: str) -> tuple[tuple[str, str], ...]:
     found = tuple((each.name, each.value) for each in given.headers if not _OWN_HEADERS.fullmatch(each.name))
     for header, value in found:
         if not _HEADER_NAME.fullmatch(header) or not _HEADER_VALUE.fullmatch(value):
-            raise CorruptedPeerError(f"{name}: the node names a header {one_line(header)!r} that is none")
+            raise CorruptedPeerError(f"{name}: the node names an invalid header {one_line(header)!r}")
     return found
 
 
@@ -568,8 +568,8 @@ class SmartDestination(SmartPeer, WritablePeer):
             if failure is not None and (attempt == 2 or _is_final(failure)):
                 raise failure
         raise TransferError(
-            f"{self.where}: the node says that it is done, and its head is what it was",
-            hint="ask those who run the node",
+            f"{self.where}: the node reported success, but its head did not move",
+            hint="contact the node's operator",
         )
 
     def _has(self, shipment: Shipment) -> bool:
@@ -675,8 +675,8 @@ class SmartDestination(SmartPeer, WritablePeer):
                 ) as answer:
                     if answer.status == 507:
                         raise _FullError(
-                            f"{name}: {answer.what}: the node has no space for it",
-                            hint="ask those who run the node; what is there already is not sent again",
+                            f"{name}: {answer.what}: insufficient storage on the node",
+                            hint="contact the node's operator; what has arrived is not sent again",
                         )
                     if passing := answer.passing():
                         raise passing

@@ -403,7 +403,7 @@ class ObjectSpace:
             yield
         except FileNotFoundError as error:
             if absent is not None:
-                raise TransferError(f"{at}: {absent}", hint="make it with the store's own tools") from error
+                raise TransferError(f"{at}: {absent}", hint="create the bucket first") from error
             raise ObjectNotFoundError(f"{at}: no such object or bucket") from error
         except (BaseError, OSError, ValueError, OverflowError, NotImplementedError) as error:
             kind = AccessError if store_refuses(error) else TransferError

@@ -165,7 +165,7 @@ def plan_push(dataset: DatasetFiles, peer: WritablePeer, options: PushOptions = 
         raise BrokenChainError(f"{dataset.alias}: the dataset has no head")
     old = peer.head()
     if old is None and not options.create:
-        raise DatasetNotFoundError(f"{peer.where}: there is no such dataset", hint="allow to create it")
+        raise DatasetNotFoundError(f"{peer.where}: no such dataset", hint="allow to create it")
     local = ChainLinks(dataset.chain)
     destination = _DestinationLinks(dataset, peer)
     if old is None and dataset.ref != HEAD:
@@ -378,7 +378,7 @@ def _differ(
         )
     common = f"after block {shortened(found.common)}" if found.common else "and have no block in common"
     return DatasetsDivergedError(
-        f"{dataset.alias} and {peer.where} went apart {common}: {_count(found.source_blocks)} only here, "
+        f"{dataset.alias} and {peer.where} diverged {common}: {_count(found.source_blocks)} only here, "
         f"{_count(found.destination_blocks)} only there; {there}",
         source_head=str(head),
         destination_head=str(old),

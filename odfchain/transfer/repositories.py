@@ -460,7 +460,7 @@ def _folder_entries(folder: Path, url: PeerUrl) -> Iterator[RepositoryEntry]:
     from odfchain.transfer.folder_peer import FolderPeer  # noqa: PLC0415 - most commands ask nobody
 
     if not folder.is_dir():
-        raise TransferError(f"{url}: there is no such folder")
+        raise TransferError(f"{url}: no such folder")
 
     def below(path: str) -> Sequence[str]:
         try:

@@ -185,7 +185,7 @@ class Turn:
             BusyError: others may take it for expired.
         """
         if time.monotonic() > self.ends:
-            raise BusyError("removing took too long", hint="run gc again: it goes on where it was")
+            raise BusyError("gc timed out", hint="run it again to resume")
 
 
 @dataclass(frozen=True, slots=True)
@@ -628,15 +628,13 @@ def set_back(alias: DatasetAlias, folder: Path, peer: ObjectPeer, error: ChainsD
     """The error for a store that does not continue the known head."""
     if folder.is_dir():
         hint = (
-            "somebody put it back, or compacted it: if that is known to be right, "
+            "it was rewound or compacted on another machine: if that is known to be right, "
             f"`odfchain reset {alias} {error.source_head}` follows; what is here is in {folder}, from where "
             "`odfchain pull` brings it into another workspace"
         )
     else:
         memory = folder.parent.parent / "seen" / folder.name
-        hint = (
-            f"somebody set it back: if that is known to be right, remove {memory} and run the command again"
-        )
+        hint = f"it was rewound: if that is known to be right, remove {memory} and run the command again"
     return SetBackError(
         f"{peer.where}: the history there does not continue what was seen here: {error.message}",
         head=error.source_head,

@@ -303,7 +303,7 @@ def _versions(table: TemporalTable, inputs: Sequence[StepInput]) -> str:
     # each row is valid until the next version of its key
     given = next((i for i in inputs if i.given.query_alias == table.name), None)
     if given is None:
-        raise QueryError(f"temporalTables names `{table.name}`, which is no input")
+        raise QueryError(f"temporalTables names `{table.name}`, which is not an input")
     if not table.primary_key:
         raise QueryError(f"the temporal table `{table.name}` has no primary key")
     for name in table.primary_key:

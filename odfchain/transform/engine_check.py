@@ -70,7 +70,7 @@ def check_output(
     try:
         plain = stat.S_ISREG(path.lstat().st_mode)
     except OSError as error:
-        raise _broken(f"there is no output file {path} ({error.strerror})") from None
+        raise _broken(f"no output file {path} ({error.strerror})") from None
     if not plain:
         raise _broken(f"the output {path} is not a plain file")
     with _reading(path), open_parquet(path) as file:

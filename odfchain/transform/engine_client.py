@@ -340,7 +340,7 @@ class RemoteEngine:
         except FileNotFoundError:
             if optional:
                 return
-            raise self._broken(f"it succeeded, but there is no {name} file at {path}") from None
+            raise self._broken(f"it succeeded, but wrote no {name} file at {path}") from None
         except OSError as error:
             raise self._broken(f"its {name} file {path} cannot be read: {error.strerror}") from error
         if not stat.S_ISREG(mode):

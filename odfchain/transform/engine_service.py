@@ -163,7 +163,7 @@ class StagedRequest:
 def _move(written: Path, wanted: Path) -> None:
     fsio.remove_quietly(wanted)  # of an earlier try
     if written.exists() and not fsio.adopt_file(written, wanted):
-        raise EngineError(f"{wanted} is there already and cannot be replaced")
+        raise EngineError(f"{wanted} already exists and cannot be replaced")
 
 
 _OUTPUTS = ("new_checkpoint_path", "new_data_path", "output_data_path")
@@ -331,7 +331,7 @@ def _remove_dead_socket(path: Path) -> None:
     except OSError as error:
         raise EngineError(f"cannot listen on {path}: {error.strerror}") from error
     if not stat.S_ISSOCK(mode):
-        raise EngineError(f"{path} is there already and is no socket")
+        raise EngineError(f"{path} already exists and is not a socket")
     with sockets.socket(sockets.AF_UNIX) as probe:
         try:
             probe.connect(str(path))

@@ -466,7 +466,7 @@ def plan_recorded(
                 if block.sequence_number > after:
                     where = f"block {block.sequence_number}"
                     if transform is None:
-                        raise TransformError(f"{dataset.alias}: there is no transform before {where}")
+                        raise TransformError(f"{dataset.alias}: no transform before {where}")
                     read = _recorded_inputs(dataset, transform, event, known, where)
                     step = PlannedStep(
                         transform=transform,

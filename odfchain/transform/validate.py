@@ -244,7 +244,7 @@ def _check_temporal(transform: Transform, aliases: Sequence[str]) -> None:
     # a temporal table is an input with a key; whether the key's columns exist is not known yet
     for table in transform.temporal_tables or ():
         if table.name not in aliases:
-            raise QueryError(f"temporalTables names `{table.name}`, which is no input")
+            raise QueryError(f"temporalTables names `{table.name}`, which is not an input")
         if not table.primary_key:
             raise QueryError(f"the temporal table `{table.name}` has no primary key")
 

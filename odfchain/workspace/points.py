@@ -174,7 +174,7 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
     if isinstance(point, Multihash):
         if not dataset.chain.contains(point):
             raise ObjectNotFoundError(
-                f"{dataset.alias}: there is no block {point}",
+                f"{dataset.alias}: no block {point}",
                 hint=f"`odfchain log {dataset.alias}` lists them",
             )
         return point
@@ -183,7 +183,7 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
     if isinstance(point, int):
         if point >= len(names):
             raise ObjectNotFoundError(
-                f"{dataset.alias}: there is no block {point:,}; its newest is block {len(names) - 1:,}",
+                f"{dataset.alias}: no block {point:,}; its newest is block {len(names) - 1:,}",
                 hint=f"`odfchain log {dataset.alias}` lists the blocks",
             )
         return names[point]

@@ -108,7 +108,7 @@ def setting(text: str, of: SettingsFile = OF_WORKSPACE) -> Setting:
     ends = [name for name in names if name.lower().endswith(f".{text.lower()}")]
     close = ends or difflib.get_close_matches(text, names, n=3)
     raise UsageError(
-        f"there is no setting {text!r}",
+        f"unknown setting {text!r}",
         hint=f"did you mean {' or '.join(close)}?" if close else "`odfchain config list` shows all",
     )
 
@@ -271,7 +271,7 @@ def _put(text: str, node: yaml.Node, value: Any, source: str) -> str:
     start, end = node.start_mark.index, _end(node)
     if _has_comments(text, node):
         raise ManifestError(
-            "comments beside this value would be lost", source=source, line=node.start_mark.line + 1,
+            "comments next to this value would be lost", source=source, line=node.start_mark.line + 1,
             hint="edit the file by hand",
         )  # fmt: skip
     blank = "" if text[start - 1 : start].isspace() else " "

@@ -122,7 +122,7 @@ def check_manual(
         raise AppendError(
             "WatermarkIsNotMonotonic",
             "watermark-monotonic",
-            f"{dataset.alias}: the watermark is {present} and can only be raised, not set back to {mark}",
+            f"{dataset.alias}: the watermark is {present} and can only be raised, not lowered to {mark}",
             hint=_way_back(dataset, state, present),
         )
     if bound is not None and mark > bound:

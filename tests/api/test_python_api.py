@@ -299,7 +299,7 @@ def opening(scene: Scene) -> None:
     assert odf.open(scene.folder / "ws").path == scene.ws.path
     with pytest.raises(odf.NotAWorkspaceError):
         odf.open("/")
-    with pytest.raises(odf.UsageError, match="a str is no session of Spark"):
+    with pytest.raises(odf.UsageError, match="expected a SparkSession, got str"):
         odf.open(scene.folder / "ws", spark="local[*]")  # type: ignore[arg-type]
     with pytest.raises(odf.NameCollisionError):
         odf.init(scene.folder / "ws")
@@ -478,7 +478,7 @@ def exported(scene: Scene) -> None:
 @case("Dataset.lock", "Dataset.slices_lock", "Dataset.fetch_from_locks")
 def locks(scene: Scene) -> None:
     ds = scene.fresh("locked")
-    with pytest.raises(odf.SchemaError, match="no asset lock"):
+    with pytest.raises(odf.SchemaError, match="not an asset lock"):
         ds.lock()
     place = scene.folder / "lake"
     shutil.copytree(ds.path / "data", place / "data")
@@ -586,7 +586,7 @@ def test_a_moment_is_a_block_or_a_time(scene: Scene) -> None:
             odf.DatasetNotFoundError,
             "cities begins at 2025-01-01T00:00:00Z, after 2024-01-01T00:00:00Z",
         ),
-        (99, odf.ObjectNotFoundError, "there is no block 99; its newest is block 5"),
+        (99, odf.ObjectNotFoundError, "no block 99; its newest is block 5"),
         ("2025-13", odf.InvalidIdError, "'2025-13' is not a time"),
         ("2025-1", odf.InvalidIdError, "'2025-1' is not a time"),
         ("2025-02-10T00:00", odf.InvalidIdError, "is not an RFC 3339 time"),
@@ -671,7 +671,7 @@ def test_options_are_for_one_kind_of_pull(scene: Scene) -> None:
     for run in (scene.cities.ingest, scene.ws.import_):
         with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
             run(scene.file("A,1\n"), nonsense=1)
-    with pytest.raises(odf.UsageError, match="late_edits: 'maybe' is none of"):
+    with pytest.raises(odf.UsageError, match="late_edits: 'maybe' is not one of"):
         scene.cities.ingest(scene.file("A,1\n"), late_edits="maybe")
 
 

@@ -183,7 +183,7 @@ def test_damaged_and_missing_locks(tmp_path: Path, capsys: pytest.CaptureFixture
     for options in (["check"], ["check", "--offline"], ["href"], ["validate"]):
         code, _, err = ran(capsys, *options, str(path))
         assert code == 6
-        assert "column `href` is none of a lock's" in err
+        assert "column `href` is not one of a lock's" in err
     assert ran(capsys, "check", str(tmp_path / "none.parquet"))[0] == 4
     with pytest.raises(odf.LockNotFoundError):
         odf.AssetLock.read(tmp_path / "none.parquet")

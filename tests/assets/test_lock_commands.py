@@ -44,7 +44,7 @@ def catalog(server: LyingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("target", "code", "said"),
     [
         (["--into", "nosuch"], 4, "nosuch"),
-        (["--into", "other"], 3, "no asset lock: there is no column `item_id`"),
+        (["--into", "other"], 3, "not an asset lock: column `item_id` is missing"),
         (["--into", "s2.assets", "--item", "s1"], 2, "all others would be retracted"),
         (["--into", "s2.assets", "--asset", "B04"], 2, "all others would be retracted"),
         (["--into", "s2.assets", "--checksum", "use-etag"], 2, "s2.assets: has no column `file_checksum`"),
@@ -112,7 +112,7 @@ def test_locks_without_rows_are_locks(
         (["href", "x.parquet", "--asset", "B4"], 3, "the lock has no item or asset called B4"),
         (["check", "x.parquet", "--offline", "--item", "s1"], 2, "leave out --item"),
         (["check", "x.parquet", "--offline", "--checksum"], 2, "leave out --item"),
-        (["check", "folder"], 4, "no such file, and no workspace here"),
+        (["check", "folder"], 4, "no such file, and not inside a workspace"),
         (["check", "folder.parquet"], 4, "folder.parquet: a folder"),
         (["check", "cut.parquet"], 6, "cut.parquet: not a readable Parquet file"),
         (["check", "cut.parquet", "--offline"], 6, "get the lock again"),

@@ -355,7 +355,7 @@ def test_folders_of_documents_are_written_as_they_are(tmp_path: Path, version: s
     read = json.loads((out / "s2/collection.json").read_text())
     assert read["license"] == ("proprietary" if keep or version == "1.1.0" else "other")
     assert read["links"] == documents["s2/collection.json"]["links"]
-    with pytest.raises(NameCollisionError, match="there already") as refused:
+    with pytest.raises(NameCollisionError, match="already exists") as refused:
         project(str(tmp_path / "in"), {row.key: row}, out, options())
     assert refused.value.exit_code == 5
     again = tmp_path / "again"

@@ -319,5 +319,5 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odfchain.assets.stac.ASSETS", type(ASSETS)(document_bytes=10))
     with pytest.raises(AssetError, match="more than 10 bytes"):
         named(tmp_path, str(tmp_path / "0.json"))
-    with pytest.raises(UsageError, match="there is no such file"):
+    with pytest.raises(UsageError, match="no such file"):
         named(tmp_path, "nowhere")

@@ -340,7 +340,7 @@ def test_a_damaged_block_may_claim_any_number() -> None:
 
 
 def test_no_report_makes_no_page() -> None:
-    with pytest.raises(UsageError, match=r"^there is no report to make a page from$"):
+    with pytest.raises(UsageError, match=r"^no report to make a page from$"):
         render_page([])
 
 

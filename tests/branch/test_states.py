@@ -179,11 +179,11 @@ def test_a_state_is_printed(ws: odf.Workspace) -> None:
 @pytest.mark.parametrize(
     ("point", "code", "message"),
     [
-        ("99", 4, "there is no block 99"),
+        ("99", 4, "no block 99"),
         ("1999-01-01", 4, "begins at"),
         ("2999-01-01", 3, "lies in the future"),
         ("none", 4, "has no branch"),
-        ("f1620" + 64 * "0", 4, "there is no block"),
+        ("f1620" + 64 * "0", 4, "no block"),
         ("A", 2, "a point is a branch, a block's number or hash, or a time"),
     ],
 )

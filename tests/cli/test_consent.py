@@ -102,7 +102,7 @@ def test_a_closed_standard_input_is_nobody(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     code, said = add(fetch=KEYED)
-    assert (code, "nobody is there to ask" in said) == (2, True)
+    assert (code, "standard input is not a terminal" in said) == (2, True)
     for args, expected in ((["add", "--stdin"], 3), (["login", "--stdin", "https://a.example"], 8)):
         assert main(["-w", str(workspace.path.parent), *args]) == expected
 

@@ -137,7 +137,7 @@ def test_tables(run: Run, tmp_path: Path) -> None:
     for name, said in (
         ("my.rows@3", "My.Rows @ 3 (f1620"),
         ("my.rows", "11 versions, 11 files, "),
-        ("my.rows", "it was there already"),
+        ("my.rows", "already exported"),
     ):
         result = run("export", name, "--format", "delta", "--to", folder)
         assert (result.code, result.out) == (0, "")

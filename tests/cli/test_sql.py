@@ -95,7 +95,7 @@ def test_a_query_is_given_in_the_command_a_file_or_a_pipe(
 @pytest.mark.parametrize(
     ("args", "piped", "said"),
     [
-        ([], b"", "there is no query"),
+        ([], b"", "no query given"),
         ([], b" \n ", "give a query with -c"),
         (["-c", "select 1", "-"], b"", "given in two ways"),
         (["-c", "select 1", "--script", "x"], b"", "given in two ways"),
@@ -347,9 +347,9 @@ def test_case_21_points_that_are_none(tmp_path: Path, monkeypatch: pytest.Monkey
     for point, code, said in (
         ("2000-01-01", 4, "begins at"),
         ("2999-01-01T00:00:00Z", 3, "lies in the future"),
-        ("f1620" + 64 * "0", 4, "there is no block"),
-        (head, 4, "no part of the chain any more"),
-        ("99", 4, "there is no block 99"),
+        ("f1620" + 64 * "0", 4, "no block"),
+        (head, 4, "no longer in the chain"),
+        ("99", 4, "no block 99"),
         ("soon", 3, "a point is a branch, a block's number or hash, or a time"),
     ):
         result = sql(f'select * from "x@{point}"')

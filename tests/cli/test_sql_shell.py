@@ -142,7 +142,7 @@ def test_a_conversation(shell: Terminal, folder: Path, tmp_path: Path) -> None:
     assert answer[0].startswith("error: ")
     assert any(line.strip() == "^" for line in answer)
     assert shell.ask('select * from "no.such";')[0].startswith("error: ")
-    assert shell.ask(".nothing")[0].startswith("error: there is no command .nothing")
+    assert shell.ask(".nothing")[0].startswith("error: unknown command .nothing")
     # commands
     assert [line.split() for line in shell.ask(".tables")] == [
         ["name", "kind"],

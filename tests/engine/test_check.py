@@ -302,7 +302,7 @@ def test_names_of_system_columns_matter(path: Path) -> None:
 
 
 def test_files_that_are_none(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="there is no output file"):
+    with pytest.raises(EngineError, match="no output file"):
         checked(path)
     path.symlink_to(write(tmp_path / "real"))
     with pytest.raises(EngineError, match="is not a plain file"):

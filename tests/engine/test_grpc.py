@@ -477,7 +477,7 @@ def test_a_socket_is_its_owners_alone(files: Path) -> None:
 def test_sockets_that_cannot_be(files: Path) -> None:
     with pytest.raises(EngineError, match="may have 107 bytes"):
         serve(SimulatedEngine(), socket=files / ("x" * 108))
-    with pytest.raises(EngineError, match="is there already and is no socket"):
+    with pytest.raises(EngineError, match="already exists and is not a socket"):
         serve(SimulatedEngine(), socket=files / "in.parquet")
     with pytest.raises(EngineError, match="cannot listen on"):
         serve(SimulatedEngine(), socket=files / "none" / "engine.sock")
@@ -594,7 +594,7 @@ def unknown_variant() -> bytes:
         ([PROGRESS, unknown_variant()], "TransformResponse variant 77 is not known"),
         ([success(9)], "its records have the offsets 9 to 13, 10 was to be the first"),
         ([success(10, 9)], "its records have the offsets 10 to 9"),
-        ([success(10)], "it succeeded, but there is no data file at "),
+        ([success(10)], "it succeeded, but wrote no data file at "),
     ],
 )
 def test_answers_that_break_the_contract(files: Path, responses: list[bytes], said: str) -> None:

@@ -215,7 +215,10 @@ def test_a_part_is_missing(tmp_path: Path) -> None:
     assert len(records(archive(tmp_path / "a.zip", no_index))) == 1, "the index is not needed"
     (tmp_path / "a.zip").unlink()
     no_attributes = {n: d for n, d in files.items() if n != "a.dbf"}
-    assert refused(archive(tmp_path / "b.zip", no_attributes)).message == "a.shp has no .dbf file beside it"
+    assert (
+        refused(archive(tmp_path / "b.zip", no_attributes)).message
+        == "a.shp has no .dbf file with the same name"
+    )
 
 
 # --- damage ----------------------------------------------------------------------------------------

@@ -244,7 +244,7 @@ def test_a_watermark_set_by_hand(
     dataset.ingest([csv(tmp_path / "2.csv", "2090-03-02T00:00:00Z,A,1")], **on("2090-03-02"))
     with pytest.raises(AppendError) as caught:
         dataset.set_watermark(at("2090-03-02"))
-    assert "can only be raised, not set back to 2090-03-02T00:00:00Z" in str(caught.value)
+    assert "can only be raised, not lowered to 2090-03-02T00:00:00Z" in str(caught.value)
     assert "block 4 set it" in str(caught.value.hint)
     back = run_cli("-w", workspace.path, "-y", "reset", "cities", "3", "--force")
     assert back.code == 0, back.err

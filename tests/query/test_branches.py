@@ -85,9 +85,9 @@ def filled(ws: odf.Workspace, table: str) -> str:
 
 ERRORS: list[tuple[str, type[Exception], str]] = [
     ("d version as of 'none'", odf.QueryError, "has no branch 'none'"),
-    ("d version as of '{unreferenced}'", odf.PointNotFoundError, "no part of the chain any more"),
-    ("state('{unreferenced_name}')", odf.PointNotFoundError, "no part of the chain any more"),
-    ("d version as of 99", odf.PointNotFoundError, "there is no block 99"),
+    ("d version as of '{unreferenced}'", odf.PointNotFoundError, "no longer in the chain"),
+    ("state('{unreferenced_name}')", odf.PointNotFoundError, "no longer in the chain"),
+    ("d version as of 99", odf.PointNotFoundError, "no block 99"),
     ("d timestamp as of '1999-01-01'", odf.DatasetNotFoundError, "begins at"),
     ("d timestamp as of '2999-01-01 10:00:00'", odf.QueryError, "lies in the future"),
     ("d timestamp as of 'yesterday'", odf.QueryError, "is not a time"),

@@ -51,7 +51,7 @@ def test_a_native_frame_is_what_a_scan_is(workspace: odf.Workspace, engine: Spar
         assert odfchain.spark.read(session, opened, state=True).count() == 3
         with pytest.raises(odf.UsageError, match="one block already"):
             odfchain.spark.read(session, opened, at=2)
-    with pytest.raises(odf.UsageError, match="no path of one"):
+    with pytest.raises(odf.UsageError, match="expected a dataset or the path of one, got int"):
         odfchain.spark.read(session, 7)
     with pytest.raises(odf.DatasetNotFoundError):
         odfchain.spark.read(session, path.with_name("y"))
@@ -125,7 +125,7 @@ def test_frames_pass_the_same_guards(workspace: odf.Workspace, engine: SparkEngi
         dataset.ingest_frame(pa.table({"id": [1000, 1000], "v": ["a", "b"]}), batch=("s", 0))
     with pytest.raises(odf.QueryError, match="the frame"):
         dataset.ingest_frame(frame.selectExpr("cast('a' || id as bigint) id", "event_time"))
-    with pytest.raises(odf.UsageError, match="no frame"):
+    with pytest.raises(odf.UsageError, match="expected a data frame"):
         dataset.ingest_frame([1, 2])
     with pytest.raises(odf.UsageError, match="a number"):
         dataset.ingest_frame(frame, batch=("s", -1))

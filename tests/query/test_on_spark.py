@@ -81,7 +81,7 @@ REFUSED = {
     "select * from state()": "arguments",
     "select state('x')": "is a table",
     "select ${env:HOME}": "",
-    " ; ": "there is no query",
+    " ; ": "no query given",
 }
 
 

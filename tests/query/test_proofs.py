@@ -136,9 +136,9 @@ def test_what_is_refused_says_why(workspace: odf.Workspace) -> None:
         workspace.prove("select 1", engine="spark")
     with pytest.raises(odf.UsageError, match="no parameters"):
         workspace.prove("select $a", params={"a": 1})
-    with pytest.raises(odf.UsageError, match="no format 'Csv'"):
+    with pytest.raises(odf.UsageError, match="unknown format 'Csv'"):
         workspace.prove("select 1", data_format="Csv")
-    with pytest.raises(odf.UsageError, match="no schema format"):
+    with pytest.raises(odf.UsageError, match="unknown schema format"):
         workspace.prove("select 1", schema_format="OdfJson")
     with pytest.raises(odf.UsageError, match="numbers of rows"):
         workspace.prove("select 1", limit=-1)
@@ -528,7 +528,7 @@ GOOD = RECORDED["empty"]["response_text"]
         (GOOD[:-1] + ',"input":{}}', "a member is there twice"),
         (GOOD.replace('"limit":100', '"limit":1e2'), "limit of input is not a number of rows"),
         (GOOD.replace('"limit":100', '"limit":-1'), "limit of input is not a number of rows"),
-        (GOOD.replace('"skip":0', '"skip":NaN'), "NaN is no number"),
+        (GOOD.replace('"skip":0', '"skip":NaN'), "NaN is not a JSON number"),
         (GOOD.replace("did:odf:f", "did:odf:F"), "another spelling"),
         (GOOD.replace("did:key:", "did:web:"), "does not start with"),
         (GOOD.replace("Ed25519Signature2020", "None"), "not of type Ed25519Signature2020"),

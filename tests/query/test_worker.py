@@ -545,9 +545,9 @@ LIES = {
     "deep": (b"[" * 50_000, EngineError, "did not say"),
     "another size": (said({"inputs": [], "bytes": 5}, b"abc"), EngineError, "did not say"),
     "inputs that are none": (rows_of(stream(), [["a", "b", "c"]]), EngineError, "did not say"),
-    "no Arrow": (rows_of(b"abc" * 100), EngineError, "no answer"),
+    "no Arrow": (rows_of(b"abc" * 100), EngineError, "unreadable answer"),
     "compressed": (rows_of(stream(compression="zstd")), EngineError, "it is compressed"),
-    "bad text": (rows_of(bad_utf8()), EngineError, "no answer"),
+    "bad text": (rows_of(bad_utf8()), EngineError, "unreadable answer"),
     "many rows": (rows_of(stream(rows=10_001)), EngineError, "more rows than it may"),
     "an error that acts": (
         said({"error": {"kind": "SystemExit", "message": "a\x1b[2J\n" * 5_000, "hint": "\u202e", "excerpt": []}}),

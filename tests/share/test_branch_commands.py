@@ -118,7 +118,7 @@ def test_a_branch_comes_from_a_server_too(
         assert run("other", "pull", "cities@fix", "--from", url).code == 0
         refused = run("other", "pull", "cities@secret", "--from", url)
         assert refused.code == 4
-        assert "it says that it has: fix" in refused.err
+        assert "its branches: fix" in refused.err
     copy = WorkspaceFiles.find(tmp_path / "other").dataset("cities")
     entry = fetched_branch(copy, "fix")
     assert entry is not None

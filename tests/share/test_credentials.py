@@ -184,7 +184,7 @@ def test_private_datasets_are_pulled_without_a_terminal(
         assert (code, "odfchain login URL" in err) == (8, True)
         monkeypatch.setattr("sys.stdin", io.StringIO(""))
         code, _, err = run(capsys, "login", url)
-        assert (code, "nobody is there to type the token" in err) == (2, True)
+        assert (code, "standard input is not a terminal: no token can be asked for" in err) == (2, True)
         monkeypatch.setattr("sys.stdin", io.StringIO(f"{SECRET}\n"))
         assert run(capsys, "login", url, "--stdin")[0] == 0
         assert run(capsys, "pull", f"{url}cities")[0] == 0

@@ -366,7 +366,7 @@ def test_push_prints_the_plan_and_then_does_it(
     assert plan.items() >= {**expected, "status": "would be pushed"}.items()
     assert not target.exists()
     refused(run("push", "cities"), 2, "it is not known where cities is to be pushed to")
-    refused(run("push", "cities", "--to", target.as_uri(), "--no-create"), 4, "there is no such dataset")
+    refused(run("push", "cities", "--to", target.as_uri(), "--no-create"), 4, "no such dataset")
     (row,) = records(run("push", "cities", "--to", target.as_uri(), "-o", "json"))
     assert row.items() >= {**expected, "status": "created", "head": str(cities.chain.head())}.items()
     (row,) = records(run("push", "cities", "-o", "json"))

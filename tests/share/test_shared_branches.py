@@ -324,9 +324,9 @@ def test_a_branch_of_ones_own_of_the_same_name_is_not_touched(pushed: Scene) -> 
 
 
 def test_a_branch_that_is_not_there_is_named_with_those_that_are(pushed: Scene) -> None:
-    with pytest.raises(BranchNotFoundError, match="there is no branch 'fixes'") as caught:
+    with pytest.raises(BranchNotFoundError, match="no branch 'fixes'") as caught:
         pull(pushed, "fixes")
-    assert caught.value.hint == "it says that it has: fix"
+    assert caught.value.hint == "its branches: fix"
     with pytest.raises(UsageError, match="not known where cities@mine comes from"):
         pushed.other.pull_branch(pushed.copy.on("mine"))
 

@@ -246,7 +246,7 @@ def test_owners_who_force_an_older_head_over_a_signed_one_are_told_what_that_mea
     given_up = dataset.chain.head()
     (warning,) = owner.pull(peer.as_uri(), name="mine", force=True).outcome.warnings
     assert f"block 3 {given_up} is given up" in warning
-    assert "proof of two histories once you commit again" in warning
+    assert "can prove equivocation once you commit again" in warning
 
 
 # --- owners who commit meanwhile -----------------------------------------------------------------------

@@ -282,7 +282,7 @@ def test_blocks_are_read_however_they_are_spaced(blank: str) -> None:
     [
         ("[" + "[]," * 100_000 + "[]]", "more than 16,384 values"),
         (" " * (SMART.request_bytes + 1), "524,288 are allowed"),
-        (" " * (SMART.message_bytes + 1), "no message"),
+        (" " * (SMART.message_bytes + 1), "an invalid message"),
     ],
     ids=["lists", "long", "longer than blocks"],
 )

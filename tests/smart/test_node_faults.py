@@ -82,7 +82,7 @@ def test_a_node_that_is_full(
         assert site.idle.wait(20)
     assert fired
     assert refused.value.exit_code == case["exit"]
-    assert "those who run the node" in (refused.value.hint or "")
+    assert "contact the node's operator" in (refused.value.hint or "")
     assert [line.split()[2] for line in log].count("/cities/push") == case["conversations"]
     assert (str(large.name), case["status"]) in puts(log)
     assert list(site.node.datasets()) == []

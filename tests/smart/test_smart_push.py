@@ -174,7 +174,7 @@ def test_a_ping_while_objects_are_sent_is_answered_and_a_late_one_is_no_commit(d
 def test_a_node_that_confirms_and_does_not_commit_is_asked_once_more(dataset: DatasetFiles) -> None:
     target = Target()
     target.commits = False
-    with pytest.raises(TransferError, match="says that it is done") as refused:
+    with pytest.raises(TransferError, match="reported success") as refused:
         push(dataset, target)
     (expected,) = rows(20)
     assert refused.value.exit_code == expected["exit"]

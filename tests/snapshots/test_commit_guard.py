@@ -145,7 +145,7 @@ def test_a_merge_is_judged_and_so_is_moving_to_a_branch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        (None, UsageError, r"snapshots.guard: .*drift.yaml: there is no such file"),
+        (None, UsageError, r"snapshots.guard: .*drift.yaml: no such file"),
         ("kind: Other\n", ManifestError, "not a DriftPolicy"),
     ],
 )

@@ -259,7 +259,7 @@ def test_two_commands_at_once_start_one_session(home: Path) -> None:
     assert has_ended(one["jvm"])
     assert not Path(one["scratch"]).exists()
     assert status(home) == {"running": False}
-    assert "it was told to" in engine(home, "log").stdout
+    assert "stop requested" in engine(home, "log").stdout
 
 
 @pytest.mark.soak
@@ -325,7 +325,7 @@ def test_nobody_was_there_for_a_while(home: Path) -> None:
     client.end()
     wait_until(lambda: has_ended(found["jvm"]))
     wait_until(lambda: status(home) == {"running": False})
-    wait_until(lambda: "nobody was there" in log(home) and not Path(found["scratch"]).exists())
+    wait_until(lambda: "idle timeout" in log(home) and not Path(found["scratch"]).exists())
 
 
 @pytest.mark.soak

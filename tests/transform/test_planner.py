@@ -626,7 +626,7 @@ def test_steps_that_cannot_have_been_executed() -> None:
     lone = Grown(in_memory("lone"), DatasetKind.DERIVATIVE)
     lone.append(ev.SetInfo(description="no transform"))
     forced(lone, execution)
-    with pytest.raises(TransformError, match="lone: there is no transform before block 2"):
+    with pytest.raises(TransformError, match="lone: no transform before block 2"):
         list(plan_recorded(lone.files, [numbers.files]))
 
     _, twice_executed = twice()

@@ -116,7 +116,7 @@ WRONG = [
     ),
     pytest.param(
         derivative(f'query: "{SELECT}", temporalTables: [{{name: town, primaryKey: [city]}}]'),
-        "derived: temporalTables names `town`, which is no input",
+        "derived: temporalTables names `town`, which is not an input",
         None,
         id="temporal-table",
     ),
