@@ -64,7 +64,7 @@ def import_file(
     strategy, alias = merge_for(merge, key), name_for(path, name)
     if workspace._files.resolve(alias) is not None:
         raise NameCollisionError(
-            f"there is a dataset {alias} already",
+            f"the dataset {alias} already exists",
             hint=f"bring the file into it: odfchain ingest {alias} FILE; or choose another name with --as",
         )
     manifest = path.absolute().parent / f"{alias.name}.yaml"
@@ -95,7 +95,7 @@ def _write(manifest: Path, text: bytes, *, force: bool) -> None:
 
 def _is_there(manifest: Path) -> UsageError:
     return UsageError(
-        f"{manifest} exists already", hint="choose another name with --as, or replace it with --force"
+        f"{manifest} already exists", hint="choose another name with --as, or replace it with --force"
     )
 
 
@@ -404,6 +404,6 @@ def check_free(names: Iterable[DatasetAlias], known: Container[DatasetAlias]) ->
     if taken:
         what, are = ("a dataset", "exists") if len(taken) == 1 else ("datasets", "exist")
         raise NameCollisionError(
-            f"{what} called {', '.join(taken)} {are} already; nothing was made",
+            f"{what} called {', '.join(taken)} already {are}; nothing was made",
             hint="`odfchain add --update` records what manifests say differently; or choose other names",
         )

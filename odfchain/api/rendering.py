@@ -208,7 +208,7 @@ def export_evidence(proofs: Sequence[Evidence], target: Path) -> Iterator[Path]:
         name = f"{encode_base16(proof.dataset_id.to_bytes())}-{proof.name}.json"
         path = target / name if into_folder else target
         if not fsio.create_file(path, proof.to_bytes()):
-            raise StoreError(f"{path}: the file exists already", hint="choose another name")
+            raise StoreError(f"{path}: the file already exists", hint="choose another name")
         yield path
 
 

@@ -411,13 +411,13 @@ def _check_item(item: Mapping[str, Any]) -> None:
         raise NoDocumentError("an Item without an id, without properties or without assets")
     label = one_line(item["id"])
     if not isinstance(properties.get(STORAGE_SCHEMES, {}), dict):
-        raise AssetError(f"{label}: its {STORAGE_SCHEMES} are no map")
+        raise AssetError(f"{label}: its {STORAGE_SCHEMES} are not a map")
     for key, asset in assets.items():
         if not isinstance(asset, dict) or not isinstance(asset.get("href"), str):
             raise AssetError(f"{label} {one_line(key)}: no href")
         others = asset.get("alternate", {})
         if not isinstance(others, dict) or not all(isinstance(each, dict) for each in others.values()):
-            raise AssetError(f"{label} {one_line(key)}: its alternates are no map")
+            raise AssetError(f"{label} {one_line(key)}: its alternates are not a map")
 
 
 def _write(

@@ -433,7 +433,7 @@ def brought_up(document: Mapping[str, Any], *, keep_version: bool) -> dict[str, 
     # 1.0 and 1.1 may be kept; older versions are always migrated
     extensions = document.get("stac_extensions") or []
     if not isinstance(extensions, list) or not all(isinstance(each, str) for each in extensions):
-        raise AssetError(f"{one_line(str(document.get('id')))}: its stac_extensions are no list of URLs")
+        raise AssetError(f"{one_line(str(document.get('id')))}: its stac_extensions are not a list of URLs")
     version = str(document.get("stac_version"))
     parts = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", version)
     if parts is not None and (int(parts[1]), int(parts[2])) > (1, 1):

@@ -292,12 +292,12 @@ def create_key_file(path: Path) -> DatasetKey:
     """A new key pair, whose private half is in a new file that only its owner may read.
 
     Raises:
-        StoreError: the file exists already (it is left alone), or cannot be written.
+        StoreError: the file already exists (it is left alone), or cannot be written.
     """
     key = DatasetKey.generate()
     if not fsio.create_file(path, key.to_pem(), mode=0o600):
         raise StoreError(
-            f"{path}: the file exists already", hint="choose another name; keys are not replaced"
+            f"{path}: the file already exists", hint="choose another name; keys are not replaced"
         )
     return key
 

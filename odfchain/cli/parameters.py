@@ -302,7 +302,10 @@ def token_for(urls: Iterable[PeerUrl]) -> str | None:
 
     found = pushing.token_for(urls)
     for host in found.readable if found else ():
-        said = f"warning: {pushing.VARIABLE} goes to {host} over plain http: anybody on the way can read it"
+        said = (
+            f"warning: {settings.VARIABLE} goes to {host} over plain http: "
+            "anyone on the network path can read it"
+        )
         echo(said, err=True)
     return found.token if found else None
 

@@ -508,7 +508,7 @@ _PASSWORD_CHARACTERS = 4_096
 @click.option(
     "--plain-http",
     is_flag=True,
-    help="Accept that everybody on the way can read token and password (http, no https).",
+    help="Accept that anyone on the network path can read token and password (http, no https).",
 )
 @format_option()
 def login_command(
@@ -542,15 +542,15 @@ def login_command(
     _check(url, from_stdin=from_stdin, user=user, password_stdin=password_stdin)
     if is_readable_on_the_way(url) and not plain_http:
         raise AccessError(
-            f"{url}: over plain http everybody on the way can read the token",
-            hint="use https, or say that you accept it: --plain-http",
+            f"{url}: over plain http anyone on the network path can read the token",
+            hint="use https, or accept it with --plain-http",
         )
     token = _typed_token(url, from_stdin=from_stdin, user=user, password_stdin=password_stdin)
     origin = credentials.put(url, token)
     if not options().quiet:
         echo(f"the token for {origin} is kept in {credentials.path}", err=True)
         if is_readable_on_the_way(url):
-            echo("warning: it goes over plain http: anybody on the way can read it", err=True)
+            echo("warning: it goes over plain http: anyone on the network path can read it", err=True)
 
 
 def _check(url: PeerUrl, *, from_stdin: bool, user: str | None, password_stdin: bool) -> None:

@@ -245,7 +245,7 @@ _STDIN = Path("-")
 
 
 @click.command("init")
-@click.option("--exists-ok", is_flag=True, help="Do not complain if there is one already.")
+@click.option("--exists-ok", is_flag=True, help="Succeed if there is one already.")
 @click.option(
     "--store",
     metavar="URL",
@@ -408,7 +408,7 @@ def new_command(
         with path.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise UsageError(f"{path} exists already", hint="choose another file with --output") from None
+        raise UsageError(f"{path} already exists", hint="choose another file with --output") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     say(f"wrote {path}; edit it, then: odfchain add {more}{path}")

@@ -165,7 +165,7 @@ class SharedNames:
             else:
                 return
         raise NameCollisionError(
-            f"a dataset called {str(name.alias)!r} exists already in {self.space.where}",
+            f"a dataset called {str(name.alias)!r} already exists in {self.space.where}",
             hint="choose another name, or delete or rename the existing dataset",
         )
 

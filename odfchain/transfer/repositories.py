@@ -125,7 +125,7 @@ class Repositories:
             path = self._find(name)
             if path is not None:
                 raise NameCollisionError(
-                    f"a repository called {path.name!r} exists already: {self._read(path).url}",
+                    f"a repository called {path.name!r} already exists: {self._read(path).url}",
                     hint=f"choose another name, or `odfchain repo delete {path.name}` first",
                 )
             document = {

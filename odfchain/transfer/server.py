@@ -119,8 +119,8 @@ class RepositoryServer:
     ) -> None:
         if (write or restrict_reading) and not behind_proxy and not is_this_machine(host):
             raise UsageError(
-                f"{one_line(host)}: everybody on the way could read the tokens of those who ask, since there "
-                "is no encryption here",
+                f"{one_line(host)}: anyone on the network path could read the tokens of clients, "
+                "for this server does not encrypt",
                 hint="listen on 127.0.0.1, or put a web server with TLS in front and say --behind-proxy",
             )
         import uvicorn  # noqa: PLC0415 - slow to load

@@ -192,11 +192,11 @@ class WorkspaceFiles:
             if exists_ok:
                 if store is not None and (kept := _store_of(root)) != store:
                     raise NameCollisionError(
-                        f"{root} is a workspace already, {f'of {kept}' if kept else 'without a store'}",
+                        f"{root} is already a workspace, {f'of {kept}' if kept else 'without a store'}",
                         hint="make another one in an empty folder; `odfchain push` brings datasets there",
                     )
                 return cls._of(root, connect)
-            raise NameCollisionError(f"{root} is a workspace already", hint="use --exists-ok to accept that")
+            raise NameCollisionError(f"{root} is already a workspace", hint="use --exists-ok to accept that")
         if store is not None:  # first: without it the rest would be a workspace of its own
             fsio.make_folder(root)
             fsio.create_file(root / STORE_FILE, store.encode())
@@ -438,7 +438,7 @@ class WorkspaceFiles:
         for dataset in self._here():
             if dataset.alias == alias:
                 raise NameCollisionError(
-                    f"a dataset called {str(dataset.alias)!r} exists already",
+                    f"a dataset called {str(dataset.alias)!r} already exists",
                     hint="choose another name, or delete or rename the existing dataset",
                 )
 
@@ -512,7 +512,7 @@ class WorkspaceFiles:
         fsio.make_folder(path.parent, mode=0o700)
         # never replaced: a lost private key cannot be had again
         if not fsio.create_file(path, key.to_pem(), mode=0o600):
-            raise StoreError(f"{path}: a key of this name exists already")
+            raise StoreError(f"{path}: a key of this name already exists")
 
     def _key_beside(self, folder: Path) -> DatasetKey | None:
         """The key of the dataset in a folder of its id's name, None when it is not here."""

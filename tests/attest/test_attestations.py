@@ -348,7 +348,7 @@ def test_a_key_file_is_private_and_never_replaced(tmp_path: Path) -> None:
     key = create_key_file(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert read_key_file(path).dataset_id == key.dataset_id
-    with pytest.raises(StoreError, match="exists already"):
+    with pytest.raises(StoreError, match="already exists"):
         create_key_file(path)
     assert read_key_file(path).dataset_id == key.dataset_id
 

@@ -96,7 +96,7 @@ def test_a_key_is_made_and_shown(run: Run) -> None:
     assert made.out.strip() in run("key", "show", "me.pem").out
     again = run("key", "create", "me.pem")
     assert again.code == 7
-    assert "exists already" in again.err
+    assert "already exists" in again.err
 
 
 def test_the_key_of_a_dataset_is_shown_without_anything_private(run: Run) -> None:

@@ -140,7 +140,7 @@ def test_a_name_that_is_taken_and_nothing_is_made(add: Add, tmp_path: Path) -> N
     add(b=root("b"))
     code, said = add(a=root("a"))
     assert code == 5
-    assert said[0] == "error: a dataset called 'b' exists already; nothing was made"
+    assert said[0] == "error: a dataset called 'b' already exists; nothing was made"
     assert "--update" in said[1]
     assert names(tmp_path) == ["b"]
     assert add("-r", "m", "--update") == (0, ["added a (root)", "b is up to date"])
@@ -200,7 +200,7 @@ def test_from_python_a_folder_is_one_call(tmp_path: Path) -> None:
     made = workspace.add(folder, check=False, progress=notes)
     assert [str(dataset.alias) for dataset in made] == ["b", "a"]
     assert [note.split(": $schema")[0] for note in notes.said] == [f"passed over: {folder}/flow.yaml:1"]
-    with pytest.raises(NameCollisionError, match="datasets called 'b', 'a' exist already; nothing was made"):
+    with pytest.raises(NameCollisionError, match="datasets called 'b', 'a' already exist; nothing was made"):
         workspace.add([folder / "a.yaml", folder / "b.yaml"], check=False)
     with pytest.raises(ManifestError, match="Flow"):
         workspace.add(folder / "flow.yaml")

@@ -353,7 +353,7 @@ def test_the_command_lists_exports_and_checks(reader: Reader, peer: Path, tmp_pa
     assert run(*at, "evidence", "--export", file).code == 0
     assert read_evidence_file(file) == proof()
     again = run(*at, "evidence", "--export", file)
-    assert (again.code, "exists already" in again.err) == (7, True)
+    assert (again.code, "already exists" in again.err) == (7, True)
     assert run(*at, "evidence", "--export", tmp_path).code == 0
     checked = run("-w", tmp_path / "nowhere", "evidence", "--check", file, "-o", "json")
     assert (checked.code, checked.rows[0]["id"]) == (0, str(OWNER.dataset_id))

@@ -105,7 +105,7 @@ def test_the_manifest_is_one_that_others_can_read(repositories: Repositories) ->
 
 def test_a_name_is_given_once_whatever_its_case(repositories: Repositories) -> None:
     repositories.add(RepoName("a"), "file:///one/")
-    with pytest.raises(NameCollisionError, match="exists already: file:///one/"):
+    with pytest.raises(NameCollisionError, match="already exists: file:///one/"):
         repositories.add(RepoName("A"), "file:///two/")
     assert repositories.get(RepoName("a")).text == "file:///one/"
 

@@ -444,7 +444,7 @@ def test_repositories_that_cannot_be_meant(run: Run, url: str) -> None:
     refused(run("repo", "add", "a b", url), 2, "'a b'")
     refused(run("repo", "add", "friends", "/srv/datasets"), 2, "is not a URL", "file:///")
     assert run("repo", "add", "friends", url).code == 0
-    refused(run("repo", "add", "Friends", url), 5, "a repository called 'friends' exists already")
+    refused(run("repo", "add", "Friends", url), 5, "a repository called 'friends' already exists")
     refused(run("repo", "delete", "others"), 4, "no repository is called 'others'", "known are: friends")
     refused(run("search", "--repo", "others"), 4, "no repository is called 'others'")
     refused(run("search", "--repo", f"{url}cities/"), 2, "the server has no index of its datasets")

@@ -140,7 +140,7 @@ def test_other_places_are_refused(tmp_path: Path, url: str) -> None:
 def test_a_folder_keeps_its_store(store: SmallS3, tmp_path: Path) -> None:
     made = machine(store, tmp_path / "one")
     assert odf.init(tmp_path / "one", store=store.url(PREFIX), exists_ok=True).path == made.path
-    with pytest.raises(NameCollisionError, match="a workspace already, of s3"):
+    with pytest.raises(NameCollisionError, match="already a workspace, of s3"):
         odf.init(tmp_path / "one", store=store.url("bucket/other"), exists_ok=True)
     odf.init(tmp_path)
     with pytest.raises(NameCollisionError, match="without a store"):
@@ -177,7 +177,7 @@ def test_a_name_is_taken_once(store: SmallS3, tmp_path: Path) -> None:
     one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
     assert [*one, *other] == []
     add(one)
-    with pytest.raises(NameCollisionError, match="'Cities' exists already"):
+    with pytest.raises(NameCollisionError, match="'Cities' already exists"):
         add(other, "Cities")
     assert len(objects(store, "refs/head")) == 2, "one dataset, and its signature"
 
