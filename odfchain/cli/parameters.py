@@ -303,7 +303,7 @@ def token_for(urls: Iterable[PeerUrl]) -> str | None:
     found = pushing.token_for(urls)
     for host in found.readable if found else ():
         said = (
-            f"warning: {settings.VARIABLE} goes to {host} over plain http: "
+            f"warning: {pushing.VARIABLE} goes to {host} over plain http: "
             "anyone on the network path can read it"
         )
         echo(said, err=True)

@@ -471,9 +471,8 @@ def test_a_state_that_does_not_follow_from_the_slices(changed: DatasetFiles, wha
 
 def test_limits_leave_a_check_out_and_say_so(changed: DatasetFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     with_state(changed, kept("A", offset=[0], op=[A]), 5)
-    for module in ("correction_check", "states"):
-        small = dataclasses.replace(AUDIT, retractions=1, state_rows=5)
-        monkeypatch.setattr(f"odfchain.audit.{module}.AUDIT", small)
+    small = dataclasses.replace(AUDIT, retractions=1, state_rows=5)
+    monkeypatch.setattr("odfchain.audit.state_checks.AUDIT", small)
     report = verify_dataset(changed)
     assert (report.ok, report.state(10), report.state(13)) == (True, "notChecked", "notChecked")
     assert report.reasons[10] == "2 rows are taken back; no more than 1 are compared"

@@ -459,10 +459,11 @@ def test_the_references_rule_for_null_structs_is_understood(dataset: DatasetFile
 
 
 def test_checks_are_numbered_as_documented() -> None:
-    from odfchain.audit import dataset_checks as verify
+    from odfchain.audit import dataset_checks
+    from odfchain.audit.report import Fault
 
-    assert verify.__doc__ is not None
+    assert dataset_checks.__doc__ is not None
     for number in CHECKS:
-        assert f"\n{number:>6}  " in verify.__doc__
-    assert dataclasses.is_dataclass(verify.Fault)
+        assert f"\n{number:>6}  " in dataset_checks.__doc__
+    assert dataclasses.is_dataclass(Fault)
     assert SCHEMA.names[0] == "offset"

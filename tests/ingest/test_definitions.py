@@ -100,9 +100,7 @@ def test_columns_that_are_recorded_decide_what_a_later_source_can_declare(ws: od
     assert len(ws.update(read_snapshots(manifest({"metadata": [source]}))[0])[1]) == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["key empty", "license no url", "attach dotdot", "source offset", "schema map"]
-)
+@pytest.mark.parametrize("name", ["key empty", "license no url", "attach dotdot", "source offset"])
 def test_chains_of_others_may_hold_it(ws: odf.Workspace, tmp_path: Path, name: str) -> None:
     """The specification's rules are those of append; what is merely of no use is pulled, and is no fault."""
     other = odf.init(tmp_path / "other")

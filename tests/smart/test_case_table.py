@@ -277,9 +277,7 @@ def test_a_chain_that_is_longer_than_a_batch(
 ) -> None:
     if case["most"] != SMART.blocks:
         limits = replace(SMART, blocks=case["most"])
-        for module in ("smart.block_batch", "serve.push_target", "serve.smart_pulls"):
-            monkeypatch.setattr(f"odfchain.{module}.SMART", limits)
-        for module in ("smart_destination", "smart_peer"):
+        for module in ("block_batch", "node_pushes", "node_pulls", "node_peer"):
             monkeypatch.setattr(f"odfchain.transfer.{module}.SMART", limits)
     chain = chain_of(["seed", "schema", *(f"note {n}" for n in range(case["blocks"] - 2))])
     install(site.ours, "cities", chain)
