@@ -123,7 +123,7 @@ def test_hidden_names_and_links_to_folders_are_not_looked_at(add: Add, tmp_path:
         ({"a": root("a"), "b": root("b").replace("metadata: []", "metadata: [")}, "error: m/b.yaml:3: not valid YAML"),
         ({"a": root("a"), "b": f"{DATASET}# {'x' * LIMITS.manifest_bytes}"}, "error: m/b.yaml: larger than"),
         ({"a": root("a"), "b": root("b").replace("[]", "[{kind: SetVocab, offsetColumn: op}]")},
-         "error: m/b.yaml: InvalidEvent: "),
+         "error: m/b.yaml: metadata[0].offsetColumn: 'op' is the name that operationTypeColumn has"),
     ],
     ids=["circle", "own input", "one name twice", "missing inputs", "bad name", "no YAML", "too large", "append rule"],
 )  # fmt: skip

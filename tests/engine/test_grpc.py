@@ -636,7 +636,7 @@ def test_a_raw_query_without_records_needs_no_file(files: Path) -> None:
     with answering(none, call=EXECUTE_RAW_QUERY) as address:
         assert RemoteEngine(address).query(raw(files), progress=SILENT) == 0
     engine_says_one = answering(some, call=EXECUTE_RAW_QUERY)
-    with engine_says_one as address, pytest.raises(EngineError, match="there is no data file"):
+    with engine_says_one as address, pytest.raises(EngineError, match="wrote no data file"):
         RemoteEngine(address).query(raw(files), progress=SILENT)
 
 
