@@ -27,17 +27,18 @@ def fix(number: int) -> None:
     """Keys, random names and tokens follow from the step's number, and its clock stands still."""
     from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415
 
-    counter = itertools.count()
+    # each kind counts by itself: which libraries a command loads, and what they draw, changes no key
+    counters = {kind: itertools.count() for kind in ("key", "token", "uuid")}
     key_of = ed25519.Ed25519PrivateKey.from_private_bytes
 
-    def seed(size: int = 32) -> bytes:
-        return hashlib.shake_256(f"{number} {next(counter)}".encode()).digest(size)
+    def seed(kind: str, size: int = 32) -> bytes:
+        return hashlib.shake_256(f"{number} {kind} {next(counters[kind])}".encode()).digest(size)
 
-    ed25519.Ed25519PrivateKey.generate = staticmethod(lambda: key_of(seed()))  # type: ignore[method-assign]
+    ed25519.Ed25519PrivateKey.generate = staticmethod(lambda: key_of(seed("key")))  # type: ignore[method-assign]
     now = START + number * MINUTE
     time.time_ns = lambda: now
-    secrets.token_bytes = lambda nbytes=32: seed(nbytes or 32)
-    uuid.uuid4 = lambda: uuid.UUID(bytes=seed(16))
+    secrets.token_bytes = lambda nbytes=32: seed("token", nbytes or 32)
+    uuid.uuid4 = lambda: uuid.UUID(bytes=seed("uuid", 16))
     random.seed(number)
 
 
