@@ -261,7 +261,7 @@ class TokenFile:
             known = self.tokens()
             rest = [token for token in known if token.name != name]
             if len(rest) == len(known):
-                raise WorkspaceError(f"no token is called {name!r}", hint="`odfchain token list` shows them")
+                raise WorkspaceError(f"no token {name!r}", hint="`odfchain token list` shows them")
             self._write(rest)
 
     @property
