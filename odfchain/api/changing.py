@@ -142,7 +142,7 @@ def check_head_is_ours(
             branch (`then`).
         ManifestError, StoreError: what is remembered of the dataset cannot be read.
     """
-    from odfchain.transfer.sharing import is_copy
+    from odfchain.workspace.workspace_files import is_copy
 
     if force or files.ref != HEAD or not is_copy(workspace._files, files):
         return

@@ -121,10 +121,10 @@ def target_of(dataset: Dataset) -> PullTarget:
 
 
 def is_copy(dataset: Dataset) -> bool:
-    """True if a plain pull brings the dataset from a peer; errors as `odfchain.transfer.sharing.is_copy`."""
-    from odfchain.transfer import sharing
+    """True if a plain pull brings the dataset from a peer."""
+    from odfchain.workspace import workspace_files
 
-    return sharing.is_copy(dataset._workspace._files, dataset._files)
+    return workspace_files.is_copy(dataset._workspace._files, dataset._files)
 
 
 def _is_fetched(dataset: Dataset) -> bool:
@@ -188,12 +188,13 @@ def with_inputs(workspace: Workspace, datasets: Iterable[Dataset]) -> list[Datas
         WorkspaceError: a dataset comes from itself.
     """
     from odfchain.api.dataset import Dataset
-    from odfchain.transfer import sharing
-    from odfchain.workspace.workspace_files import with_upstream
+    from odfchain.workspace import workspace_files
 
     files = [d._files for d in datasets]
-    ends = functools.partial(sharing.is_copy, workspace._files)
-    return [Dataset(workspace, found) for found in with_upstream(workspace._files, files, ends)]
+    ends = functools.partial(workspace_files.is_copy, workspace._files)
+    return [
+        Dataset(workspace, found) for found in workspace_files.with_upstream(workspace._files, files, ends)
+    ]
 
 
 def pull(

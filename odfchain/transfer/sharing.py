@@ -29,7 +29,6 @@ from odfchain.errors import (
     UsageError,
     WorkspaceError,
 )
-from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import DID_ODF_PREFIX, DatasetId, Multihash
 from odfchain.odf.names import (
     AmbiguousAlias,
@@ -133,19 +132,6 @@ def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias
 def aliases(dataset: DatasetFiles, kind: AliasKind) -> tuple[str, ...]:
     """Remote aliases of a dataset for pull or push; the last one added comes first."""
     return _places(read_config(dataset), kind)
-
-
-def is_copy(workspace: WorkspaceFiles, dataset: DatasetFiles) -> bool:
-    """True if a plain pull brings the dataset from a peer, not from its source or its inputs.
-
-    It does so when the dataset was pulled from there, and was not created here or has nothing else to be
-    pulled from: extending a copy leaves the chain of its owner.
-    """
-    if not aliases(dataset, AliasKind.PULL):
-        return False
-    if not workspace.has_key(dataset.id):
-        return True
-    return dataset.kind is DatasetKind.ROOT and DatasetState.read(dataset.chain).polling_source is None
 
 
 def add_alias(dataset: DatasetFiles, kind: AliasKind, text: str) -> str:

@@ -37,6 +37,7 @@ from odfchain.errors import (
     StoreError,
     WorkspaceError,
 )
+from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import DatasetSnapshot, MetadataEvent, Seed
 from odfchain.odf.identity import DatasetId, DatasetKey, encode_base16
 from odfchain.odf.names import (
@@ -638,3 +639,19 @@ def with_upstream(
 
 def _name_of(dataset: DatasetFiles) -> str:
     return f"{dataset.folder.name}@{dataset.ref}"
+
+
+def is_copy(workspace: WorkspaceFiles, dataset: DatasetFiles) -> bool:
+    """True if a plain pull brings the dataset from a peer, not from its source or its inputs.
+
+    It does so when the dataset was pulled from there, and was not created here or has nothing else to be
+    pulled from: extending a copy leaves the chain of its owner.
+    """
+    # Reading manifests is slow to load.
+    from odfchain.workspace.config import read_config
+
+    if not read_config(dataset).pull_aliases:
+        return False
+    if not workspace.has_key(dataset.id):
+        return True
+    return dataset.kind is DatasetKind.ROOT and DatasetState.read(dataset.chain).polling_source is None

@@ -110,6 +110,7 @@ def test_the_tested_cases_in_their_order(source: Source) -> None:
         state=etag_state("data-2020-10-01.csv"),
         event_time=Timestamp.parse("2020-10-01T00:00:00Z"),
         has_more=False,
+        advances=True,
     )
     assert source.poll() is UP_TO_DATE
 

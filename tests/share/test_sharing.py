@@ -24,10 +24,9 @@ from odfchain.transfer import repositories
 from odfchain.transfer.pulling import SyncOptions, SyncStatus
 from odfchain.transfer.repositories import RepositoryEntry
 from odfchain.transfer.server import RepositoryServer
-from odfchain.transfer.sharing import is_copy
 from odfchain.transfer.slice_files import LocalSlices
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.workspace_files import WorkspaceFiles, with_upstream
+from odfchain.workspace.workspace_files import WorkspaceFiles, is_copy, with_upstream
 from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.support import derivative, manifest, unchanged
 
