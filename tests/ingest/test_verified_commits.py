@@ -85,10 +85,12 @@ def recorded(dataset: Dataset) -> list[tuple[Any, ...]]:
     ("row", "place"),
     [
         pytest.param((1, 2.0, 1.0, "2020-01-01T00:00:00Z"), 2, id="a key that was never there"),
-        pytest.param((1, 1.0, 9.0, "2020-01-01T00:00:00Z"), 2, id="another value"),
-        pytest.param((1, 1.0, 1.0, "2020-01-02T00:00:00Z"), 2, id="another event time"),
+        pytest.param((1, 1.0, 9.0, "2020-01-01T00:00:00Z"), 2, id="another value", marks=pytest.mark.soak),
+        pytest.param(
+            (1, 1.0, 1.0, "2020-01-02T00:00:00Z"), 2, id="another event time", marks=pytest.mark.soak
+        ),
         pytest.param((1, 1.0, 9.0), 2, id="another value, of no event time"),
-        pytest.param((2, 1.0, 9.0), 2, id="a correction of another value"),
+        pytest.param((2, 1.0, 9.0), 2, id="a correction of another value", marks=pytest.mark.soak),
     ],
 )
 def test_what_was_never_there_is_not_taken_back(
@@ -114,7 +116,7 @@ def test_nothing_is_taken_back_twice(workspace: Workspace, tmp_path: Path) -> No
     assert dataset.verify().ok
 
 
-@pytest.mark.parametrize("times", [True, False])
+@pytest.mark.parametrize("times", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_what_takes_back_without_an_event_time_means_that_of_the_row(
     workspace: Workspace, tmp_path: Path, times: bool
 ) -> None:
