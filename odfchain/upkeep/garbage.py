@@ -339,7 +339,8 @@ def bring_branches(workspace: WorkspaceFiles) -> None:
 def _versions(
     workspace: WorkspaceFiles, ref: str | None = None
 ) -> Iterator[tuple[DatasetFiles, DatasetState]]:
-    for dataset in workspace.datasets():
+    # a caller may hold the lock of a dataset, which opening it from a store would wait for
+    for dataset in workspace.local_datasets():
         for name in (HEAD, *branch_names(dataset)):
             on = dataset.on(name)
             try:

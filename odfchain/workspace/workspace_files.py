@@ -259,9 +259,10 @@ class WorkspaceFiles:
     def datasets(self) -> Iterator[DatasetFiles]:
         """Every dataset, ordered by alias. Folders that cannot be opened are passed over."""
         self.shared.opening(None)
-        yield from self._here()
+        yield from self.local_datasets()
 
-    def _here(self) -> Iterator[DatasetFiles]:
+    def local_datasets(self) -> Iterator[DatasetFiles]:
+        """Every dataset as it is on this machine; a store is not asked, and no lock is taken."""
         datasets = []
         for folder in (self.root / "datasets").iterdir():
             try:
@@ -298,7 +299,7 @@ class WorkspaceFiles:
                 return self._open(folder)
             raise DatasetNotFoundError(f"no dataset has the id {parsed}")
         aliases = []
-        for dataset in self._here():
+        for dataset in self.local_datasets():
             if dataset.alias == parsed:
                 return dataset
             aliases.append(str(dataset.alias))
@@ -336,7 +337,7 @@ class WorkspaceFiles:
         if alias is None:
             return None
         self.shared.opening(alias)
-        return next((d.id for d in self._here() if d.alias == alias), None)
+        return next((d.id for d in self.local_datasets() if d.alias == alias), None)
 
     def columns_of(self, dataset_id: DatasetId) -> Columns | None:
         """The known columns of a dataset; None where it is not here."""
@@ -436,7 +437,7 @@ class WorkspaceFiles:
         )
 
     def _check_free(self, alias: DatasetAlias) -> None:
-        for dataset in self._here():
+        for dataset in self.local_datasets():
             if dataset.alias == alias:
                 raise NameCollisionError(
                     f"a dataset called {str(dataset.alias)!r} already exists",
