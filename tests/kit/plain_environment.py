@@ -9,6 +9,7 @@ from __future__ import annotations
 import locale
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterable
@@ -66,6 +67,8 @@ def _make_plain() -> None:
     os.environ.clear()
     os.environ.update(kept | plain)
     os.umask(0o022)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a job in the background; children inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     time.tzset()
     locale.setlocale(locale.LC_ALL, "C.UTF-8")
 
