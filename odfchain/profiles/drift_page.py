@@ -212,10 +212,6 @@ def _share(value: str, column: ComparedColumn, rows: int) -> float | None:
     return 0.0 if column.coverage == 1 else None
 
 
-def _unlisted(column: ComparedColumn, rows: int) -> str:
-    return "none" if rows <= column.null_count else "not listed"
-
-
 def _value(
     value: str, shares: tuple[float | None, float | None], unknown: tuple[str, str], most: float
 ) -> ValueRow:
