@@ -137,7 +137,7 @@ def test_a_damaged_or_missing_key(workspace: WorkspaceFiles) -> None:
 @pytest.mark.parametrize("other", ["org.example.cities", "ORG.Example.CITIES"])
 def test_names_are_unique_whatever_the_case(workspace: WorkspaceFiles, other: str) -> None:
     workspace.create(snapshot("Org.example.Cities"))
-    with pytest.raises(NameCollisionError, match=r"'Org\.example\.Cities' exists"):
+    with pytest.raises(NameCollisionError, match=r"'Org\.example\.Cities' already exists"):
         workspace.create(snapshot(other))
     assert len(list(workspace.datasets())) == 1
     assert not list((workspace.root / "trash").iterdir())
