@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from odfchain.errors import ObjectCorruptedError, StoreError, UsageError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
+from odfchain.storage.local import HEAD
 from odfchain.text import one_line
 from odfchain.workspace import points
 from odfchain.workspace.points import OnBranch, Point, parse_point
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from odfchain.audit.report import Report
     from odfchain.branches.branches import Branch
     from odfchain.branches.diff import Diff
+    from odfchain.branches.executor import Engine
     from odfchain.branches.merge_values import MergeMeans, MergeOutcome, MergePlan, MergeRequest
     from odfchain.branches.recording import ChangeOutcome
     from odfchain.branches.row_history import RowChange
@@ -217,9 +220,31 @@ class Branching(OwnErrors):
             SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
             JavaNotFoundError, EngineError: Spark failed, which compares what is large.
         """
-        from odfchain.api.branch_diffs import difference
+        from odfchain.branches.branches import BlockGraph
+        from odfchain.branches.diff import diff, diff_since_base
+        from odfchain.workspace.dataset_state import DatasetState
 
-        return difference(self._workspace, self._files, a, b)
+        opened = [] if b is not None else [self._files.on(HEAD)]
+        opened += [points.opened_at(self._files, as_point(point)) for point in (a, b) if point is not None]
+        known, on_trust = trust_of(self._workspace), False
+
+        def trusted(dataset: DatasetFiles, after: Multihash, upto: Multihash) -> bool:
+            nonlocal on_trust
+            if known(dataset, after, upto):
+                return True
+            earlier = DatasetState.read(dataset.chain, after).slices_newest_first()
+            # a partial copy may lack the slices to verify against: then the blocks of others are trusted
+            if all(dataset.data.contains(ref.slice.physical_hash) for ref in earlier):
+                return False
+            on_trust = True
+            return True
+
+        one, other = opened
+        found = (diff_since_base if b is None else diff)(
+            one, other, graph=BlockGraph(self._files, (one.ref, other.ref)), trusted=trusted,
+            engine=engine_of(self._workspace),
+        )  # fmt: skip
+        return dataclasses.replace(found, on_trust=on_trust)
 
     def correct(
         self,
@@ -489,6 +514,13 @@ Trust = Callable[["DatasetFiles", "Multihash", "Multihash"], bool]
 _FIRST, _LAST = 2, 11
 
 
+def engine_of(workspace: Workspace) -> Engine:
+    """The engine that compares and merges: this process, and the workspace's Spark for large inputs."""
+    from odfchain.branches.executor import Engine
+
+    return Engine(workspace.session, workspace._files.config.branches.spark_bytes)
+
+
 def trust_of(workspace: Workspace) -> Trust:
     """The trust rule for the workspace's datasets; errors are those of `is_known_here`."""
     from odfchain.workspace.merge_record import is_known_here
@@ -636,7 +668,6 @@ def _means(
     *,
     allow_drift: bool = False,
 ) -> Iterator[MergeMeans]:
-    from odfchain.api.branch_diffs import engine_of
     from odfchain.api.changing import drift_check, foreign_keys, latest_of
     from odfchain.branches.merge_values import MergeMeans
 

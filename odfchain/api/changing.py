@@ -205,8 +205,7 @@ def revert(
     progress: Progress,
 ) -> ChangeOutcome:
     """Implements `Dataset.revert`; errors as there."""
-    from odfchain.api.branch_diffs import engine_of
-    from odfchain.api.branching import as_point, trust_of
+    from odfchain.api.branching import as_point, engine_of, trust_of
     from odfchain.branches.conflict_file import resolution_of
     from odfchain.branches.corrections import RevertMeans, RevertRequest
     from odfchain.branches.corrections import revert as revert_block

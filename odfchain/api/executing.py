@@ -9,6 +9,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import ManifestError
@@ -225,3 +226,10 @@ def let_session_stay(workspace: Workspace) -> None:
 def start_spark_ahead(workspace: Workspace) -> None:
     """Start Spark in the background, for a command that very likely needs it (`Engines.begin`)."""
     workspace._engines.begin()
+
+
+def record_classes(workspace: Workspace, file: Path) -> None:
+    """The session of the workspace will run on a JVM that writes the classes it loads to a file."""
+    from odfchain.spark.session import SparkEngine
+
+    workspace._engines.spark = SparkEngine(workspace._files.run_folder, record_classes=file)

@@ -243,7 +243,7 @@ class Snapshots(OwnErrors):
             UsageError: a hidden column is none.
             PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
-        from odfchain.api.branch_diffs import engine_of
+        from odfchain.api.branching import engine_of
         from odfchain.profiles.cache import keep_profile
         from odfchain.profiles.compute import ProfileOptions, profile_of
         from odfchain.workspace.dataset_state import DatasetState

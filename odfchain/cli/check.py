@@ -21,7 +21,9 @@ from odfchain.cli.parameters import (
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_json, echo_json_text, echo_page
 from odfchain.cli.verdicts import print_report
-from odfchain.errors import SignatureError, UsageError
+from odfchain.errors import SignatureError, StoreError, UsageError
+from odfchain.odf.identity import encode_base16
+from odfchain.storage import fsio
 
 if TYPE_CHECKING:
     from odfchain import (
@@ -109,13 +111,14 @@ def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None
         for report in sorted(reports, key=lambda r: not r.faults):
             print_report(report, verbose=verbose)
         return
-    from odfchain.api.rendering import report_page
     from odfchain.odf.yaml import dump_json
 
-    if output == "html":
-        echo_page(report_page(reports))
-        return
     documents = [report.to_document() for report in reports]
+    if output == "html":
+        from odfchain.audit.page import render_page
+
+        echo_page(render_page(documents))
+        return
     if output == "json":
         echo_json_text(dump_json(documents))
     else:
@@ -153,9 +156,10 @@ def attest_command(
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         done = at_point(workspace, dataset).attest(key_file, faulty=faulty, progress=progress, **chosen)
     if report_file is not None:
-        from odfchain.api.rendering import write_report
+        from odfchain.odf.canonical_json import canonical_json
 
-        write_report(done.document, report_file)
+        # the attestation has the digest of these bytes
+        fsio.replace_file(report_file, canonical_json(done.document) + b"\n")
     if output == "jws":
         echo(done.text)
     elif output == "json":
@@ -396,9 +400,9 @@ def create_command(file: Path) -> None:
     The file is an unencrypted PEM that only you may read. Anyone who has it can sign in your name; an
     existing file is never replaced.
     """
-    from odfchain.api.rendering import create_key
+    from odfchain.chain.statements import create_key_file
 
-    echo(create_key(file).as_did_key())
+    echo(create_key_file(file).dataset_id.as_did_key())
 
 
 @key_command.command("show")
@@ -410,11 +414,11 @@ def key_show_command(what: str, output: str) -> None:
     Nothing private is printed. An existing file is meant before a dataset of the same name; what has a slash
     or ends with .pem is always a file.
     """
-    from odfchain.api.rendering import identity_in
+    from odfchain.chain.statements import read_key_file
 
     path = Path(what)
     if path.is_file() or "/" in what or path.suffix == ".pem":
-        found, private = identity_in(path), True
+        found, private = read_key_file(path).dataset_id, True
     else:
         with open_workspace() as workspace:
             dataset = workspace[what]
@@ -468,10 +472,7 @@ def evidence_command(dataset: str | None, target: Path | None, file: Path | None
         if item.evidence is None:
             echo(f"warning: {item.problem}", err=True)
     if target is not None:
-        from odfchain.api.rendering import export_evidence
-
-        for path in export_evidence([item.evidence for item in sound if item.evidence], target):
-            say(f"wrote {path}")
+        _export([item.evidence for item in sound if item.evidence], target)
     rows = [_row(item.evidence, item, names) for item in sound if item.evidence is not None]
     if rows or output != "table":
         print_records(rows, _COLUMNS, output, titles=_TITLES, right=["sequenceNumber"])
@@ -483,6 +484,20 @@ def evidence_command(dataset: str | None, target: Path | None, file: Path | None
             f"{len(kept) - len(sound)} of {len(kept)} proofs are damaged",
             hint="a later pull from a peer that shows the conflict makes them anew",
         )
+
+
+def _export(proofs: list[Evidence], target: Path) -> None:
+    if not proofs:
+        raise UsageError("no proof to export")
+    into_folder = target.is_dir() or len(proofs) > 1
+    if into_folder:
+        fsio.make_folder(target)
+    for proof in proofs:
+        name = f"{encode_base16(proof.dataset_id.to_bytes())}-{proof.name}.json"
+        path = target / name if into_folder else target
+        if not fsio.create_file(path, proof.to_bytes()):
+            raise StoreError(f"{path}: the file already exists", hint="choose another name")
+        say(f"wrote {path}")
 
 
 def _id_of(workspace: Workspace, text: str) -> DatasetId:

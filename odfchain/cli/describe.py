@@ -29,12 +29,13 @@ from odfchain.errors import (
     DatasetNotFoundError,
     InvalidIdError,
     ObjectCorruptedError,
+    OdfchainError,
     PointNotFoundError,
     UsageError,
 )
 
 if TYPE_CHECKING:
-    from odfchain import Definition, Manifest, TextTree
+    from odfchain import Definition, Graph, Manifest, TextTree, Workspace
 
 
 @click.group("inspect")
@@ -48,8 +49,8 @@ def inspect_command() -> None:
 def inspect_schema(dataset: str, output: str) -> None:
     """Show a dataset's schema, system columns included."""
     from odfchain.api.branching import at_point
-    from odfchain.api.rendering import document_of
     from odfchain.odf.schema import format_ddl, type_name
+    from odfchain.odf.tree import to_tree
     from odfchain.odf.yaml import dump_json, dump_yaml
 
     schema = at_point(open_workspace(), dataset).schema
@@ -60,9 +61,9 @@ def inspect_schema(dataset: str, output: str) -> None:
             *lines, last = format_ddl(schema)
             echo_lines([*(f"{line}," for line in lines), last])
         case "json":
-            echo_json_text(dump_json(document_of(schema)))
+            echo_json_text(dump_json(to_tree(schema)))
         case "yaml":
-            echo_document(dump_yaml(document_of(schema)))
+            echo_document(dump_yaml(to_tree(schema)))
         case _:
             rows = [
                 {"name": f.name, "type": type_name(f.type, f.extra), "required": not f.optional}
@@ -101,6 +102,9 @@ def inspect_profile(dataset: str, output: str) -> None:
 _QUERY_CHARACTERS = 2_000
 
 
+_PROFILES = 20
+
+
 @inspect_command.command("lineage")
 @click.argument("datasets", type=DATASET, nargs=-1)
 @click.option(
@@ -114,8 +118,7 @@ def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) ->
     were. The dot format is for Graphviz; html is one page with a drawing, and with the profiles of the
     datasets that are named, where they are here already.
     """
-    from odfchain.api.rendering import lineage_page
-    from odfchain.audit.drawings import to_dot
+    from odfchain.audit.drawings import to_dot, to_html
     from odfchain.audit.lineage import graph_document, trees_of
 
     workspace = open_workspace()
@@ -124,11 +127,19 @@ def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) ->
         case "dot":
             echo_document(to_dot(graph))
         case "html":
-            echo_page(lineage_page(workspace, graph))
+            echo_page(to_html(graph, _known_profiles(workspace, graph)))
         case "json":
             print_json(graph_document(graph))
         case _:
             print_trees(trees_of(graph))
+
+
+def _known_profiles(workspace: Workspace, graph: Graph) -> dict[str, Mapping[str, Any]]:
+    from odfchain.audit.lineage import NodeState
+
+    present = [key for key in list(graph.roots)[:_PROFILES] if graph.nodes[key].state is NodeState.PRESENT]
+    found = {key: workspace[graph.nodes[key].id].known_profile() for key in present}
+    return {key: profile.document for key, profile in found.items() if profile is not None}
 
 
 @inspect_command.command("query")
@@ -233,15 +244,17 @@ def profile_command(
     are not read again.
     """
     from odfchain.api.branching import at_point
-    from odfchain.api.rendering import signer_in
+    from odfchain.chain.statements import read_key_file
 
     labels = dict(_label(tag) for tag in tags)
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         opened = at_point(workspace, dataset)
-        signer = None if key is None else signer_in(key, opened.id)
+        signer = None if key is None else read_key_file(key).dataset_id
+        # as the dataset itself, or as an auditor
+        created_by = None if signer is None else str(signer if signer == opened.id else signer.as_did_key())
         found = opened.profile(
             stage=stage, description=describe, tags=labels, hide=hide,
-            near_duplicates=near_duplicates, languages=not no_languages, created_by=signer,
+            near_duplicates=near_duplicates, languages=not no_languages, created_by=created_by,
             progress=progress,
         )  # fmt: skip
         written = opened.write_profile(found, key=key) if write or key is not None else None
@@ -415,18 +428,23 @@ def block_decode(source: str, output: str) -> None:
     Says on standard error when the block's bytes are not the canonical ones for its content, that is, when
     encoding the printed document would give another hash.
     """
-    from odfchain.api.rendering import BlockFile
+    from odfchain.odf.block_codec import block_hash, decode_block, encode_block, open_manifest
+    from odfchain.odf.manifests import block_document
     from odfchain.odf.yaml import dump_json, dump_yaml
 
-    block = BlockFile.decode(_block_bytes(source))
+    data = _block_bytes(source)
+    version, _ = open_manifest(data)
+    block = decode_block(data)
+    document = block_document(block, version)
+    found, canonical = block_hash(data), block_hash(encode_block(block, version))
     if output == "json":
-        echo_json_text(dump_json(block.document))
+        echo_json_text(dump_json(document))
     else:
-        echo_document(dump_yaml(block.document))
-    if block.canonical_hash != block.hash:
+        echo_document(dump_yaml(document))
+    if canonical != found:
         say(
-            f"note: not in canonical form: the bytes hash to {block.hash}, "
-            f"encoding this document again gives {block.canonical_hash}"
+            f"note: not in canonical form: the bytes hash to {found}, "
+            f"encoding this document again gives {canonical}"
         )
 
 
@@ -469,7 +487,8 @@ def block_encode(source: str, manifest_version: str, target: Path | None) -> Non
 
     The document is a MetadataBlock manifest as `block decode` prints it, or the block alone.
     """
-    from odfchain.api.rendering import encode
+    from odfchain.odf.block_codec import block_hash, encode_block
+    from odfchain.odf.manifests import read_block
 
     if source == "-":
         text, name = standard_input().read(), "<stdin>"
@@ -478,7 +497,7 @@ def block_encode(source: str, manifest_version: str, target: Path | None) -> Non
             text, name = Path(source).read_bytes(), source
         except OSError as error:
             raise UsageError(f"{source}: {error.strerror}") from None
-    found, data = encode(text, source=name, version=int(manifest_version))
+    data = encode_block(read_block(text, source=name)[1], int(manifest_version))
     if target is not None and str(target) == "-":
         if sys.stdout.isatty():
             raise UsageError(
@@ -491,7 +510,7 @@ def block_encode(source: str, manifest_version: str, target: Path | None) -> Non
             target.write_bytes(data)
         except OSError as error:
             raise UsageError(f"{target}: {error.strerror}") from None
-    echo(found)
+    echo(block_hash(data))
 
 
 # `odfchain digest`: the two hashes of Parquet files.
@@ -502,21 +521,28 @@ def block_encode(source: str, manifest_version: str, target: Path | None) -> Non
 @format_option()
 def digest_command(files: tuple[Path, ...], output: str) -> int:
     """Print the physical and the logical hash of Parquet files; no workspace is needed."""
-    from odfchain.api.rendering import digest_file
+    from odfchain.odf.physical_hash import hash_file
+    from odfchain.slices.reader import hash_parquet
 
     rows, code = [], 0
     for file in files:
-        found = digest_file(file)
-        if found.problem is not None:
-            report_error(found.problem)
-            code = found.problem.exit_code
+        logical, records = None, None
+        try:
+            physical, size = hash_file(file)
+        except OSError as error:
+            raise UsageError(f"{file}: {error.strerror}") from None
+        try:
+            logical, records = hash_parquet(file)
+        except OdfchainError as error:  # another file than Parquet has a physical hash, too
+            report_error(error)
+            code = error.exit_code
         rows.append(
             {
                 "file": str(file),
-                "physicalHash": str(found.physical),
-                "logicalHash": str(found.logical) if found.logical else None,
-                "size": found.size,
-                "records": found.records,
+                "physicalHash": str(physical),
+                "logicalHash": str(logical) if logical else None,
+                "size": size,
+                "records": records,
             }
         )
     if output == "table":

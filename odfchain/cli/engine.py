@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import platform
 import signal
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.api.engines import engine_service
 from odfchain.cli.context import open_workspace, options, say, silence_libraries
 from odfchain.cli.output import format_option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_document, echo_json
-from odfchain.errors import NotAWorkspaceError, UsageError
+from odfchain.errors import EngineError, NotAWorkspaceError, UsageError
+from odfchain.progress import Progress
 from odfchain.transform.engine_client import DEFAULT_PORT
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def engine_serve(
         raise UsageError("--socket listens on no port: leave out --host and --port")
     with (
         ended_by_sigterm(),
-        engine_service(
+        _engine_service(
             _workspace(), host=host, port=port, socket=socket, heap_mib=heap_mib or _HEAP_MIB
         ) as server,
     ):
@@ -127,12 +128,10 @@ def engine_warm_up() -> None:
     ODFCHAIN_CLASS_ARCHIVE names). After another Java or Spark was installed it is to be made again; until
     then the old one is left alone. Deleting it does no harm.
     """
-    from odfchain.api.engines import make_class_archive
-
     if not options().debug:
         silence_libraries()
     with TerminalProgress(quiet=options().quiet) as progress:
-        path = make_class_archive(progress)
+        path = _make_class_archive(progress)
     echo(path)
 
 
@@ -193,6 +192,120 @@ def completions_command(shell: str) -> None:
     cls = get_completion_class(shell)
     assert cls is not None  # noqa: S101 - one of click's own
     echo_document(ShellComplete.source(cls(cli, {}, "odfchain", "_ODFCHAIN_COMPLETE")))
+
+
+# What `engine serve` and `engine warm-up` start.
+
+
+@contextlib.contextmanager
+def _engine_service(
+    workspace: Workspace | None, *, host: str, port: int, socket: Path | None, heap_mib: int
+) -> Iterator[EngineServer]:
+    from odfchain.transform.engine_service import serve
+    from odfchain.transform.spark_engine import SparkTransformEngine
+
+    with _session(workspace, heap_mib) as session:
+        session()  # "listening" means that a request is executed at once
+        with serve(SparkTransformEngine(session), host=host, port=port, socket=socket) as server:
+            yield server
+
+
+@contextlib.contextmanager
+def _session(workspace: Workspace | None, heap_mib: int) -> Iterator[Callable[[], Any]]:
+    if workspace is not None:
+        with workspace:
+            yield workspace.session
+        return
+    from odfchain.spark.session import SparkEngine
+
+    with tempfile.TemporaryDirectory(prefix="odfchain-engine-") as folder:
+        spark = SparkEngine(Path(folder), driver_memory=f"{heap_mib}m")
+        try:
+            yield lambda: spark.session
+        finally:
+            spark.close()
+
+
+# The archive has the classes that everyday commands load (RFC-011).
+_MANIFESTS = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: visits
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read: {kind: Csv, header: true, schema: [event_time TIMESTAMP, place STRING, visitors BIGINT]}
+      preprocess:
+        kind: Sql
+        engine: odfchain-spark
+        query: SELECT *, upper(place) AS name FROM input WHERE visitors > 0
+      merge: {kind: Ledger, primaryKey: [event_time, place]}
+---
+kind: DatasetSnapshot
+version: 1
+content:
+  name: places
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read: {kind: Csv, header: true, schema: [event_time TIMESTAMP, place STRING, visitors BIGINT]}
+      merge: {kind: Snapshot, primaryKey: [place]}
+---
+kind: DatasetSnapshot
+version: 1
+content:
+  name: visits.daily
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{datasetRef: visits, alias: visits}]
+      transform:
+        kind: Sql
+        engine: odfchain-spark
+        query: |
+          SELECT window(event_time, '1 day').start AS event_time, place, sum(visitors) AS visitors
+          FROM visits GROUP BY window(event_time, '1 day'), place
+"""
+_DAYS = (1, 2)
+
+
+def _make_class_archive(progress: Progress) -> Path:
+    from odfchain.spark.gateway import archive_path, new_archive
+    from odfchain.spark.java import find_java
+
+    target = archive_path(find_java())
+    with new_archive(target) as recorded, tempfile.TemporaryDirectory(prefix="odfchain-") as folder:
+        _record_classes(Path(folder), recorded, progress)
+        if not recorded.is_file():
+            raise EngineError(
+                "this Java wrote no class archive",
+                hint="it needs its own archive of base classes: `java -Xshare:dump` makes that",
+            )
+    return target
+
+
+def _record_classes(folder: Path, recorded: Path, progress: Progress) -> None:
+    from odfchain import Workspace
+    from odfchain.api.executing import record_classes
+
+    progress.phase("Starting Spark")
+    with Workspace.init(folder) as workspace:
+        record_classes(workspace, recorded)
+        progress.phase("Doing a day's work")
+        workspace.add(_MANIFESTS)
+        compiled, interpreted, derived = (workspace[name] for name in ("visits", "places", "visits.daily"))
+        for day in _DAYS:
+            path = folder / f"{day}.csv"
+            text = f"event_time,place,visitors\n2020-01-0{day} 10:00:00,Lviv,{day}\n"
+            path.write_text(text, encoding="utf-8")
+            compiled.ingest(path)
+            interpreted.ingest(path)
+            derived.pull()
+        workspace.session().sql("SELECT count(*) FROM range(10)").toPandas()
+        progress.phase("Writing the class archive")
 
 
 # `odfchain version`: the versions of odfchain and its parts.

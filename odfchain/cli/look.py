@@ -127,7 +127,7 @@ def _print_entry(entry: HashedBlock) -> None:
 def describe_event(event: MetadataEvent) -> list[str]:
     """An event in a few lines for people."""
     import odfchain as odf
-    from odfchain.api.rendering import schema_of
+    from odfchain.odf.arrow_schema import schema_of_event
     from odfchain.odf.schema import format_ddl
 
     match event:
@@ -137,7 +137,7 @@ def describe_event(event: MetadataEvent) -> list[str]:
             return _describe_data(event)
         case odf.SetDataSchema():
             try:
-                return format_ddl(schema_of(event))
+                return format_ddl(schema_of_event(event.raw_arrow_schema, event.schema))
             except odf.OdfchainError as error:
                 return [f"(unreadable: {error})"]
         case odf.AddPushSource():
@@ -169,7 +169,8 @@ def _merge(merge: Any) -> str:
 
 
 def _describe_data(event: Any) -> list[str]:
-    from odfchain.api.rendering import merged_text
+    from odfchain.audit.lineage import describe_merged
+    from odfchain.workspace.merge_record import understood_record
 
     lines = []
     if event.new_data is not None:
@@ -185,9 +186,9 @@ def _describe_data(event: Any) -> list[str]:
     if event.new_watermark is not None:
         lines.append(f"watermark {event.new_watermark}")
     state = getattr(event, "new_source_state", None)
-    merged = merged_text(event)
+    merged = understood_record(event)
     if merged is not None:
-        lines.append(merged)
+        lines.append(describe_merged(merged))
     elif state is not None:
         lines.append(f"source {state.source_name!r}: {state.kind} {state.value}")
     inputs = getattr(event, "query_inputs", ())

@@ -24,7 +24,7 @@ ALSO_QUICKLY = ("6-theirs",)
 @pytest.fixture
 def _by_spark(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     by_spark = Engine(lambda: engine.session, above=0)
-    monkeypatch.setattr("odfchain.api.branch_diffs.engine_of", lambda _: by_spark)
+    monkeypatch.setattr("odfchain.api.branching.engine_of", lambda _: by_spark)
 
 
 @pytest.mark.usefixtures("_by_spark")

@@ -166,7 +166,7 @@ def test_reports_and_their_page_say_which_block_merged_what(ws: Workspace) -> No
 
     import jsonschema
 
-    from odfchain.api.rendering import report_page
+    from odfchain.audit.page import render_page
     from tests.kit.support import ROOT
 
     d = ws["d"]
@@ -179,6 +179,6 @@ def test_reports_and_their_page_say_which_block_merged_what(ws: Workspace) -> No
         document
     )
     assert [block.get("merged") for block in document["blocks"]] == [None] * 4 + ["fix"]
-    page = report_page([report])
+    page = render_page([document])
     assert "AddData, merged from fix" in page
     assert "branch merged: 1 block" in page

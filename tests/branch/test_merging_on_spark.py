@@ -19,7 +19,5 @@ FEW = ("19",)
     "name", [pytest.param(name, marks=[] if name in FEW else [pytest.mark.soak]) for name in CASES]
 )
 def test_case(tmp_path: Path, engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(
-        "odfchain.api.branch_diffs.engine_of", lambda _: Engine(lambda: engine.session, above=0)
-    )
+    monkeypatch.setattr("odfchain.api.branching.engine_of", lambda _: Engine(lambda: engine.session, above=0))
     hold(CASES[name], tmp_path)

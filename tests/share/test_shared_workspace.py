@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
-from odfchain.api.rendering import create_key
 from odfchain.api.workspace import Workspace
+from odfchain.chain.statements import create_key_file
 from odfchain.errors import (
     AccessError,
     CorruptedPeerError,
@@ -360,7 +360,7 @@ def test_what_is_said_of_a_dataset_travels(store: SmallS3, tmp_path: Path) -> No
     one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
     append(add(one), "a")
     assert one["cities"].signature().status.value == other["cities"].signature().status.value == "signed"
-    create_key(tmp_path / "auditor.pem")
+    create_key_file(tmp_path / "auditor.pem")
     one["cities"].attest(tmp_path / "auditor.pem")
     one["cities"].write_manifest()
     append(one["cities"]._files, "b")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from odfchain.api.dataset import Dataset
-from odfchain.api.rendering import lineage_page
 from odfchain.api.workspace import Workspace
 from odfchain.chain.signed_lines import SnapshotKind
 from odfchain.odf.events import SetInfo
@@ -17,6 +17,7 @@ from odfchain.profiles import compute
 from odfchain.profiles.published import publish
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.branch_rows import add, keyed, record
+from tests.kit.support import Result
 
 
 @pytest.fixture
@@ -53,11 +54,10 @@ def test_what_the_owner_published_is_known(dataset: Dataset) -> None:
     assert known.content == made.content
 
 
-def test_the_page_of_a_dataset_shows_its_rows(dataset: Dataset) -> None:
-    workspace = dataset._workspace
-    graph = workspace.lineage(["d"])
-    assert "Distribution" not in lineage_page(workspace, graph)
+def test_the_page_of_a_dataset_shows_its_rows(dataset: Dataset, run_cli: Callable[..., Result]) -> None:
+    command = ("-w", dataset._workspace.path.parent, "inspect", "lineage", "d", "-o", "html")
+    assert "Distribution" not in run_cli(*command).out
     dataset.profile()
-    page = lineage_page(workspace, graph)
+    page = run_cli(*command).out
     assert "<h2>d: 5 rows at block 3</h2>" in page
     assert re.search(r"<tr><th>a</th><td>string</td><td>0.0 %</td><td>1</td><td>&lt;b&gt; 100.0 %</td>", page)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api.rendering import create_key
 from odfchain.api.workspace import Workspace
+from odfchain.chain.statements import create_key_file
 from odfchain.cli.main import main
 from odfchain.odf import events as ev
 from odfchain.odf import sources as src
@@ -58,7 +58,7 @@ def test_a_profile_is_stored_and_signed(
     assert document["created_by"] == str(workspace["d"].id)
     assert f"profile {line.object} is stored and signed" in err
     key = tmp_path / "auditor.pem"
-    create_key(key)
+    create_key_file(key)
     assert run(workspace, "profile", "d", "--key", str(key), "-o", "html") == 0
     (mine, other) = workspace["d"].published()
     assert (mine.by_owner, other.by_owner) == (True, False)

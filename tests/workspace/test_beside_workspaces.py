@@ -1,4 +1,4 @@
-"""What the public API does with files beside workspaces: blocks, hashes, keys, settings, manifests, tokens."""
+"""What the public API does with files beside workspaces: keys, settings, manifests, tokens."""
 
 from __future__ import annotations
 
@@ -10,43 +10,20 @@ import odfchain
 from odfchain.api.definitions import Allowed, manifest_template, questions
 from odfchain.api.known_errors import known_error
 from odfchain.api.pushing import VARIABLE, token_for
-from odfchain.api.rendering import BlockFile, create_key, digest_file, encode, identity_in
 from odfchain.api.settings import Configuration
 from odfchain.api.workspace import Workspace
-from odfchain.errors import BadInputError, StoreError, UsageError
+from odfchain.chain.statements import create_key_file, read_key_file
+from odfchain.errors import StoreError, UsageError
 from odfchain.odf.manifests import read_snapshots
-from odfchain.odf.yaml import dump_json, dump_yaml
 from odfchain.transfer.repositories import parse_peer_url
 from odfchain.workspace.creation import in_creation_order
-from tests.kit.support import manifest
-
-
-def test_a_block_is_a_document_and_again_the_same_bytes(tmp_path: Path) -> None:
-    (made,) = Workspace.init(tmp_path).add(manifest())
-    for entry in made.log():
-        data = made.block_bytes(entry.hash)
-        assert data is not None
-        block = BlockFile.decode(data)
-        assert block.hash == block.canonical_hash == entry.hash
-        for text in (dump_json(block.document), dump_yaml(block.document)):
-            assert encode(text.encode(), source="it", version=3) == (entry.hash, data)
-        assert entry.to_document()["blockHash"] == str(entry.hash)
-
-
-def test_a_file_that_is_no_parquet_has_one_hash(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b"x")
-    found = digest_file(tmp_path / "x")
-    assert (found.size, found.logical, found.records) == (1, None, None)
-    assert isinstance(found.problem, BadInputError)
-    with pytest.raises(UsageError, match="No such file"):
-        digest_file(tmp_path / "y")
 
 
 def test_a_key_file_has_the_identity_that_it_was_made_with(tmp_path: Path) -> None:
-    made = create_key(tmp_path / "key.pem")
-    assert identity_in(tmp_path / "key.pem") == made
+    made = create_key_file(tmp_path / "key.pem")
+    assert read_key_file(tmp_path / "key.pem").dataset_id == made.dataset_id
     with pytest.raises(StoreError):
-        create_key(tmp_path / "key.pem")
+        create_key_file(tmp_path / "key.pem")
 
 
 def test_settings_are_read_and_changed_by_name(tmp_path: Path) -> None:
