@@ -17,7 +17,7 @@ from odfchain.chain.signed_heads import (
     read_head_signature,
     signature_key,
 )
-from odfchain.chain.signed_lines import ATTESTATIONS_KEY, read_attestations
+from odfchain.chain.signed_lines import AUDITS, read_attestations
 from odfchain.chain.statements import Attestation, Did, Verdict, parse_did
 from odfchain.errors import OdfchainError, StoreError
 from odfchain.odf.identity import DatasetId, Multihash
@@ -93,7 +93,7 @@ def attested(
     """The valid attestations of blocks of this chain; damaged ones and others' are faults and notes."""
     if dataset_id is None:
         return []
-    path = dataset.folder / ATTESTATIONS_KEY
+    path = dataset.folder / AUDITS.key
     try:
         lines = read_attestations(dataset.folder, dataset_id)
     except OdfchainError as error:

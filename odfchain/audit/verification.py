@@ -17,7 +17,7 @@ from odfchain.audit.head_check import is_trusted, vouched_for
 from odfchain.audit.input_claims import Upstream, inputs_tree, upstream_at_hand
 from odfchain.audit.report import CHECKS, FAULTY, PHYSICAL, PRESENT, REPLAY, Fault, Report
 from odfchain.chain.remote_signatures import SignaturePolicy, read_offer
-from odfchain.chain.signed_lines import AttestationLine, SnapshotKind, add_attestation, read_attestations
+from odfchain.chain.signed_lines import AUDITS, AttestationLine, SnapshotKind, read_attestations
 from odfchain.chain.signing import SignedFile
 from odfchain.chain.statements import (
     Attestation,
@@ -543,7 +543,7 @@ def attest(
         tool=f"odfchain {__version__}",
     )
     text = sign_attestation(key, attestation)
-    add_attestation(dataset.folder, attestation.dataset_id, text, trusted=_trusted(workspace))
+    AUDITS.add(dataset.folder, attestation.dataset_id, text, trusted=_trusted(workspace))
     return NewAttestation(report, document, attestation, text)
 
 
@@ -577,7 +577,7 @@ def add_statement(workspace: WorkspaceFiles, dataset: DatasetFiles, text: str) -
             f"{dataset.alias}: block {item.sequence_number} ({item.head}) is not in its chain",
             hint="pull first: the attestation may be of a later block",
         )
-    add_attestation(dataset.folder, dataset.id, line, trusted=_trusted(workspace))
+    AUDITS.add(dataset.folder, dataset.id, line, trusted=_trusted(workspace))
 
 
 def _trusted(workspace: WorkspaceFiles) -> list[Did]:

@@ -303,9 +303,6 @@ def _bad(number: int, text: bytes, message: str) -> SignedLine[T]:
 
 # The attestations of a dataset: `attestations/audits.jws`, one signed line for each.
 
-Accept = Callable[[Attestation], bool]
-"""True if a received attestation is wanted, for instance because its head is in the chain."""
-
 AttestationLine = SignedLine[Attestation]
 
 
@@ -324,11 +321,6 @@ AUDITS = LineFile(
     per_subject=lambda: ATTEST.attestations_per_head,
 )
 """An auditor has one word on a head, the latest."""
-
-ATTESTATIONS_KEY = AUDITS.key
-read_lines = AUDITS.lines_of
-add_attestation = AUDITS.add
-merge_attestations = AUDITS.merge
 
 
 def read_attestations(folder: Path, dataset_id: DatasetId) -> list[AttestationLine]:
@@ -450,5 +442,3 @@ SNAPSHOTS = LineFile(
     newest_first=True,
 )
 """A signer has one word on each kind of document of a block."""
-
-SNAPSHOTS_KEY = SNAPSHOTS.key

@@ -23,7 +23,7 @@ from odfchain.chain.signed_heads import (
     check_head,
     read_head_signature,
 )
-from odfchain.chain.signed_lines import ATTESTATIONS_KEY, SNAPSHOTS_KEY
+from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS
 from odfchain.errors import BrokenChainError, RefConflictError
 from odfchain.limits import ATTEST
 from odfchain.odf.identity import DatasetId, DatasetKey, Multihash
@@ -124,8 +124,8 @@ class SignedFile(Enum):
     """The files of signed statements: unlike objects they change, and nothing about them is known before."""
 
     HEAD = HEAD_SIGNATURE_KEY
-    AUDITS = ATTESTATIONS_KEY
-    SNAPSHOTS = SNAPSHOTS_KEY
+    AUDITS = AUDITS.key
+    SNAPSHOTS = SNAPSHOTS.key
 
     @property
     def limit(self) -> int:

@@ -330,16 +330,6 @@ class FbsTable:
 
 
 @dataclass(frozen=True, slots=True)
-class FbsStruct:
-    """A struct: fixed layout with natural alignment, `format` for the `struct` module."""
-
-    name: str
-    fields: tuple[str, ...]
-    format: str
-    alignment: int
-
-
-@dataclass(frozen=True, slots=True)
 class FbsEnum:
     """An enum: names in value order (values count from 0) and the `struct` code of its base type."""
 
@@ -353,7 +343,8 @@ class FbsSchema:
     """All declarations of one file."""
 
     tables: dict[str, FbsTable]
-    structs: dict[str, FbsStruct]
+    structs: dict[str, tuple[str, ...]]
+    """Struct name to its fields."""
     unions: dict[str, tuple[str, ...]]
     """Union name to member tables; type values count from 1 in this order."""
     enums: dict[str, FbsEnum]
@@ -375,7 +366,10 @@ def parse_fbs(text: str) -> FbsSchema:
         for name, (base, body) in bodies["enum"].items()
     }
     unions = {name: tuple(_names(body)) for name, (_, body) in bodies["union"].items()}
-    structs = {name: _struct(name, body) for name, (_, body) in bodies["struct"].items()}
+    structs = {
+        name: tuple(field for field, *_ in _declared_fields(name, body))
+        for name, (_, body) in bodies["struct"].items()
+    }
     tables = {
         name: _table(name, body, enums, unions, structs, bodies["table"])
         for name, (_, body) in bodies["table"].items()
@@ -398,25 +392,12 @@ def _declared_fields(name: str, body: str) -> Iterator[tuple[str, bool, str, str
         yield field, bool(bracket), type_name, default
 
 
-def _struct(name: str, body: str) -> FbsStruct:
-    fields, layout, size, alignment = [], "<", 0, 1
-    for field, _, type_name, _default in _declared_fields(name, body):
-        code = SCALARS[type_name]
-        width = {"?": 1, "b": 1, "h": 2, "i": 4, "q": 8}[code.lower()]
-        padding = -size % width
-        layout += f"{padding}x{code}" if padding else code
-        size += padding + width
-        alignment = max(alignment, width)
-        fields.append(field)
-    return FbsStruct(name, tuple(fields), layout, alignment)
-
-
 def _table(
     name: str,
     body: str,
     enums: dict[str, FbsEnum],
     unions: dict[str, tuple[str, ...]],
-    structs: dict[str, FbsStruct],
+    structs: dict[str, tuple[str, ...]],
     tables: dict[str, tuple[str, str]],
 ) -> FbsTable:
     def kind_of(type_name: str) -> FieldKind:

@@ -35,18 +35,6 @@ class Multicodec(IntEnum):
         return self.name.lower().replace("_", "-")
 
     @classmethod
-    def from_name(cls, name: str) -> Multicodec:
-        """The code with exactly this lower-case name.
-
-        Raises:
-            InvalidIdError: the name is not in the table.
-        """
-        for codec in cls:
-            if str(codec) == name:
-                return codec
-        raise InvalidIdError(f"unsupported multicodec name {name!r}")
-
-    @classmethod
     def from_code(cls, code: int) -> Multicodec:
         """The codec with this number.
 
@@ -242,10 +230,6 @@ class DidKey(_Ed25519Did):
 
     def __str__(self) -> str:
         return DID_KEY_PREFIX + encode(self.to_bytes(), "base58btc")
-
-    def as_dataset_id(self) -> DatasetId:
-        """The same key under the `did:odf` method."""
-        return DatasetId(self.public_key)
 
 
 # The ed25519 key pair behind a dataset's identity.

@@ -8,213 +8,16 @@ that names file, line and path.
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import json
 import re
-import typing
 from dataclasses import dataclass
-from enum import Enum
-from functools import lru_cache
 from typing import Any
 
 from odfchain.errors import ManifestError
 from odfchain.odf import sources as src
-from odfchain.odf.block_codec import MANIFEST_VERSION, TIMESTAMP_ALIGNMENT, field_defaults
-from odfchain.odf.events import (
-    AddPushSource,
-    DatasetSnapshot,
-    MetadataBlock,
-    MetadataEvent,
-    Origin,
-    SetDataSchema,
-    SetPollingSource,
-)
-from odfchain.odf.flatbuffers import schema_path
-from odfchain.odf.identity import DatasetId, Multihash
-from odfchain.odf.names import HOSTNAME, DatasetAlias, DatasetRefAny
-from odfchain.odf.schema import ExtraAttributes
-from odfchain.odf.sources import TransformSql, WatermarkRule
-from odfchain.odf.times import Duration, Timestamp
-from odfchain.odf.transform_options import ALLOWED_LATENESS
-from odfchain.odf.tree import (
-    FROM_SYSTEM_TIME,
-    PROPERTY,
-    SHORT_FORMS,
-    describe,
-    from_tree,
-    properties_of,
-    spellings,
-    split_settings,
-    suggest,
-    to_tree,
-    union_variants,
-)
+from odfchain.odf.block_codec import MANIFEST_VERSION, TIMESTAMP_ALIGNMENT
+from odfchain.odf.events import DatasetSnapshot, MetadataBlock, MetadataEvent, Origin, SetPollingSource
+from odfchain.odf.tree import describe, from_tree, split_settings, suggest, to_tree
 from odfchain.odf.yaml import Document, read_document, read_documents
-
-# JSON Schemas of the user-facing manifests: made from the dataclasses, shipped, and used for validation.
-#
-# `schemas/generate.py` writes them; the `schemas/*.json` in the repository are its output and a test holds
-# them against it. Editors can use the files for completion.
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_SCALARS: dict[Any, dict[str, Any]] = {
-    str: {"type": "string"},
-    bool: {"type": "boolean"},
-    float: {"type": "number"},
-    bytes: {"type": "string", "contentEncoding": "base64"},
-    Multihash: {"type": "string", "description": "Multihash in multibase, base16 when printed."},
-    DatasetId: {"type": "string", "pattern": "^did:odf:", "description": "Dataset id."},
-    DatasetAlias: {
-        "type": "string",
-        "pattern": f"^({HOSTNAME}/)?{HOSTNAME}$",
-        "description": "Dataset alias.",
-    },
-    Timestamp: {"type": "string", "format": "date-time"},
-    Duration: {"type": "string", "description": "A length of time such as 1 day, 36 hours or 90m."},
-    DatasetRefAny: {"type": "string", "description": "Dataset id, alias, remote alias or URL."},
-    ExtraAttributes: {"type": "object"},
-}
-_DDL: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
-
-
-class _Builder:
-    def __init__(self, *, settings: bool) -> None:
-        self.defs: dict[str, Any] = {}
-        # True if sources may have settings that blocks do not record.
-        self._settings = settings
-
-    def schema(self, hint: Any) -> dict[str, Any]:
-        if isinstance(hint, range):
-            return {"type": "integer", "minimum": hint.start, "maximum": hint.stop - 1}
-        if hint in _SCALARS:
-            return dict(_SCALARS[hint])
-        if typing.get_origin(hint) is dict:
-            return {"type": "object", "additionalProperties": self.schema(typing.get_args(hint)[1])}
-        if typing.get_origin(hint) is tuple:
-            return {"type": "array", "items": self.schema(typing.get_args(hint)[0])}
-        if isinstance(hint, type) and issubclass(hint, Enum):
-            return {"type": "string", "enum": _all_spellings([m.value for m in hint])}
-        variants = union_variants(hint)
-        return self._union(hint, variants) if variants else self._reference(hint)
-
-    def _union(self, hint: Any, variants: dict[str, type[Any]]) -> dict[str, Any]:
-        members = list(dict.fromkeys(variants.values()))
-        name = _union_name(members)
-        if name not in self.defs:
-            self.defs[name] = {}
-            choice: dict[str, Any] = {
-                "type": "object",
-                "required": ["kind"],
-                "properties": {"kind": {"enum": _all_spellings([m.KIND for m in members])}},
-                "allOf": [
-                    {
-                        "if": {
-                            "properties": {"kind": {"enum": _all_spellings([m.KIND])}},
-                            "required": ["kind"],
-                        },
-                        "then": self._reference(m),
-                    }
-                    for m in members
-                ],
-            }
-            if hint in SHORT_FORMS:
-                names = _all_spellings([m.KIND for m in members])
-                choice = {"if": {"type": "string"}, "then": {"enum": names}, "else": choice}
-            self.defs[name] = choice
-        return {"$ref": f"#/$defs/{name}"}
-
-    def _reference(self, cls: type[Any]) -> dict[str, Any]:
-        if cls.__name__ not in self.defs:
-            self.defs[cls.__name__] = {}
-            self.defs[cls.__name__] = self._object(cls)
-        return {"$ref": f"#/$defs/{cls.__name__}"}
-
-    def _object(self, cls: type[Any]) -> dict[str, Any]:
-        defaults = field_defaults(cls)
-        properties: dict[str, Any] = {}
-        required = []
-        if hasattr(cls, "KIND"):
-            properties["kind"] = {"enum": _all_spellings([cls.KIND])}
-        for key, (name, hint, optional) in properties_of(cls).items():
-            schema = self.schema(hint)
-            if optional and hint not in (Timestamp, bytes):
-                schema = {"anyOf": [schema, {"type": "null"}]}
-            properties[key] = schema
-            if name not in defaults:
-                required.append(key)
-        if "ddlSchema" in properties:
-            properties["schema"] = {"anyOf": [properties["schema"], _DDL]}
-        if cls is TransformSql:
-            properties[ALLOWED_LATENESS] = {"type": ["string", "null"], "description": "Such as 1 day."}
-        if cls is SetDataSchema:
-            properties["schema"] = {"anyOf": [properties["schema"], _SCALARS[bytes]]}
-        if self._settings and cls in (SetPollingSource, AddPushSource):
-            rule = self.schema(WatermarkRule)
-            properties[PROPERTY] = {
-                "anyOf": [rule, {"enum": list(spellings(FROM_SYSTEM_TIME))}, {"type": "null"}]
-            }
-        result = {
-            "description": inspect.cleandoc(cls.__doc__ or "").splitlines()[0],
-            "type": "object",
-            "properties": properties,
-            "additionalProperties": False,
-        }
-        result |= {"required": required} if required else {}
-        return {"anyOf": [result, {"type": "string"}]} if hasattr(cls, "SHORT") else result
-
-
-def _all_spellings(names: list[str]) -> list[str]:
-    return list(dict.fromkeys(text for name in names for text in spellings(name)))
-
-
-def _union_name(members: list[type[Any]]) -> str:
-    first = members[0]
-    prefix = first.__name__.removesuffix(first.KIND)
-    return prefix or "MetadataEvent"
-
-
-def manifest_schema(kind: str, content: Any, versions: range) -> dict[str, Any]:
-    """The JSON Schema of the manifests of one kind, whose content is of type `content`."""
-    builder = _Builder(settings=content is DatasetSnapshot)
-    reference = builder.schema(content)
-    return {
-        "$schema": DIALECT,
-        "title": kind,
-        "type": "object",
-        "required": ["kind", "version", "content"],
-        "additionalProperties": False,
-        "properties": {"kind": {"const": kind}, "version": {"enum": list(versions)}, "content": reference},
-        "$defs": dict(sorted(builder.defs.items())),
-    }
-
-
-@lru_cache
-def _validator(kind: str) -> Any:
-    import jsonschema  # noqa: PLC0415 - slow to load, needed for manifests only
-
-    schema = json.loads(schema_path(f"{kind}.json").read_text(encoding="utf-8"))
-    return jsonschema.Draft202012Validator(schema)
-
-
-def validate_tree(kind: str, tree: Any) -> None:
-    """Check a manifest's tree against its shipped JSON Schema.
-
-    Raises:
-        ManifestError: the first violation, with its path inside the content.
-    """
-    import jsonschema.exceptions  # noqa: PLC0415
-
-    error = jsonschema.exceptions.best_match(_validator(kind).iter_errors(tree))
-    if error is None:
-        return
-    steps = list(error.absolute_path)
-    if steps[:1] == ["content"]:
-        steps = steps[1:]
-    path = ""
-    for step in steps:
-        path = f"{path}[{step}]" if isinstance(step, int) else f"{path}.{step}" if path else str(step)
-    raise ManifestError(error.message, path=path)
-
 
 # Resources of ODF 0.39: one of the kind Dataset as the manifest of a snapshot, which 0.34.1 has (RFC-054).
 #
@@ -399,7 +202,6 @@ class ManifestKind:
 
 
 DATASET_SNAPSHOT = ManifestKind("DatasetSnapshot", DatasetSnapshot, range(1, 2))
-METADATA_EVENT = ManifestKind("MetadataEvent", MetadataEvent, range(1, 2))
 METADATA_BLOCK = ManifestKind(
     "MetadataBlock", MetadataBlock, range(min(TIMESTAMP_ALIGNMENT), max(TIMESTAMP_ALIGNMENT) + 1)
 )
@@ -479,7 +281,7 @@ def read_block(text: str | bytes, *, source: str | None = None) -> tuple[int, Me
 
 
 def read_manifest(document: Document, kind: ManifestKind, source: str | None) -> Any:
-    """The content of a document that must be a manifest of this kind, validated against its JSON Schema."""
+    """The content of a document that must be a manifest of this kind."""
     try:
         return _content_of(document.value, kind)
     except ManifestError as error:
@@ -487,9 +289,7 @@ def read_manifest(document: Document, kind: ManifestKind, source: str | None) ->
 
 
 def _content_of(tree: Any, kind: ManifestKind) -> Any:
-    value = from_tree(kind.content, _content(tree, kind))
-    validate_tree(kind.name, tree)
-    return value
+    return from_tree(kind.content, _content(tree, kind))
 
 
 def _content(tree: Any, kind: ManifestKind) -> Any:

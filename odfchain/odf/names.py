@@ -298,23 +298,6 @@ class DatasetPattern:
         return (self.account is None or self.account == alias.account) and self.pattern.matches(alias.name)
 
 
-@dataclass(frozen=True, slots=True)
-class AmbiguousPattern:
-    """`prefix/pattern`, where the prefix may be an account or a repository."""
-
-    prefix: str
-    pattern: DatasetNamePattern
-
-
-@dataclass(frozen=True, slots=True)
-class RemotePattern:
-    """`repo/account/pattern`."""
-
-    repo: RepoName
-    account: AccountName
-    pattern: DatasetNamePattern
-
-
 def parse_ref_pattern(text: str) -> DatasetPattern | DatasetRef:
     """A local pattern when the text holds a `%`, else a local reference."""
     if "%" not in text:
@@ -323,39 +306,6 @@ def parse_ref_pattern(text: str) -> DatasetPattern | DatasetRef:
     if not slash:
         return DatasetPattern(None, DatasetNamePattern(rest))
     return DatasetPattern(AccountName(account), DatasetNamePattern(rest))
-
-
-def parse_ref_any_pattern(
-    text: str,
-) -> DatasetPattern | AmbiguousPattern | RemotePattern | DatasetRefAny:
-    """A pattern, local, ambiguous or remote, when the text holds a `%`, else any reference.
-
-    Raises:
-        InvalidIdError: no reading fits.
-    """
-    if "%" not in text:
-        return parse_ref_any(text)
-    parts = text.split("/")
-    pattern = DatasetNamePattern(parts[-1])
-    match parts[:-1]:
-        case []:
-            return DatasetPattern(None, pattern)
-        case [prefix]:
-            return AmbiguousPattern(str(RepoName(prefix)), pattern)
-        case [repo, account]:
-            return RemotePattern(RepoName(repo), AccountName(account), pattern)
-    raise InvalidIdError(f"{text!r} is not a valid dataset pattern")
-
-
-def ref_matches(ref: DatasetPattern | DatasetRef, dataset_id: DatasetId, alias: DatasetAlias) -> bool:
-    """True if a local dataset with this id and alias is meant by the reference or pattern."""
-    match ref:
-        case DatasetPattern():
-            return ref.matches(alias)
-        case DatasetId():
-            return ref == dataset_id
-        case DatasetAlias():
-            return ref == alias
 
 
 # Names of branches.

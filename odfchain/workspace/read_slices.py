@@ -237,7 +237,7 @@ class KeptFooters:
     def known(self, name: Multihash) -> FileStats | None:
         """The footer statistics of a slice that was verified before; the slice need not be here."""
         if self._lines is None:
-            self._lines = _lines_of(_path(self._dataset))
+            self._lines = _lines_of(footers_path(self._dataset))
         return self._lines.get(name)
 
     def stats(self, ref: SliceRef, locate: Callable[[SliceRef], Path] | None = None) -> FileStats:
@@ -267,17 +267,12 @@ class KeptFooters:
         return found
 
 
-def kept_stats(dataset: DatasetFiles, ref: SliceRef) -> FileStats:
-    """The footer statistics of one slice; errors as `KeptFooters.stats`."""
-    return KeptFooters(dataset).stats(ref)
-
-
 def keep_footers(dataset: DatasetFiles, found: Iterable[tuple[Multihash, str | None]]) -> None:
     """Remember what footers of verified slices report; without effect where that cannot be written."""
     data = b"".join(_line(name, text) for name, text in found if text is not None)
     if not data:
         return
-    path = _path(dataset)
+    path = footers_path(dataset)
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         try:
@@ -291,7 +286,7 @@ def keep_footers(dataset: DatasetFiles, found: Iterable[tuple[Multihash, str | N
 
 def drop_footers(dataset: DatasetFiles, keep: Callable[[Multihash], bool]) -> None:
     """Forget what is kept of slices but those that `keep` names, damaged lines, and what is there twice."""
-    path = _path(dataset)
+    path = footers_path(dataset)
     lines = _lines_of(path)
     names = lines.names()
     wanted = [name for name in names if keep(name)]
@@ -303,10 +298,6 @@ def drop_footers(dataset: DatasetFiles, keep: Callable[[Multihash], bool]) -> No
 
 def footers_path(dataset: DatasetFiles) -> Path:
     """Where they are kept; the file may be removed."""
-    return _path(dataset)
-
-
-def _path(dataset: DatasetFiles) -> Path:
     return dataset.folder / "info" / "file-stats"
 
 

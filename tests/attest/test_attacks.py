@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from odfchain.chain.signed_heads import HeadSignature, SignatureStatus, check_head
-from odfchain.chain.signed_lines import read_lines
+from odfchain.chain.signed_lines import AUDITS
 from odfchain.chain.statements import (
     Problem,
     StatementType,
@@ -354,14 +354,14 @@ def test_every_flipped_bit_and_every_truncation_of_a_head_signature() -> None:
 
 def test_every_flipped_bit_and_every_truncation_of_an_attestation() -> None:
     content = sign_attestation(AUDITORS[0], attestation()).encode() + b"\n"
-    (line,) = read_lines(content, DATASET)
+    (line,) = AUDITS.lines_of(content, DATASET)
     assert line.statement == attestation()
 
     def is_noticed(damaged: bytes) -> bool:
         return all(line.statement is None and line.problem and line.message for line in lines(damaged))
 
     def lines(damaged: bytes) -> list[object]:
-        found = read_lines(damaged, DATASET)
+        found = AUDITS.lines_of(damaged, DATASET)
         assert found
         return found
 
@@ -377,7 +377,7 @@ def test_damage_to_one_attestation_leaves_the_others() -> None:
     texts = [sign_attestation(key, attestation(key)).encode() + b"\n" for key in AUDITORS[:3]]
     damaged = bytearray(texts[1])
     damaged[100] ^= 1
-    found = read_lines(texts[0] + bytes(damaged) + texts[2], DATASET)
+    found = AUDITS.lines_of(texts[0] + bytes(damaged) + texts[2], DATASET)
     assert [line.statement is not None for line in found] == [True, False, True]
     assert [line.number for line in found] == [1, 2, 3]
 

@@ -12,14 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.chain.signed_lines import (
-    ATTESTATIONS_KEY,
-    Merged,
-    add_attestation,
-    merge_attestations,
-    read_attestations,
-    read_lines,
-)
+from odfchain.chain.signed_lines import AUDITS, Merged, read_attestations
 from odfchain.chain.statements import (
     Attestation,
     EngineUsed,
@@ -182,8 +175,8 @@ def test_no_file_is_no_attestations(folder: Path) -> None:
 
 def test_attestations_are_kept_one_per_line_in_one_order(folder: Path) -> None:
     for index in (2, 0, 1):
-        add_attestation(folder, DATASET, text_of(index))
-    content = (folder / ATTESTATIONS_KEY).read_bytes()
+        AUDITS.add(folder, DATASET, text_of(index))
+    content = (folder / AUDITS.key).read_bytes()
     assert content.count(b"\n") == 3
     assert content.endswith(b"\n")
     assert {a.auditor for a in valid(folder)} == {key.dataset_id.as_did_key() for key in AUDITORS[:3]}
@@ -192,19 +185,19 @@ def test_attestations_are_kept_one_per_line_in_one_order(folder: Path) -> None:
 
 
 def test_the_same_attestation_twice_is_one(folder: Path) -> None:
-    add_attestation(folder, DATASET, text_of())
-    before = (folder / ATTESTATIONS_KEY).stat()
-    add_attestation(folder, DATASET, text_of())
-    after = (folder / ATTESTATIONS_KEY).stat()
+    AUDITS.add(folder, DATASET, text_of())
+    before = (folder / AUDITS.key).stat()
+    AUDITS.add(folder, DATASET, text_of())
+    after = (folder / AUDITS.key).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), "not even written again"
 
 
 def test_the_latest_word_of_an_auditor_on_a_head_stands(folder: Path) -> None:
-    add_attestation(folder, DATASET, text_of())
-    add_attestation(folder, DATASET, text_of(time=later(1), verdict=Verdict.FAULTY))
+    AUDITS.add(folder, DATASET, text_of())
+    AUDITS.add(folder, DATASET, text_of(time=later(1), verdict=Verdict.FAULTY))
     with pytest.raises(StoreError, match="already signed a newer statement about block f1620"):
-        add_attestation(folder, DATASET, text_of())
-    add_attestation(folder, DATASET, text_of(head=hash_of("next"), sequence_number=6))
+        AUDITS.add(folder, DATASET, text_of())
+    AUDITS.add(folder, DATASET, text_of(head=hash_of("next"), sequence_number=6))
     assert [(a.sequence_number, a.verdict) for a in valid(folder)] == [
         (5, Verdict.FAULTY),
         (6, Verdict.CLEAN),
@@ -212,31 +205,31 @@ def test_the_latest_word_of_an_auditor_on_a_head_stands(folder: Path) -> None:
 
 
 def test_one_key_is_one_auditor_under_either_method(folder: Path) -> None:
-    add_attestation(folder, DATASET, text_of())
-    add_attestation(folder, DATASET, text_of(auditor=AUDITORS[0].dataset_id, time=later(1)))
+    AUDITS.add(folder, DATASET, text_of())
+    AUDITS.add(folder, DATASET, text_of(auditor=AUDITORS[0].dataset_id, time=later(1)))
     assert [a.auditor for a in valid(folder)] == [AUDITORS[0].dataset_id]
 
 
 def test_what_is_no_valid_attestation_of_the_dataset_is_not_added(folder: Path) -> None:
     for text in ("", "x", text_of()[:-1], text_of() + "\n", sign_head(OWNER, signed())):
         with pytest.raises(SignatureError):
-            add_attestation(folder, DATASET, text)
+            AUDITS.add(folder, DATASET, text)
     with pytest.raises(SignatureError, match="of another dataset") as caught:
-        add_attestation(folder, STRANGER.dataset_id, text_of())
+        AUDITS.add(folder, STRANGER.dataset_id, text_of())
     assert caught.value.problem == Problem.OTHER_DATASET
-    assert not (folder / ATTESTATIONS_KEY).exists()
+    assert not (folder / AUDITS.key).exists()
 
 
 def test_more_than_sixteen_for_one_head_are_refused_and_trusted_ones_come_first(folder: Path) -> None:
     for index in range(16):
-        add_attestation(folder, DATASET, text_of(index))
-    before = (folder / ATTESTATIONS_KEY).read_bytes()
+        AUDITS.add(folder, DATASET, text_of(index))
+    before = (folder / AUDITS.key).read_bytes()
     with pytest.raises(StoreError, match="has 16 attestations already"):
-        add_attestation(folder, DATASET, text_of(16))
-    assert (folder / ATTESTATIONS_KEY).read_bytes() == before
-    add_attestation(folder, DATASET, text_of(16, head=hash_of("next"), sequence_number=6))
+        AUDITS.add(folder, DATASET, text_of(16))
+    assert (folder / AUDITS.key).read_bytes() == before
+    AUDITS.add(folder, DATASET, text_of(16, head=hash_of("next"), sequence_number=6))
     trusted = AUDITORS[17].dataset_id  # under either method: it is the same key
-    merged = merge_attestations(folder, DATASET, text_of(17).encode() + b"\n", trusted=[trusted])
+    merged = AUDITS.merge(folder, DATASET, text_of(17).encode() + b"\n", trusted=[trusted])
     assert merged.added == 1
     assert len([a for a in valid(folder) if a.sequence_number == 5]) == 16
     assert trusted.as_did_key() in {a.auditor for a in valid(folder)}
@@ -247,16 +240,16 @@ def test_the_file_does_not_grow_beyond_its_bound(folder: Path, monkeypatch: pyte
     from odfchain.limits import AttestLimits
 
     monkeypatch.setattr(module, "ATTEST", AttestLimits(attestations_bytes=2 * (len(text_of()) + 1)))
-    add_attestation(folder, DATASET, text_of(0))
-    add_attestation(folder, DATASET, text_of(1))
+    AUDITS.add(folder, DATASET, text_of(0))
+    AUDITS.add(folder, DATASET, text_of(1))
     with pytest.raises(StoreError, match=r"no room for more than \d+ bytes"):
-        add_attestation(folder, DATASET, text_of(2))
+        AUDITS.add(folder, DATASET, text_of(2))
     assert len(valid(folder)) == 2
 
 
 def test_a_file_that_is_too_large_is_not_read(folder: Path) -> None:
     (folder / "attestations").mkdir()
-    (folder / ATTESTATIONS_KEY).write_bytes(b"\n" * (ATTEST.attestations_bytes + 1))
+    (folder / AUDITS.key).write_bytes(b"\n" * (ATTEST.attestations_bytes + 1))
     (line,) = read_attestations(folder, DATASET)
     assert line.problem == Problem.DAMAGED
     assert "more than 1048576 bytes" in (line.message or "")
@@ -265,31 +258,31 @@ def test_a_file_that_is_too_large_is_not_read(folder: Path) -> None:
 def test_a_file_of_junk_is_given_up_and_what_came_before_is_read() -> None:
     line = text_of().encode() + b"\n"
     junk = b"\n" * (ATTEST.attestations_bytes - len(line))
-    found = read_lines(line + junk, DATASET)
+    found = AUDITS.lines_of(line + junk, DATASET)
     assert found[0].statement is not None
     assert len(found) == 102
     assert found[-1].message == "after 100 bad lines the rest is not read"
-    few = read_lines(b"\n" * 99 + line, DATASET)
+    few = AUDITS.lines_of(b"\n" * 99 + line, DATASET)
     assert (len(few), few[-1].statement) == (100, found[0].statement)
 
 
 def test_damage_beside_valid_lines_is_told_and_goes_with_the_next_writing(folder: Path) -> None:
-    add_attestation(folder, DATASET, text_of(0))
-    path = folder / ATTESTATIONS_KEY
+    AUDITS.add(folder, DATASET, text_of(0))
+    path = folder / AUDITS.key
     path.write_bytes(path.read_bytes() + b"rubbish \x1b[31m\n" + text_of(1).encode()[:50])
     found = read_attestations(folder, DATASET)
     assert [(line.number, line.problem) for line in found] == [
         (1, None), (2, Problem.DAMAGED), (3, Problem.DAMAGED),
     ]  # fmt: skip
     assert all(line.message is None or line.message.isprintable() for line in found)
-    add_attestation(folder, DATASET, text_of(1))
+    AUDITS.add(folder, DATASET, text_of(1))
     assert [line.problem for line in read_attestations(folder, DATASET)] == [None, None]
 
 
 def test_a_link_in_place_of_the_file_is_refused(folder: Path) -> None:
     (folder / "attestations").mkdir()
     (folder / "target").write_bytes(text_of().encode() + b"\n")
-    (folder / ATTESTATIONS_KEY).symlink_to(folder / "target")
+    (folder / AUDITS.key).symlink_to(folder / "target")
     with pytest.raises(StoreError, match="a link is not followed"):
         read_attestations(folder, DATASET)
 
@@ -298,25 +291,25 @@ def test_a_link_in_place_of_the_file_is_refused(folder: Path) -> None:
 
 
 def test_what_a_peer_brings_is_joined_with_what_is_here(folder: Path) -> None:
-    add_attestation(folder, DATASET, text_of(0))
+    AUDITS.add(folder, DATASET, text_of(0))
     wrong = sign_attestation(AUDITORS[3], attestation(AUDITORS[3], dataset_id=STRANGER.dataset_id))
     received = "".join(f"{line}\n" for line in (text_of(0), text_of(1), "rubbish", wrong)).encode()
-    merged = merge_attestations(folder, DATASET, received)
+    merged = AUDITS.merge(folder, DATASET, received)
     assert merged.added == 1
     assert [reason.split(":")[0] for reason in merged.refused] == ["line 3", "line 4"]
     assert len(valid(folder)) == 2
-    assert merge_attestations(folder, DATASET, received).added == 0
+    assert AUDITS.merge(folder, DATASET, received).added == 0
 
 
 def test_a_peer_without_a_valid_line_changes_nothing(folder: Path) -> None:
     for received in (b"", b"\n", b"\xff" * 2_000_000):
-        assert merge_attestations(folder, DATASET, received).added == 0
+        assert AUDITS.merge(folder, DATASET, received).added == 0
     assert not (folder / "attestations").exists()
 
 
 def test_attestations_of_blocks_that_are_not_wanted_are_left_out(folder: Path) -> None:
     received = f"{text_of(0)}\n{text_of(1, head=hash_of('unknown'))}\n".encode()
-    merged = merge_attestations(folder, DATASET, received, accept=lambda a: a.head == hash_of("head"))
+    merged = AUDITS.merge(folder, DATASET, received, accept=lambda a: a.head == hash_of("head"))
     assert merged == Merged(1)
     assert [a.auditor for a in valid(folder)] == [AUDITORS[0].dataset_id.as_did_key()]
 
@@ -332,10 +325,10 @@ def test_copies_that_exchanged_theirs_are_equal_in_whatever_order(tmp_path: Path
         folder = tmp_path / str(number)
         (folder / "info").mkdir(parents=True)
         for received in order:
-            merge_attestations(folder, DATASET, received)
-        results.add((folder / ATTESTATIONS_KEY).read_bytes())
+            AUDITS.merge(folder, DATASET, received)
+        results.add((folder / AUDITS.key).read_bytes())
     (content,) = results
-    assert [line.statement.verdict for line in read_lines(content, DATASET) if line.statement].count(
+    assert [line.statement.verdict for line in AUDITS.lines_of(content, DATASET) if line.statement].count(
         Verdict.FAULTY
     ) == 1
 

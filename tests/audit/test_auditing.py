@@ -15,7 +15,7 @@ from odfchain.api.workspace import Workspace
 from odfchain.audit.head_check import vouched_for
 from odfchain.audit.report import CHECKS
 from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY
-from odfchain.chain.signed_lines import ATTESTATIONS_KEY
+from odfchain.chain.signed_lines import AUDITS
 from odfchain.chain.statements import (
     Attestation,
     Verdict,
@@ -166,7 +166,7 @@ def test_faults_are_signed_only_on_purpose(
     call = ["attest", "readings", "--key", tmp_path / "auditor.pem"]
     result = run(*call)
     assert (result.code, "nothing was signed" in result.err) == (2, True)
-    assert not (root.folder / ATTESTATIONS_KEY).exists()
+    assert not (root.folder / AUDITS.key).exists()
     assert run(*call, "--faulty").code == 6
     (row,) = run("attestations", "readings", "-o", "json").rows
     assert row["verdict"] == "faulty"
@@ -177,7 +177,7 @@ def test_attestations_of_others_are_added_if_they_are_of_this_chain(
 ) -> None:
     create_key_file(tmp_path / "auditor.pem")
     done = workspace["readings"].attest(tmp_path / "auditor.pem")
-    path = made[0].folder / ATTESTATIONS_KEY
+    path = made[0].folder / AUDITS.key
     kept = path.read_bytes()
     path.unlink()
     workspace["readings"].add_attestation(done.text + "\n")

@@ -20,7 +20,7 @@ from odfchain.audit.report import Report
 from odfchain.chain.chain import link_blocks
 from odfchain.chain.index import ROW_BYTES
 from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY
-from odfchain.chain.signed_lines import ATTESTATIONS_KEY, add_attestation
+from odfchain.chain.signed_lines import AUDITS
 from odfchain.chain.signing import HeadSigner
 from odfchain.chain.statements import Attestation, Verdict, sign_attestation
 from odfchain.odf import events as ev
@@ -68,7 +68,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
             last = DatasetState.read(dataset.chain).last_offset
             add(dataset, ev.AddData(prev_offset=last, new_checkpoint=checkpoint, new_watermark=T))
         if "attestation" in parts:
-            add_attestation(folder, KEY.dataset_id, attested(dataset))
+            AUDITS.add(folder, KEY.dataset_id, attested(dataset))
         (folder / "info" / "chain-index").unlink(missing_ok=True)  # a test of its own damages it
         report = verify_dataset(dataset)
         assert report.ok, report
@@ -115,7 +115,7 @@ def files_of(kind: str, dataset: DatasetFiles) -> list[Path]:
         case "signature":
             return [dataset.folder / HEAD_SIGNATURE_KEY]
         case "attestations":
-            return [dataset.folder / ATTESTATIONS_KEY]
+            return [dataset.folder / AUDITS.key]
     raise AssertionError(kind)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY
-from odfchain.chain.signed_lines import ATTESTATIONS_KEY
+from odfchain.chain.signed_lines import AUDITS
 from odfchain.chain.statements import create_key_file
 from odfchain.odf.identity import DidKey
 from odfchain.transfer.server import RepositoryServer
@@ -256,16 +256,16 @@ def test_damaged_attestations_elsewhere_are_a_fault_of_their_file(
 ) -> None:
     create_key_file(tmp_path / "auditor.pem")
     elsewhere.workspace["readings"].attest(tmp_path / "auditor.pem")
-    path = elsewhere.folder / ATTESTATIONS_KEY
+    path = elsewhere.folder / AUDITS.key
     replace(path, path.read_bytes()[:-20] + b"\n")
     code, report = verify()
-    assert (code, places(report)) == (6, {(16, f"{elsewhere.url}{ATTESTATIONS_KEY}")})
+    assert (code, places(report)) == (6, {(16, f"{elsewhere.url}{AUDITS.key}")})
     assert report["signature"]["status"] == "signed"
 
 
 @pytest.mark.parametrize("elsewhere", ["folder", "static"], indirect=True)
 def test_attestations_that_cannot_be_read_are_noted(verify: Verify, elsewhere: Elsewhere) -> None:
-    path = elsewhere.folder / ATTESTATIONS_KEY
+    path = elsewhere.folder / AUDITS.key
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"x" * 10_000_000)
     code, report = verify()

@@ -14,7 +14,6 @@ from odfchain.odf.identity import FINAL_PREFIXES, DatasetId, DatasetKey, encode
 from odfchain.odf.names import (
     AccountName,
     AmbiguousAlias,
-    AmbiguousPattern,
     DatasetAlias,
     DatasetAliasRemote,
     DatasetName,
@@ -22,14 +21,11 @@ from odfchain.odf.names import (
     DatasetPattern,
     DatasetUrl,
     RemoteDatasetId,
-    RemotePattern,
     RepoName,
     parse_ref,
     parse_ref_any,
-    parse_ref_any_pattern,
     parse_ref_pattern,
     parse_ref_remote,
-    ref_matches,
 )
 from tests.kit.support import cases, conformance, seeded_id
 
@@ -133,12 +129,13 @@ def test_pattern_refused(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", cases("dataset_identity", "name_patterns", "ref_pattern_parse"))
 def test_reference_pattern(case: dict[str, Any]) -> None:
-    parse = parse_ref_pattern if case["type"] == "DatasetRefPattern" else parse_ref_any_pattern
+    if case["type"] != "DatasetRefPattern":
+        return  # patterns name datasets of this workspace only
     if case.get("error"):
         with pytest.raises(InvalidIdError):
-            parse(case["text"])
+            parse_ref_pattern(case["text"])
         return
-    found, expected = parse(case["text"]), case["parsed"]
+    found, expected = parse_ref_pattern(case["text"]), case["parsed"]
     match expected["kind"]:
         case "Pattern":
             account = expected["account"]
@@ -147,14 +144,6 @@ def test_reference_pattern(case: dict[str, Any]) -> None:
             )
         case "PatternLocal":
             assert found == DatasetPattern(None, DatasetNamePattern(expected["pattern"]))
-        case "PatternAmbiguous":
-            assert found == AmbiguousPattern(expected["prefix"], DatasetNamePattern(expected["pattern"]))
-        case "PatternRemote":
-            assert found == RemotePattern(
-                RepoName(expected["repo"]),
-                AccountName(expected["account"]),
-                DatasetNamePattern(expected["pattern"]),
-            )
         case "Ref":
             assert not isinstance(found, DatasetPattern)
         case _:
@@ -166,7 +155,9 @@ def test_pattern_match(case: dict[str, Any]) -> None:
     account = case.get("account")
     alias = DatasetAlias(AccountName(account) if account else None, DatasetName(case["name"]))
     dataset_id = DatasetId.parse(case["id"]) if "id" in case else seeded_id("other")
-    assert ref_matches(parse_ref_pattern(case["pattern"]), dataset_id, alias) is case["matches"]
+    ref = parse_ref_pattern(case["pattern"])
+    found = ref.matches(alias) if isinstance(ref, DatasetPattern) else ref in (dataset_id, alias)
+    assert found is case["matches"]
 
 
 @pytest.mark.parametrize("case", cases("dataset_identity", "seeded_id", "expected"))
@@ -248,7 +239,7 @@ def test_foreign_key_files_are_refused() -> None:
 
 @given(st.text(max_size=60))
 def test_parsing_raises_only_the_projects_error(text: str) -> None:
-    for parse in (*PARSERS.values(), parse_ref_pattern, parse_ref_any_pattern):
+    for parse in (*PARSERS.values(), parse_ref_pattern):
         with contextlib.suppress(InvalidIdError):
             parse(text)
 

@@ -75,9 +75,7 @@ def test_unions_enums_and_structs(version: str) -> None:
                 names = [v["name"] for v in fact["values"]]
                 assert list(found.names[: len(names)]) == names
             case "struct":
-                found_struct = ODF.structs[fact["name"]]
-                assert list(found_struct.fields) == [f["name"] for f in fact["fields"]]
-                assert found_struct.alignment == fact["alignment"]
+                assert list(ODF.structs[fact["name"]]) == [f["name"] for f in fact["fields"]]
 
 
 def test_nothing_is_declared_twice_or_in_vain() -> None:

@@ -8,7 +8,8 @@ import jsonschema
 import pytest
 
 from odfchain.errors import InvalidIdError, ManifestError
-from odfchain.odf.manifests import METADATA_EVENT, read_manifest, read_snapshots
+from odfchain.odf.events import MetadataEvent
+from odfchain.odf.manifests import ManifestKind, read_manifest, read_snapshots
 from odfchain.odf.sources import WatermarkRule
 from odfchain.odf.times import Duration
 from odfchain.odf.yaml import read_document
@@ -97,7 +98,7 @@ def test_a_rule_that_is_malformed(text: str, message: str) -> None:
 def test_an_event_for_a_block_has_no_place_for_it() -> None:
     text = "kind: MetadataEvent\nversion: 1\ncontent: {kind: SetPollingSource, fetch: {kind: Url, url: x}, read: {kind: NdJson}, merge: {kind: Append}, watermark: fromSystemTime}"
     with pytest.raises(ManifestError, match="unknown property 'watermark'"):
-        read_manifest(read_document(text), METADATA_EVENT, None)
+        read_manifest(read_document(text), ManifestKind("MetadataEvent", MetadataEvent, range(1, 2)), None)
 
 
 def test_only_sources_have_one() -> None:

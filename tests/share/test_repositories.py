@@ -22,7 +22,6 @@ from odfchain.errors import (
 )
 from odfchain.limits import SHARING
 from odfchain.odf.enums import DatasetKind
-from odfchain.odf.manifests import manifest_schema
 from odfchain.odf.names import (
     DatasetAlias,
     DatasetAliasRemote,
@@ -36,7 +35,7 @@ from odfchain.transfer.object_peer import place_of
 from odfchain.transfer.open_peer import open_writable
 from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl
 from odfchain.transfer.pushing import push_dataset
-from odfchain.transfer.repositories import REPOSITORY, Repositories, list_repository, search
+from odfchain.transfer.repositories import Repositories, list_repository, search
 from odfchain.transfer.sharing import (
     AliasKind,
     add_alias,
@@ -45,12 +44,12 @@ from odfchain.transfer.sharing import (
     read_reference,
     resolve_remote,
 )
-from odfchain.workspace.config import DATASET_CONFIG, read_config
+from odfchain.workspace.config import read_config
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.local_folder import LocalDataset
 from tests.kit.servers import Reply, Server
 from tests.kit.stand_ins import simulated_s3
-from tests.kit.support import ROOT, conformance
+from tests.kit.support import conformance
 
 CASES = conformance("protocol_cases")
 PARSING = CASES["reference_parsing"]
@@ -152,12 +151,6 @@ def test_foreign_files_are_passed_over(repositories: Repositories) -> None:
     repositories.add(RepoName("a"), "file:///x/")
     (repositories.root / "repos" / ".pending-1").write_text("x")
     assert [str(r.name) for r in repositories.list()] == ["a"]
-
-
-@pytest.mark.parametrize("kind", [REPOSITORY, DATASET_CONFIG], ids=lambda kind: kind.name)
-def test_the_shipped_schemas_are_what_the_types_give(kind: Any) -> None:
-    shipped = json.loads((ROOT / "schemas" / f"{kind.name}.json").read_text())
-    assert shipped == manifest_schema(kind.name, kind.content, kind.versions)
 
 
 # --- references: the shared cases --------------------------------------------------------------------------

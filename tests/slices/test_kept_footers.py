@@ -18,7 +18,7 @@ from odfchain.slices.footers import FileStats, file_stats, stats_of_text, stats_
 from odfchain.upkeep.garbage import GcOptions, collect
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.read_slices import KeptFooters, drop_footers, footers_path, kept_stats
+from odfchain.workspace.read_slices import KeptFooters, drop_footers, footers_path
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 
 SCHEMA = schema_with(pa.field("i", pa.int64()), pa.field("s", pa.string()))
@@ -83,7 +83,7 @@ def test_a_commit_keeps_what_the_writer_says_and_reads_nothing(
     ref = DatasetState.read(root.chain).slices()[-1]
     true = file_stats(Path(root.data.locate(ref.slice.physical_hash)))
     monkeypatch.setattr("odfchain.slices.footers.file_stats", None)
-    assert kept_stats(root, ref) == true
+    assert KeptFooters(root).stats(ref) == true
 
 
 def test_a_slice_is_hashed_and_read_once(root: DatasetFiles, monkeypatch: pytest.MonkeyPatch) -> None:
