@@ -8,7 +8,7 @@ Source: specification "Metadata Chain"; RFC-004, RFC-007.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -17,18 +17,15 @@ from odfchain.chain.index import (
     ChainIndex,
     History,
     Link,
-    PendingHistory,
+    ReplayHistory,
     Scratch,
     WalkedHistory,
-    is_odf_schema,
     is_one_of,
     link_kind,
-    sources_in_force,
 )
 from odfchain.chain.rules import check_alone, check_append
 from odfchain.errors import AppendError, BrokenChainError, ChainError, ObjectNotFoundError
 from odfchain.limits import LIMITS
-from odfchain.odf import events as ev
 from odfchain.odf.block_codec import MANIFEST_VERSION, block_hash, decode_block, decode_header, encode_block
 from odfchain.odf.events import BlockHeader, MetadataBlock, MetadataEvent
 from odfchain.odf.identity import Multihash
@@ -89,12 +86,12 @@ def check_following(
     """Blocks may follow `prev`, whose history is `base`, one after the other; of a new chain without them."""
     for encoded in blocks:
         check_alone(encoded.block)
-    for index, (name, _, block) in enumerate(blocks):
+    history = ReplayHistory(base)  # rules look at earlier blocks of this group, which are not stored yet
+    for name, _, block in blocks:
         if block.prev_block_hash != prev:
             raise ChainError(f"block {block.sequence_number} does not follow the one before it")
-        # rules look at earlier blocks of this group, which are not stored yet
-        pending = [b.block for b in blocks[:index]]
-        check_append(block, PendingHistory(pending, base) if pending else base)
+        check_append(block, history if prev is not None else None)
+        history.add(block)
         prev = name
 
 
@@ -318,7 +315,7 @@ class MetadataChain:
         if not self._blocks.contains(prev):
             raise AppendError("PrevBlockNotFound", "prev-block-exists", f"block {prev} is not in the store")
         if self._index is None or self.head() != prev:
-            return WalkedHistory(lambda: (hb.block for hb in self.walk(prev)))
+            return WalkedHistory(hb.block for hb in self.walk(prev))
         return _IndexedHistory(self, prev)
 
     def append(
@@ -410,24 +407,14 @@ class _Names(Sequence[Multihash]):
         return found
 
 
-class _IndexedHistory:
+class _IndexedHistory(History):
     """Answers from the index; falls back to walking where the index gives up."""
 
     def __init__(self, chain: MetadataChain, prev: Multihash) -> None:
         self._chain = chain
         self._prev = prev
 
-    def previous(self) -> MetadataBlock:
-        return self._chain.get(self._prev)
-
-    def nearest(self, *kinds: str) -> MetadataBlock | None:
-        hashed = self._chain.nearest(*kinds, head=self._prev)
-        return hashed.block if hashed else None
-
-    def push_sources(self) -> Mapping[str, ev.AddPushSource]:
-        blocks = self._chain.nearest_all("AddPushSource", "DisablePushSource", head=self._prev)
-        return sources_in_force(block.block.event for block in blocks)
-
-    def has_odf_schema(self) -> bool:
-        blocks = self._chain.nearest_all("SetDataSchema", head=self._prev)
-        return any(is_odf_schema(block.block.event) for block in blocks)
+    def blocks(self, *kinds: str) -> Iterator[MetadataBlock]:
+        chain, prev = self._chain, self._prev
+        found = chain.nearest_all(*kinds, head=prev) if kinds else chain.walk(prev)
+        return (hashed.block for hashed in found)

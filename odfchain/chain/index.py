@@ -14,29 +14,15 @@ from __future__ import annotations
 import contextlib
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol, TypeAlias, get_args
 
 from odfchain.errors import StoreError
 from odfchain.odf import events as ev
 from odfchain.odf.events import AddData, MetadataBlock, MetadataEvent
 from odfchain.odf.identity import Multihash
 
-EVENT_KINDS = (
-    "AddData",
-    "ExecuteTransform",
-    "Seed",
-    "SetPollingSource",
-    "SetTransform",
-    "SetVocab",
-    "SetAttachments",
-    "SetInfo",
-    "SetLicense",
-    "SetDataSchema",
-    "AddPushSource",
-    "DisablePushSource",
-    "DisablePollingSource",
-)
+EVENT_KINDS: tuple[str, ...] = tuple(event.KIND for event in get_args(MetadataEvent))
 """Event kinds in the order of the union `MetadataEvent`."""
 
 MERGE = "odfchain/merge"
@@ -212,20 +198,28 @@ DataEvent: TypeAlias = ev.AddData | ev.ExecuteTransform
 DATA_EVENTS = ("AddData", "ExecuteTransform")
 
 
-class History(Protocol):
+class History:
     """The blocks before the one that is being appended."""
+
+    def blocks(self, *kinds: str) -> Iterator[MetadataBlock]:
+        """Those with events of these kinds, of any where none is given; newest first."""
+        raise NotImplementedError
 
     def previous(self) -> MetadataBlock:
         """The direct predecessor."""
+        return next(self.blocks())
 
     def nearest(self, *kinds: str) -> MetadataBlock | None:
         """The nearest earlier block whose event is of one of these kinds."""
+        return next(self.blocks(*kinds), None)
 
     def push_sources(self) -> Mapping[str, ev.AddPushSource]:
         """The push sources in force by name."""
+        return sources_in_force(block.event for block in self.blocks("AddPushSource", "DisablePushSource"))
 
     def has_odf_schema(self) -> bool:
         """True if any earlier block declares a schema in the ODF form."""
+        return any(is_odf_schema(block.event) for block in self.blocks("SetDataSchema"))
 
 
 def is_odf_schema(event: ev.MetadataEvent) -> bool:
@@ -246,14 +240,14 @@ def sources_in_force(events: Iterable[ev.MetadataEvent]) -> dict[str, ev.AddPush
     return active
 
 
-class WalkedHistory:
+class WalkedHistory(History):
     """Answers by walking from the predecessor towards the seed; every block is read at most once."""
 
-    def __init__(self, walk: Callable[[], Iterator[MetadataBlock]]) -> None:
-        self._rest = walk()
-        self._seen: list[MetadataBlock] = [next(self._rest)]
+    def __init__(self, walk: Iterator[MetadataBlock]) -> None:
+        self._rest = walk
+        self._seen: list[MetadataBlock] = [next(walk)]
 
-    def _blocks(self) -> Iterator[MetadataBlock]:
+    def blocks(self, *kinds: str) -> Iterator[MetadataBlock]:
         index = 0
         while True:
             if index == len(self._seen):
@@ -262,33 +256,19 @@ class WalkedHistory:
                 if block is None:
                     return
                 self._seen.append(block)
-            yield self._seen[index]
+            if not kinds or self._seen[index].event.KIND in kinds:
+                yield self._seen[index]
             index += 1
 
-    def previous(self) -> MetadataBlock:
-        """The block the walk starts at."""
-        return self._seen[0]
 
-    def nearest(self, *kinds: str) -> MetadataBlock | None:
-        """The first block of one of these kinds that the walk meets."""
-        return next((b for b in self._blocks() if b.event.KIND in kinds), None)
+class ReplayHistory(History):
+    """Answers in O(1) from blocks that were added one after the other, then from what they continue."""
 
-    def push_sources(self) -> Mapping[str, ev.AddPushSource]:
-        """Push sources in force, found by the walk."""
-        return sources_in_force(block.event for block in self._blocks())
-
-    def has_odf_schema(self) -> bool:
-        """True if the walk meets one."""
-        return any(is_odf_schema(block.event) for block in self._blocks())
-
-
-class ReplayHistory:
-    """Answers from blocks seen so far while a chain is replayed from its seed; every question costs O(1)."""
-
-    def __init__(self) -> None:
+    def __init__(self, base: History | None = None) -> None:
+        self._base = base
         self._last: MetadataBlock | None = None
         self._nearest: dict[str, MetadataBlock] = {}
-        self._push_sources: dict[str, ev.AddPushSource] = {}
+        self._push_sources: dict[str, ev.AddPushSource] | None = None
         self._has_odf_schema = False
 
     def add(self, block: MetadataBlock) -> None:
@@ -297,54 +277,26 @@ class ReplayHistory:
         self._nearest[block.event.KIND] = block
         self._has_odf_schema = self._has_odf_schema or is_odf_schema(block.event)
         if isinstance(block.event, ev.AddPushSource):
-            self._push_sources[block.event.source_name] = block.event
+            self.push_sources()[block.event.source_name] = block.event
         elif isinstance(block.event, ev.DisablePushSource):
-            self._push_sources.pop(block.event.source_name, None)
+            self.push_sources().pop(block.event.source_name, None)
 
     def previous(self) -> MetadataBlock:
-        """The block added last."""
-        assert self._last is not None  # noqa: S101 - asked after the seed
-        return self._last
+        if self._last is not None:
+            return self._last
+        assert self._base is not None  # noqa: S101 - asked after the seed
+        return self._base.previous()
 
     def nearest(self, *kinds: str) -> MetadataBlock | None:
-        """The newest block of one of these kinds."""
         blocks = [self._nearest[kind] for kind in kinds if kind in self._nearest]
+        if not blocks and self._base is not None:
+            return self._base.nearest(*kinds)
         return max(blocks, key=lambda block: block.sequence_number, default=None)
 
-    def push_sources(self) -> Mapping[str, ev.AddPushSource]:
-        """Push sources in force after the blocks so far."""
+    def push_sources(self) -> dict[str, ev.AddPushSource]:
+        if self._push_sources is None:
+            self._push_sources = dict(self._base.push_sources()) if self._base is not None else {}
         return self._push_sources
 
     def has_odf_schema(self) -> bool:
-        """True if any block so far is one."""
-        return self._has_odf_schema
-
-
-class PendingHistory:
-    """Blocks of an open transaction (oldest first) in front of what is in the chain already."""
-
-    def __init__(self, pending: Sequence[MetadataBlock], base: History | None) -> None:
-        self._pending = pending
-        self._base = base
-
-    def previous(self) -> MetadataBlock:
-        """The last pending block."""
-        return self._pending[-1]
-
-    def nearest(self, *kinds: str) -> MetadataBlock | None:
-        """The newest pending block of one of these kinds, else what the chain has."""
-        for block in reversed(self._pending):
-            if block.event.KIND in kinds:
-                return block
-        return self._base.nearest(*kinds) if self._base else None
-
-    def push_sources(self) -> Mapping[str, ev.AddPushSource]:
-        """Push sources in force after the chain and then the pending blocks."""
-        earlier = self._base.push_sources().values() if self._base else ()
-        return sources_in_force([*[block.event for block in reversed(self._pending)], *earlier])
-
-    def has_odf_schema(self) -> bool:
-        """True if a pending block or the chain has one."""
-        if any(is_odf_schema(block.event) for block in self._pending):
-            return True
-        return self._base is not None and self._base.has_odf_schema()
+        return self._has_odf_schema or (self._base is not None and self._base.has_odf_schema())

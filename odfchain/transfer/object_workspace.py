@@ -85,7 +85,7 @@ from odfchain.transfer.store_files import StoreFiles
 from odfchain.transfer.store_garbage import Removal, with_other_references
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.points import lock_path, refs_of
-from odfchain.workspace.shared_store import STORE_FILE, Garbage
+from odfchain.workspace.shared_store import STORE_FILE, Garbage, SharedStore
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 # Names of datasets in a store: one small object for each, so that no name is taken twice.
@@ -300,8 +300,8 @@ def _without_conditions(space: ObjectSpace) -> UnsupportedPeerError:
     )
 
 
-class SharedWorkspace:
-    """The store behind one workspace folder; fulfils `odfchain.workspace.shared_store.SharedStore`."""
+class SharedWorkspace(SharedStore):
+    """The store behind one workspace folder."""
 
     def __init__(self, root: Path, url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> None:
         """Nothing is asked of the store yet."""
@@ -320,21 +320,17 @@ class SharedWorkspace:
     # --- opening -----------------------------------------------------------------------------------
 
     def place(self, folder: Path) -> str | None:
-        """As `SharedStore`."""
         return f"{self._url.text}datasets/{folder.name}/"
 
     def renew(self) -> None:
-        """As `SharedStore`."""
         self._names = None
         self._opened.clear()
         self._followed.clear()
 
     def fresh(self) -> SharedWorkspace:
-        """As `SharedStore`."""
         return SharedWorkspace(self._root, self._url, self._limits)
 
     def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
-        """As `SharedStore`."""
         wanted = [
             name
             for name in by_id(self._settled()).values()
@@ -356,7 +352,6 @@ class SharedWorkspace:
                 self._opened.add(name.dataset_id)
 
     def current(self, folder: Path) -> None:
-        """As `SharedStore`."""
         self.opening(DatasetId.from_multibase(folder.name))
         self._follow_branches(folder, [])  # what was merged into it is computed again
 
@@ -388,17 +383,14 @@ class SharedWorkspace:
             warn(text)
 
     def head_there(self, folder: Path) -> Multihash | None:
-        """As `SharedStore`."""
         return self._ask(DatasetId.from_multibase(folder.name))
 
     def bring_blocks(self, folder: Path, head: Multihash) -> None:
-        """As `SharedStore`."""
         dataset_id = DatasetId.from_multibase(folder.name)
         bring_blocks(DatasetFiles.open(folder), self._peer(dataset_id), head)
         self._opened.add(dataset_id)  # who looks at all datasets need not hear of it again
 
     def follow(self, folder: Path, here: Multihash, there: Multihash) -> None:
-        """As `SharedStore`."""
         name = Name(DatasetId.from_multibase(folder.name), DatasetFiles.open(folder).alias)
         options = SyncOptions(force=True, on_demand=True, dataset_id=name.dataset_id, onto=here, only=there)
         self._pull(name, options)
@@ -439,7 +431,6 @@ class SharedWorkspace:
     # --- one dataset -------------------------------------------------------------------------------
 
     def refs(self, folder: Path, local: LocalRefStore) -> RefStore:
-        """As `SharedStore`."""
         return self._shared_refs(folder, local)
 
     def _shared_refs(self, folder: Path, local: LocalRefStore | None = None) -> SharedRefStore:
@@ -468,11 +459,9 @@ class SharedWorkspace:
         )
 
     def branch(self, folder: Path, name: str) -> None:
-        """As `SharedStore`."""
         self._follow_branches(folder, [name])
 
     def branches(self, folder: Path) -> None:
-        """As `SharedStore`."""
         dataset = DatasetFiles.open(folder)
         if (dataset_id := DatasetId.from_multibase(folder.name), HEAD) not in self._followed:
             for problem in self._follow_branches(folder, listed_branches(self._space, dataset), hidden=True):
@@ -495,11 +484,9 @@ class SharedWorkspace:
         return [f"{name}: {problem.message}" for name, problem in problems.items()]
 
     def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None:
-        """As `SharedStore`."""
         self._shared_refs(folder).remove(name, expected)
 
     def objects(self, folder: Path) -> LocalObjectStore:
-        """As `SharedStore`."""
         dataset_id, kind = DatasetId.from_multibase(folder.parent.name), ObjectKind(folder.name)
 
         def bring(store: LocalObjectStore, name: Multihash) -> None:
@@ -514,11 +501,9 @@ class SharedWorkspace:
         return BroughtObjectStore(folder, bring)
 
     def executor_files(self) -> StoreFiles:
-        """As `SharedStore`."""
         return StoreFiles(self._url.text)
 
     def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None:
-        """As `SharedStore`."""
         self._sent[folder.name, ObjectKey(ObjectKind(kind), name)] = since
 
     def _just_sent(self, folder: Path) -> set[ObjectKey]:
@@ -555,7 +540,6 @@ class SharedWorkspace:
     # --- making and changing -----------------------------------------------------------------------
 
     def publish(self, folder: Path) -> None:
-        """As `SharedStore`."""
         dataset = DatasetFiles.open(folder)
         head = dataset.chain.head()
         assert head is not None  # noqa: S101 - it was built
@@ -603,13 +587,11 @@ class SharedWorkspace:
                 raise NameCollisionError(f"{peer.where}: the dataset was made meanwhile") from None
 
     def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
-        """As `SharedStore`."""
         self._shared_names.claim(Name(dataset_id, new))
         self._give_up(dataset_id, old, but=new)
         self._renamed(dataset_id, Name(dataset_id, new))
 
     def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
-        """As `SharedStore`."""
         self._give_up(dataset_id, alias)
         self._peer(dataset_id).remove()
         self._heads = {known: head for known, head in self._heads.items() if known[0] != dataset_id}
@@ -628,7 +610,6 @@ class SharedWorkspace:
             self._names = others if name is None else [*others, name]
 
     def signed(self, folder: Path, ref: str) -> None:
-        """As `SharedStore`."""
         dataset = DatasetFiles.open(folder, ref=ref)
         peer, head = self._peer(DatasetId.from_multibase(folder.name), ref), dataset.chain.head()
         try:
@@ -642,7 +623,6 @@ class SharedWorkspace:
             warn(f"{peer.where}: the signature of the head was not written: {error.message}")
 
     def stated(self, folder: Path) -> None:
-        """As `SharedStore`."""
         dataset = DatasetFiles.open(folder)
         peer, head = self._peer(DatasetId.from_multibase(folder.name)), dataset.chain.head()
         assert head is not None  # noqa: S101 - something was said of it
@@ -659,7 +639,6 @@ class SharedWorkspace:
     def collect(
         self, folder: Path, needed: Callable[[], Container[str]], *, grace: float, dry_run: bool
     ) -> list[Garbage]:
-        """As `SharedStore`."""
         dataset_id = DatasetId.from_multibase(folder.name)
 
         def needed_there() -> Container[str]:
@@ -672,7 +651,6 @@ class SharedWorkspace:
         return self._removal(grace, dry_run=dry_run).of_dataset(folder.name, needed_there)
 
     def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:
-        """As `SharedStore`."""
         names = {_folder_name(name.dataset_id) for name in self._shared_names.all()}
         return self._removal(grace, dry_run=dry_run).of_workspace(names)
 

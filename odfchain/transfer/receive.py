@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from odfchain.chain.compare import (
     compare,
     whole_chain,
 )
-from odfchain.chain.index import ChainIndex, History, Link, ReplayHistory, link_kind, sources_in_force
+from odfchain.chain.index import ChainIndex, History, Link, ReplayHistory, link_kind
 from odfchain.chain.rules import check_append
 from odfchain.chain.signature_check import Seen
 from odfchain.chain.signed_heads import BlockAt
@@ -44,9 +44,8 @@ from odfchain.errors import (
     UnsupportedVersionError,
 )
 from odfchain.limits import LIMITS, SHARING
-from odfchain.odf import events as ev
 from odfchain.odf.block_codec import decode_block, decode_header
-from odfchain.odf.events import MetadataBlock, Seed
+from odfchain.odf.events import Seed
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT, Progress
@@ -284,40 +283,6 @@ def bad_block(peer: Peer, name: Multihash, error: Exception) -> CorruptedPeerErr
 # The append rules over blocks that a peer sent, before anything that they refer to is asked for.
 
 
-class ContinuedHistory:
-    """Answers from received blocks, then from the local chain that they continue; holds no list of blocks."""
-
-    def __init__(self, base: History) -> None:
-        self._base = base
-        self._new = ReplayHistory()
-        self._empty = True
-        self._changes: dict[str, ev.AddPushSource | ev.DisablePushSource] = {}
-
-    def add(self, block: MetadataBlock) -> None:
-        """The next received block."""
-        self._empty = False
-        self._new.add(block)
-        if isinstance(block.event, ev.AddPushSource | ev.DisablePushSource):
-            self._changes.pop(block.event.source_name, None)
-            self._changes[block.event.source_name] = block.event
-
-    def previous(self) -> MetadataBlock:
-        """The newest block so far."""
-        return self._base.previous() if self._empty else self._new.previous()
-
-    def nearest(self, *kinds: str) -> MetadataBlock | None:
-        """The newest block of one of these kinds."""
-        return self._new.nearest(*kinds) or self._base.nearest(*kinds)
-
-    def push_sources(self) -> Mapping[str, ev.AddPushSource]:
-        """The push sources in force, the most recently defined first."""
-        return sources_in_force([*reversed(self._changes.values()), *self._base.push_sources().values()])
-
-    def has_odf_schema(self) -> bool:
-        """True if any block before the next one declares a schema in the ODF form."""
-        return self._new.has_odf_schema() or self._base.has_odf_schema()
-
-
 def index_chain(dataset: DatasetFiles, newest_first: Sequence[Multihash], kinds: Sequence[str]) -> None:
     """Let a new dataset's index know all blocks that were checked, so that none is read again for it.
 
@@ -342,7 +307,7 @@ def checked_blocks(
         AccessError, TransferError: a block had to be asked for again, in vain.
         StorageFullError, StoreError: what was received cannot be read.
     """
-    history = ContinuedHistory(base) if base is not None else ReplayHistory()
+    history = ReplayHistory(base)
     first = base is None
     for name in reversed(newest_first):
         try:

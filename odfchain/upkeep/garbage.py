@@ -616,7 +616,7 @@ def collect_workspace(
         if fsio.is_unused_since(path, before_ns)
     ]
     garbage.append(_remove("unfinished files", temporary, dry_run=dry_run))
-    garbage += workspace.shared.collect_left(grace=options.grace, dry_run=dry_run)
+    garbage += workspace.shared.collect_left(grace=options.grace, dry_run=dry_run) or ()
     return Collected(None, tuple(item for item in garbage if item.files))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias
@@ -32,26 +32,28 @@ class Garbage:
     bytes: int
 
 
-class SharedStore(Protocol):
+class SharedStore:
     """The store behind a workspace; folders are those of datasets, or of one being built.
+
+    As it is here it has no store: the folder of the workspace is all there is, and nothing is to be done.
 
     Raises, all of them:
         AccessError, TransferError: the store cannot be reached, or refuses.
         StoreError: what is there is no workspace, or what came cannot be kept here.
     """
 
-    @property
-    def where(self) -> str | None:
-        """The URL of the store; None where the folder is all there is."""
+    where: str | None = None
+    """The URL of the store."""
 
     def place(self, folder: Path) -> str | None:
-        """Where the store has a dataset; None where the folder is all there is."""
+        """Where the store has a dataset."""
 
     def renew(self) -> None:
         """Forget cached answers: they are asked again when needed next."""
 
     def fresh(self) -> SharedStore:
         """The same store, of which nothing is known yet: for another thread than that of this one."""
+        return self
 
     def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
         """A dataset (None: every one) is here as it is in the store, its blocks checked, if it is there.
@@ -72,7 +74,7 @@ class SharedStore(Protocol):
         """
 
     def head_there(self, folder: Path) -> Multihash | None:
-        """The head that the store has now, whatever is here; None where the folder is all there is."""
+        """The head that the store has now, whatever is here."""
 
     def bring_blocks(self, folder: Path, head: Multihash) -> None:
         """The blocks up to a head in the store are here, checked; no reference leads to them.
@@ -91,8 +93,9 @@ class SharedStore(Protocol):
             CorruptedPeerError, ChainsDifferError: what is there is damaged, or another dataset.
         """
 
-    def refs(self, folder: Path, local: LocalRefStore) -> RefStore:
+    def refs(self, folder: Path, local: LocalRefStore) -> RefStore:  # noqa: ARG002 - for stores
         """The references of a dataset; its head and its branches move in the store first."""
+        return local
 
     def branch(self, folder: Path, name: str) -> None:
         """A branch of a dataset is here as it is in the store, or is not, with what was merged into it.
@@ -115,9 +118,10 @@ class SharedStore(Protocol):
 
     def objects(self, folder: Path) -> LocalObjectStore:
         """The slices or checkpoints of a dataset, `folder` being theirs; they come when they are read."""
+        return LocalObjectStore(folder)
 
     def executor_files(self) -> ExecutorFiles | None:
-        """How machines that do not see the folder reach what is here; None where nothing but it is there."""
+        """How machines that do not see the folder reach what is here."""
 
     def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None:
         """Executors have put a slice or checkpoint into the store, after a time [s, `time.monotonic`]."""
@@ -147,7 +151,7 @@ class SharedStore(Protocol):
 
     def collect(
         self, folder: Path, needed: Callable[[], Container[str]], *, grace: float, dry_run: bool
-    ) -> list[Garbage]:
+    ) -> list[Garbage] | None:
         """The store has nothing of a dataset that is not needed and is older than `grace` [s]; kinds of it.
 
         `needed` says which objects the dataset here needs (`data/f1620…`). The last kind is what is too
@@ -158,72 +162,9 @@ class SharedStore(Protocol):
             UsageError: the grace is too short.
         """
 
-    def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:
+    def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage] | None:
         """Remove files in the store that belong to no dataset, as `collect`; young ones are not listed."""
 
 
-class OnlyHere:
-    """Fulfils `SharedStore` for a workspace without a store: the folder is all there is."""
-
-    where = None
-
-    def place(self, folder: Path) -> str | None:  # noqa: ARG002 - one signature
-        return None
-
-    def renew(self) -> None: ...
-
-    def fresh(self) -> SharedStore:
-        return self
-
-    def opening(self, ref: DatasetId | DatasetAlias | None) -> None: ...
-
-    def current(self, folder: Path) -> None: ...
-
-    def head_there(self, folder: Path) -> Multihash | None: ...
-
-    def bring_blocks(self, folder: Path, head: Multihash) -> None: ...
-
-    def follow(self, folder: Path, here: Multihash, there: Multihash) -> None: ...
-
-    def refs(self, folder: Path, local: LocalRefStore) -> RefStore:  # noqa: ARG002 - one signature
-        return local
-
-    def branch(self, folder: Path, name: str) -> None: ...
-
-    def branches(self, folder: Path) -> None: ...
-
-    def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None: ...
-
-    def objects(self, folder: Path) -> LocalObjectStore:
-        return LocalObjectStore(folder)
-
-    def executor_files(self) -> ExecutorFiles | None:
-        return None
-
-    def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None: ...
-
-    def publish(self, folder: Path) -> None: ...
-
-    def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None: ...
-
-    def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None: ...
-
-    def signed(self, folder: Path, ref: str) -> None: ...
-
-    def stated(self, folder: Path) -> None: ...
-
-    def collect(
-        self,
-        folder: Path,  # noqa: ARG002 - one signature
-        needed: Callable[[], Container[str]],  # noqa: ARG002 - one signature
-        *,
-        grace: float,  # noqa: ARG002 - one signature
-        dry_run: bool,  # noqa: ARG002 - one signature
-    ) -> list[Garbage]:
-        return []
-
-    def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:  # noqa: ARG002 - one signature
-        return []
-
-
-ONLY_HERE = OnlyHere()
+ONLY_HERE = SharedStore()
+"""The folder is all there is."""
