@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
 from odfchain.api.known_errors import OwnErrors
 from odfchain.errors import (
@@ -39,15 +39,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Access options for the stores that rows name."""
+    """Access options for the stores that rows name; `Annotated` as in `odfchain.api.options`."""
 
-    endpoints: Collection[str] = ()
-    """Endpoints and origins that you trust: requests there carry credentials of the environment."""
-    allow_private: bool = False
-    """True if hosts at private addresses may be contacted."""
-    trust_files: bool = False
-    """True if absolute paths of an untrusted lock may be read."""
-    jobs: int = 16
+    jobs: Annotated[int, "Requests at a time.", {"least": 1, "most": 256, "default": 16}] = 16
+    trust_files: Annotated[bool, "Read absolute paths of a lock from a file."] = False
+    allow_private: Annotated[bool, "Ask hosts at private addresses, too."] = False
+    endpoints: Annotated[
+        Collection[str],
+        "An endpoint you trust: requests there are signed; can be repeated (also: assets.trustedEndpoints).",
+        "--endpoint",
+        "URL",
+        {"multiple": True},
+    ] = ()
 
 
 class SlicesLockKeywords(TypedDict, total=False):

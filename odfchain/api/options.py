@@ -1,4 +1,7 @@
-"""The keywords of methods, typed once, and what they become for the code that does the work.
+"""The options of each verb, declared once for the methods and the command line, and what they become.
+
+Of `Annotated` the first text is the line of help, the next ones how it is written where the name does not say
+that, and a dictionary has more for `odfchain.cli.parameters`. Without it only methods have the option.
 
 A time is a `Timestamp`, a `datetime` (UTC where it says no zone) or a text such as `2025-07-06T00:00:00Z`; of
 a `date`, or a text that says less, such as `2025-07`, the first moment is meant, in UTC.
@@ -11,7 +14,7 @@ import datetime as dt
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from odfchain.errors import InvalidIdError, SchemaError, UsageError
 from odfchain.odf import schema as ds
@@ -34,88 +37,96 @@ if TYPE_CHECKING:
 
 
 Time = Timestamp | dt.date | str
+FILE_FORMATS = ("csv", "json", "ndjson", "geojson", "ndgeojson", "shapefile", "parquet")
+"""The keys of `INPUT_FORMATS`, without loading what reads them."""
 Block = Multihash | int | str
 """A block: its hash, or its sequence number."""
 
 
-class MergeKeywords(TypedDict, total=False):
+class CommitKeywords(TypedDict, total=False):
+    """What is checked of rows before they are recorded."""
+
+    allow_drift: Annotated[bool, "Accept rows that `snapshots.guard` would refuse."]
+    violations: Annotated[
+        str | Path, "Write the rows that break foreign keys to this file (.csv or .ndjson).", "FILE"
+    ]
+
+
+class MergeKeywords(CommitKeywords, total=False):
     """How rows come into a root dataset; what is not said is as the workspace's settings have it."""
 
-    allow_empty: bool
-    """Accept an empty snapshot, which retracts everything."""
-    allow_retract: bool
-    """Accept a snapshot that retracts most of the records."""
+    allow_empty: Annotated[bool, "Accept an empty snapshot (it retracts everything)."]
+    allow_retract: Annotated[bool, "Accept a snapshot that retracts most of the records."]
     max_retract_ratio: float
     """Largest share [0 to 1] of the recorded keys that a snapshot may retract."""
-    late_edits: str
-    """A ledger's known keys that come with other values: `ignore`, `warn`, `refuse` or `correct`."""
-    duplicate_keys: str
-    """Rows of one input with one key and other values: `refuse`, `first` or `last`."""
-    allow_future: bool
-    """Accept rows whose event time lies far in the future."""
+    late_edits: Annotated[
+        str,
+        "What to do with a ledger's known keys that come with other values.",
+        {"choices": ["ignore", "warn", "refuse", "correct"]},
+    ]
+    duplicate_keys: Annotated[
+        str,
+        "What to do with rows of one input that have one key and other values.",
+        {"choices": ["refuse", "first", "last"]},
+    ]
+    allow_future: Annotated[bool, "Accept rows and watermarks far in the future."]
     retries: int
     """Runs repeated when another writer was faster [count]."""
-    system_time: Time
-    """The system time to record instead of now, for reproducible chains."""
-    allow_drift: bool
-    """Accept rows that are further from those before them than `snapshots.guard` allows."""
-    violations: str | Path
-    """A file (`.csv`, `.ndjson`) for the rows that break foreign keys."""
+    system_time: Annotated[Time, "System time of the run, for reproducible chains.", {"hidden": True}]
 
 
 class FrameKeywords(MergeKeywords, total=False):
     """How rows that are pushed come into a dataset."""
 
-    source_name: str
-    """The push source, where there are several."""
-    event_time: Time
-    """Event time of rows that carry none; else the system time."""
+    source_name: Annotated[str, "Push source to use when there are several.", "NAME"]
+    event_time: Annotated[Time, "Event time of rows that carry none."]
 
 
 class IngestKeywords(FrameKeywords, total=False):
     """Options for reading files, and for merging their rows."""
 
-    input_format: str
-    """The format of the files, when it is not the source's: `csv`, `ndjson`, `parquet` …"""
+    input_format: Annotated[
+        str, "Format of the files, when it is not the source's.", {"choices": FILE_FORMATS}
+    ]
 
 
 class SourceKeywords(MergeKeywords, total=False):
     """How a polling source is asked."""
 
-    fetch_uncacheable: bool
-    """Pull even where rows that are recorded might come again."""
-    allow_commands: bool
-    """Run the commands that prepare steps name."""
-    variables: Mapping[str, str]
-    """Values for `${{ env.NAME }}`."""
+    fetch_uncacheable: Annotated[bool, "Pull even where rows that are recorded might come again."]
+    allow_commands: Annotated[bool, "Run the commands that prepare steps name."]
+    variables: Annotated[
+        Mapping[str, str], "Value for ${{ env.NAME }}.", "-e", "--env", "NAME=VALUE", {"multiple": True}
+    ]
 
 
 class TransformKeywords(TypedDict, total=False):
     """How a derivative dataset is brought up to date with its inputs."""
 
-    reset_derivatives_on_diverged_input: bool
-    """Compute the dataset anew when an input was rewritten."""
-    timeout: float
-    """Longest time for one step [s]."""
+    reset_derivatives_on_diverged_input: Annotated[
+        bool, "Compute derivative datasets anew when an input was rewritten."
+    ]
+    timeout: Annotated[float, "Longest time for one step of a derivative dataset, such as 10m."]
+    """[s]"""
 
 
 class PeerKeywords(TypedDict, total=False):
     """How a copy of a dataset elsewhere is brought here."""
 
-    force: bool
-    """Replace a copy that has other blocks than its peer."""
-    metadata_only: bool
-    """Bring the chain, and none of the data."""
-    since: Time
-    """Of the data, bring only what was recorded at this time or later."""
-    last: int
-    """Of the data, bring only the newest slices [count]."""
-    parallel: int
-    """Objects received at the same time [count]."""
-    require_signature: bool
-    """Refuse a head that its owner has not signed, now and from now on; False gives that up."""
-    max_age: float
-    """Refuse a head whose signature is older [s], now and from now on."""
+    force: Annotated[bool, "Replace a copy that has other blocks than its peer."]
+    metadata_only: Annotated[bool, "Bring the chain of a dataset, and none of its data."]
+    since: Annotated[Time, "Of the data, bring only what was recorded at this time or later."]
+    last: Annotated[int, "Of the data, bring only the newest N slices.", "N", {"least": 1}]
+    parallel: Annotated[int, "Objects transferred at the same time.", "N", {"least": 1, "most": 100}]
+    require_signature: Annotated[
+        bool,
+        "Refuse a head that its owner has not signed, now and from now on.",
+        "--require-signature/--no-require-signature",
+        {"default": None},
+    ]
+    """False gives that up."""
+    max_age: Annotated[float, "Refuse a head whose signature is older, such as 7d, now and from now on."]
+    """[s]"""
 
 
 class PullKeywords(SourceKeywords, TransformKeywords, PeerKeywords, total=False):
@@ -125,29 +136,39 @@ class PullKeywords(SourceKeywords, TransformKeywords, PeerKeywords, total=False)
 class CheckKeywords(TypedDict, total=False):
     """Options for verifying one dataset."""
 
-    replay: bool
-    """Compute the transactions of a derivative dataset again, and compare."""
-    jobs: int
-    """Slices read, or transactions replayed, side by side [count]."""
-    after: BlockName | None
-    """Check what comes after this block."""
-    upto: BlockName | None
-    """Check up to this block, which is included."""
-    last: int | None
-    """Check so many of the newest blocks, and read the chain no further."""
-    require_signature: bool
-    """An unsigned head is a fault, not only a note."""
-    profiles: bool
-    """Compute signed profiles of its blocks again."""
-    trusted_by: int
-    """With `replay`: leave out what so many auditors whom the settings trust have replayed."""
+    replay: Annotated[bool, "Compute the transactions of derivative datasets again, and compare."]
+    require_signature: Annotated[bool, "An unsigned head is a fault, not only a note."]
+    profiles: Annotated[bool, "Compute the signed profiles of its blocks again."]
+    trusted_by: Annotated[
+        int,
+        "With --replay: leave out what N auditors whom the settings trust have replayed.",
+        "N",
+        {"least": 0},
+    ]
+    jobs: Annotated[int, "Slices read, or transactions replayed, side by side.", {"least": 1, "default": 2}]
+    after: Annotated[
+        Multihash | int | None,
+        "Check what comes after this block (hash or number).",
+        "--from",
+        "BLOCK",
+        {"type": as_block},
+    ]
+    upto: Annotated[
+        Multihash | int | None,
+        "Check up to this block, which is included.",
+        "--to",
+        "BLOCK",
+        {"type": as_block},
+    ]
+    last: Annotated[
+        int | None, "Check the N newest blocks, and read the chain no further.", "N", {"least": 1}
+    ]
 
 
 class VerifyKeywords(CheckKeywords, total=False):
     """Options for verifying several datasets."""
 
-    recursive: bool
-    """Verify what the datasets come from as well, before them."""
+    recursive: Annotated[bool, "Verify what the datasets come from first."]
 
 
 # --- which keywords are for what ----------------------------------------------------------------------
@@ -186,31 +207,38 @@ class ServeKeywords(TypedDict, total=False):
     """Called with a line for each error of the server."""
     branches: bool | Sequence[str] | None
     """Branches that are published with the heads: all, or those of these names."""
-    write: bool | None
-    """Those may push who have a token for that (`Workspace.create_token`)."""
-    restrict_reading: bool | None
-    """A dataset is there for those alone who have a token with the right to read it, or to push to it."""
-    behind_proxy: bool | None
-    """Every request comes through a proxy, which has TLS; what it says of the way to it is believed."""
-    allow_hosts: Sequence[str] | None
-    """Names of the server, in addition to the address, this machine's names, and `share.hosts`."""
+    write: Annotated[bool | None, "Let those push who have a token (odfchain token)."]
+    restrict_reading: Annotated[bool | None, "Show datasets to those alone whose token is for them."]
+    behind_proxy: Annotated[
+        bool | None, "A proxy with TLS is in front, whose X-Forwarded fields are believed."
+    ]
+    allow_hosts: Annotated[
+        Sequence[str] | None,
+        "Answer those who ask for this host, too (share.hosts); else the address and localhost.",
+        "--allow-host",
+        "NAME",
+        {"multiple": True},
+    ]
 
 
 class QueryKeywords(TypedDict, total=False):
     """How a query is answered."""
 
-    params: Mapping[str, Any] | None
-    """Values of `$name`."""
-    as_at: Time | None
-    """The system time of names without a point."""
-    engine: str
-    """"datafusion" without Java, "spark" for what is large."""
-    limit: int | None
-    """The most rows."""
-    seconds: float | None
-    """How long it may take; None is as long as it needs."""
-    memory: int | None
-    """Memory limit of its rows [bytes]."""
+    engine: Annotated[str, "Spark is for what is large.", {"choices": ["datafusion", "spark"]}]
+    """`datafusion` (the default) needs no Java."""
+    as_at: Annotated[Time | None, "The system time of every name without a point.", "TIME", {"type": str}]
+    params: Annotated[
+        Mapping[str, Any] | None,
+        "The value of $NAME; a text if no type is given.",
+        "--param",
+        "NAME[:TYPE]=VALUE",
+        {"multiple": True},
+    ]
+    limit: Annotated[int | None, "The most rows that are given.", "N", {"least": 0}]
+    seconds: Annotated[float | None, "Longest time for the query, like 30s.", "--timeout"]
+    """None is as long as it needs."""
+    memory: Annotated[int | None, "What the rows of the query may take, like 2g.", {"type": "size"}]
+    """[bytes]"""
 
 
 class ProofKeywords(QueryKeywords, total=False):

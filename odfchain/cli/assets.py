@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from odfchain.api.asset_locks import StoreOptions
+from odfchain.api.options import MergeKeywords
 from odfchain.cli.context import open_workspace, options, say
-from odfchain.cli.output import format_option, print_records
-from odfchain.cli.parameters import DATASET_AT, given, merge_options
+from odfchain.cli.output import print_records
+from odfchain.cli.parameters import DATASET_AT, MERGING, argument, command, formats, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_lines, echo_page
 from odfchain.errors import UsageError
@@ -21,12 +23,10 @@ from odfchain.text import counted
 
 if TYPE_CHECKING:
     from odfchain import CheckedAsset
-    from odfchain.api.asset_locks import AssetLock, StoreOptions
+    from odfchain.api.asset_locks import AssetLock
 
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _OPERATIONS = ("+A", "-R", "-C", "+C")
-_LOCK = "LOCK is a file (assets.lock.parquet) or a dataset: NAME or NAME@POINT."
 
 
 @click.group("assets")
@@ -39,81 +39,41 @@ def assets_command() -> None:
     """
 
 
-def store_options(command: _F) -> _F:
-    """Access options for stores."""
-    for option in (
-        click.option(
-            "--endpoint", "endpoints", multiple=True, metavar="URL",
-            help="An endpoint you trust: requests there are signed; can be repeated (also: "
-            "assets.trustedEndpoints).",
-        ),
-        click.option("--allow-private", is_flag=True, help="Ask hosts at private addresses, too."),
-        click.option("--trust-files", is_flag=True, help="Read absolute paths of a lock from a file."),
-        click.option("--jobs", type=click.IntRange(1, 256), default=16, show_default=True,
-                     help="Requests at a time."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_ITEMS = option("Only assets of this Item.", "--item", "ID")
+_ASSETS = option("Only assets of this key.", "--asset", "KEY")
+_STORES = keywords(StoreOptions)
+_OUTPUT = option("Write the lock to a file.", "-o", type=click.Path(path_type=Path, dir_okay=False))
+_INTO = option("Record the changes in a dataset.", "DATASET", type=DATASET_AT)
+_KEEP_GOING = option("Write the lock without what failed; still an error.")
 
 
-def chosen_rows(command: _F) -> _F:
-    """Selected rows of a lock."""
-    for option in (
-        click.option("--asset", "assets", multiple=True, metavar="KEY", help="Only assets of this key."),
-        click.option("--item", "items", multiple=True, metavar="ID", help="Only assets of this Item."),
-    ):
-        command = option(command)
-    return command
-
-
-def target_options(command: _F) -> _F:
-    """The destination of the new lock."""
-    for option in (
-        click.option(
-            "--keep-going", is_flag=True, help="Write the lock without what failed; still an error."
-        ),
-        click.option("--into", type=DATASET_AT, metavar="DATASET", help="Record the changes in a dataset."),
-        click.option(
-            "-o",
-            "--output",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="Write the lock to a file.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-@assets_command.command("derive")
-@click.argument("sources", nargs=-1, metavar="SOURCE…")
-@target_options
-@click.option("--slices", metavar="DATASET", help="In place of SOURCE: the dataset's own slices, …")
-@click.option("--at", metavar="URL", help="…as they lie below this folder or prefix.")
-@click.option("--no-probe-metadata", is_flag=True, help="Make no request; sizes are what the Items claim.")
-@click.option(
-    "--checksum",
-    type=click.Choice(["metadata", "use-etag", "calculate-if-needed", "calculate-always"]),
-    help="Add checksums (a draft of the format; off by default).",
-)
-@chosen_rows
-@click.option("--include-metadata", is_flag=True, help="Also assets whose key is `metadata`.")
-@click.option("--alternate", metavar="KEY", help="Take this alternate href of each asset.")
-@click.option("--strip-query", is_flag=True, help="Drop the queries of hrefs that a server signed.")
-@merge_options
-@store_options
+@command("derive", assets_command)
 def derive_command(
-    sources: tuple[str, ...], output: Path | None, into: str | None, keep_going: bool,
-    slices: str | None, at: str | None, no_probe_metadata: bool, checksum: str | None,
-    items: tuple[str, ...], assets: tuple[str, ...], include_metadata: bool, alternate: str | None,
-    strip_query: bool, **others: Any,
-) -> int:  # fmt: skip
+    sources: tuple[str, ...] = argument(metavar="SOURCE…"),
+    output: Path | None = _OUTPUT,
+    into: str | None = _INTO,
+    keep_going: bool = _KEEP_GOING,
+    slices: str | None = option("In place of SOURCE: the dataset's own slices, …", "DATASET"),
+    at: str | None = option("…as they lie below this folder or prefix.", "URL"),
+    no_probe_metadata: bool = option("Make no request; sizes are what the Items claim."),
+    checksum: str | None = option(
+        "Add checksums (a draft of the format; off by default).",
+        choices=["metadata", "use-etag", "calculate-if-needed", "calculate-always"],
+    ),
+    items: tuple[str, ...] = _ITEMS,
+    assets: tuple[str, ...] = _ASSETS,
+    include_metadata: bool = option("Also assets whose key is `metadata`."),
+    alternate: str | None = option("Take this alternate href of each asset.", "KEY"),
+    strip_query: bool = option("Drop the queries of hrefs that a server signed."),
+    merging: MergeKeywords = keywords(MergeKeywords, *MERGING),
+    stores: dict[str, Any] = _STORES,
+) -> int:
     """Make a lock out of Items, ItemCollections, catalogs, ndjson, or STAC GeoParquet.
 
     SOURCE is a file, a folder, a URL, or - for standard input. Signed URLs and hrefs with users or queries
     are refused; a secret inside a path cannot be recognised. With --into only what differs is recorded: what
     is not in the catalog any more is retracted; with --keep-going what could not be reached stays as it is.
     """
-    stores, merging = _apart(others)
     _check_target(output, into, merging, [*items, *assets], checksum=checksum is not None)
     if (slices is None) != (at is None) or bool(sources) == (slices is not None):
         raise UsageError("name SOURCE…, or --slices DATASET --at URL")
@@ -128,13 +88,13 @@ def derive_command(
         if slices is not None:
             lock = slices_lock(
                 at_point(open_workspace(), slices), at or "", folder=_folder(output, into),
-                probe=not no_probe_metadata, keep_going=True, stores=_stores(**stores), progress=progress,
+                probe=not no_probe_metadata, keep_going=True, stores=_stores(stores), progress=progress,
             )  # fmt: skip
         else:
             lock = AssetLock.derive(
                 sources, folder=_folder(output, into), probe=not no_probe_metadata, checksum=checksum,
                 items=items, assets=assets, include_metadata=include_metadata, alternate=alternate,
-                strip_query=strip_query, keep_going=True, stores=_stores(**stores), progress=progress,
+                strip_query=strip_query, keep_going=True, stores=_stores(stores), progress=progress,
             )  # fmt: skip
     for warning in lock.warnings:
         say(f"warning: {warning}")
@@ -143,17 +103,16 @@ def derive_command(
     return _finish(lock, output, into, merging, keep_going=keep_going, probed=not no_probe_metadata)
 
 
-@assets_command.command("check")
-@click.argument("lock")
-@click.option("--offline", is_flag=True, help="Judge the table alone, all of it; make no request.")
-@click.option("--checksum", is_flag=True, help="Read objects whose checksum is locked, and compare theirs.")
-@chosen_rows
-@store_options
-@format_option("table", "json", "ndjson", "html")
+@command("check", assets_command)
 def check_command(
-    lock: str, offline: bool, checksum: bool, items: tuple[str, ...], assets: tuple[str, ...], output: str,
-    **stores: Any,
-) -> int:  # fmt: skip
+    lock: str = argument(),
+    offline: bool = option("Judge the table alone, all of it; make no request."),
+    checksum: bool = option("Read objects whose checksum is locked, and compare theirs."),
+    items: tuple[str, ...] = _ITEMS,
+    assets: tuple[str, ...] = _ASSETS,
+    stores: dict[str, Any] = _STORES,
+    output: str = formats("table", "json", "ndjson", "html"),
+) -> int:
     """Compare today's objects with the facts of a lock; records nothing.
 
     LOCK is a file or a dataset (NAME or NAME@POINT). The table shows what is not the same; html is one page
@@ -173,7 +132,7 @@ def check_command(
         raise UsageError(f"{lock}: has no checksums", hint="`assets derive --checksum` records them")
     lines = output == "ndjson" and sys.stdout.isatty()  # they show the progress
     with TerminalProgress(quiet=options().quiet or lines) as progress:
-        checked = found.check(checksums=checksum, stores=_stores(**stores), progress=progress)
+        checked = found.check(checksums=checksum, stores=_stores(stores), progress=progress)
         _print_checked(summary.watched(checked), output, progress)
     if output == "html":
         from odfchain import Timestamp
@@ -234,39 +193,36 @@ def _print_in_tables(rows: Iterator[dict[str, Any]], columns: list[str], progres
 assets_command.add_command(check_command, "validate")
 
 
-@assets_command.command("relocate")
-@click.argument("lock")
-@click.option(
-    "--to", required=True, metavar="URL", help="Where the copies go: a folder or a bucket's prefix."
-)
-@target_options
-@click.option(
-    "--layout", type=click.Choice(["item-asset", "source-key"]),
-    help="How copies are called: by item and asset (the default), or as their sources (that of own slices).",
-)  # fmt: skip
-@click.option("--prefix", metavar="HREF", help="With source-key: what to leave out of the keys' beginnings.")
-@click.option("--dry-run", is_flag=True, help="Print the rows as they would be; make no request.")
-@click.option("--overwrite", is_flag=True, help="Replace objects of another size that are there.")
-@click.option("--checksum", is_flag=True, help="Record SHA-256 of what was copied (a draft of the format).")
-@merge_options
-@store_options
+@command("relocate", assets_command)
 def relocate_command(
-    lock: str, to: str, output: Path | None, into: str | None, keep_going: bool, layout: str | None,
-    prefix: str | None, dry_run: bool, overwrite: bool, checksum: bool, **others: Any,
-) -> int:  # fmt: skip
+    lock: str = argument(),
+    to: str = option("Where the copies go: a folder or a bucket's prefix.", "URL", required=True),
+    output: Path | None = _OUTPUT,
+    into: str | None = _INTO,
+    keep_going: bool = _KEEP_GOING,
+    layout: str | None = option(
+        "How copies are called: by item and asset (the default), or as their sources (that of own slices).",
+        choices=["item-asset", "source-key"],
+    ),
+    prefix: str | None = option("With source-key: what to leave out of the keys' beginnings.", "HREF"),
+    dry_run: bool = option("Print the rows as they would be; make no request."),
+    overwrite: bool = option("Replace objects of another size that are there."),
+    checksum: bool = option("Record SHA-256 of what was copied (a draft of the format)."),
+    merging: MergeKeywords = keywords(MergeKeywords, *MERGING),
+    stores: dict[str, Any] = _STORES,
+) -> int:
     """Copy the objects of a lock, and describe the copies.
 
     What is not what the lock says is not copied. When this is interrupted the old lock stays valid, and the
     same command copies the rest.
     """
-    stores, merging = _apart(others)
     if not dry_run:
         _check_target(output, into, merging, checksum=checksum)
     arrivals = _arrivals(output, into)
     with TerminalProgress(quiet=options().quiet) as progress:
         moved = _read(lock).relocate(
             to, layout=layout, prefix=prefix, folder=_folder(output, into), overwrite=overwrite,
-            checksum=checksum, dry_run=dry_run, arrivals=arrivals, stores=_stores(**stores),
+            checksum=checksum, dry_run=dry_run, arrivals=arrivals, stores=_stores(stores),
             progress=progress,
         )  # fmt: skip
     if dry_run:
@@ -281,28 +237,28 @@ def relocate_command(
     return code
 
 
-@assets_command.command("href")
-@click.argument("lock")
-@chosen_rows
-def href_command(lock: str, items: tuple[str, ...], assets: tuple[str, ...]) -> None:
+@command("href", assets_command)
+def href_command(
+    lock: str = argument(),
+    items: tuple[str, ...] = _ITEMS,
+    assets: tuple[str, ...] = _ASSETS,
+) -> None:
     """Print the hrefs of a lock, one to a line. LOCK is a file or a dataset (NAME or NAME@POINT)."""
     echo_lines(_read(lock).only(items, assets).hrefs())
 
 
-@assets_command.command("project")
-@click.argument("lock")
-@click.option(
-    "--items", "sources", multiple=True, required=True, metavar="STAC",
-    help="A document of STAC or a folder of them; can be repeated.",
-)  # fmt: skip
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="A folder to write to."
-)
-@click.option("--as", "name", metavar="NAME", help="The name of the alternate href (default: locked).")
-@click.option("--primary", is_flag=True, help="Replace the assets' own hrefs; those become alternates.")
-@click.option("--keep-version", is_flag=True, help="Leave documents of STAC 1.0 at 1.0 (default: 1.1).")
+@command("project", assets_command)
 def project_command(
-    lock: str, sources: tuple[str, ...], out: Path, name: str | None, primary: bool, keep_version: bool
+    lock: str = argument(),
+    sources: tuple[str, ...] = option(
+        "A document of STAC or a folder of them; can be repeated.", "--items", "STAC", required=True
+    ),
+    out: Path = option(
+        "A folder to write to.", required=True, type=click.Path(path_type=Path, file_okay=False)
+    ),
+    name: str | None = option("The name of the alternate href (default: locked).", "--as", "NAME"),
+    primary: bool = option("Replace the assets' own hrefs; those become alternates."),
+    keep_version: bool = option("Leave documents of STAC 1.0 at 1.0 (default: 1.1)."),
 ) -> None:
     """Write STAC with the locations and facts of a lock. LOCK is a file or a dataset (NAME or NAME@POINT).
 
@@ -318,16 +274,13 @@ def project_command(
         say(f"wrote {counted(done.documents, 'document')} below {out}: {assets}")
 
 
-@assets_command.command("export")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The file to write.",
-)
-def export_command(dataset: str, output: Path) -> None:
+@command("export", assets_command)
+def export_command(
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
+    output: Path = option(
+        "The file to write.", "-o", required=True, type=click.Path(path_type=Path, dir_okay=False)
+    ),
+) -> None:
     """Write a dataset's asset lock, at a block, to a file that can be read without odfchain."""
     lock = _of_dataset(dataset)
     lock.write(output)
@@ -335,7 +288,7 @@ def export_command(dataset: str, output: Path) -> None:
 
 
 def _check_target(
-    output: Path | None, into: str | None, merging: dict[str, Any], filters: Collection[str] = (), *,
+    output: Path | None, into: str | None, merging: MergeKeywords, filters: Collection[str] = (), *,
     checksum: bool,
 ) -> None:  # fmt: skip
     if (output is None) == (into is None):
@@ -401,27 +354,19 @@ def _of_dataset(text: str) -> AssetLock:
     return lock_of(at_point(workspace, text))
 
 
-def _stores(*, endpoints: Iterable[str], allow_private: bool, trust_files: bool, jobs: int) -> StoreOptions:
-    from odfchain.api.asset_locks import StoreOptions, trusted_endpoints
+def _stores(given: dict[str, Any]) -> StoreOptions:
+    from odfchain.api.asset_locks import trusted_endpoints
     from odfchain.errors import NotAWorkspaceError
 
     try:
         named = trusted_endpoints(open_workspace())
     except NotAWorkspaceError:  # a lock needs none
         named = []
-    return StoreOptions(
-        endpoints=[*endpoints, *named], allow_private=allow_private, trust_files=trust_files, jobs=jobs
-    )
-
-
-def _apart(others: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    names = ("endpoints", "allow_private", "trust_files", "jobs")
-    stores = {name: others[name] for name in names}
-    return stores, given(**{name: value for name, value in others.items() if name not in names})
+    return StoreOptions(**{**given, "endpoints": [*given.get("endpoints", ()), *named]})
 
 
 def _finish(
-    lock: AssetLock, output: Path | None, into: str | None, merging: dict[str, Any], *,
+    lock: AssetLock, output: Path | None, into: str | None, merging: MergeKeywords, *,
     keep_going: bool, probed: bool = True,
 ) -> int:  # fmt: skip
     for fault in lock.faults:
@@ -435,7 +380,7 @@ def _finish(
 
 
 def _put(
-    lock: AssetLock, output: Path | None, into: str | None, merging: dict[str, Any], *, probed: bool
+    lock: AssetLock, output: Path | None, into: str | None, merging: MergeKeywords, *, probed: bool
 ) -> None:
     if output is not None:
         lock.write(output)

@@ -10,24 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain import Timestamp
 from odfchain.api.branching import on_branch
 from odfchain.api.executing import start_spark_ahead
+from odfchain.api.options import (
+    IngestKeywords,
+    MergeKeywords,
+    PeerKeywords,
+    PullKeywords,
+    SourceKeywords,
+    TransformKeywords,
+)
 from odfchain.api.pulling import pulling
 from odfchain.cli.change_output import print_outcome
 from odfchain.cli.context import open_workspace, options, say, silence_libraries
-from odfchain.cli.output import count_of, format_option, human_size, print_records
+from odfchain.cli.output import count_of, human_size, print_records
 from odfchain.cli.parameters import (
     DATASET,
     DATASET_AT,
-    FORMATS,
-    PARALLEL_OPTION,
-    TIMESTAMP,
-    DurationParam,
-    given,
-    merge_options,
-    part_options,
-    together,
+    MERGING,
+    argument,
+    command,
+    formats,
+    keyword,
+    keywords,
+    option,
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress, TransferProgress, one_by_one
@@ -35,90 +41,32 @@ from odfchain.cli.screen import echo, standard_input
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain import Dataset, FetchOutcome, PullResult, PullTarget, Timestamp, Workspace
+    from odfchain import PullResult, PullTarget, Timestamp, Workspace
     from odfchain.progress import Progress
 
 
 _COLUMNS = ("dataset", "status", "rows", "+A", "-R", "-C", "+C", "blocks", "watermark")
 _TEXTS = ("dataset", "status", "watermark")
-_FOR_ALL = ("datasets", "everything", "recursive", "watch", "output", "set_watermark", "source")
 
 
 _OF_COPIES = ("objects", "bytes", "signature")
-# The options that are for copies of datasets elsewhere, named as in `Workspace.pull`.
-_copy_options = together(
-    click.option(
-        "--from",
-        "source",
-        metavar="URL",
-        help="Bring the branch DATASET@BRANCH from this place.",
-    ),
-    click.option("--as", "name", metavar="NAME", help="What to call a dataset that is pulled from a URL."),
-    click.option("--force", is_flag=True, help="Replace a copy that has other blocks than its peer."),
-    click.option("--metadata-only", is_flag=True, help="Bring the chain of a dataset, and none of its data."),
-    part_options,
-    PARALLEL_OPTION,
-    click.option(
-        "--require-signature/--no-require-signature",
-        default=None,
-        help="Refuse a head that its owner has not signed, now and from now on.",
-    ),
-    click.option(
-        "--max-age",
-        type=DurationParam(),
-        help="Refuse a head whose signature is older, such as 7d, now and from now on.",
-    ),
-)
 
 
-@click.command("pull")
-@click.argument("datasets", nargs=-1, type=DATASET_AT)
-@click.option(
-    "-a",
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Pull every dataset that has a source or is made of others.",
-)
-@click.option("-r", "--recursive", is_flag=True, help="Pull what the datasets come from first.")
-@click.option(
-    "--set-watermark", type=TIMESTAMP, help="Record this watermark instead of pulling; for one dataset."
-)
-@click.option(
-    "--fetch-uncacheable", is_flag=True, help="Pull even where rows that are recorded might come again."
-)
-@click.option("--allow-commands", is_flag=True, help="Run the commands that prepare steps name.")
-@merge_options
-@click.option(
-    "-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="Value for ${{ env.NAME }}."
-)
-@click.option(
-    "--reset-derivatives-on-diverged-input",
-    is_flag=True,
-    help="Compute derivative datasets anew when an input was rewritten.",
-)
-@click.option(
-    "--timeout", type=DurationParam(), help="Longest time for one step of a derivative dataset, such as 10m."
-)
-@click.option("--watch", type=DurationParam(), help="Pull again and again, with this pause; Ctrl-C ends it.")
-@click.option(
-    "--system-time", type=TIMESTAMP, hidden=True, help="System time of the run, for reproducible chains."
-)
-@_copy_options
-@format_option()
-@click.pass_context
+@command("pull")
 def pull_command(
-    context: click.Context,
-    /,
-    datasets: tuple[str, ...],
-    everything: bool,
-    recursive: bool,
-    set_watermark: Timestamp | None,
-    watch: float | None,
-    source: str | None,
-    name: str | None,
-    output: str,
-    **others: Any,
+    datasets: tuple[str, ...] = argument(DATASET_AT),
+    everything: bool = option("Pull every dataset that has a source or is made of others.", "-a", "--all"),
+    recursive: bool = option("Pull what the datasets come from first.", "-r"),
+    set_watermark: Timestamp | None = option("Record this watermark instead of pulling; for one dataset."),
+    sources: SourceKeywords = keywords(
+        SourceKeywords, "fetch_uncacheable", "allow_commands", *MERGING, "variables", "system_time"
+    ),
+    transforms: TransformKeywords = keywords(TransformKeywords),
+    watch: float | None = option("Pull again and again, with this pause; Ctrl-C ends it."),
+    source: str | None = option("Bring the branch DATASET@BRANCH from this place.", "--from", "URL"),
+    name: str | None = option("What to call a dataset that is pulled from a URL.", "--as", "NAME"),
+    peers: PeerKeywords = keywords(PeerKeywords),
+    output: str = formats(),
 ) -> int:
     """Bring datasets up to date with their polling sources, or with the datasets they are made of.
 
@@ -136,15 +84,17 @@ def pull_command(
 
     if bool(datasets) == everything:
         raise UsageError("name the datasets to pull (names, ids, % patterns or URLs), or use --all")
-    if not options().debug:
-        silence_libraries()
-    given = _given(context)
+    silence_libraries()
+    chosen: PullKeywords = {**sources, **transforms, **peers}
+    named = chosen.keys() | ({"name"} if name is not None else set())
+    params = click.get_current_context().command.params
+    given = {str(each.name): each.opts[0] for each in params if each.name in named}
     with open_workspace() as workspace:
         if set_watermark is not None:
             if len(datasets) != 1 or source is not None or workspace.is_remote(datasets[0]):
                 raise UsageError("--set-watermark is for one dataset of this workspace")
             check_pull_options(given, copies=0, others=1)
-            return _set_watermark(workspace, datasets[0], set_watermark, others["allow_future"])
+            return _set_watermark(workspace, datasets[0], set_watermark, sources.get("allow_future", False))
         if source is not None:
             if len(datasets) != 1 or name is not None or recursive:
                 raise UsageError("--from is for one branch: pull DATASET@BRANCH --from URL")
@@ -157,28 +107,16 @@ def pull_command(
         remotes = [target.url for target in targets if target.url is not None]
         if name is not None and not (len(remotes) == len(targets) == 1):
             raise UsageError("--as names one dataset that is pulled from a URL or from repository/dataset")
-        if others["violations"] is not None and len(targets) != 1:
+        if "violations" in chosen and len(targets) != 1:
             raise UsageError("--violations is for one dataset: each has foreign keys of its own")
-        chosen = {key: value for key, value in others.items() if key in given}
         if "variables" in chosen:
-            chosen["variables"] = dict(_variable(text) for text in chosen["variables"])
+            chosen["variables"] = dict(map(_variable, chosen["variables"]))
         run = _Run(workspace, name, token_for(remotes), chosen, output)
         while True:
             code = run.pull_all(targets)
             if watch is None:
                 return code
             time.sleep(watch)
-
-
-def _given(context: click.Context) -> dict[str, str]:
-    return {
-        param.name: param.opts[0]
-        for param in context.command.params
-        if param.name
-        and param.name not in _FOR_ALL
-        # defaults do not count
-        and context.get_parameter_source(param.name) is click.core.ParameterSource.COMMANDLINE
-    }
 
 
 def _variable(text: str) -> tuple[str, str]:
@@ -202,7 +140,7 @@ class _Run:
     workspace: Workspace
     name: str | None
     token: str | None
-    chosen: dict[str, Any]
+    chosen: PullKeywords
     output: str
 
     def pull_all(self, targets: list[PullTarget]) -> int:
@@ -280,28 +218,15 @@ def _copy_row(result: PullResult, *, people: bool) -> dict[str, Any]:
 # `odfchain ingest`: files into a root dataset.
 
 
-@click.command("ingest")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@BRANCH]")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--stdin", "from_stdin", is_flag=True, help="Read one input from standard input.")
-@click.option("--source-name", metavar="NAME", help="Push source to use when there are several.")
-@click.option(
-    "--input-format",
-    type=click.Choice(FORMATS),
-    help="Format of the files, when it is not the source's.",
-)
-@click.option("--event-time", type=TIMESTAMP, help="Event time of rows that carry none.")
-@click.option(
-    "--system-time", type=TIMESTAMP, hidden=True, help="System time of the run, for reproducible chains."
-)
-@merge_options
-@format_option()
+@command("ingest")
 def ingest_command(
-    dataset: str,
-    files: tuple[Path, ...],
-    from_stdin: bool,
-    output: str,
-    **chosen: Any,
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
+    files: tuple[Path, ...] = argument(),
+    from_stdin: bool = option("Read one input from standard input.", "--stdin"),
+    chosen: IngestKeywords = keywords(
+        IngestKeywords, "source_name", "input_format", "event_time", "system_time", *MERGING
+    ),
+    output: str = formats(),
 ) -> None:
     """Ingest files into a root dataset, in the order given.
 
@@ -314,14 +239,11 @@ def ingest_command(
     for file in files:
         if not file.is_file():
             raise UsageError(f"{file}: {'is a folder' if file.is_dir() else 'no such file'}")
-    if not options().debug:
-        silence_libraries()
+    silence_libraries()
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         target = on_branch(workspace, dataset)
         start_spark_ahead(workspace)
-        outcome = target.ingest(
-            standard_input() if from_stdin else files, progress=progress, **given(**chosen)
-        )
+        outcome = target.ingest(standard_input() if from_stdin else files, progress=progress, **chosen)
         progress.stop()
         print_outcome(outcome, output)
 
@@ -329,39 +251,21 @@ def ingest_command(
 # `odfchain fetch`: the slices that a partial copy lacks are brought.
 
 
-@click.command("fetch")
-@click.argument("dataset", type=DATASET_AT)
-@click.option("--from", "source", metavar="URL", help="Any copy of the dataset; it need not be trusted.")
-@click.option(
-    "--merged",
-    is_flag=True,
-    help="Bring what was merged into it, so that its merges can be checked.",
-)
-@part_options
-@click.option("--where", metavar="SQL", help="Leave out slices that hold no record of which this is true.")
-@click.option(
-    "--lock",
-    "locks",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="From wherever this lock of slices says that they are; can be repeated.",
-)
-@click.option("--trust-files", is_flag=True, help="With --lock: read absolute paths that it names.")
-@PARALLEL_OPTION
-@format_option()
+@command("fetch")
 def fetch_command(
-    dataset: str,
-    source: str | None,
-    merged: bool,
-    since: Timestamp | None,
-    last: int | None,
-    where: str | None,
-    locks: tuple[Path, ...],
-    trust_files: bool,
-    parallel: int | None,
-    output: str,
-) -> None:  # fmt: skip
+    dataset: str = argument(DATASET_AT),
+    source: str | None = option("Any copy of the dataset; it need not be trusted.", "--from", "URL"),
+    merged: bool = option("Bring what was merged into it, so that its merges can be checked."),
+    since: Timestamp | None = keyword(PeerKeywords, "since"),
+    last: int | None = keyword(PeerKeywords, "last"),
+    where: str | None = option("Leave out slices that hold no record of which this is true.", "SQL"),
+    locks: tuple[Path, ...] = option(
+        "From wherever this lock of slices says that they are; can be repeated.", "--lock", "FILE"
+    ),
+    trust_files: bool = option("With --lock: read absolute paths that it names."),
+    parallel: int | None = keyword(PeerKeywords, "parallel"),
+    output: str = formats(),
+) -> None:
     """Bring the slices that a partial copy lacks, from where it was pulled or from any other copy.
 
     Every slice is checked against the hash that the dataset's own chain has for it. --merged brings instead
@@ -395,17 +299,17 @@ def fetch_command(
         with TerminalProgress(quiet=options().quiet) as progress:
             shown = TransferProgress(progress)
             if locks:
-                outcome = _from_locks(workspace, found, locks, trust_files, parallel, shown)
+                from odfchain import AssetLock, StoreOptions
+                from odfchain.api.asset_locks import trusted_endpoints
+
+                stores = StoreOptions(trust_files=trust_files, endpoints=trusted_endpoints(workspace))
+                read = [AssetLock.read(lock) for lock in locks]
+                outcome = found.fetch_from_locks(read, stores=stores, parallel=parallel, progress=shown)
             else:
                 outcome = found.fetch(
-                    source,
-                    since=since,
-                    last=last,
-                    where=where,
-                    parallel=parallel,
-                    token=token,
+                    source, since=since, last=last, where=where, parallel=parallel, token=token,
                     progress=shown,
-                )
+                )  # fmt: skip
     row = {
         "dataset": found.label,
         "objects": outcome.objects,
@@ -424,22 +328,6 @@ def fetch_command(
     print_records([row], list(row), output, right=list(row)[1:])
 
 
-def _from_locks(
-    workspace: Workspace,
-    dataset: Dataset,
-    locks: tuple[Path, ...],
-    trust_files: bool,
-    parallel: int | None,
-    progress: TransferProgress,
-) -> FetchOutcome:
-    from odfchain import AssetLock, StoreOptions
-    from odfchain.api.asset_locks import trusted_endpoints
-
-    stores = StoreOptions(trust_files=trust_files, endpoints=trusted_endpoints(workspace))
-    read = [AssetLock.read(lock) for lock in locks]
-    return dataset.fetch_from_locks(read, stores=stores, parallel=parallel, progress=progress)
-
-
 # `odfchain source`: a dataset's source is disabled.
 
 
@@ -448,13 +336,12 @@ def source_command() -> None:
     """Disable a source of a dataset."""
 
 
-@source_command.command("disable")
-@click.argument("dataset", type=DATASET)
-@click.option("--source", "name", metavar="NAME", help="Which source, when there are several.")
-@click.option(
-    "--system-time", type=TIMESTAMP, hidden=True, help="System time of the block, for reproducible chains."
-)
-def disable_command(dataset: str, name: str | None, system_time: Timestamp | None) -> None:
+@command("disable", source_command)
+def disable_command(
+    dataset: str = argument(DATASET),
+    name: str | None = option("Which source, when there are several.", "--source", "NAME"),
+    system_time: Timestamp | None = keyword(MergeKeywords, "system_time"),
+) -> None:
     """Record that the polling source, or a push source, is no longer used.
 
     What is recorded stays. The source can be defined again with `odfchain add --update`.

@@ -9,30 +9,40 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.branching import merge_branches, on_branch
+from odfchain.api.options import CommitKeywords, MergeKeywords
 from odfchain.cli.change_output import (
     check_conflict_options,
-    conflict_options,
     conflicts_shown,
     print_changes,
 )
 from odfchain.cli.context import open_workspace, options, say, silence_libraries
-from odfchain.cli.output import format_option, human_age, print_records
+from odfchain.cli.output import human_age, print_records
 from odfchain.cli.parameters import (
     BRANCH,
     BREAK_REFERENCES,
     DATASET,
     DATASET_AT,
     DATASETS,
-    TIMESTAMP,
-    commit_options,
-    given,
+    argument,
+    command,
+    formats,
+    keyword,
+    keywords,
+    option,
 )
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain import Branch, MergeOutcome
+    from odfchain import Branch, MergeOutcome, Timestamp
+
+
+_FORCE = option("Write to the head also where the dataset is a copy.")
+_RESOLVE = option("Decide conflicts: ours, theirs, or a file of --conflicts, filled in.", "WHO")
+_CONFLICTS = option(
+    "Write the conflicts to this .csv or .ndjson file.", type=click.Path(path_type=Path, dir_okay=False)
+)
 
 
 @click.group("branch")
@@ -44,16 +54,14 @@ def branch_command() -> None:
     """
 
 
-@branch_command.command("create")
-@click.argument("dataset", type=DATASET)
-@click.argument("name")
-@click.option(
-    "--at",
-    "point",
-    metavar="POINT",
-    help="Begin at this branch, block (number or hash) or time, instead of the head.",
-)
-def branch_create(dataset: str, name: str, point: str | None) -> None:
+@command("create", branch_command)
+def branch_create(
+    dataset: str = argument(DATASET),
+    name: str = argument(),
+    point: str | None = option(
+        "Begin at this branch, block (number or hash) or time, instead of the head.", "--at", "POINT"
+    ),
+) -> None:
     """Make a branch of a dataset.
 
     A name is lower-case letters and digits, in words joined by '-', like fix-names.
@@ -62,10 +70,11 @@ def branch_create(dataset: str, name: str, point: str | None) -> None:
     say(f"{made.label} begins at block {made.summary.head_block.sequence_number:,}")
 
 
-@branch_command.command("list")
-@click.argument("dataset", type=DATASET)
-@format_option()
-def branch_list(dataset: str, output: str) -> None:
+@command("list", branch_command)
+def branch_list(
+    dataset: str = argument(DATASET),
+    output: str = formats(),
+) -> None:
     """List the branches of a dataset, and how far each is ahead of the head and behind it.
 
     A branch is ahead by the blocks that the head neither has nor has merged, and behind by those that it
@@ -94,12 +103,13 @@ def _row(branch: Branch, *, people: bool) -> dict[str, Any]:
     return row
 
 
-@branch_command.command("delete")
-@click.argument("dataset", type=DATASET)
-@click.argument("name", type=BRANCH)
-@click.option("--force", is_flag=True, help="Delete it even if it is not merged.")
-@BREAK_REFERENCES
-def branch_delete(dataset: str, name: str, *, force: bool, break_references: bool) -> None:
+@command("delete", branch_command)
+def branch_delete(
+    dataset: str = argument(DATASET),
+    name: str = argument(BRANCH),
+    force: bool = option("Delete it even if it is not merged."),
+    break_references: bool = BREAK_REFERENCES,
+) -> None:
     """Delete a branch that the head, or another branch, has merged.
 
     What was merged stays, so the merge can still be checked. With --force, what was not merged is kept under
@@ -110,12 +120,13 @@ def branch_delete(dataset: str, name: str, *, force: bool, break_references: boo
     say(f"deleted {name}" + (f"; its blocks are kept as {kept}" if kept else ""))
 
 
-@branch_command.command("rename")
-@click.argument("dataset", type=DATASET)
-@click.argument("name", type=BRANCH)
-@click.argument("to")
-@BREAK_REFERENCES
-def branch_rename(dataset: str, name: str, to: str, *, break_references: bool) -> None:
+@command("rename", branch_command)
+def branch_rename(
+    dataset: str = argument(DATASET),
+    name: str = argument(BRANCH),
+    to: str = argument(),
+    break_references: bool = BREAK_REFERENCES,
+) -> None:
     """Give a branch another name."""
     renamed = open_workspace()[dataset].rename_branch(name, to, break_references=break_references)
     say(f"{name} is now {renamed.label}")
@@ -124,29 +135,22 @@ def branch_rename(dataset: str, name: str, to: str, *, break_references: bool) -
 # `odfchain correct`: some columns of some rows get other values.
 
 
-@click.command("correct")
-@click.argument("dataset", metavar="DATASET[@BRANCH]", type=DATASET_AT)
-@click.argument("files", metavar="FILE…", nargs=-1, type=click.Path(path_type=Path))
-@click.option(
-    "--remove",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Retract the rows whose keys a file lists; can be given more than once.",
-)
-@click.option("--allow-new", is_flag=True, help="Add the rows whose keys are not recorded yet.")
-@click.option(
-    "--input-format",
-    type=click.Choice(["csv", "ndjson", "parquet"]),
-    help="Format of the files, where their names do not say it.",
-)
-@click.option("--allow-future", is_flag=True, help="Accept event times far in the future.")
-@commit_options
-@click.option("--force", is_flag=True, help="Write to the head also where the dataset is a copy.")
-@click.option("--system-time", type=TIMESTAMP, hidden=True, help="System time of the block.")
-@format_option()
+@command("correct")
 def correct_command(
-    dataset: str, files: tuple[Path, ...], remove: tuple[Path, ...], output: str, **chosen: Any
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
+    files: tuple[Path, ...] = argument(metavar="FILE…"),
+    remove: tuple[Path, ...] = option(
+        "Retract the rows whose keys a file lists; can be given more than once.", "FILE"
+    ),
+    allow_new: bool = option("Add the rows whose keys are not recorded yet."),
+    input_format: str | None = option(
+        "Format of the files, where their names do not say it.", choices=["csv", "ndjson", "parquet"]
+    ),
+    allow_future: bool = option("Accept event times far in the future."),
+    committing: CommitKeywords = keywords(CommitKeywords),
+    force: bool = _FORCE,
+    system_time: Timestamp | None = keyword(MergeKeywords, "system_time"),
+    output: str = formats(),
 ) -> None:
     """Change some columns of some rows of a root dataset.
 
@@ -162,7 +166,10 @@ def correct_command(
         raise UsageError("name the files of corrections, or --remove a file of keys")
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         target = on_branch(workspace, dataset)
-        outcome = target.correct(files, remove=remove, progress=progress, **given(**chosen))
+        outcome = target.correct(
+            files, remove=remove, allow_new=allow_new, input_format=input_format, allow_future=allow_future,
+            force=force, system_time=system_time, progress=progress, **committing,
+        )  # fmt: skip
         progress.stop()
     print_changes(target.label, outcome, output)
 
@@ -170,31 +177,17 @@ def correct_command(
 # `odfchain diff`: what differs between two points of a dataset, and how far profiles are apart.
 
 
-@click.command("diff")
-@click.argument("dataset", type=DATASET_AT)
-@click.argument("a", type=BRANCH, metavar="A", required=False)
-@click.argument("b", type=BRANCH, metavar="[B]", required=False)
-@click.option("--stat", is_flag=True, help="Show only how many records and cells differ.")
-@click.option("--keys-only", is_flag=True, help="Show only which records differ, and not how.")
-@click.option("--profile", is_flag=True, help="Compare what rows look like: values, nulls, schema.")
-@click.option(
-    "--policy", metavar="FILE", type=click.Path(path_type=Path), help="The limits for --profile, as YAML."
-)
-@click.option("--no-compute", is_flag=True, help="With --profile, compute no profile that is missing.")
-@format_option("table", "json", "ndjson", "csv", "html")
-@click.pass_context
+@command("diff")
 def diff_command(
-    ctx: click.Context,
-    dataset: str,
-    a: str | None,
-    b: str | None,
-    *,
-    stat: bool,
-    keys_only: bool,
-    profile: bool,
-    policy: Path | None,
-    no_compute: bool,
-    output: str,
+    dataset: str = argument(DATASET_AT),
+    a: str | None = argument(BRANCH, metavar="A"),
+    b: str | None = argument(BRANCH, metavar="[B]"),
+    stat: bool = option("Show only how many records and cells differ."),
+    keys_only: bool = option("Show only which records differ, and not how."),
+    profile: bool = option("Compare what rows look like: values, nulls, schema."),
+    policy: Path | None = option("The limits for --profile, as YAML.", "FILE"),
+    no_compute: bool = option("With --profile, compute no profile that is missing."),
+    output: str = formats("table", "json", "ndjson", "csv", "html"),
 ) -> int:
     """Show what differs from the state at A to that at B: branches, blocks (number or hash) or times.
 
@@ -219,6 +212,7 @@ def diff_command(
     if policy is not None or no_compute or output == "html":
         raise UsageError("--policy, --no-compute and -o html are for --profile")
     if a is None:
+        ctx = click.get_current_context()
         raise click.MissingParameter(ctx=ctx, param=ctx.command.params[1])
     from odfchain.cli.change_output import print_row_diff
 
@@ -229,32 +223,23 @@ def diff_command(
 # `odfchain merge`: what a branch changed, in another one.
 
 
-@click.command("merge")
-@click.argument("datasets", metavar="DATASET…", type=DATASETS, nargs=-1, required=True)
-@click.argument("branch", type=BRANCH)
-@click.option(
-    "--into", type=BRANCH, metavar="BRANCH", default="head", help="Merge into this branch, not the head."
-)
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--ff", is_flag=True, help="Move to the branch's block instead, where that is ahead.")
-@click.option("--rows", is_flag=True, help="Merge no cells: other rows of one key conflict.")
-@conflict_options
-@click.option("--with-metadata", is_flag=True, help="Take over the branch's metadata, too.")
-@click.option("--message", metavar="TEXT", default="", help="Why; recorded with the merge.")
-@commit_options
-@click.option("--force", is_flag=True, help="Merge into the head of a copy, and go another way from there.")
-@format_option()
+@command("merge")
 def merge_command(
-    datasets: tuple[str, ...],
-    branch: str,
-    into: str,
-    dry_run: bool,
-    ff: bool,
-    rows: bool,
-    resolve: str | None,
-    conflicts: Path | None,
-    output: str,
-    **chosen: Any,
+    datasets: tuple[str, ...] = argument(DATASETS, metavar="DATASET…", required=True),
+    branch: str = argument(BRANCH),
+    into: str = option(
+        "Merge into this branch, not the head.", "BRANCH", type=BRANCH, default="head", show_default=False
+    ),
+    dry_run: bool = option("Only say what would be done."),
+    ff: bool = option("Move to the branch's block instead, where that is ahead."),
+    rows: bool = option("Merge no cells: other rows of one key conflict."),
+    resolve: str | None = _RESOLVE,
+    conflicts: Path | None = _CONFLICTS,
+    with_metadata: bool = option("Take over the branch's metadata, too."),
+    message: str = option("Why; recorded with the merge.", "TEXT", default=""),
+    committing: CommitKeywords = keywords(CommitKeywords),
+    force: bool = option("Merge into the head of a copy, and go another way from there."),
+    output: str = formats(),
 ) -> None:
     """Merge a branch into the head, or into another branch.
 
@@ -266,14 +251,13 @@ def merge_command(
     check_conflict_options(resolve, conflicts)
     if conflicts is not None and len(datasets) > 1:
         raise UsageError("--conflicts writes the conflicts of one dataset: merge them one by one")
-    if not options().debug:
-        silence_libraries()
+    silence_libraries()
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         targets = [on_branch(workspace, f"{name}@{into}") for name in datasets]
         with conflicts_shown(conflicts, output, progress):
             done = merge_branches(
                 targets, branch, resolve=resolve, by_row=rows, fast_forward=ff, dry_run=dry_run,
-                progress=progress, **chosen,
+                with_metadata=with_metadata, message=message, force=force, progress=progress, **committing,
             )  # fmt: skip
         progress.stop()
         for note in [note for outcome in done for note in outcome.notes]:
@@ -303,28 +287,32 @@ def _merge_row(outcome: MergeOutcome) -> dict[str, Any]:
 # `odfchain revert`: the changes of one block are taken back.
 
 
-@click.command("revert")
-@click.argument("dataset", metavar="DATASET[@BRANCH]", type=DATASET_AT)
-@click.argument("block")
-@conflict_options
-@click.option("--message", metavar="TEXT", help="Why; recorded with the block.")
-@commit_options
-@click.option("--force", is_flag=True, help="Write to the head also where the dataset is a copy.")
-@click.option("--system-time", type=TIMESTAMP, hidden=True, help="System time of the block.")
-@format_option()
-def revert_command(dataset: str, block: str, conflicts: Path | None, output: str, **chosen: Any) -> None:
+@command("revert")
+def revert_command(
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
+    block: str = argument(),
+    resolve: str | None = _RESOLVE,
+    conflicts: Path | None = _CONFLICTS,
+    message: str = option("Why; recorded with the block.", "TEXT", default=""),
+    committing: CommitKeywords = keywords(CommitKeywords),
+    force: bool = _FORCE,
+    system_time: Timestamp | None = keyword(MergeKeywords, "system_time"),
+    output: str = formats(),
+) -> None:
     """Take the changes of BLOCK, its hash or sequence number, back.
 
     Nothing is removed from the chain: a new block has the inverse of what BLOCK changed. What was changed
     again since then conflicts, as in `merge`: ours is what is there now, theirs what was there before BLOCK.
     Then nothing is recorded, the conflicts are printed, and the command ends with code 5.
     """
-    check_conflict_options(chosen["resolve"], conflicts)
-    if not options().debug:
-        silence_libraries()
+    check_conflict_options(resolve, conflicts)
+    silence_libraries()
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         target = on_branch(workspace, dataset)
         with conflicts_shown(conflicts, output, progress):
-            outcome = target.revert(block, progress=progress, **given(**chosen))
+            outcome = target.revert(
+                block, resolve=resolve, message=message, force=force, system_time=system_time,
+                progress=progress, **committing,
+            )  # fmt: skip
         progress.stop()
     print_changes(target.label, outcome, output)

@@ -9,13 +9,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from odfchain.api.queries import check_conflict_file, conflict_records, write_conflicts
 from odfchain.api.snapshots import drift_between
 from odfchain.cli.context import open_workspace, options, report_error, say
 from odfchain.cli.output import cell_text, count_of, numeric_columns, print_records, python_values
-from odfchain.cli.parameters import together
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.result_output import TABLE_ROWS, reader_stays, write_rows
 from odfchain.cli.screen import echo, echo_csv, echo_json, echo_page, echo_table, standard_output
@@ -231,20 +228,6 @@ def _print_aligned(rows: Iterable[tuple[str, ...]]) -> None:
 
 
 # Commands that may end in conflicts: how they are decided, written and printed.
-
-conflict_options = together(
-    click.option(
-        "--resolve",
-        metavar="WHO",
-        help="Decide conflicts: ours, theirs, or a file of --conflicts, filled in.",
-    ),
-    click.option(
-        "--conflicts",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Write the conflicts to this .csv or .ndjson file.",
-    ),
-)
-"""Options for deciding conflicts, and for writing them to a file."""
 
 
 def check_conflict_options(resolve: str | None, conflicts: Path | None) -> None:

@@ -8,15 +8,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.branching import at_point, on_branch
-from odfchain.cli.context import INTEGRITY_FAULT, confirm, open_workspace, options, say
-from odfchain.cli.output import format_option, print_records
+from odfchain.api.options import VerifyKeywords
+from odfchain.cli.context import (
+    INTEGRITY_FAULT,
+    UNCHECKED,
+    confirm,
+    open_workspace,
+    options,
+    say,
+    silence_libraries,
+)
+from odfchain.cli.output import print_records
 from odfchain.cli.parameters import (
     DATASET,
     DATASET_AT,
-    chosen_checks,
-    exit_code_of,
+    PATH,
+    argument,
+    command,
+    formats,
+    keyword,
+    keywords,
+    option,
     token_for,
-    verify_options,
 )
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_json, echo_json_text, echo_page
@@ -38,32 +51,27 @@ if TYPE_CHECKING:
     )
 
 
-@click.command("verify")
-@click.argument("datasets", nargs=-1, type=DATASET_AT, metavar="[DATASET[@POINT]]…")
-@verify_options
-@click.option("--from", "after", metavar="BLOCK", help="Check what comes after this block (hash or number).")
-@click.option("--to", "upto", metavar="BLOCK", help="Check up to this block, which is included.")
-@click.option(
-    "--last",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Check the N newest blocks, and read the chain no further.",
-)
-@click.option(
-    "--remote", metavar="URL", help="Verify a dataset elsewhere; it does not become one of this workspace."
-)
-@click.option("-v", "--verbose", is_flag=True, help="List all checks, also of what is clean.")
-@format_option("table", "json", "ndjson", "html")
+@command("verify")
 def verify_command(
-    datasets: tuple[str, ...],
-    after: str | None,
-    upto: str | None,
-    last: int | None,
-    remote: str | None,
-    output: str,
-    *,
-    verbose: bool,
-    **checks: Any,
+    datasets: tuple[str, ...] = argument(DATASET_AT, metavar="[DATASET[@POINT]]…"),
+    replay: bool = keyword(VerifyKeywords, "replay"),
+    integrity: bool = option("Compute nothing again (the default)."),
+    checks: VerifyKeywords = keywords(
+        VerifyKeywords,
+        "recursive",
+        "require_signature",
+        "profiles",
+        "trusted_by",
+        "jobs",
+        "after",
+        "upto",
+        "last",
+    ),
+    remote: str | None = option(
+        "Verify a dataset elsewhere; it does not become one of this workspace.", "URL"
+    ),
+    verbose: bool = option("List all checks, also of what is clean.", "-v"),
+    output: str = formats("table", "json", "ndjson", "html"),
 ) -> int:
     """Verify datasets: chain, append rules, every byte and every row, and the signature of the head.
 
@@ -80,14 +88,8 @@ def verify_command(
     code 0: clean; 6: faults; 7: no faults, but something that was asked for could not be checked here.
     """
     from odfchain.api.branching import matching_at
-    from odfchain.api.options import as_block
 
-    chosen = chosen_checks(
-        after=None if after is None else as_block(after),
-        upto=None if upto is None else as_block(upto),
-        last=last,
-        **checks,
-    )
+    checks |= _replay(replay=replay, integrity=integrity)
     if not datasets and remote is None:
         raise UsageError(
             "which datasets? name them, or one elsewhere with --remote URL",
@@ -98,12 +100,25 @@ def verify_command(
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         if remote is not None:
             token = token_for([workspace.url_of(remote)])
-            reports = [workspace.verify_remote(remote, token=token, progress=progress, **chosen)]
+            reports = [workspace.verify_remote(remote, token=token, progress=progress, **checks)]
         else:
             found = [d for text in datasets for d in matching_at(workspace, text)]
-            reports = workspace.verify(found, progress=progress, **chosen)
+            reports = workspace.verify(found, progress=progress, **checks)
     _print_reports(reports, output, verbose=verbose)
-    return exit_code_of(reports)
+    return _exit_code(reports)
+
+
+def _replay(*, replay: bool, integrity: bool) -> VerifyKeywords:
+    if replay and integrity:
+        raise UsageError("--integrity and --replay exclude each other")
+    if replay:
+        silence_libraries()
+    return {"replay": replay}
+
+
+def _exit_code(reports: list[Report]) -> int:
+    verdicts = {report.verdict for report in reports}
+    return INTEGRITY_FAULT if "faulty" in verdicts else UNCHECKED if "incomplete" in verdicts else 0
 
 
 def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None:
@@ -129,21 +144,20 @@ def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None
 # `odfchain attest`: a dataset is verified, and the verdict signed.
 
 
-@click.command("attest")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
-@click.option(
-    "--key",
-    "key_file",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The file with the auditor's private key (`odfchain key create`).",
-)
-@click.option("--report", "report_file", type=click.Path(path_type=Path), help="Write the report here, too.")
-@click.option("--faulty", is_flag=True, help="Sign the outcome also when there are faults.")
-@verify_options
-@format_option("table", "json", "jws")
+@command("attest")
 def attest_command(
-    dataset: str, key_file: Path, report_file: Path | None, output: str, *, faulty: bool, **checks: Any
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
+    key_file: Path = option(
+        "The file with the auditor's private key (`odfchain key create`).", "--key", required=True
+    ),
+    report_file: Path | None = option("Write the report here, too.", "--report"),
+    faulty: bool = option("Sign the outcome also when there are faults."),
+    replay: bool = keyword(VerifyKeywords, "replay"),
+    integrity: bool = option("Compute nothing again (the default)."),
+    checks: VerifyKeywords = keywords(
+        VerifyKeywords, "recursive", "require_signature", "profiles", "trusted_by", "jobs"
+    ),
+    output: str = formats("table", "json", "jws"),
 ) -> int:
     """Verify a dataset and sign the outcome, for others to rely on.
 
@@ -152,9 +166,9 @@ def attest_command(
     --report is needed. DATASET@POINT is verified and attested on a branch, or up to a block or a time. Exit
     codes are those of verify.
     """
-    chosen = chosen_checks(**checks)
+    checks |= _replay(replay=replay, integrity=integrity)
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
-        done = at_point(workspace, dataset).attest(key_file, faulty=faulty, progress=progress, **chosen)
+        done = at_point(workspace, dataset).attest(key_file, faulty=faulty, progress=progress, **checks)
     if report_file is not None:
         from odfchain.odf.canonical_json import canonical_json
 
@@ -170,19 +184,20 @@ def attest_command(
     else:
         print_report(done.report)
         echo(f"attested as {done.report.verdict} by {done.attestation.auditor}")
-    return exit_code_of([done.report])
+    return _exit_code([done.report])
 
 
 # `odfchain attestations`: the verdicts of auditors.
 
 
-@click.command("attestations")
-@click.argument("dataset", type=DATASET)
-@click.option(
-    "--add", "file", type=click.File("r"), help="Keep the attestation in this file (- is standard input)."
-)
-@format_option()
-def attestations_command(dataset: str, file: Any, output: str) -> int:
+@command("attestations")
+def attestations_command(
+    dataset: str = argument(DATASET),
+    file: Any = option(
+        "Keep the attestation in this file (- is standard input).", "--add", type=click.File("r")
+    ),
+    output: str = formats(),
+) -> int:
     """List what auditors have attested of a dataset, and check it.
 
     Anyone can attest anything: `trusted` are those whom the settings name (audit.trustedAuditors). Exit code
@@ -237,7 +252,7 @@ def _attestation_row(item: ListedAttestation) -> dict[str, Any]:
 
 # `odfchain proof`: signed answers to queries are shown and checked.
 
-_FILE = click.argument("file", type=click.Path(path_type=Path))
+_FILE = argument(PATH)
 _MOST_ROWS = 20
 
 
@@ -246,10 +261,11 @@ def proof_command() -> None:
     """Show and check signed answers, which `odfchain sql --proof` saves."""
 
 
-@proof_command.command("show")
-@_FILE
-@format_option("table", "json")
-def show_command(file: Path, output: str) -> None:
+@command("show", proof_command)
+def show_command(
+    file: Path = _FILE,
+    output: str = formats("table", "json"),
+) -> None:
     """Show what a signed answer says: the query, the blocks it reads, the rows, and who signed it.
 
     Its hashes and its signature are checked; whether it is true is for `odfchain proof verify`. No workspace
@@ -277,11 +293,12 @@ def show_command(file: Path, output: str) -> None:
     echo(f"engine   {answer.engine or 'not named'}")
 
 
-@proof_command.command("verify")
-@_FILE
-@click.option("--remote", metavar="URL", help="Have the node at a URL check it, instead of this workspace.")
-@format_option("table", "json")
-def proof_verify_command(file: Path, remote: str | None, output: str) -> int:
+@command("verify", proof_command)
+def proof_verify_command(
+    file: Path = _FILE,
+    remote: str | None = option("Have the node at a URL check it, instead of this workspace.", "URL"),
+    output: str = formats("table", "json"),
+) -> int:
     """Check a signed answer: its hashes, its signature, its blocks, and the query computed once more.
 
     Exit code 6 says that it is false; 7 that this cannot be said here, because a dataset or a block is not
@@ -343,10 +360,11 @@ def _line(value: Any) -> str:
 # `odfchain sign`: the head of a dataset is signed anew.
 
 
-@click.command("sign")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@BRANCH]")
-@format_option("table", "json")
-def sign_command(dataset: str, output: str) -> None:
+@command("sign")
+def sign_command(
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
+    output: str = formats("table", "json"),
+) -> None:
     """Sign the head of a dataset, or DATASET@BRANCH, anew, with the time of now.
 
     Every commit signs the new head where the dataset's private key is, so this is needed only after a
@@ -392,9 +410,10 @@ def key_command() -> None:
     """
 
 
-@key_command.command("create")
-@click.argument("file", type=click.Path(path_type=Path))
-def create_command(file: Path) -> None:
+@command("create", key_command)
+def create_command(
+    file: Path = argument(),
+) -> None:
     """Make a new ed25519 key in FILE and print its public identity, a did:key.
 
     The file is an unencrypted PEM that only you may read. Anyone who has it can sign in your name; an
@@ -405,10 +424,11 @@ def create_command(file: Path) -> None:
     echo(create_key_file(file).dataset_id.as_did_key())
 
 
-@key_command.command("show")
-@click.argument("what", metavar="FILE|DATASET")
-@format_option("table", "json")
-def key_show_command(what: str, output: str) -> None:
+@command("show", key_command)
+def key_show_command(
+    what: str = argument(metavar="FILE|DATASET"),
+    output: str = formats("table", "json"),
+) -> None:
     """Print the public identities of a key file, or of a dataset of the workspace.
 
     Nothing private is printed. An existing file is meant before a dataset of the same name; what has a slash
@@ -434,22 +454,13 @@ _COLUMNS = ["dataset", "sequenceNumber", "block", "otherBlock", "seen", "from"]
 _TITLES = {"sequenceNumber": "number", "otherBlock": "other block"}
 
 
-@click.command("evidence")
-@click.argument("dataset", type=DATASET, required=False)
-@click.option(
-    "--export",
-    "target",
-    type=click.Path(path_type=Path),
-    help="Copy the proofs: one into a new file, or all into a folder.",
-)
-@click.option(
-    "--check",
-    "file",
-    type=click.Path(path_type=Path),
-    help="Check a proof in a file; no workspace and no network is needed.",
-)
-@format_option()
-def evidence_command(dataset: str | None, target: Path | None, file: Path | None, output: str) -> None:
+@command("evidence")
+def evidence_command(
+    dataset: str | None = argument(DATASET),
+    target: Path | None = option("Copy the proofs: one into a new file, or all into a folder.", "--export"),
+    file: Path | None = option("Check a proof in a file; no workspace and no network is needed.", "--check"),
+    output: str = formats(),
+) -> None:
     """List proofs that owners of datasets have signed two histories.
 
     A pull compares the signed heads that it is offered with those that were seen before. Two different blocks

@@ -35,10 +35,11 @@ def options() -> Globals:
 
 
 def silence_libraries() -> None:
-    """Silence the log of PySpark's connection: our errors report the same."""
+    """Silence the log of PySpark's connection, unless --debug: our errors report the same."""
     import logging
 
-    logging.getLogger().addHandler(logging.NullHandler())
+    if not options().debug:
+        logging.getLogger().addHandler(logging.NullHandler())
 
 
 def say(text: str) -> None:

@@ -11,8 +11,8 @@ import click
 
 from odfchain.cli.change_output import print_profile
 from odfchain.cli.context import open_workspace, options, report_error, say
-from odfchain.cli.output import count_of, format_option, human_size, print_json, print_records
-from odfchain.cli.parameters import DATASET, DATASET_AT, key_values
+from odfchain.cli.output import count_of, human_size, print_json, print_records
+from odfchain.cli.parameters import DATASET, DATASET_AT, argument, command, formats, key_values, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import (
     echo,
@@ -43,10 +43,11 @@ def inspect_command() -> None:
     """Look at what a dataset declares, and where it comes from."""
 
 
-@inspect_command.command("schema")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
-@format_option("table", "ddl", "json", "yaml", "ndjson", "csv")
-def inspect_schema(dataset: str, output: str) -> None:
+@command("schema", inspect_command)
+def inspect_schema(
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
+    output: str = formats("table", "ddl", "json", "yaml", "ndjson", "csv"),
+) -> None:
     """Show a dataset's schema, system columns included."""
     from odfchain.api.branching import at_point
     from odfchain.odf.schema import format_ddl, type_name
@@ -72,10 +73,11 @@ def inspect_schema(dataset: str, output: str) -> None:
             print_records(rows, ["name", "type", "required"], output)
 
 
-@inspect_command.command("profile")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
-@format_option("table", "json", "html")
-def inspect_profile(dataset: str, output: str) -> None:
+@command("profile", inspect_command)
+def inspect_profile(
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
+    output: str = formats("table", "json", "html"),
+) -> None:
     """Show the profile of the rows in force that was computed here before, or that the owner published.
 
     Nothing is computed: `profile` does that. It may be the profile of an earlier block with the same rows.
@@ -105,13 +107,12 @@ _QUERY_CHARACTERS = 2_000
 _PROFILES = 20
 
 
-@inspect_command.command("lineage")
-@click.argument("datasets", type=DATASET, nargs=-1)
-@click.option(
-    "--downstream", is_flag=True, help="Show what is made of the datasets, not what they are made of."
-)
-@format_option("tree", "dot", "html", "json", default="tree")
-def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) -> None:
+@command("lineage", inspect_command)
+def inspect_lineage(
+    datasets: tuple[str, ...] = argument(DATASET),
+    downstream: bool = option("Show what is made of the datasets, not what they are made of."),
+    output: str = formats("tree", "dot", "html", "json", default="tree"),
+) -> None:
     """Show what datasets (default: all) are made of, over their whole history.
 
     Datasets that are not here are shown as missing. Inputs that are used no more say until which block they
@@ -142,10 +143,11 @@ def _known_profiles(workspace: Workspace, graph: Graph) -> dict[str, Mapping[str
     return {key: profile.document for key, profile in found.items() if profile is not None}
 
 
-@inspect_command.command("query")
-@click.argument("dataset", type=DATASET)
-@format_option("table", "json")
-def inspect_query(dataset: str, output: str) -> None:
+@command("query", inspect_command)
+def inspect_query(
+    dataset: str = argument(DATASET),
+    output: str = formats("table", "json"),
+) -> None:
     """Show every transform or source that a dataset has had, oldest first, and the records it brought."""
     found = open_workspace()[dataset].definitions()
     if output == "json":
@@ -188,10 +190,11 @@ def _definition_lines(item: Definition) -> Iterator[tuple[str, str]]:
             yield "", f"  {printable(text, _QUERY_CHARACTERS)}"
 
 
-@inspect_command.command("slices")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
-@format_option("table", "json", "ndjson", "csv")
-def inspect_slices(dataset: str, output: str) -> None:
+@command("slices", inspect_command)
+def inspect_slices(
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
+    output: str = formats("table", "json", "ndjson", "csv"),
+) -> None:
     """Show the Parquet files that are a dataset's data, oldest first; other files of its folder are not.
 
     POINT is a branch, a block (its number or hash), or a system time. A slice that a partial copy lacks is
@@ -214,29 +217,19 @@ def inspect_slices(dataset: str, output: str) -> None:
 # `odfchain profile`: statistics of the rows in force.
 
 
-@click.command("profile")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
-@click.option("--stage", metavar="TEXT", help="Where in a pipeline it is: raw, cleaned, featurized, …")
-@click.option("--describe", metavar="TEXT", help="What changed since the parent, in your words.")
-@click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="A label of yours; can be repeated.")
-@click.option(
-    "--hide", multiple=True, metavar="COLUMN", help="Say only counts of this column; can be repeated."
-)
-@click.option(
-    "--near-duplicates", is_flag=True, help="Look for them among any number of rows, not up to 262,144 only."
-)
-@click.option("--no-languages", is_flag=True, help="Do not tell the languages of texts.")
-@click.option(
-    "--write", is_flag=True, help="Store it with the dataset, signed where the dataset's key is here."
-)
-@click.option(
-    "--key", type=click.Path(path_type=Path), metavar="FILE", help="Store it, signed with the key in a file."
-)
-@format_option("table", "json", "html")
+@command("profile")
 def profile_command(
-    dataset: str, stage: str | None, describe: str | None, tags: tuple[str, ...], hide: tuple[str, ...],
-    near_duplicates: bool, no_languages: bool, write: bool, key: Path | None, output: str,
-) -> None:  # fmt: skip
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
+    stage: str | None = option("Where in a pipeline it is: raw, cleaned, featurized, …", "TEXT"),
+    describe: str | None = option("What changed since the parent, in your words.", "TEXT"),
+    tags: tuple[str, ...] = option("A label of yours; can be repeated.", "--tag", "KEY=VALUE"),
+    hide: tuple[str, ...] = option("Say only counts of this column; can be repeated.", "COLUMN"),
+    near_duplicates: bool = option("Look for them among any number of rows, not up to 262,144 only."),
+    no_languages: bool = option("Do not tell the languages of texts."),
+    write: bool = option("Store it with the dataset, signed where the dataset's key is here."),
+    key: Path | None = option("Store it, signed with the key in a file.", "FILE"),
+    output: str = formats("table", "json", "html"),
+) -> None:
     """Show what the rows in force look like: types, nulls, distributions, common values, duplicates.
 
     A profile is a function of the rows alone: the same rows give the same bytes on every machine.
@@ -283,20 +276,16 @@ _SHOWN = 10
 _DAY = len("2026-01-01")
 
 
-@click.command("manifest")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
-@click.option("--where", metavar="SQL", help="Say which files may hold a row that this condition keeps.")
-@click.option("--write", is_flag=True, help="Store it, and sign it with the dataset's key.")
-@click.option(
-    "--key",
-    "key_file",
-    type=click.Path(path_type=Path),
-    help="With --write: sign it with the key in this file (`odfchain key create`).",
-)
-@format_option("table", "json")
+@command("manifest")
 def manifest_command(
-    dataset: str, where: str | None, key_file: Path | None, output: str, *, write: bool
-) -> None:  # fmt: skip
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
+    where: str | None = option("Say which files may hold a row that this condition keeps.", "SQL"),
+    write: bool = option("Store it, and sign it with the dataset's key."),
+    key_file: Path | None = option(
+        "With --write: sign it with the key in this file (`odfchain key create`).", "--key"
+    ),
+    output: str = formats("table", "json"),
+) -> None:
     """Show which files a dataset consists of at a block, and what their footers report of the rows.
 
     The manifest follows from the chain and the footers alone: anybody makes the same bytes, for any block, at
@@ -364,15 +353,14 @@ def _marked(file: Mapping[str, Any], kept: set[str] | None) -> list[str]:
 # `odfchain blame`: the origin of a record.
 
 
-@click.command("blame")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
-@click.argument("key", nargs=-1, metavar="[COL=VALUE…]")
-@click.option("--offset", type=click.IntRange(min=0), metavar="N", help="The record, by its offset.")
-@click.option("--to", "last", type=click.IntRange(min=0), metavar="M", help="The last record, of several.")
-@click.option("-r", "--recursive", is_flag=True, help="Go on through all inputs down to the roots.")
-@format_option("table", "json", "tree", default="tree")
+@command("blame")
 def blame_command(
-    dataset: str, key: tuple[str, ...], offset: int | None, last: int | None, recursive: bool, output: str
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
+    key: tuple[str, ...] = argument(metavar="[COL=VALUE…]"),
+    offset: int | None = option("The record, by its offset.", "N", least=0),
+    last: int | None = option("The last record, of several.", "--to", "M", least=0),
+    recursive: bool = option("Go on through all inputs down to the roots.", "-r"),
+    output: str = formats("table", "json", "tree", default="tree"),
 ) -> None:
     """Show where a record comes from: slice, block, source or transform, and the input records it is made of.
 
@@ -419,10 +407,11 @@ def block_command() -> None:
     """Turn metadata blocks into YAML or JSON and back."""
 
 
-@block_command.command("decode")
-@click.argument("source", metavar="FILE|HASH|-")
-@format_option("yaml", "json", default="yaml")
-def block_decode(source: str, output: str) -> None:
+@command("decode", block_command)
+def block_decode(
+    source: str = argument(metavar="FILE|HASH|-"),
+    output: str = formats("yaml", "json", default="yaml"),
+) -> None:
     """Print a block: a file, the hash of a block in this workspace, or - for standard input.
 
     Says on standard error when the block's bytes are not the canonical ones for its content, that is, when
@@ -470,19 +459,14 @@ def _block_bytes(source: str) -> bytes:
     raise DatasetNotFoundError(f"no dataset of this workspace has the block {name}")
 
 
-@block_command.command("encode")
-@click.argument("source", metavar="FILE|-")
-@click.option(
-    "--manifest-version",
-    type=click.Choice(["2", "3"]),
-    default="3",
-    show_default=True,
-    help="Manifest version to write; they differ in the alignment of times.",
-)
-@click.option(
-    "--output", "target", type=click.Path(path_type=Path), help="Write the block's bytes here (- for stdout)."
-)
-def block_encode(source: str, manifest_version: str, target: Path | None) -> None:  # fmt: skip
+@command("encode", block_command)
+def block_encode(
+    source: str = argument(metavar="FILE|-"),
+    manifest_version: str = option(
+        "Manifest version to write; they differ in the alignment of times.", choices=["2", "3"], default="3"
+    ),
+    target: Path | None = option("Write the block's bytes here (- for stdout).", "--output"),
+) -> None:
     """Encode a block given as YAML or JSON and print its multihash.
 
     The document is a MetadataBlock manifest as `block decode` prints it, or the block alone.
@@ -516,10 +500,11 @@ def block_encode(source: str, manifest_version: str, target: Path | None) -> Non
 # `odfchain digest`: the two hashes of Parquet files.
 
 
-@click.command("digest")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE.parquet…")
-@format_option()
-def digest_command(files: tuple[Path, ...], output: str) -> int:
+@command("digest")
+def digest_command(
+    files: tuple[Path, ...] = argument(click.Path(path_type=Path), required=True, metavar="FILE.parquet…"),
+    output: str = formats(),
+) -> int:
     """Print the physical and the logical hash of Parquet files; no workspace is needed."""
     from odfchain.odf.physical_hash import hash_file
     from odfchain.slices.reader import hash_parquet

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.cli.context import open_workspace, options, say, silence_libraries
-from odfchain.cli.output import format_option
+from odfchain.cli.parameters import command, formats, is_given, option
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import echo, echo_document, echo_json
+from odfchain.cli.screen import echo, echo_json
 from odfchain.errors import EngineError, NotAWorkspaceError, UsageError
 from odfchain.progress import Progress
 from odfchain.transform.engine_client import DEFAULT_PORT
@@ -33,9 +32,10 @@ def engine_command() -> None:
     """Look after the Spark session that stays, and execute transformations for other processes."""
 
 
-@engine_command.command("status")
-@format_option("table", "json")
-def engine_status(output: str) -> None:
+@command("status", engine_command)
+def engine_status(
+    output: str = formats("table", "json"),
+) -> None:
     """Show the Spark session that stays between commands, if there is one.
 
     The first command that needs Spark on this machine starts it; later ones of the same version, settings and
@@ -54,7 +54,7 @@ def engine_status(output: str) -> None:
             echo(f"{name:15}{', '.join(map(str, value)) or '-' if isinstance(value, list) else value}")
 
 
-@engine_command.command("stop")
+@command("stop", engine_command)
 def engine_stop() -> None:
     """End the Spark session that stays; commands that use it finish first."""
     from odfchain.spark.session_client import stop
@@ -66,7 +66,7 @@ def engine_stop() -> None:
         say(f"it ends with the commands that use it: {', '.join(map(str, ended['clients']))}")
 
 
-@engine_command.command("log")
+@command("log", engine_command)
 def engine_log() -> None:
     """Print the log of the Spark session that stays, and why earlier ones were ended or replaced."""
     from odfchain.spark.session_client import log_file
@@ -76,40 +76,24 @@ def engine_log() -> None:
             echo(line.rstrip("\n"))
 
 
-@engine_command.command("serve")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=DEFAULT_PORT,
-    show_default=True,
-    help="TCP port to listen on; 0 takes a free one.",
-)
-@click.option(
-    "--socket", type=click.Path(path_type=Path), metavar="PATH", help="Listen on a Unix socket instead."
-)
-@click.option("--print-address", is_flag=True, help="Print the address once it can be connected to.")
-@click.option(
-    "--heap-mib",
-    type=click.IntRange(256),
-    help="Java's heap where there is no workspace [MiB]; else the settings say.  [default: 2048]",
-)
-@click.pass_context
+@command("serve", engine_command)
 def engine_serve(
-    context: click.Context,
-    host: str,
-    port: int,
-    socket: Path | None,
-    print_address: bool,
-    heap_mib: int | None,
+    host: str = option("Address to listen on.", default="127.0.0.1"),
+    port: int = option(
+        "TCP port to listen on; 0 takes a free one.", least=0, most=65_535, default=DEFAULT_PORT
+    ),
+    socket: Path | None = option("Listen on a Unix socket instead.", "PATH"),
+    print_address: bool = option("Print the address once it can be connected to."),
+    heap_mib: int | None = option(
+        "Java's heap where there is no workspace [MiB]; else the settings say.  [default: 2048]", least=256
+    ),
 ) -> None:
     """Run the Spark engine as a service (gRPC), until Ctrl-C or SIGTERM.
 
     Anyone who can connect can make it read and write files with your rights: there is no password. Listen on
     other machines' networks only where everybody on them may do that.
     """
-    given = {context.get_parameter_source(name) for name in ("host", "port")}
-    if socket is not None and click.core.ParameterSource.COMMANDLINE in given:
+    if socket is not None and (is_given("host") or is_given("port")):
         raise UsageError("--socket listens on no port: leave out --host and --port")
     with (
         ended_by_sigterm(),
@@ -120,7 +104,7 @@ def engine_serve(
         serve_until_ended(server, print_address=print_address, quiet=options().quiet)
 
 
-@engine_command.command("warm-up")
+@command("warm-up", engine_command)
 def engine_warm_up() -> None:
     """Make every later start of Spark faster: writes an archive of what the JVM loads, once.
 
@@ -128,8 +112,7 @@ def engine_warm_up() -> None:
     ODFCHAIN_CLASS_ARCHIVE names). After another Java or Spark was installed it is to be made again; until
     then the old one is left alone. Deleting it does no harm.
     """
-    if not options().debug:
-        silence_libraries()
+    silence_libraries()
     with TerminalProgress(quiet=options().quiet) as progress:
         path = _make_class_archive(progress)
     echo(path)
@@ -173,25 +156,6 @@ def _workspace() -> Workspace | None:
         if options().workspace:
             raise
         return None
-
-
-# `odfchain completions`: a completion script for a shell.
-
-
-@click.command("completions")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completions_command(shell: str) -> None:
-    """Print a completion script.
-
-    For bash: eval "$(odfchain completions bash)" in ~/.bashrc.
-    """
-    from click.shell_completion import ShellComplete, get_completion_class
-
-    from odfchain.cli.main import cli
-
-    cls = get_completion_class(shell)
-    assert cls is not None  # noqa: S101 - one of click's own
-    echo_document(ShellComplete.source(cls(cli, {}, "odfchain", "_ODFCHAIN_COMPLETE")))
 
 
 # What `engine serve` and `engine warm-up` start.
@@ -306,28 +270,3 @@ def _record_classes(folder: Path, recorded: Path, progress: Progress) -> None:
             derived.pull()
         workspace.session().sql("SELECT count(*) FROM range(10)").toPandas()
         progress.phase("Writing the class archive")
-
-
-# `odfchain version`: the versions of odfchain and its parts.
-
-
-@click.command("version")
-@format_option("table", "json")
-def version_command(output: str) -> None:
-    """Print the versions of odfchain and of the libraries it uses."""
-    from importlib.metadata import version
-
-    import odfchain
-
-    found: dict[str, Any] = {
-        "odfchain": odfchain.__version__,
-        "specification": odfchain.SPEC_VERSION,
-        "python": platform.python_version(),
-        "pyspark": version("pyspark"),
-        "pyarrow": version("pyarrow"),
-    }
-    if output == "json":
-        echo_json(found)
-    else:
-        for name, value in found.items():
-            echo(f"{name:14}{value}")

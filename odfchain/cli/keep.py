@@ -20,7 +20,6 @@ from odfchain.cli.context import (
 from odfchain.cli.output import (
     count_of,
     dependents_tree,
-    format_option,
     human_size,
     places_tree,
     print_records,
@@ -32,8 +31,11 @@ from odfchain.cli.parameters import (
     DATASET,
     DATASET_AT,
     DRY_RUN,
-    DurationParam,
-    given,
+    argument,
+    command,
+    formats,
+    one_of,
+    option,
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress
@@ -95,9 +97,7 @@ def config_command() -> None:
     """
 
 
-_of_dataset = click.option(
-    "--dataset", type=DATASET, help="What is set for this dataset in place of the workspace's setting."
-)
+_OF_DATASET = option("What is set for this dataset in place of the workspace's setting.", type=DATASET)
 
 
 def _configuration() -> Configuration:
@@ -122,23 +122,25 @@ def _say(configuration: Configuration | DatasetConfiguration, name: str, done: s
     say(f"{configuration.file}: {name} {done}")
 
 
-@config_command.command("list")
-@_of_dataset
-@format_option()
+@command("list", config_command)
 @_of_user
-def config_list(dataset: str | None, output: str) -> None:
+def config_list(
+    dataset: str | None = _OF_DATASET,
+    output: str = formats(),
+) -> None:
     """List all settings; what may be a secret, as the values of variables, is left out."""
     columns = ("setting", "value", "default")
     rows = [dict(zip(columns, found, strict=True)) for found in _of(dataset).all()]
     print_records(rows, columns, output)
 
 
-@config_command.command("get")
-@click.argument("name")
-@_of_dataset
-@format_option("table", "json")
+@command("get", config_command)
 @_of_user
-def config_get(name: str, dataset: str | None, output: str) -> None:
+def config_get(
+    name: str = argument(),
+    dataset: str | None = _OF_DATASET,
+    output: str = formats("table", "json"),
+) -> None:
     """Print the value of a setting that is in force, such as share.parallel."""
     value = _of(dataset).get(name)
     if output == "json" or isinstance(value, dict):
@@ -148,12 +150,13 @@ def config_get(name: str, dataset: str | None, output: str) -> None:
     echo_lines("" if v is None else v if isinstance(v, str) else json.dumps(v) for v in values)
 
 
-@config_command.command("set")
-@click.argument("name")
-@click.argument("values", nargs=-1)
-@_of_dataset
+@command("set", config_command)
 @_of_user
-def config_set(name: str, values: tuple[str, ...], dataset: str | None) -> None:
+def config_set(
+    name: str = argument(),
+    values: tuple[str, ...] = argument(),
+    dataset: str | None = _OF_DATASET,
+) -> None:
     """Set a setting; one that is a list to all values that are given.
 
     Comments in the file stay. What is not valid changes nothing. `ingest.variables.NAME.hosts` are the only
@@ -163,31 +166,34 @@ def config_set(name: str, values: tuple[str, ...], dataset: str | None) -> None:
     _say(found, found.set(name, values), "is set")
 
 
-@config_command.command("add")
-@click.argument("name")
-@click.argument("values", nargs=-1, required=True)
+@command("add", config_command)
 @_of_user
-def config_add(name: str, values: tuple[str, ...]) -> None:
+def config_add(
+    name: str = argument(),
+    values: tuple[str, ...] = argument(required=True),
+) -> None:
     """Add values to a setting that is a list, such as audit.trustedAuditors."""
     found = _configuration()
     _say(found, found.add(name, values), "is set")
 
 
-@config_command.command("remove")
-@click.argument("name")
-@click.argument("values", nargs=-1)
+@command("remove", config_command)
 @_of_user
-def config_remove(name: str, values: tuple[str, ...]) -> None:
+def config_remove(
+    name: str = argument(),
+    values: tuple[str, ...] = argument(),
+) -> None:
     """Remove values from a setting that is a list, or one entry by name, such as transform.engines.flink."""
     found = _configuration()
     _say(found, found.remove(name, values), "is without them" if values else "is removed")
 
 
-@config_command.command("unset")
-@click.argument("name")
-@_of_dataset
+@command("unset", config_command)
 @_of_user
-def config_unset(name: str, dataset: str | None) -> None:
+def config_unset(
+    name: str = argument(),
+    dataset: str | None = _OF_DATASET,
+) -> None:
     """Give a setting its default again, or remove an entry or a part of one by its name."""
     found = _of(dataset)
     _say(found, found.unset(name), "is unset")
@@ -196,10 +202,11 @@ def config_unset(name: str, dataset: str | None) -> None:
 # `odfchain rename`: another local name for a dataset.
 
 
-@click.command("rename")
-@click.argument("dataset", type=DATASET)
-@click.argument("name")
-def rename_command(dataset: str, name: str) -> None:
+@command("rename")
+def rename_command(
+    dataset: str = argument(DATASET),
+    name: str = argument(),
+) -> None:
     """Give a dataset another local name; its id and history stay."""
     open_workspace().rename(dataset, name)
     say(f"{dataset} is now {name}")
@@ -208,10 +215,11 @@ def rename_command(dataset: str, name: str) -> None:
 # `odfchain delete`: datasets are removed from the workspace.
 
 
-@click.command("delete")
-@click.argument("datasets", nargs=-1, required=True, type=DATASET)
-@click.option("--force", is_flag=True, help="Remove also what others refer to, or are made of.")
-def delete_command(datasets: tuple[str, ...], force: bool) -> None:
+@command("delete")
+def delete_command(
+    datasets: tuple[str, ...] = argument(DATASET, required=True),
+    force: bool = option("Remove also what others refer to, or are made of."),
+) -> None:
     """Remove datasets from the workspace (names, ids or % patterns). Their private keys are kept.
 
     What has foreign keys to one of them, or is made of one, is named, and nothing is removed without --force.
@@ -229,15 +237,14 @@ def delete_command(datasets: tuple[str, ...], force: bool) -> None:
 # `odfchain reset`: the head of a dataset goes back to a block.
 
 
-@click.command("reset")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@BRANCH]")
-@click.argument("block")
-@click.option("--force", is_flag=True, help="Drop blocks also if no repository is known to have them.")
-@BREAK_REFERENCES
-@DRY_RUN
-@format_option("table", "json", "ndjson")
+@command("reset")
 def reset_command(
-    dataset: str, block: str, force: bool, break_references: bool, dry_run: bool, output: str
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
+    block: str = argument(),
+    force: bool = option("Drop blocks also if no repository is known to have them."),
+    break_references: bool = BREAK_REFERENCES,
+    dry_run: bool = DRY_RUN,
+    output: str = formats("table", "json", "ndjson"),
 ) -> None:
     """Move the head of a dataset back to BLOCK, its hash or sequence number.
 
@@ -316,34 +323,27 @@ def _print_reset(plan: ResetPlan, status: str, kept: str | None, output: str) ->
 # `odfchain compact`: small slices of a dataset are merged into larger ones.
 
 
-@click.command("compact")
-@click.argument("dataset", type=DATASET)
-@click.option("--hard", "mode", flag_value="hard", help="Write the history of the dataset anew.")
-@click.option("--soft", "mode", flag_value="soft", help="Make a new dataset with the same records (--as).")
-@click.option("--as", "name", metavar="NAME", help="What to call the new dataset of --soft.")
-@click.option("--keep-metadata-only", "metadata_only", is_flag=True, help="With --hard: give up all data.")
-@click.option("--verify", is_flag=True, help="Verify the dataset before.")
-@click.option(
-    "--max-slice-size", type=click.IntRange(min=1), metavar="BYTES", help="Of merged slices; 300000000."
-)
-@click.option("--max-slice-records", type=click.IntRange(min=1), metavar="N", help="Of merged slices; 10000.")
-@click.option("--force", is_flag=True, help="Give up data also if no repository is known to have them.")
-@BREAK_REFERENCES
-@DRY_RUN
-@format_option("table", "json", "ndjson")
+@command("compact")
 def compact_command(
-    dataset: str,
-    mode: str | None,
-    name: str | None,
-    metadata_only: bool,
-    verify: bool,
-    max_slice_size: int | None,
-    max_slice_records: int | None,
-    force: bool,
-    break_references: bool,
-    dry_run: bool,
-    output: str,
-) -> None:  # fmt: skip
+    dataset: str = argument(DATASET),
+    mode: str | None = one_of(
+        hard="Write the history of the dataset anew.",
+        soft="Make a new dataset with the same records (--as).",
+    ),
+    name: str | None = option("What to call the new dataset of --soft.", "--as", "NAME"),
+    metadata_only: bool = option("With --hard: give up all data.", "--keep-metadata-only"),
+    verify: bool = option("Verify the dataset before."),
+    max_slice_size: int = option(
+        "Of merged slices; 300000000.", "BYTES", least=1, default=300_000_000, show_default=False
+    ),
+    max_slice_records: int = option(
+        "Of merged slices; 10000.", "N", least=1, default=10_000, show_default=False
+    ),
+    force: bool = option("Give up data also if no repository is known to have them."),
+    break_references: bool = BREAK_REFERENCES,
+    dry_run: bool = DRY_RUN,
+    output: str = formats("table", "json", "ndjson"),
+) -> None:
     """Merge small slices of a dataset into larger ones.
 
     --soft makes a new root dataset that says what it was made from; derivatives and copies stay valid. --hard
@@ -358,7 +358,7 @@ def compact_command(
         raise UsageError("--keep-metadata-only, --force and --break-references are for --hard")
     from odfchain import BatchLimits
 
-    limits = BatchLimits(**given(bytes=max_slice_size, records=max_slice_records))
+    limits = BatchLimits(bytes=max_slice_size, records=max_slice_records)
     with open_workspace() as workspace:
         found = workspace[dataset]
         if verify:
@@ -464,30 +464,18 @@ def _print_soft(plan: SoftPlan, status: str, made: str | None, output: str) -> N
 # `odfchain gc`: unreferenced objects are removed.
 
 
-@click.command("gc")
-@click.argument("datasets", nargs=-1, type=DATASET)
-@DRY_RUN
-@click.option(
-    "--grace",
-    type=DurationParam(),
-    default="24h",
-    show_default=True,
-    help="Keep what was written or used in this time; at least 10m, of datasets in a store 1h.",
-)
-@click.option(
-    "--drop-refs",
-    is_flag=True,
-    help="Give up heads that were overwritten, reset or compacted before the grace period.",
-)
-@BREAK_REFERENCES
-@format_option()
+@command("gc")
 def gc_command(
-    datasets: tuple[str, ...],
-    dry_run: bool,
-    grace: float,
-    drop_refs: bool,
-    break_references: bool,
-    output: str,
+    datasets: tuple[str, ...] = argument(DATASET),
+    dry_run: bool = DRY_RUN,
+    grace: float = option(
+        "Keep what was written or used in this time; at least 10m, of datasets in a store 1h.", default="24h"
+    ),
+    drop_refs: bool = option(
+        "Give up heads that were overwritten, reset or compacted before the grace period."
+    ),
+    break_references: bool = BREAK_REFERENCES,
+    output: str = formats(),
 ) -> int:
     """Remove what no reference of a dataset needs any more, and what interrupted commands left.
 
@@ -572,16 +560,15 @@ def _tell_gc(found: list[Collected], *, dry_run: bool) -> None:
 # `odfchain fsck`: damaged and missing files are found, and repaired.
 
 
-@click.command("fsck")
-@click.argument("datasets", nargs=-1, type=DATASET)
-@click.option(
-    "--from", "source", metavar="URL", help="Any copy of the dataset to repair from; it need not be trusted."
-)
-@click.option("--head", metavar="BLOCK", help="What a lost head is to be (a hash), when you know it.")
-@DRY_RUN
-@format_option("table", "json", "ndjson")
+@command("fsck")
 def fsck_command(
-    datasets: tuple[str, ...], source: str | None, head: str | None, dry_run: bool, output: str
+    datasets: tuple[str, ...] = argument(DATASET),
+    source: str | None = option(
+        "Any copy of the dataset to repair from; it need not be trusted.", "--from", "URL"
+    ),
+    head: str | None = option("What a lost head is to be (a hash), when you know it.", "BLOCK"),
+    dry_run: bool = DRY_RUN,
+    output: str = formats("table", "json", "ndjson"),
 ) -> int:
     """Find damaged and missing files of datasets, and put good copies in their place.
 

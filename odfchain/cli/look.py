@@ -6,21 +6,18 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from odfchain.api.branching import at_point
 from odfchain.cli.context import open_workspace, report_error, say
 from odfchain.cli.output import (
     cell_text,
     count_of,
-    format_option,
     human_age,
     human_size,
     numeric_columns,
     plain,
     print_records,
 )
-from odfchain.cli.parameters import DATASET_AT, key_values
+from odfchain.cli.parameters import DATASET_AT, argument, command, formats, key_values, option
 from odfchain.cli.result_output import TABLE_ROWS
 from odfchain.cli.screen import echo, echo_document, echo_json_text
 from odfchain.errors import OdfchainError, UsageError
@@ -42,12 +39,13 @@ _COLOURS = {
 }
 
 
-@click.command("log")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="Show only the newest blocks.")
-@click.option("--graph", is_flag=True, help="Draw the blocks of the head and of all branches, one a line.")
-@format_option("table", "json", "ndjson", "csv", "yaml")
-def log_command(dataset: str, limit: int | None, graph: bool, output: str) -> None:
+@command("log")
+def log_command(
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
+    limit: int | None = option("Show only the newest blocks.", "-n", least=1),
+    graph: bool = option("Draw the blocks of the head and of all branches, one a line."),
+    output: str = formats("table", "json", "ndjson", "csv", "yaml"),
+) -> None:
     """Show a dataset's metadata chain, newest block first.
 
     DATASET@POINT begins at a branch, at a block (its number or hash), or at a time.
@@ -198,10 +196,11 @@ def _describe_data(event: Any) -> list[str]:
 # `odfchain list`: the datasets of the workspace.
 
 
-@click.command("list")
-@format_option()
-@click.option("--wide", is_flag=True, help="Show ids, heads and watermarks too.")
-def list_command(output: str, wide: bool) -> int:
+@command("list")
+def list_command(
+    output: str = formats(),
+    wide: bool = option("Show ids, heads and watermarks too."),
+) -> int:
     """List the datasets of the workspace."""
 
     rows, people, code = [], output == "table", 0
@@ -260,12 +259,13 @@ def _list_row(dataset: Dataset, now: int, *, people: bool) -> dict[str, Any]:
 # `odfchain tail`: the newest records of a dataset.
 
 
-@click.command("tail")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
-@click.option("-n", "--num-records", default=10, show_default=True, type=click.IntRange(min=0))
-@click.option("-s", "--skip-records", default=0, show_default=True, type=click.IntRange(min=0))
-@format_option()
-def tail_command(dataset: str, num_records: int, skip_records: int, output: str) -> None:
+@command("tail")
+def tail_command(
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
+    num_records: int = option("", "-n", default=10, least=0),
+    skip_records: int = option("", "-s", default=0, least=0),
+    output: str = formats(),
+) -> None:
     """Show the newest records of a dataset. Operations are shown as +A, -R, -C and +C in tables.
 
     DATASET@POINT is the dataset on a branch, as of a block (its number or hash), or as of a time.
@@ -289,14 +289,13 @@ def tail_command(dataset: str, num_records: int, skip_records: int, output: str)
 # `odfchain state`: the rows in force, at any point of the history.
 
 
-@click.command("state")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
-@click.option("--event-time", metavar="TIME", help="What was true then, by all that is known at the point.")
-@click.option(
-    "-n", "--num-records", "newest", type=click.IntRange(min=0), metavar="N", help="Only the newest N."
-)
-@format_option()
-def state_command(dataset: str, event_time: str | None, newest: int | None, output: str) -> None:
+@command("state")
+def state_command(
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
+    event_time: str | None = option("What was true then, by all that is known at the point.", "TIME"),
+    newest: int | None = option("Only the newest N.", "-n", "--num-records", "N", least=0),
+    output: str = formats(),
+) -> None:
     """Show the rows in force: of each primary key the newest one, unless it was taken back.
 
     POINT is a branch, a block (its number or hash), or a system time: what was known then. Without a primary
@@ -330,14 +329,13 @@ def _rows(table: pa.Table, op: str | None) -> Iterator[dict[str, Any]]:
 # `odfchain history`: every change of one row.
 
 
-@click.command("history")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
-@click.argument("key", nargs=-1, required=True, metavar="COL=VALUE…")
-@click.option(
-    "-n", "--num-records", "limit", type=click.IntRange(min=0), metavar="N", help="Only the newest N changes."
-)
-@format_option()
-def history_command(dataset: str, key: tuple[str, ...], limit: int | None, output: str) -> None:
+@command("history")
+def history_command(
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
+    key: tuple[str, ...] = argument(required=True, metavar="COL=VALUE…"),
+    limit: int | None = option("Only the newest N changes.", "-n", "--num-records", "N", least=0),
+    output: str = formats(),
+) -> None:
     """Show every change of the row with this primary key, newest first.
 
     The key is named column by column: iata=ZRH. POINT is a branch, a block (its number or hash), or a time.

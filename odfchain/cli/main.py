@@ -9,6 +9,7 @@ cannot be reached, 130 interrupted.
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -18,10 +19,12 @@ import click
 
 from odfchain.api.known_errors import known_error
 from odfchain.cli.context import Globals, report_error
-from odfchain.cli.screen import echo
+from odfchain.cli.parameters import argument, command, formats
+from odfchain.cli.screen import echo, echo_document, echo_json
 from odfchain.errors import was_interrupted
 from odfchain.startup import put_off_pandas
 from odfchain.text import first_line
+from odfchain.versions import SPEC_VERSION, __version__
 
 INTERRUPTED = 130
 
@@ -113,7 +116,8 @@ _MODULES = {
     "share": "serve push token search repo login logout",
     "check": "verify attest attestations proof sign key evidence",
     "keep": "config rename delete reset compact gc fsck",
-    "engine": "engine completions version",
+    "engine": "engine",
+    "main": "completions version",
 }
 
 
@@ -179,6 +183,48 @@ def cli(
     if no_color or os.environ.get("NO_COLOR"):
         ctx.color = False
         os.environ["NO_COLOR"] = "1"  # rich looks there
+
+
+# `odfchain completions`: a completion script for a shell.
+
+
+@command("completions")
+def completions_command(
+    shell: str = argument(click.Choice(["bash", "zsh", "fish"])),
+) -> None:
+    """Print a completion script.
+
+    For bash: eval "$(odfchain completions bash)" in ~/.bashrc.
+    """
+    from click.shell_completion import ShellComplete, get_completion_class
+
+    cls = get_completion_class(shell)
+    assert cls is not None  # noqa: S101 - one of click's own
+    echo_document(ShellComplete.source(cls(cli, {}, "odfchain", "_ODFCHAIN_COMPLETE")))
+
+
+# `odfchain version`: the versions of odfchain and its parts.
+
+
+@command("version")
+def version_command(
+    output: str = formats("table", "json"),
+) -> None:
+    """Print the versions of odfchain and of the libraries it uses."""
+    from importlib.metadata import version
+
+    found: dict[str, Any] = {
+        "odfchain": __version__,
+        "specification": SPEC_VERSION,
+        "python": platform.python_version(),
+        "pyspark": version("pyspark"),
+        "pyarrow": version("pyarrow"),
+    }
+    if output == "json":
+        echo_json(found)
+    else:
+        for name, value in found.items():
+            echo(f"{name:14}{value}")
 
 
 def main(args: Sequence[str] | None = None) -> int:

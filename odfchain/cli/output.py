@@ -5,12 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
+from typing import TYPE_CHECKING, Any
 
 from odfchain.cli.context import say
 from odfchain.cli.screen import echo_csv, echo_json, echo_table
@@ -19,23 +17,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odfchain import Dataset, Dependent, Remote
-
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-RECORD_FORMATS = ("table", "json", "ndjson", "csv")
-
-
-def format_option(*formats: str, default: str = "table") -> Callable[[_F], _F]:
-    """The option `-o/--output-format`."""
-    return click.option(
-        "-o",
-        "--output-format",
-        "output",
-        type=click.Choice(formats or RECORD_FORMATS),
-        default=default,
-        show_default=True,
-        help="How to print the result.",
-    )
 
 
 def print_records(

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import click
 
-from odfchain.cli.context import INTEGRITY_FAULT, UNCHECKED, open_workspace, options, silence_libraries
+from odfchain.cli.context import open_workspace
 from odfchain.cli.screen import echo
 from odfchain.errors import OdfchainError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain import PeerUrl, Report, Timestamp, Workspace
-    from odfchain.api.options import VerifyKeywords
-
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+    from odfchain import PeerUrl, Timestamp, Workspace
 
 
 class NameParam(click.ParamType[str]):
@@ -100,11 +99,6 @@ TOKEN = NameParam("token", lambda workspace: (token.name for token in workspace.
 REPOSITORY = NameParam("repository", lambda workspace: (r.name for r in workspace.repositories.list()))
 
 
-def given(**chosen: Any) -> Any:
-    """The options that say something, as keywords of the API."""
-    return {name: value for name, value in chosen.items() if value is not None and value is not False}
-
-
 _LONGEST_MS = 36_525 * 86_400_000
 
 
@@ -163,15 +157,140 @@ class TimestampParam(click.ParamType[Any]):
 
 
 TIMESTAMP = TimestampParam()
-FORMATS = ("csv", "json", "ndjson", "geojson", "ndgeojson", "shapefile", "parquet")
-"""Of files; the keys of `INPUT_FORMATS`, without loading what reads them."""
+DURATION = DurationParam()
+PATH = click.Path(path_type=Path)
+RECORD_FORMATS = ("table", "json", "ndjson", "csv")
 
 
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; nothing is changed.")
+# How functions declare their parameters: the default of each is what `option` or `argument` returns, and the
+# annotation says the type. A command so has every option in one place.
 
-BREAK_REFERENCES = click.option(
-    "--break-references", is_flag=True, help="Go on also if rows refer to what is lost by it."
-)
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    parameters: Callable[[str, str], list[click.Parameter]]
+    """What click knows of a parameter, from its name and annotation."""
+    is_group: bool = False
+    """The function gets a dictionary, of what was given on the command line only."""
+
+
+def command(name: str, group: click.Group | None = None) -> Callable[[Callable[..., Any]], click.Command]:
+    """Makes a command of a function, whose parameters say what the options and arguments are."""
+
+    def made(function: Callable[..., Any]) -> click.Command:
+        params: list[click.Parameter] = []
+        groups: dict[str, list[str]] = {}
+        for each in inspect.signature(function).parameters.values():
+            found = each.default.parameters(each.name, each.annotation)
+            params += found
+            if each.default.is_group:
+                groups[each.name] = [str(param.name) for param in found]
+
+        @functools.wraps(function)
+        def run(**values: Any) -> Any:
+            for each, names in groups.items():
+                chosen = {name: values.pop(name) for name in names}
+                values[each] = {name: value for name, value in chosen.items() if is_given(name)}
+            return function(**values)
+
+        return (group.command if group else click.command)(name, params=params)(run)
+
+    return made
+
+
+def is_given(name: str) -> bool:
+    """True if the command line has the parameter: its default does not count."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
+def option(text: str, *shape: str, **how: Any) -> Any:
+    """An option and its line of help; `shape` are names, where `--parameter` is not all, and the metavar.
+
+    The annotation is `bool` for a flag, a tuple where it can be repeated, and `float` for a length of time.
+    `least` and `most` are bounds, `choices` the words that it takes, and the rest is click's.
+    """
+    return _Declared(lambda name, kind: [_option(name, kind, text, shape, how)])
+
+
+def one_of(**texts: str) -> Any:
+    """Several flags for one parameter, which gets the name of the last that was given."""
+    return _Declared(
+        lambda name, _: [
+            click.Option([name, f"--{value}"], flag_value=value, help=text) for value, text in texts.items()
+        ]
+    )
+
+
+def argument(kind: click.ParamType[Any] | None = None, **how: Any) -> Any:
+    """An argument; those whose annotation is a tuple take the rest, `| None` need not be given."""
+
+    def made(name: str, annotation: str) -> list[click.Parameter]:
+        several = annotation.startswith("tuple[")
+        if "None" in annotation:
+            how["required"] = False
+        found = kind or (PATH if "Path" in annotation else None)
+        return [click.Argument([name], type=found, nargs=-1 if several else 1, **how)]
+
+    return _Declared(made)
+
+
+def keywords(verb: type, *names: str) -> Any:
+    """The options that are keywords of a method, too: those of these names, or all."""
+
+    def made(*_: str) -> list[click.Parameter]:
+        hints = get_type_hints(verb, include_extras=True)
+        return [_keyword(name, hints[name]) for name in names or hints if get_args(hints[name])]
+
+    return _Declared(made, is_group=True)
+
+
+def keyword(verb: type, name: str) -> Any:
+    """One option that is a keyword of a method, too, as a parameter of its own."""
+    return _Declared(lambda *_: [_keyword(name, get_type_hints(verb, include_extras=True)[name])])
+
+
+def _keyword(name: str, declared: Any) -> click.Option:
+    kind, *said = get_args(declared)
+    text, *shape = [each for each in said if isinstance(each, str)]
+    how = next((each for each in said if isinstance(each, dict)), {})
+    return _option(name, str(kind), text, shape, how)
+
+
+def _option(name: str, kind: str, text: str, shape: Sequence[str], how: Mapping[str, Any]) -> click.Option:
+    words, how = re.findall(r"\w+", kind), dict(how)
+    names = [each for each in shape if each.startswith("-")]
+    if not any(each.startswith("--") for each in names):
+        names.append(f"--{name.replace('_', '-')}")
+    bounds = {"min": how.pop("least", None), "max": how.pop("most", None)}
+    if "choices" in how:
+        how["type"] = click.Choice(how.pop("choices"))
+    elif "bool" in words and "/" not in names[-1]:
+        how["is_flag"] = True
+    elif "type" not in how:
+        kinds = {"Path": PATH, "Timestamp": TIMESTAMP, "float": DURATION, "int": click.IntRange(**bounds)}
+        how["type"] = next((known for word, known in kinds.items() if word in words), None)
+    elif how["type"] == "size":
+        how["type"] = SizeParam()
+    if "tuple" in words:
+        how["multiple"] = True
+    how.setdefault("show_default", how.get("default") not in (None, ""))
+    metavar = next((each for each in shape if not each.startswith("-")), None)
+    return click.Option([name, *names], help=text or None, metavar=metavar, **how)
+
+
+def formats(*names: str, default: str = "table") -> Any:
+    """The option `-o/--output-format`; without names, those of records."""
+    known = names or RECORD_FORMATS
+    return option("How to print the result.", "-o", "--output-format", choices=known, default=default)
+
+
+DRY_RUN = option("Say what would be done; nothing is changed.")
+BREAK_REFERENCES = option("Go on also if rows refer to what is lost by it.")
+COMMITTING = ("allow_drift", "violations")
+"""The keywords of what records rows."""
+MERGING = ("allow_empty", "allow_retract", "late_edits", "duplicate_keys", "allow_future", *COMMITTING)
+"""The keywords of what ingests."""
 
 
 def key_values(texts: Iterable[str]) -> dict[str, str]:
@@ -189,108 +308,6 @@ def key_values(texts: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"column {name} is given twice")
         found[name] = value
     return found
-
-
-def together(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
-    """Several options as one decorator, in this order."""
-
-    def decorated(command: _Command) -> _Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorated
-
-
-commit_options = together(
-    click.option("--allow-drift", is_flag=True, help="Accept rows that `snapshots.guard` would refuse."),
-    click.option(
-        "--violations",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Write the rows that break foreign keys to this file (.csv or .ndjson).",
-    ),
-)
-"""The options of commands that record rows."""
-merge_options = together(
-    click.option("--allow-empty", is_flag=True, help="Accept an empty snapshot (it retracts everything)."),
-    click.option(
-        "--allow-retract", is_flag=True, help="Accept a snapshot that retracts most of the records."
-    ),
-    click.option(
-        "--late-edits",
-        type=click.Choice(["ignore", "warn", "refuse", "correct"]),
-        help="What to do with a ledger's known keys that come with other values.",
-    ),
-    click.option(
-        "--duplicate-keys",
-        type=click.Choice(["refuse", "first", "last"]),
-        help="What to do with rows of one input that have one key and other values.",
-    ),
-    click.option("--allow-future", is_flag=True, help="Accept rows and watermarks far in the future."),
-    commit_options,
-)
-"""The options of commands that ingest."""
-
-PARALLEL_OPTION = click.option(
-    "--parallel", type=click.IntRange(1, 100), metavar="N", help="Objects transferred at the same time."
-)
-part_options = together(
-    click.option(
-        "--since", type=TIMESTAMP, help="Of the data, bring only what was recorded at this time or later."
-    ),
-    click.option(
-        "--last", type=click.IntRange(min=1), metavar="N", help="Of the data, bring only the newest N slices."
-    ),
-)
-"""The options that choose the newest part of a dataset."""
-
-
-# The options of commands that verify, and the exit codes of what they find.
-
-verify_options = together(
-    click.option(
-        "--replay", is_flag=True, help="Compute the transactions of derivative datasets again, and compare."
-    ),
-    click.option("--integrity", is_flag=True, help="Compute nothing again (the default)."),
-    click.option("--recursive", is_flag=True, help="Verify what the datasets come from first."),
-    click.option("--require-signature", is_flag=True, help="An unsigned head is a fault, not only a note."),
-    click.option("--profiles", is_flag=True, help="Compute the signed profiles of its blocks again."),
-    click.option(
-        "--trusted-by",
-        default=0,
-        metavar="N",
-        type=click.IntRange(min=0),
-        help="With --replay: leave out what N auditors whom the settings trust have replayed.",
-    ),
-    click.option(
-        "--jobs",
-        default=2,
-        show_default=True,
-        type=click.IntRange(min=1),
-        help="Slices read, or transactions replayed, side by side.",
-    ),
-)
-"""The options of every command that verifies."""
-
-
-def chosen_checks(*, replay: bool, integrity: bool, **others: Any) -> VerifyKeywords:
-    """The selected checks.
-
-    Raises:
-        UsageError: they contradict each other.
-    """
-    if replay and integrity:
-        raise UsageError("--integrity and --replay exclude each other")
-    if replay and not options().debug:
-        silence_libraries()
-    return {"replay": replay, **others}  # type: ignore[typeddict-item]  # the names of the options
-
-
-def exit_code_of(reports: Iterable[Report]) -> int:
-    """The exit code of the verdicts: that of the worst one."""
-    verdicts = {report.verdict for report in reports}
-    return INTEGRITY_FAULT if "faulty" in verdicts else UNCHECKED if "incomplete" in verdicts else 0
 
 
 # Options for remote places: the token, and requirements on signatures.

@@ -5,15 +5,16 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from odfchain.api.options import QueryKeywords
 from odfchain.cli.context import open_workspace, options, say
 from odfchain.cli.output import count_of, human_size
-from odfchain.cli.parameters import DATASET_AT, DurationParam, SizeParam, given
+from odfchain.cli.parameters import DATASET_AT, argument, command, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.result_output import (
     RESULT_FORMATS,
@@ -37,53 +38,23 @@ _QUERY_BYTES = 1 << 20
 _WAY_OUT = "give a query with -c 'select …', in a file with --script, or pipe one in"
 
 
-@click.command("sql")
-@click.option("-c", "--command", "command", metavar="SQL", help="The query.")
-@click.option("--script", type=click.Path(path_type=Path), metavar="FILE", help="A file with the query.")
-@click.argument("standard_input_mark", metavar="[-]", required=False, type=click.Choice(["-"]))
-@click.option(
-    "-o",
-    "--output-format",
-    "output",
-    type=click.Choice(RESULT_FORMATS),
-    help="How to print the result; the default is what the name of --output ends in, or else a table.",
-)
-@click.option(
-    "--output", "file", type=click.Path(path_type=Path), metavar="FILE", help="Write the result to a file."
-)
-@click.option("--engine", type=click.Choice(["datafusion", "spark"]), help="Spark is for what is large.")
-@click.option("--as-at", metavar="TIME", help="The system time of every name without a point.")
-@click.option(
-    "--param",
-    "params",
-    multiple=True,
-    metavar="NAME[:TYPE]=VALUE",
-    help="The value of $NAME; a text if no type is given.",
-)
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="The most rows that are given.")
-@click.option("--timeout", type=DurationParam(), help="Longest time for the query, like 30s.")
-@click.option("--memory", type=SizeParam(), help="What the rows of the query may take, like 2g.")
-@click.option("--explain", is_flag=True, help="Show how the query would be answered.")
-@click.option(
-    "--proof",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Sign the answer, of 100 rows unless --limit says another number, and keep it in a file.",
-)
+@command("sql")
 def sql_command(
-    command: str | None,
-    script: Path | None,
-    standard_input_mark: str | None,
-    output: str | None,
-    file: Path | None,
-    engine: str | None,
-    as_at: str | None,
-    params: tuple[str, ...],
-    limit: int | None,
-    timeout: float | None,
-    memory: int | None,
-    explain: bool,
-    proof: Path | None,
+    command: str | None = option("The query.", "-c", "SQL"),
+    script: Path | None = option("A file with the query.", "FILE"),
+    standard_input_mark: str | None = argument(click.Choice(["-"]), metavar="[-]", required=False),
+    output: str | None = option(
+        "How to print the result; the default is what the name of --output ends in, or else a table.",
+        "-o",
+        "--output-format",
+        choices=RESULT_FORMATS,
+    ),
+    file: Path | None = option("Write the result to a file.", "--output", "FILE"),
+    chosen: QueryKeywords = keywords(QueryKeywords),
+    explain: bool = option("Show how the query would be answered."),
+    proof: Path | None = option(
+        "Sign the answer, of 100 rows unless --limit says another number, and keep it in a file.", "FILE"
+    ),
 ) -> None:
     """Answer a query in SQL. Nothing is recorded, and no Java is needed.
 
@@ -97,8 +68,7 @@ def sql_command(
 
     What --proof keeps is for others to check: `odfchain proof verify`.
     """
-    options = given(engine=engine, as_at=as_at, limit=limit, seconds=timeout, memory=memory)
-    options["params"] = _values(params)
+    chosen["params"] = _values(chosen.get("params") or ())
     query = _query(command, script, standard_input_mark)
     if query is None:
         if file is not None or explain or proof is not None:
@@ -106,13 +76,13 @@ def sql_command(
         from odfchain.cli.sql_shell import Shell
 
         with open_workspace() as workspace:
-            Shell(workspace, options, output or RESULT_FORMATS[0]).run()
+            Shell(workspace, chosen, output or RESULT_FORMATS[0]).run()
         return
     if file is not None:
         check_writable(file)
-    chosen = format_of(output, file)
+    form = format_of(output, file)
     began = time.perf_counter()
-    if engine != "spark":
+    if chosen.get("engine") != "spark":
         from odfchain.api.queries import begin
 
         begin()
@@ -121,23 +91,23 @@ def sql_command(
         from odfchain.api.queries import explained
 
         with workspace:
-            echo_document(explained(workspace, query, options))
+            echo_document(explained(workspace, query, chosen))
         return
     with workspace:
-        most = TABLE_ROWS if limit is None else limit
+        limit = chosen.get("limit")
         if proof is None:
-            result = workspace.sql(query, **options)
+            result = workspace.sql(query, **chosen)
         else:
-            answer = workspace.prove(query, **options)
+            answer = workspace.prove(query, **chosen)
             answer.save(proof)
             for note in answer.notes:
                 say(f"note: {note}")
             assert answer.result is not None  # noqa: S101 - it was computed here
             result = answer.result
-        show_answer(result, chosen, file, began=began, most=most)
+        show_answer(result, form, file, began=began, most=TABLE_ROWS if limit is None else limit)
 
 
-def _values(params: tuple[str, ...]) -> dict[str, Any]:
+def _values(params: Iterable[str]) -> dict[str, Any]:
     from odfchain.api.options import parameter
 
     found: dict[str, Any] = {}
@@ -185,59 +155,25 @@ _TABLES = ("lode", "delta", "iceberg")
 _ROWS = ("records", "state")
 
 
-@click.command("export")
-@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
-@click.option(
-    "-o",
-    "--output-format",
-    "output",
-    type=click.Choice(_FORMATS),
-    help="The format; csv unless --output says another one.",
-)
-@click.option("--state", is_flag=True, help="Only the records in force, not every one that was recorded.")
-@click.option(
-    "--output",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write to a file, not to standard output.",
-)
-@click.option(
-    "--output-dir",
-    "folder",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Write numbered files to a folder that is new or empty.",
-)
-@click.option(
-    "--records-per-file",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="The most records of a file in --output-dir.",
-)
-@click.option(
-    "--format", "table", type=click.Choice(_TABLES), help="Write a table, or a Lode store, with --to."
-)
-@click.option(
-    "--to", "target", metavar="URL", help="The folder of the table or store: a path, or a URL of file."
-)
-@click.option(
-    "--rows", "which", type=click.Choice(_ROWS), help="What a table has: records (usual), or those in force."
-)
-@click.option("--catalog", metavar="NAME", help="Register an Iceberg table in this catalog of PyIceberg's.")
-@click.option("--force", is_flag=True, help="Start an export anew that cannot be continued.")
+@command("export")
 def export_command(
-    dataset: str,
-    output: str | None,
-    state: bool,
-    file: Path | None,
-    folder: Path | None,
-    records_per_file: int | None,
-    table: str | None,
-    target: str | None,
-    which: str | None,
-    catalog: str | None,
-    force: bool,
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
+    output: str | None = option(
+        "The format; csv unless --output says another one.", "-o", "--output-format", choices=_FORMATS
+    ),
+    state: bool = option("Only the records in force, not every one that was recorded."),
+    file: Path | None = option("Write to a file, not to standard output.", "--output", "FILE"),
+    folder: Path | None = option(
+        "Write numbered files to a folder that is new or empty.", "--output-dir", "DIR"
+    ),
+    records_per_file: int | None = option("The most records of a file in --output-dir.", "N", least=1),
+    table: str | None = option("Write a table, or a Lode store, with --to.", "--format", choices=_TABLES),
+    target: str | None = option("The folder of the table or store: a path, or a URL of file.", "--to", "URL"),
+    which: str | None = option(
+        "What a table has: records (usual), or those in force.", "--rows", choices=_ROWS
+    ),
+    catalog: str | None = option("Register an Iceberg table in this catalog of PyIceberg's.", "NAME"),
+    force: bool = option("Start an export anew that cannot be continued."),
 ) -> None:
     """Export the records of a dataset, in order of offset, system columns included.
 

@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from odfchain.api.options import PeerKeywords, ServeKeywords
 from odfchain.api.pushing import split_target
 from odfchain.cli.context import open_workspace, options, report_error, say
-from odfchain.cli.output import format_option, human_size, print_records
+from odfchain.cli.output import human_size, print_records
 from odfchain.cli.parameters import (
     DATASET,
     DATASET_AT,
-    PARALLEL_OPTION,
     REPOSITORY,
     TOKEN,
-    DurationParam,
+    argument,
+    command,
+    formats,
+    keyword,
+    keywords,
+    one_of,
+    option,
     peer_url,
     token_for,
 )
@@ -28,49 +34,19 @@ if TYPE_CHECKING:
     from odfchain import PeerUrl, PushOutcome, PushPlan, PushTarget, RepositoryEntry, SignaturePolicy
 
 
-@click.command("serve")
-@click.option("--host", default=HOST, show_default=True, help="Address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=PORT,
-    show_default=True,
-    help="TCP port to listen on; 0 takes a free one.",
-)
-@click.option("--read-only", is_flag=True, help="Read-only (default).")
-@click.option("--write", is_flag=True, help="Let those push who have a token (odfchain token).")
-@click.option(
-    "--restrict-reading", is_flag=True, help="Show datasets to those alone whose token is for them."
-)
-@click.option(
-    "--behind-proxy",
-    is_flag=True,
-    help="A proxy with TLS is in front, whose X-Forwarded fields are believed.",
-)
-@click.option(
-    "--allow-host",
-    "hosts",
-    multiple=True,
-    metavar="NAME",
-    help="Answer those who ask for this host, too (share.hosts); else the address and localhost.",
-)
-@click.option("--branches", is_flag=True, help="Publish all branches, too; else only the heads are there.")
-@click.option("--branch", "names", multiple=True, metavar="NAME", help="Publish branches of this name, too.")
-@click.option("--verbose", is_flag=True, help="Print a line for each request, to standard error.")
-@click.option("--print-address", is_flag=True, help="Print the address once it can be connected to.")
+@command("serve")
 def serve_command(
-    host: str,
-    port: int,
-    read_only: bool,
-    write: bool,
-    restrict_reading: bool,
-    behind_proxy: bool,
-    hosts: tuple[str, ...],
-    branches: bool,
-    names: tuple[str, ...],
-    verbose: bool,
-    print_address: bool,
-) -> None:  # fmt: skip
+    host: str = option("Address to listen on.", default=HOST),
+    port: int = option("TCP port to listen on; 0 takes a free one.", least=0, most=65_535, default=PORT),
+    read_only: bool = option("Read-only (default)."),
+    publishing: ServeKeywords = keywords(
+        ServeKeywords, "write", "restrict_reading", "behind_proxy", "allow_hosts"
+    ),
+    branches: bool = option("Publish all branches, too; else only the heads are there."),
+    names: tuple[str, ...] = option("Publish branches of this name, too.", "--branch", "NAME"),
+    verbose: bool = option("Print a line for each request, to standard error."),
+    print_address: bool = option("Print the address once it can be connected to."),
+) -> None:
     """Publish all datasets of the workspace over HTTP, until Ctrl-C or SIGTERM.
 
     Datasets can be read and not be changed, at /NAME/ below the address, by `odfchain pull` and by every
@@ -88,7 +64,7 @@ def serve_command(
     browser here has open can read the datasets under a name of its own: a name of yours is given by
     --allow-host.
     """
-    if read_only and write:
+    if read_only and "write" in publishing:
         raise UsageError("--read-only and --write contradict each other")
 
     def listening(address: str) -> None:
@@ -99,18 +75,9 @@ def serve_command(
 
     quiet = options().quiet
     with open_workspace() as workspace:
-        workspace.serve(
-            host=host,
-            port=port,
-            listening=listening,
-            on_request=_say if verbose else None,
-            on_problem=_say,
-            branches=branches or names,
-            write=write,
-            restrict_reading=restrict_reading,
-            behind_proxy=behind_proxy,
-            allow_hosts=hosts,
-        )
+        publishing |= {"host": host, "port": port, "listening": listening, "on_problem": _say}
+        publishing |= {"on_request": _say if verbose else None, "branches": branches or names}
+        workspace.serve(**publishing)
 
 
 def _say(line: str) -> None:
@@ -122,41 +89,22 @@ def _say(line: str) -> None:
 _PUSHED = ["dataset", "status", "blocks", "objects", "bytes", "destination"]
 
 
-@click.command("push")
-@click.argument("datasets", metavar="[DATASET]... [TARGET]", nargs=-1, type=DATASET_AT)
-@click.option(
-    "--to", "url", metavar="URL", help="Where the dataset is to be, such as file:///srv/datasets/name."
-)
-@click.option(
-    "-a", "--all", "everything", is_flag=True, help="Push every dataset; without --to those pushed before."
-)
-@click.option("-r", "--recursive", is_flag=True, help="Push what the datasets come from first.")
-@click.option("--force", is_flag=True, help="Replace blocks of the destination that are not here.")
-@click.option("--dry-run", is_flag=True, help="Say what would be sent; nothing is written.")
-@click.option("--no-create", is_flag=True, help="Only update a dataset that is at the destination already.")
-@click.option("--no-merged", is_flag=True, help="Leave out what was merged: its merges cannot be checked.")
-@click.option(
-    "--visibility",
-    type=click.Choice(["private", "public"]),
-    default="private",
-    show_default=True,
-    help="Who may see a dataset that is made at a node.",
-)
-@PARALLEL_OPTION
-@format_option()
+@command("push")
 def push_command(
-    datasets: tuple[str, ...],
-    url: str | None,
-    everything: bool,
-    recursive: bool,
-    force: bool,
-    dry_run: bool,
-    no_create: bool,
-    no_merged: bool,
-    visibility: str,
-    parallel: int | None,
-    output: str,
-) -> int:  # fmt: skip
+    datasets: tuple[str, ...] = argument(DATASET_AT, metavar="[DATASET]... [TARGET]"),
+    url: str | None = option("Where the dataset is to be, such as file:///srv/datasets/name.", "--to", "URL"),
+    everything: bool = option("Push every dataset; without --to those pushed before.", "-a", "--all"),
+    recursive: bool = option("Push what the datasets come from first.", "-r"),
+    force: bool = option("Replace blocks of the destination that are not here."),
+    dry_run: bool = option("Say what would be sent; nothing is written."),
+    no_create: bool = option("Only update a dataset that is at the destination already."),
+    no_merged: bool = option("Leave out what was merged: its merges cannot be checked."),
+    visibility: str = option(
+        "Who may see a dataset that is made at a node.", choices=["private", "public"], default="private"
+    ),
+    parallel: int | None = keyword(PeerKeywords, "parallel"),
+    output: str = formats(),
+) -> int:
     """Send datasets to a folder or object store, from where any web server can publish them, or to a node.
 
     The target is a repository, repository/dataset, or a URL (file, s3, gs, az, or odf+https for a node of
@@ -254,16 +202,15 @@ def token_command() -> None:
     """Give tokens to those who may use this workspace's server, and take them back."""
 
 
-@token_command.command("create")
-@click.argument("name")
-@click.option(
-    "--allow",
-    multiple=True,
-    required=True,
-    metavar="RIGHT:PATTERN",
-    help="What it allows: read:, push:, or force:PATTERN to overwrite history. % is any text: ALICE/%, %/%.",
-)
-def token_create(name: str, allow: tuple[str, ...]) -> None:
+@command("create", token_command)
+def token_create(
+    name: str = argument(),
+    allow: tuple[str, ...] = option(
+        "What it allows: read:, push:, or force:PATTERN to overwrite history. % is any text: ALICE/%, %/%.",
+        "RIGHT:PATTERN",
+        required=True,
+    ),
+) -> None:
     """Make a token and print it, this once: only its hash is kept, in .odfchain/tokens.yaml.
 
     With push:, its holder may push to the server that `odfchain serve --write` starts, datasets of others,
@@ -276,9 +223,10 @@ def token_create(name: str, allow: tuple[str, ...]) -> None:
     echo(made.text)
 
 
-@token_command.command("list")
-@format_option()
-def token_list(output: str) -> None:
+@command("list", token_command)
+def token_list(
+    output: str = formats(),
+) -> None:
     """List the tokens, what they allow and since when; not the tokens themselves."""
     rows = [
         {
@@ -294,9 +242,10 @@ def token_list(output: str) -> None:
     print_records(rows, ["name", "allow", "created"], output)
 
 
-@token_command.command("revoke")
-@click.argument("name", type=TOKEN)
-def token_revoke(name: str) -> None:
+@command("revoke", token_command)
+def token_revoke(
+    name: str = argument(TOKEN),
+) -> None:
     """End a token; what is going on with it ends, too."""
     open_workspace().revoke_token(name)
     say(f"revoked {name}")
@@ -307,17 +256,14 @@ def token_revoke(name: str) -> None:
 _FOUND = ["dataset", "kind", "records", "size", "blocks"]
 
 
-@click.command("search")
-@click.argument("text", default="")
-@click.option(
-    "--repo",
-    "repository",
-    type=REPOSITORY,
-    metavar="NAME|URL",
-    help="Look there; else in all that are known.",
-)
-@format_option()
-def search_command(text: str, repository: str | None, output: str) -> int:
+@command("search")
+def search_command(
+    text: str = argument(default=""),
+    repository: str | None = option(
+        "Look there; else in all that are known.", "--repo", "NAME|URL", type=REPOSITORY
+    ),
+    output: str = formats(),
+) -> int:
     """List the datasets of repositories whose name or id contains a text.
 
     The first column is what `odfchain pull` takes.
@@ -366,16 +312,13 @@ def repo_command() -> None:
     """Give names to places that have datasets, and to where a dataset comes from and goes to."""
 
 
-@repo_command.command("add")
-@click.argument("name")
-@click.argument("url")
-@click.option(
-    "--require-signature", is_flag=True, help="Refuse datasets from there whose head is not signed."
-)
-@click.option(
-    "--max-age", type=DurationParam(), help="Refuse heads from there whose signature is older, such as 7d."
-)
-def repo_add(name: str, url: str, require_signature: bool, max_age: float | None) -> None:
+@command("add", repo_command)
+def repo_add(
+    name: str = argument(),
+    url: str = argument(),
+    require_signature: bool = option("Refuse datasets from there whose head is not signed."),
+    max_age: float | None = option("Refuse heads from there whose signature is older, such as 7d."),
+) -> None:
     """Make a repository known: NAME/DATASET is then the dataset below its URL.
 
     What is asked of signatures holds for every dataset below the URL, however it is named; the owner's key
@@ -389,9 +332,10 @@ def repo_add(name: str, url: str, require_signature: bool, max_age: float | None
     say(f"{known.name} is {known.url}")
 
 
-@repo_command.command("list")
-@format_option()
-def repo_list(output: str) -> None:
+@command("list", repo_command)
+def repo_list(
+    output: str = formats(),
+) -> None:
     """List the repositories that the workspace knows."""
     rows: list[dict[str, Any]] = [
         {
@@ -413,9 +357,10 @@ def _wanted(policy: SignaturePolicy, *, people: bool) -> dict[str, Any]:
     return {"signature": str(policy)}
 
 
-@repo_command.command("delete")
-@click.argument("name", type=REPOSITORY)
-def repo_delete(name: str) -> None:
+@command("delete", repo_command)
+def repo_delete(
+    name: str = argument(REPOSITORY),
+) -> None:
     """Forget a repository; datasets that were pulled from there stay."""
     from odfchain import RepoName
 
@@ -428,10 +373,11 @@ def repo_alias() -> None:
     """Say where a dataset is pulled from or pushed to when nothing else is named."""
 
 
-@repo_alias.command("list")
-@click.argument("datasets", nargs=-1, type=DATASET)
-@format_option()
-def alias_list(datasets: tuple[str, ...], output: str) -> None:
+@command("list", repo_alias)
+def alias_list(
+    datasets: tuple[str, ...] = argument(DATASET),
+    output: str = formats(),
+) -> None:
     """List where datasets are pulled from and pushed to."""
     workspace = open_workspace()
     found = [d for name in datasets for d in workspace.matching(name)] if datasets else workspace
@@ -444,12 +390,12 @@ def alias_list(datasets: tuple[str, ...], output: str) -> None:
     print_records(rows, ["dataset", "kind", "alias"], output)
 
 
-@repo_alias.command("add")
-@click.argument("dataset", type=DATASET)
-@click.argument("alias", metavar="URL|REPOSITORY/NAME")
-@click.option("--pull", "kind", flag_value="pull", help="It is pulled from there.")
-@click.option("--push", "kind", flag_value="push", help="It is pushed to there.")
-def alias_add(dataset: str, alias: str, kind: str | None) -> None:
+@command("add", repo_alias)
+def alias_add(
+    dataset: str = argument(DATASET),
+    alias: str = argument(metavar="URL|REPOSITORY/NAME"),
+    kind: str | None = one_of(pull="It is pulled from there.", push="It is pushed to there."),
+) -> None:
     """Remember a place for a dataset, before those that are known already."""
     workspace = open_workspace()
     found = workspace[dataset]
@@ -457,13 +403,13 @@ def alias_add(dataset: str, alias: str, kind: str | None) -> None:
     say(f"{found.alias}: {kind} {_without_password(known)}")
 
 
-@repo_alias.command("delete")
-@click.argument("dataset", type=DATASET)
-@click.argument("alias", required=False)
-@click.option("--all", "everything", is_flag=True, help="Forget all places of this kind.")
-@click.option("--pull", "kind", flag_value="pull", help="Forget where it is pulled from.")
-@click.option("--push", "kind", flag_value="push", help="Forget where it is pushed to.")
-def alias_delete(dataset: str, alias: str | None, everything: bool, kind: str | None) -> None:
+@command("delete", repo_alias)
+def alias_delete(
+    dataset: str = argument(DATASET),
+    alias: str | None = argument(),
+    everything: bool = option("Forget all places of this kind.", "--all"),
+    kind: str | None = one_of(pull="Forget where it is pulled from.", push="Forget where it is pushed to."),
+) -> None:
     """Forget a place of a dataset."""
     if (alias is None) != everything:
         raise UsageError("name the place to forget, or use --all")
@@ -498,26 +444,16 @@ def _without_password(alias: str) -> str:
 _PASSWORD_CHARACTERS = 4_096
 
 
-@click.command("login")
-@click.argument("place", metavar="URL|REPOSITORY", required=False, type=REPOSITORY)
-@click.option(
-    "--stdin", "--token-stdin", "from_stdin", is_flag=True, help="Read the token from standard input."
-)
-@click.option("--user", metavar="NAME", help="Ask the node for a token, as this user, with a password.")
-@click.option("--password-stdin", is_flag=True, help="Read that password from standard input.")
-@click.option(
-    "--plain-http",
-    is_flag=True,
-    help="Accept that anyone on the network path can read token and password (http, no https).",
-)
-@format_option()
+@command("login")
 def login_command(
-    place: str | None,
-    from_stdin: bool,
-    user: str | None,
-    password_stdin: bool,
-    plain_http: bool,
-    output: str,
+    place: str | None = argument(REPOSITORY, metavar="URL|REPOSITORY"),
+    from_stdin: bool = option("Read the token from standard input.", "--stdin", "--token-stdin"),
+    user: str | None = option("Ask the node for a token, as this user, with a password.", "NAME"),
+    password_stdin: bool = option("Read that password from standard input."),
+    plain_http: bool = option(
+        "Accept that anyone on the network path can read token and password (http, no https)."
+    ),
+    output: str = formats(),
 ) -> None:
     """Keep a token for a server; without a server, list those that there are tokens for.
 
@@ -598,10 +534,11 @@ def _known(url: PeerUrl, token: str) -> str:
 # `odfchain logout`: the token for a server is forgotten.
 
 
-@click.command("logout")
-@click.argument("place", metavar="URL|REPOSITORY", required=False, type=REPOSITORY)
-@click.option("--all", "everything", is_flag=True, help="Forget all tokens.")
-def logout_command(place: str | None, everything: bool) -> None:
+@command("logout")
+def logout_command(
+    place: str | None = argument(REPOSITORY, metavar="URL|REPOSITORY"),
+    everything: bool = option("Forget all tokens.", "--all"),
+) -> None:
     """Forget the token for a server."""
     from odfchain.transfer.credentials import Credentials
 

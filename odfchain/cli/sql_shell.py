@@ -12,9 +12,10 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from odfchain.api.known_errors import known_error
+from odfchain.api.options import QueryKeywords
 from odfchain.cli.context import report_error
 from odfchain.cli.output import print_records
 from odfchain.cli.result_output import RESULT_FORMATS, check_writable, format_of, named_format, show_answer
@@ -24,6 +25,7 @@ from odfchain.text import printable
 
 if TYPE_CHECKING:
     from odfchain import Workspace
+    from odfchain.api.options import QueryKeywords
 
 
 # Statements of SQL that is being typed: their ends, and completion of words.
@@ -113,7 +115,7 @@ A query ends with a semicolon; a table is a dataset's name, "with.dots@POINT" in
 class Shell:
     """One conversation; `options` are those of `Workspace.sql`."""
 
-    def __init__(self, workspace: Workspace, options: dict[str, Any], output: str) -> None:
+    def __init__(self, workspace: Workspace, options: QueryKeywords, output: str) -> None:
         self._workspace = workspace
         self._options = options
         self._output = output
@@ -221,8 +223,7 @@ class Shell:
     def _explain(self, query: str) -> None:
         from odfchain.api.queries import explained
 
-        given: Any = self._options
-        echo_document(explained(self._workspace, query, given))
+        echo_document(explained(self._workspace, query, self._options))
 
     def _read(self, name: str) -> None:
         path = Path(name).expanduser()

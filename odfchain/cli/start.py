@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from odfchain.api.options import FILE_FORMATS, MergeKeywords
 from odfchain.cli.change_output import print_outcome
 from odfchain.cli.context import (
     ask_for_effects,
@@ -19,8 +20,7 @@ from odfchain.cli.context import (
     say,
     silence_libraries,
 )
-from odfchain.cli.output import format_option
-from odfchain.cli.parameters import FORMATS, given
+from odfchain.cli.parameters import argument, command, formats, one_of, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_document, echo_json, echo_manual, standard_input
 from odfchain.errors import (
@@ -41,53 +41,28 @@ if TYPE_CHECKING:
     from odfchain.api.definitions import Imported
 
 
-@click.command("add")
-@click.argument("manifests", nargs=-1, type=click.Path(path_type=Path))
-@click.option("-r", "--recursive", is_flag=True, help="Take the manifests below the given folders.")
-@click.option("--stdin", "from_stdin", is_flag=True, help="Read manifests from standard input, as `-` does.")
-@click.option("--name", metavar="NAME", help="Name of the dataset, instead of the one in the manifest.")
-@click.option(
-    "--update", is_flag=True, help="Of datasets that exist, record what the manifest says differently."
-)
-@click.option("--allow-commands", is_flag=True, help="Accept commands and container images.")
-@click.option(
-    "--allow-host", "hosts", multiple=True, metavar="HOST", help="Accept variables being sent to this host."
-)
-@click.option(
-    "--rebuild", is_flag=True, help="With --update: compute the query of the manifest over everything."
-)
-@click.option(
-    "--from-now",
-    is_flag=True,
-    help="With --update: finish what the old query can, and begin the new one with the rows that come next.",
-)
-@click.option(
-    "--drop-constraints",
-    is_flag=True,
-    help="With --update: accept attachments without the CONSTRAINTS.yaml that is in force.",
-)
-@click.option(
-    "--no-check", is_flag=True, help="Do not start Spark to check queries: the first pull finds their faults."
-)
-@click.option(
-    "--system-columns",
-    type=click.Choice(["specification", "reference"]),
-    help="Types of offsets and operations in new datasets; reference: what the reference node can append to.",
-)
+@command("add")
 def add_command(
-    manifests: tuple[Path, ...],
-    recursive: bool,
-    from_stdin: bool,
-    name: str | None,
-    update: bool,
-    allow_commands: bool,
-    hosts: tuple[str, ...],
-    rebuild: bool,
-    from_now: bool,
-    drop_constraints: bool,
-    no_check: bool,
-    system_columns: str | None,
-) -> int:  # fmt: skip
+    manifests: tuple[Path, ...] = argument(),
+    recursive: bool = option("Take the manifests below the given folders.", "-r"),
+    from_stdin: bool = option("Read manifests from standard input, as `-` does.", "--stdin"),
+    name: str | None = option("Name of the dataset, instead of the one in the manifest.", "NAME"),
+    update: bool = option("Of datasets that exist, record what the manifest says differently."),
+    allow_commands: bool = option("Accept commands and container images."),
+    hosts: tuple[str, ...] = option("Accept variables being sent to this host.", "--allow-host", "HOST"),
+    rebuild: bool = option("With --update: compute the query of the manifest over everything."),
+    from_now: bool = option(
+        "With --update: finish what the old query can, and begin the new one with the rows that come next."
+    ),
+    drop_constraints: bool = option(
+        "With --update: accept attachments without the CONSTRAINTS.yaml that is in force."
+    ),
+    no_check: bool = option("Do not start Spark to check queries: the first pull finds their faults."),
+    system_columns: str | None = option(
+        "Types of offsets and operations in new datasets; reference: what the reference node can append to.",
+        choices=["specification", "reference"],
+    ),
+) -> int:
     """Make datasets from manifests (YAML or JSON): DatasetSnapshot, or Dataset of ODF 0.39.
 
     All manifests are checked before the first dataset is made; a dataset appears complete or not at all. With
@@ -244,14 +219,13 @@ _STDIN = Path("-")
 # `odfchain init`: a workspace in the current folder.
 
 
-@click.command("init")
-@click.option("--exists-ok", is_flag=True, help="Succeed if there is one already.")
-@click.option(
-    "--store",
-    metavar="URL",
-    help="Where the datasets are to be, or are: s3://, gs://, az://, s3+http://HOST/BUCKET/PREFIX.",
-)
-def init_command(exists_ok: bool, store: str | None) -> None:
+@command("init")
+def init_command(
+    exists_ok: bool = option("Succeed if there is one already."),
+    store: str | None = option(
+        "Where the datasets are to be, or are: s3://, gs://, az://, s3+http://HOST/BUCKET/PREFIX.", "URL"
+    ),
+) -> None:
     """Make a workspace in the current folder.
 
     With --store its datasets are in an object store, for every machine that names the same URL; the folder
@@ -266,42 +240,25 @@ def init_command(exists_ok: bool, store: str | None) -> None:
 # `odfchain import`: a dataset of a file, without a manifest.
 
 
-@click.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--as", "name", metavar="NAME", help="Name of the dataset (default: made of the file's).")
-@click.option(
-    "--key", multiple=True, metavar="COLUMN", help="Column that names a record; several times for several."
-)
-@click.option("--event-time", metavar="COLUMN", help="Column that says when something happened.")
-@click.option(
-    "--merge",
-    type=click.Choice(["snapshot", "ledger", "append"]),
-    help="What a later file is: the whole present state, new and known records, or new rows "
-    "(default: snapshot with a key, append without).",
-)
-@click.option(
-    "--input-format", type=click.Choice(FORMATS), help="Format, when the file's name does not say it."
-)
-@click.option(
-    "--duplicate-keys",
-    type=click.Choice(["refuse", "first", "last"]),
-    help="What to do with rows that have one key and other values.",
-)
-@click.option("--allow-future", is_flag=True, help="Accept rows far in the future.")
-@click.option("--force", is_flag=True, help="Replace a manifest that is there.")
-@format_option("table", "json")
+@command("import")
 def import_command(
-    file: Path,
-    name: str | None,
-    key: tuple[str, ...],
-    event_time: str | None,
-    merge: str | None,
-    input_format: str | None,
-    duplicate_keys: str | None,
-    allow_future: bool,
-    force: bool,
-    output: str,
-) -> None:  # fmt: skip
+    file: Path = argument(),
+    name: str | None = option("Name of the dataset (default: made of the file's).", "--as", "NAME"),
+    key: tuple[str, ...] = option("Column that names a record; several times for several.", "COLUMN"),
+    event_time: str | None = option("Column that says when something happened.", "COLUMN"),
+    merge: str | None = option(
+        "What a later file is: the whole present state, new and known records, or new rows "
+        "(default: snapshot with a key, append without).",
+        choices=["snapshot", "ledger", "append"],
+    ),
+    input_format: str | None = option("Format, when the file's name does not say it.", choices=FILE_FORMATS),
+    duplicate_keys: str | None = option(
+        "What to do with rows that have one key and other values.", choices=["refuse", "first", "last"]
+    ),
+    allow_future: bool = option("Accept rows far in the future."),
+    force: bool = option("Replace a manifest that is there."),
+    output: str = formats("table", "json"),
+) -> None:
     """Make a dataset of a file, without a manifest.
 
     The types of its columns are inferred and said, and written into a manifest next to the file: later files
@@ -309,8 +266,10 @@ def import_command(
     """
     if not file.is_file():
         raise UsageError(f"{file}: {'is a folder' if file.is_dir() else 'no such file'}")
-    if not options().debug:
-        silence_libraries()
+    silence_libraries()
+    merging: MergeKeywords = {"allow_future": allow_future}
+    if duplicate_keys is not None:
+        merging["duplicate_keys"] = duplicate_keys
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
 
         def say_inferred(plan: ImportPlan) -> None:
@@ -319,8 +278,7 @@ def import_command(
 
         made = workspace.import_(
             file, name=name, key=key, event_time=event_time, merge=merge, input_format=input_format,
-            force=force, on_inferred=say_inferred, progress=progress,
-            **given(duplicate_keys=duplicate_keys, allow_future=allow_future),
+            force=force, on_inferred=say_inferred, progress=progress, **merging,
         )  # fmt: skip
         progress.stop()
     if output == "json":
@@ -367,26 +325,22 @@ def _document(made: Imported) -> dict[str, object]:
 # `odfchain new`: a commented manifest to start from.
 
 
-@click.command("new")
-@click.argument("name")
-@click.option("--root", "kind", flag_value="root", help="Data comes from a source.")
-@click.option("--derivative", "kind", flag_value="derivative", help="Data is computed from other datasets.")
-@click.option("--assets", "kind", flag_value="assets", help="A lock of the files that STAC Items name.")
-@click.option(
-    "--ledger", is_flag=True, help="With --assets: the objects never change, and none is withdrawn."
-)
-@click.option(
-    "--for",
-    "node",
-    type=click.Choice(["kamu"]),
-    help="Say how to make it with offsets and operations as this node writes them, so that it can append.",
-)
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="File to write (default: NAME.yaml; - for stdout)."
-)
+@command("new")
 def new_command(
-    name: str, kind: str | None, ledger: bool, node: str | None, output: Path | None
-) -> None:  # fmt: skip
+    name: str = argument(),
+    kind: str | None = one_of(
+        root="Data comes from a source.",
+        derivative="Data is computed from other datasets.",
+        assets="A lock of the files that STAC Items name.",
+    ),
+    ledger: bool = option("With --assets: the objects never change, and none is withdrawn."),
+    node: str | None = option(
+        "Say how to make it with offsets and operations as this node writes them, so that it can append.",
+        "--for",
+        choices=["kamu"],
+    ),
+    output: Path | None = option("File to write (default: NAME.yaml; - for stdout)."),
+) -> None:
     """Write a commented manifest to start from; it is valid as it is."""
     if kind is None:
         raise UsageError("say what kind of dataset: --root, --derivative or --assets")
@@ -417,12 +371,12 @@ def new_command(
 # `odfchain help`: the page of the manual about a command or a topic.
 
 
-@click.command("help")
-@click.argument("topic", required=False)
-@click.pass_context
-def help_command(context: click.Context, topic: str | None) -> None:
+@command("help")
+def help_command(
+    topic: str | None = argument(),
+) -> None:
     """Open the page about a command, or about a topic such as start, bring, look, share, check and keep."""
-    root = context.find_root()
+    root = click.get_current_context().find_root()
     if topic is None:
         echo_manual(root.get_help())
         return

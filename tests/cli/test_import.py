@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from odfchain.api.options import FILE_FORMATS
 from odfchain.api.workspace import Workspace
-from odfchain.cli.parameters import FORMATS
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.errors import BadInputError
 from odfchain.ingest.read_formats import INPUT_FORMATS
@@ -168,7 +168,7 @@ def test_an_interrupted_import_leaves_nothing(
 
 
 def test_the_formats_are_those_that_can_be_read() -> None:
-    assert set(FORMATS) == set(INPUT_FORMATS)
+    assert set(FILE_FORMATS) == set(INPUT_FORMATS)
 
 
 def test_the_line_of_progress_comes_again_after_it_was_removed() -> None:
