@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from odfchain.audit.verification import ListedAttestation, NewAttestation
     from odfchain.branches.branches import Branch
     from odfchain.branches.diff import Change, Diff
-    from odfchain.branches.merge_values import MergeOutcome, MergePlan, MergeStatus
+    from odfchain.branches.merging import MergeOutcome, MergePlan, MergeStatus
     from odfchain.branches.recording import ChangeOutcome
     from odfchain.branches.row_history import ChangeOrigin, RowChange
     from odfchain.chain.chain import HashedBlock
@@ -139,7 +139,7 @@ if TYPE_CHECKING:
     from odfchain.transfer.pushing import PushOutcome, PushPlan
     from odfchain.transfer.repositories import RepositoryEntry
     from odfchain.transfer.slice_files import FetchOutcome
-    from odfchain.transform.changed_query import StateChange
+    from odfchain.transform.validate import StateChange
     from odfchain.upkeep.compact import BatchLimits, CompactPlan, SoftPlan
     from odfchain.upkeep.fsck import Finding, FsckReport
     from odfchain.upkeep.garbage import Collected
@@ -165,7 +165,7 @@ _PLACES = {
     "audit.verification": "ListedAttestation NewAttestation",
     "branches.branches": "Branch",
     "branches.diff": "Change Diff",
-    "branches.merge_values": "MergeOutcome MergePlan MergeStatus",
+    "branches.merging": "MergeOutcome MergePlan MergeStatus",
     "branches.recording": "ChangeOutcome",
     "branches.row_history": "ChangeOrigin RowChange",
     "chain.chain": "HashedBlock",
@@ -198,7 +198,7 @@ _PLACES = {
     "transfer.pushing": "PushOutcome PushPlan",
     "transfer.repositories": "RepositoryEntry",
     "transfer.slice_files": "FetchOutcome",
-    "transform.changed_query": "StateChange",
+    "transform.validate": "StateChange",
     "upkeep.compact": "BatchLimits CompactPlan SoftPlan",
     "upkeep.fsck": "Finding FsckReport",
     "upkeep.garbage": "Collected",

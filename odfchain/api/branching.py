@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from odfchain.branches.branches import Branch
     from odfchain.branches.diff import Diff
     from odfchain.branches.executor import Engine
-    from odfchain.branches.merge_values import MergeMeans, MergeOutcome, MergePlan, MergeRequest
+    from odfchain.branches.merging import MergeMeans, MergeOutcome, MergePlan, MergeRequest
     from odfchain.branches.recording import ChangeOutcome
     from odfchain.branches.row_history import RowChange
     from odfchain.transfer.branch_fetch import FetchedSources
@@ -596,11 +596,10 @@ Resolve = str | Path
 
 def plan(dataset: Branching, source: str, *, by_row: bool = False) -> MergePlan:
     """Plan a merge of a branch into the dataset; see `Dataset.plan_merge`."""
-    from odfchain.branches.merge_values import MergeRequest
-    from odfchain.branches.merging import plan_merge
+    from odfchain.branches.merging import MergeRequest, plan_merge
 
     request = MergeRequest(target=dataset._files, source_ref=source, by_row=by_row)
-    with _means(dataset._workspace, SILENT) as means:
+    with merge_means(dataset._workspace, SILENT) as means:
         return plan_merge(request, means)
 
 
@@ -636,7 +635,7 @@ def merge_branches(
         _request(dataset, source, resolve, fast_forward=fast_forward, **options) for dataset in datasets
     ]
     with (
-        _means(workspace, progress, violations, allow_drift=allow_drift) as means,
+        merge_means(workspace, progress, violations, allow_drift=allow_drift) as means,
         watched(progress, Steps.all_called("Merging")),
     ):
         return merge_all(requests, means, dry_run=dry_run, progress=progress)
@@ -646,7 +645,7 @@ def _request(
     dataset: Branching, source: str | MergePlan, resolve: Resolve | None, **options: Any
 ) -> MergeRequest:
     from odfchain.branches.conflict_file import resolution_of
-    from odfchain.branches.merge_values import MergePlan, MergeRequest
+    from odfchain.branches.merging import MergePlan, MergeRequest
 
     decided = resolution_of(resolve)
     if isinstance(source, MergePlan):
@@ -661,17 +660,17 @@ def _request(
 
 
 @contextlib.contextmanager
-def _means(
+def merge_means(
     workspace: Workspace,
     progress: Progress,
     violations: str | Path | None = None,
     *,
     allow_drift: bool = False,
 ) -> Iterator[MergeMeans]:
+    """What merges and reverts depend on; rows that break foreign keys are written when the block ends."""
     from odfchain.api.changing import drift_check, foreign_keys, latest_of
-    from odfchain.branches.merge_values import MergeMeans
+    from odfchain.branches.merging import MergeMeans
 
-    # violating rows are collected, and written when the block ends
     with foreign_keys(workspace, progress, violations, merging=True) as check:
         yield MergeMeans(
             engine=engine_of(workspace),

@@ -205,9 +205,9 @@ def revert(
     progress: Progress,
 ) -> ChangeOutcome:
     """Implements `Dataset.revert`; errors as there."""
-    from odfchain.api.branching import as_point, engine_of, trust_of
+    from odfchain.api.branching import as_point, merge_means
     from odfchain.branches.conflict_file import resolution_of
-    from odfchain.branches.corrections import RevertMeans, RevertRequest
+    from odfchain.branches.corrections import RevertRequest
     from odfchain.branches.corrections import revert as revert_block
     from odfchain.spark.job_progress import Steps, watched
     from odfchain.workspace.points import named_block
@@ -218,16 +218,9 @@ def revert(
         block=block, resolve=resolution_of(resolve), message=message, system_time=system_time
     )
     with (
-        foreign_keys(workspace, progress, violations, merging=True) as check,
+        merge_means(workspace, progress, violations, allow_drift=allow_drift) as means,
         watched(progress, Steps.all_called("Reverting")),
     ):
-        means = RevertMeans(
-            engine=engine_of(workspace),
-            trusted=trust_of(workspace),
-            bound=latest_of(workspace),
-            check=check,
-            guard=drift_check(workspace, progress, allow_drift=allow_drift),
-        )
         return _repeated(workspace, lambda: revert_block(files, request, means), progress)
 
 

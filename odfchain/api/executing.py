@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from odfchain.odf.sources import Transform
     from odfchain.spark.executor_files import ExecutorFiles
     from odfchain.spark.session import GivenSession, PlanEngine, SparkEngine
-    from odfchain.transform.engine_interface import TransformEngine
+    from odfchain.transform.engines import TransformEngine
     from odfchain.transform.spark_engine import SparkTransformEngine
     from odfchain.workspace.config import TransformConfig
 
@@ -197,11 +197,7 @@ class Engines:
         # an engine at an address of the settings
         if (remote := self.remote(transform, timeout)) is not None:
             return remote
-        from odfchain.transform.spark_engine import LimitedEngine
-
-        engine = self.transforms()
-        seconds = timeout or self._files.config.transform.timeout_seconds
-        return LimitedEngine(engine, seconds or None)
+        return self.transforms().limited(timeout or self._files.config.transform.timeout_seconds or None)
 
     def _config(self, timeout: float | None) -> TransformConfig:
         config = self._files.config.transform

@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from odfchain.transfer.public_layout import PeerUrl
     from odfchain.transfer.repositories import Repositories, RepositoryEntry
     from odfchain.transfer.sharing import Sharing
-    from odfchain.transform.changed_query import StateChange
-    from odfchain.transform.validate import Checker
+    from odfchain.transform.validate import Checker, StateChange
     from odfchain.upkeep.fsck import FsckReport
     from odfchain.upkeep.garbage import Collected
     from odfchain.workspace.config import IngestConfig

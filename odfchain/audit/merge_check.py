@@ -38,7 +38,6 @@ from odfchain.branches.branches import BlockGraph
 from odfchain.branches.conflict_file import Resolution, resolve
 from odfchain.branches.foreign_keys import ForeignKeys, Rows
 from odfchain.branches.intervals import Interval, MergedColumns, parquet_bytes, read_rows
-from odfchain.branches.merge_bases import MergeInput, merge_tables
 from odfchain.branches.merging import Sides, appended_rows
 from odfchain.branches.row_diff import (
     RowDiff,
@@ -50,7 +49,7 @@ from odfchain.branches.row_diff import (
     same_cells,
     same_rows,
 )
-from odfchain.branches.three_way import Conflicts, ThreeWay
+from odfchain.branches.three_way import Conflicts, MergeInput, ThreeWay, merge_tables
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import MERGE, DataEvent
 from odfchain.errors import (

@@ -46,8 +46,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import unmarked
 from odfchain.progress import SILENT, Progress, SideBySide
 from odfchain.slices.reader import hash_parquet
-from odfchain.transform.engine_interface import rules_of
-from odfchain.transform.engines import address_of
+from odfchain.transform.engines import address_of, rules_of
 from odfchain.transform.execute import Engines, ExecutedStep, JobThreads, execute_step
 from odfchain.transform.planner import RecordedStep, plan_recorded
 from odfchain.workspace.config import TransformConfig
@@ -55,7 +54,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
 if TYPE_CHECKING:
-    from odfchain.transform.engine_interface import TransformEngine
+    from odfchain.transform.engines import TransformEngine
 
 
 _CHAIN_CHECKS = frozenset({HEAD, BLOCKS, LINKS})

@@ -60,7 +60,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
-    from odfchain.transform.engine_interface import TransformEngine
+    from odfchain.transform.engines import TransformEngine
 
 
 Engines = Callable[[Transform], "TransformEngine"]

@@ -23,12 +23,9 @@ from pyarrow import types as t
 
 from odfchain.branches.branches import BlockGraph
 from odfchain.branches.conflict_file import UNDECIDED, Resolution, check_decided, read_resolution
-from odfchain.branches.diff import Trust
-from odfchain.branches.executor import Engine
-from odfchain.branches.foreign_keys import ForeignKeys, references_of
+from odfchain.branches.foreign_keys import references_of
 from odfchain.branches.key_lookup import rows_of_keys
-from odfchain.branches.merge_bases import MergeInput
-from odfchain.branches.merging import Sides, compute_merge
+from odfchain.branches.merging import MergeMeans, Sides, compute_merge
 from odfchain.branches.recording import ChangeOutcome, stage_changes, write_batches
 from odfchain.branches.row_diff import (
     RowDiff,
@@ -40,6 +37,7 @@ from odfchain.branches.row_diff import (
     rows_of_changes,
     tree_of,
 )
+from odfchain.branches.three_way import MergeInput
 from odfchain.errors import (
     BadInputError,
     GuardError,
@@ -557,20 +555,7 @@ class RevertRequest:
     system_time: Timestamp | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RevertMeans:
-    """Dependencies of a revert, given by the caller."""
-
-    engine: Engine
-    trusted: Trust
-    bound: Callable[[Timestamp], Timestamp | None]
-    """The latest event time that is believed at a system time."""
-    check: ForeignKeys
-    guard: CommitCheck
-    """An additional check of the rows."""
-
-
-def revert(dataset: DatasetFiles, request: RevertRequest, means: RevertMeans) -> ChangeOutcome:
+def revert(dataset: DatasetFiles, request: RevertRequest, means: MergeMeans) -> ChangeOutcome:
     """Commit the inverse of a block's changes on the reference that the dataset is opened on.
 
     Nothing is committed where all that it changed is as it was before.
@@ -583,11 +568,9 @@ def revert(dataset: DatasetFiles, request: RevertRequest, means: RevertMeans) ->
     resolution = read_resolution(request.resolve, sides.columns.data, sides.key)
     system_time = state.next_system_time(request.system_time)
     with dataset.staging() as staging:
-        found = compute_merge(
-            sides, trusted=means.trusted, engine=means.engine, folder=staging, resolution=resolution
-        )
-        how, conflicts = check_decided(found.notes.lines, resolution, sides.key).recorded
-        facts = write_batches(state, found.computed.batches(), state.schema, system_time, staging)
+        computed, lines = compute_merge(sides, resolution, means, staging)
+        how, conflicts = check_decided(lines, resolution, sides.key).recorded
+        facts = write_batches(state, computed.batches(), state.schema, system_time, staging)
         if facts is None:
             return ChangeOutcome.nothing(state)
         references = references_of(means.check.find, dataset, state)

@@ -18,8 +18,8 @@ import pyarrow as pa
 from odfchain.branches.branches import BlockGraph
 from odfchain.branches.executor import Engine, KeyResult, compute
 from odfchain.branches.intervals import Interval, MergedColumns, read_rows
-from odfchain.branches.merge_bases import MergeInput, changes_of_source
 from odfchain.branches.row_diff import RowDiff, between, net_of, order_of, same_cells
+from odfchain.branches.three_way import MergeInput, changes_of_source
 from odfchain.errors import SchemaError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.row_hash import Numbers

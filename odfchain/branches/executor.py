@@ -12,9 +12,8 @@ import itertools
 import operator
 import pickle
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,6 @@ from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.row_hash import Numbers
 from odfchain.slices.reader import open_parquet
-from odfchain.slices.writer import SliceFacts, SliceSpec, write_slice
 from odfchain.spark.executor_files import StoreFolder, copy_put, files_of, staged, worker_folder
 from odfchain.spark.jobs import explain, run_job
 from odfchain.workspace.read_slices import verified_slice
@@ -48,8 +46,6 @@ if TYPE_CHECKING:
 
 # Results per key, and of all keys in order.
 
-_ROWS_AT_ONCE = 65_536
-
 
 @dataclass(frozen=True, slots=True)
 class KeyResult:
@@ -59,8 +55,6 @@ class KeyResult:
     """In order of key."""
     notes: Any = None
     """The part that is held in memory; it can be pickled, and is small."""
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """Numbers that add up."""
 
 
 Function = Callable[[Sequence[pa.Table]], KeyResult]
@@ -74,7 +68,6 @@ class Computed:
     schema: pa.Schema
     notes: tuple[Any, ...]
     """Those of all parts that have any."""
-    counts: Mapping[str, int]
     batches: Callable[[], Iterator[pa.RecordBatch]]
     """The rows, a bounded number at a time."""
 
@@ -82,34 +75,11 @@ class Computed:
     def of(cls, part: KeyResult) -> Computed:
         """A result of one part."""
         notes = () if part.notes is None else (part.notes,)
-        return cls(part.rows.schema, notes, part.counts, lambda: iter(part.rows.to_batches()))
+        return cls(part.rows.schema, notes, lambda: iter(part.rows.to_batches()))
 
     def rows(self) -> pa.Table:
         """All rows."""
         return pa.Table.from_batches(self.batches(), self.schema)
-
-    def write(self, spec: SliceSpec) -> SliceFacts | None:
-        """The rows as a new slice, without ever having all of them in memory."""
-        # the bytes must not depend on the number of parts
-        return write_slice(_even(self.batches()), spec)
-
-
-def _even(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    # batches of one size, whatever sizes they came in
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        rest = batch
-        while sum(each.num_rows for each in held) + rest.num_rows >= _ROWS_AT_ONCE:
-            count = _ROWS_AT_ONCE - sum(each.num_rows for each in held)
-            yield from _joined([*held, rest.slice(0, count)])
-            held, rest = [], rest.slice(count)
-        held.append(rest)
-    yield from _joined(held)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    if batches:
-        yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
 IN_PROCESS_BYTES = 256 << 20
@@ -284,9 +254,6 @@ def _taken(row: Any) -> Any:
 
 def _computed(made: list[_Made], folder: Path) -> Computed:
     notes = (pickle.loads(each.notes) for each in made)  # noqa: S301 - by our own tasks
-    counts: Counter[str] = Counter()
-    for each in made:
-        counts.update(each.counts)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for each in made:
@@ -294,7 +261,7 @@ def _computed(made: list[_Made], folder: Path) -> Computed:
                 with pa.memory_map(str(folder / each.file)) as source:
                     yield from pa.ipc.open_stream(source)
 
-    return Computed(made[0].schema, tuple(note for note in notes if note is not None), dict(counts), batches)
+    return Computed(made[0].schema, tuple(note for note in notes if note is not None), batches)
 
 
 def _bounds(samples: Sequence[pa.Table], key: Sequence[str], count: int) -> pa.Table:
@@ -331,7 +298,6 @@ class _Made:
     """Of the rows, if there are any."""
     schema: pa.Schema
     notes: bytes
-    counts: Mapping[str, int]
     size: int = 0
     """Of the file [bytes], where it is in the store, under its hash."""
 
@@ -435,7 +401,7 @@ def _made(number: int, tables: Sequence[pa.Table], work: _Work) -> _Made:
         made = Path(work.folder) / f"{name}.{uuid.uuid4().hex}"
         _write(part.rows, made)
         made.replace(Path(work.folder) / name)
-    return _Made(number, name, part.rows.schema, pickle.dumps(part.notes), part.counts, size)
+    return _Made(number, name, part.rows.schema, pickle.dumps(part.notes), size)
 
 
 def _write(rows: pa.Table, path: Path) -> None:

@@ -601,21 +601,6 @@ def references_of(find: Find, dataset: DatasetFiles, state: DatasetState) -> dic
     return found
 
 
-def referenced_first(datasets: Sequence[DatasetFiles]) -> list[DatasetFiles]:
-    """The datasets so that those that others refer to come first; otherwise the order stays."""
-    refers = {}
-    for dataset in datasets:
-        constraints = DatasetState.read(dataset.chain).constraints
-        refers[dataset.id] = {key.dataset for key in constraints.foreign_keys} - {dataset.id}
-    waiting, ordered = list(datasets), list[DatasetFiles]()
-    while waiting:
-        names = {dataset.id for dataset in waiting}
-        ready = [dataset for dataset in waiting if not refers[dataset.id] & names] or waiting
-        ordered += ready
-        waiting = [dataset for dataset in waiting if dataset not in ready]
-    return ordered
-
-
 def _origin(new: Collection[Path], item: SliceFile) -> str:
     return "theirs" if item.path in new else "ours"
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +33,11 @@ from odfchain.branches.conflict_file import (
 )
 from odfchain.branches.diff import Trust, changes_of, common_key, rows_changed
 from odfchain.branches.executor import Computed, Engine, KeyResult, compute
-from odfchain.branches.foreign_keys import Rows, referenced_first, references_of
+from odfchain.branches.foreign_keys import ForeignKeys, Rows, references_of
 from odfchain.branches.intervals import Interval, MergedColumns, interval_batches
-from odfchain.branches.merge_bases import MergedState, MergeInput, merge_tables
-from odfchain.branches.merge_values import MergeMeans, MergeOutcome, MergePlan, MergeRequest, MergeStatus
-from odfchain.branches.recording import stage_changes, write_batches
+from odfchain.branches.recording import described, stage_changes, write_batches
 from odfchain.branches.row_diff import net_of, rows_of_changes
+from odfchain.branches.three_way import MergedState, MergeInput, merge_tables
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import MERGE
 from odfchain.errors import IngestError, UsageError
@@ -64,8 +64,8 @@ from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.slices.state import SliceFile, takes_back
 from odfchain.slices.writer import SliceFacts
-from odfchain.text import one_line
-from odfchain.workspace.commit import StagedFile, both, on_the_newest_head
+from odfchain.text import counted, one_line
+from odfchain.workspace.commit import CommitCheck, StagedFile, both, on_the_newest_head
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import (
@@ -76,6 +76,120 @@ from odfchain.workspace.merge_record import (
     understood_record,
 )
 from odfchain.workspace.points import OnBranch, opened_at
+
+# Requests, plans and results of merges.
+
+
+class MergeStatus(Enum):
+    """Status of a merge."""
+
+    MERGED = "merged"
+    FAST_FORWARDED = "fast-forwarded"
+    ALREADY_MERGED = "already merged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRequest:
+    """A requested merge: source, target and options."""
+
+    target: DatasetFiles
+    """The dataset on the reference that is merged into."""
+    source_ref: str
+    source: Multihash | None = None
+    """A block of that reference; default is the newest one."""
+    resolve: Resolution | Path = UNDECIDED
+    by_row: bool = False
+    """Without merging cells: two different rows of one key conflict."""
+    fast_forward: bool = False
+    with_metadata: bool = False
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeMeans:
+    """Dependencies of merges, given by the caller."""
+
+    engine: Engine
+    trusted: Trust
+    verified: Callable[[DatasetFiles, Multihash], None]
+    """Raises where a fetched block is not to be relied on."""
+    check: ForeignKeys
+    """Of the workspace; each merge is checked against its own references."""
+    guard: CommitCheck
+    """An additional check of the rows."""
+    bound: Callable[[Timestamp], Timestamp | None]
+    """The latest event time that is believed at a system time."""
+    retries: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeOutcome:
+    """Result of a merge; `head` is the old one where nothing was recorded."""
+
+    status: MergeStatus
+    dataset: str
+    into: str
+    source_ref: str
+    source: Multihash
+    old_head: Multihash
+    head: Multihash
+    number: int
+    """The sequence number of `head`."""
+    operations: Mapping[str, int]
+    """Rows written for each operation (`+A`, `-R`, `-C`, `+C`)."""
+    conflicts: Mapping[str, int]
+    """Conflicts by what was taken (`ours`, `theirs`, `base`, `delete`, `value`)."""
+    notes: tuple[str, ...] = ()
+
+    def described(self, *, dry_run: bool = False, named: bool = False) -> str:
+        """The result in a sentence; `named` includes the dataset's name."""
+        from_where, into = f"{self.source_ref} ({str(self.source)[:7]}…)", self.into
+        about = f"{self.dataset}: " if named else ""
+        if self.status is MergeStatus.ALREADY_MERGED:
+            return f"{about}{into} has merged {from_where} already"
+        if self.status is MergeStatus.FAST_FORWARDED:
+            moved = "would move" if dry_run else "moved"
+            return f"{about}{moved} {into} forward to {from_where}: it is block {self.number:,}"
+        taken = ", ".join(f"{count:,} {take}" for take, count in sorted(self.conflicts.items()))
+        decided = (
+            f"{counted(sum(self.conflicts.values()), 'conflict')} ({taken})" if taken else "no conflicts"
+        )
+        brought = f"{from_where} into {into}: {described(self.operations)}, {decided}"
+        return (
+            f"{about}would merge {brought}"
+            if dry_run
+            else f"{about}merged {brought}; {into} is block {self.number:,}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self.described(named=True)}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MergePlan:
+    """Result of a dry run of a merge, for the two heads as they were."""
+
+    dataset: str
+    into: str
+    """The reference that is merged into."""
+    target: Multihash
+    """Its head."""
+    source_ref: str
+    source: Multihash
+    bases: tuple[Multihash, ...]
+    """The best common ancestors, in order of sequence number and hash."""
+    key: tuple[str, ...]
+    by_row: bool
+    changes: pa.Table
+    """Changes of our rows, as `Diff.changes`, without those in conflict."""
+    conflicts: pa.Table
+    """A line for each conflict (`odfchain.branches.conflict_file.lines_schema`)."""
+    events: tuple[MetadataEvent, ...]
+    """Metadata events of the source, which are merged only on request."""
+    notes: tuple[str, ...]
+    is_merged: bool
+    """True if there is nothing to do."""
+
 
 # The computation of a merge: a pure function over the rows of the intervals, the same for merging and for
 # verifying a recorded merge, run by either executor (RFC-036).
@@ -118,34 +232,12 @@ class Sides:
         return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MergeNotes:
-    """The part of a merge that is held in memory."""
-
-    lines: pa.Table
-    """The conflicts, line by line (`odfchain.branches.conflict_file`)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ComputedMerge:
-    """The rows of a merge and its conflicts."""
-
-    computed: Computed
-    notes: MergeNotes
-
-
 def compute_merge(
-    sides: Sides,
-    *,
-    trusted: Trust,
-    engine: Engine,
-    folder: Path,
-    resolution: Resolution = UNDECIDED,
-    by_row: bool = False,
-) -> ComputedMerge:
-    """Merge two sides that have a primary key."""
+    sides: Sides, resolution: Resolution, means: MergeMeans, folder: Path, *, by_row: bool = False
+) -> tuple[Computed, pa.Table]:
+    """(the rows of a merge of two sides that have a primary key, its conflicts by `lines_schema`)."""
     function = functools.partial(
-        merge_part,
+        _merge_part,
         asked=sides.asked,
         key=sides.key,
         names=sides.columns.names,
@@ -153,15 +245,12 @@ def compute_merge(
         by_row=by_row,
     )
     computed = compute(
-        sides.intervals(trusted), sides.columns, sides.key, function, engine=engine, folder=folder
+        sides.intervals(means.trusted), sides.columns, sides.key, function, engine=means.engine, folder=folder
     )
-    lines = [note.lines for note in computed.notes if isinstance(note, MergeNotes)]
-    return ComputedMerge(
-        computed, MergeNotes(pa.concat_tables([lines_schema(sides.key).empty_table(), *lines]))
-    )
+    return computed, pa.concat_tables([lines_schema(sides.key).empty_table(), *computed.notes])
 
 
-def merge_part(
+def _merge_part(
     tables: Sequence[pa.Table],
     *,
     asked: MergeInput,
@@ -170,10 +259,10 @@ def merge_part(
     resolution: Resolution,
     by_row: bool,
 ) -> KeyResult:
-    """Merge all rows of some keys: the rows to be written, and what `MergeNotes` has."""
+    # the rows to be written for some keys, and the conflicts
     three_way = merge_tables(tables, asked, key, names.event_time_column, by_row=by_row)
     resolved = resolve(three_way, resolution)
-    return KeyResult(rows_of_changes(resolved.changes, names), MergeNotes(resolved.lines))
+    return KeyResult(rows_of_changes(resolved.changes, names), resolved.lines)
 
 
 # Warnings: changes that were reverted before, and corrections that the next poll will undo.
@@ -444,7 +533,7 @@ def merge_all(
             return _prepare(request, means, stack.enter_context(request.target.staging()))
 
         progress.phase("Merging")
-        first = referenced_first([request.target for request in requests])
+        first = _referenced_first([request.target for request in requests])
         ready = [prepared(request) for request in sorted(requests, key=lambda r: first.index(r.target))]
         pending: dict[DatasetId, Rows] = {}
         if len(ready) > 1:
@@ -458,6 +547,21 @@ def merge_all(
             if not dry_run:
                 pending.pop(merge.request.target.id, None)
         return done
+
+
+def _referenced_first(datasets: Sequence[DatasetFiles]) -> list[DatasetFiles]:
+    # those that others refer to come first; otherwise the order stays
+    refers = {}
+    for dataset in datasets:
+        constraints = DatasetState.read(dataset.chain).constraints
+        refers[dataset.id] = {key.dataset for key in constraints.foreign_keys} - {dataset.id}
+    waiting, ordered = list(datasets), list[DatasetFiles]()
+    while waiting:
+        names = {dataset.id for dataset in waiting}
+        ready = [dataset for dataset in waiting if not refers[dataset.id] & names] or waiting
+        ordered += ready
+        waiting = [dataset for dataset in waiting if dataset not in ready]
+    return ordered
 
 
 def _finished(
@@ -559,7 +663,7 @@ def _published_after(
 
 
 @dataclass(frozen=True, slots=True)
-class _Scene:
+class _MergeHeads:
     """The two heads of a merge, before anything is read of their rows."""
 
     request: MergeRequest
@@ -569,7 +673,7 @@ class _Scene:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, request: MergeRequest) -> _Scene:
+    def of(cls, request: MergeRequest) -> _MergeHeads:
         dataset = request.target
         if request.source_ref == dataset.ref:
             raise UsageError(f"{dataset.alias}: {dataset.ref} cannot be merged into itself")
@@ -612,23 +716,23 @@ class _Scene:
 
 def plan_merge(request: MergeRequest, means: MergeMeans) -> MergePlan:
     """Dry run of a merge; conflicts are part of the result, not an error."""
-    scene = _Scene.of(request)
-    sides = scene.sides()
-    bases = scene.bases(sides)
-    notes = scene.notes
+    heads = _MergeHeads.of(request)
+    sides = heads.sides()
+    bases = heads.bases(sides)
+    notes = heads.notes
     changes, lines = _no_changes(sides), lines_schema(sides.key).empty_table()
     others: list[MetadataEvent] = []
-    if not scene.is_merged:
-        means.verified(request.target, scene.source)
-        others = scene.others(sides, bases)
+    if not heads.is_merged:
+        means.verified(request.target, heads.source)
+        others = heads.others(sides, bases)
         with request.target.staging() as folder:
             changes, lines = _changes(request, sides, means, folder)
     return MergePlan(
         dataset=str(request.target.alias),
         into=request.target.ref,
-        target=scene.target.head,
+        target=heads.target.head,
         source_ref=request.source_ref,
-        source=scene.source,
+        source=heads.source,
         bases=sides.asked.bases,
         key=sides.key,
         by_row=request.by_row,
@@ -636,21 +740,21 @@ def plan_merge(request: MergeRequest, means: MergeMeans) -> MergePlan:
         conflicts=lines,
         events=tuple(others),
         notes=notes,
-        is_merged=scene.is_merged,
+        is_merged=heads.is_merged,
     )
 
 
 def _prepare(request: MergeRequest, means: MergeMeans, folder: Path) -> _Prepared:
-    scene = _Scene.of(request)
-    target, outcome = scene.target, scene.outcome()
-    if scene.is_merged:
+    heads = _MergeHeads.of(request)
+    target, outcome = heads.target, heads.outcome()
+    if heads.is_merged:
         return _Prepared(request, outcome, target, folder)
-    means.verified(request.target, scene.source)
+    means.verified(request.target, heads.source)
     if request.fast_forward:
-        return _fast_forwarded(scene, folder)
-    sides = scene.sides()
-    bases = scene.bases(sides)
-    others, left_out = scene.others(sides, bases), list[str]()
+        return _fast_forwarded(heads, folder)
+    sides = heads.sides()
+    bases = heads.bases(sides)
+    others, left_out = heads.others(sides, bases), list[str]()
     if request.with_metadata:
         refuse_changed(others, target, bases)
     elif others:
@@ -694,18 +798,9 @@ def _computed(
         facts = write_batches(target, batches, schema, time, folder)
         return facts, check_decided(lines_schema(()).empty_table(), UNDECIDED, ())
     resolution = read_resolution(request.resolve, sides.columns.data, sides.key)
-    merged = _merged(request, sides, means, folder, resolution)
-    decided = check_decided(merged.notes.lines, resolution, sides.key)
-    return write_batches(target, merged.computed.batches(), schema, time, folder), decided
-
-
-def _merged(
-    request: MergeRequest, sides: Sides, means: MergeMeans, folder: Path, resolution: Resolution
-) -> ComputedMerge:
-    return compute_merge(
-        sides, trusted=means.trusted, engine=means.engine, folder=folder, resolution=resolution,
-        by_row=request.by_row,
-    )  # fmt: skip
+    computed, lines = compute_merge(sides, resolution, means, folder, by_row=request.by_row)
+    decided = check_decided(lines, resolution, sides.key)
+    return write_batches(target, computed.batches(), schema, time, folder), decided
 
 
 def _changes(
@@ -715,10 +810,10 @@ def _changes(
         rows = appended_rows(sides.asked, sides.intervals(means.trusted), sides.columns)
         gained = np.ones(rows.num_rows, dtype=bool)
         return rows_changed(rows.select(range(1, rows.num_columns)), gained), lines_schema(()).empty_table()
-    merged = _merged(request, sides, means, folder, UNDECIDED)
-    rows = merged.computed.rows()
+    computed, lines = compute_merge(sides, UNDECIDED, means, folder, by_row=request.by_row)
+    rows = computed.rows()
     data = rows.select(range(1, rows.num_columns))
-    return changes_of(net_of(rows.column(0).to_numpy(), data, sides.key)), merged.notes.lines
+    return changes_of(net_of(rows.column(0).to_numpy(), data, sides.key)), lines
 
 
 def _no_changes(sides: Sides) -> pa.Table:
@@ -730,22 +825,22 @@ def _no_changes(sides: Sides) -> pa.Table:
     )
 
 
-def _fast_forwarded(scene: _Scene, folder: Path) -> _Prepared:
-    request, target, graph = scene.request, scene.target, scene.graph
+def _fast_forwarded(heads: _MergeHeads, folder: Path) -> _Prepared:
+    request, target, graph = heads.request, heads.target, heads.graph
     ref, into = request.source_ref, request.target.ref
-    fork = graph.fork(target.head, scene.source)
+    fork = graph.fork(target.head, heads.source)
     if fork != target.head:
         raise IngestError(
             f"{into} has blocks since block {graph.number(fork):,} that {ref} lacks, so it cannot be moved "
             "forward to it",
             hint="merge without --ff",
         )
-    source = DatasetState.read(graph.files_of(scene.source).chain, scene.source)
+    source = DatasetState.read(graph.files_of(heads.source).chain, heads.source)
     others = other_events(target, source, target.head, [target])
     if others and not request.with_metadata:
         raise IngestError(
             f"{ref} says more than data: {listed(others)}",
             hint="if that is to be in force, run again with --with-metadata; or merge without --ff",
         )
-    outcome = dataclasses.replace(scene.outcome(), status=MergeStatus.FAST_FORWARDED)
+    outcome = dataclasses.replace(heads.outcome(), status=MergeStatus.FAST_FORWARDED)
     return _Prepared(request, outcome, target, folder)

@@ -48,8 +48,7 @@ from odfchain.odf.transform_options import (
 )
 from odfchain.progress import SILENT, Progress
 from odfchain.text import first_line
-from odfchain.transform.engine_interface import EngineRules
-from odfchain.transform.engines import address_of
+from odfchain.transform.engines import EngineRules, address_of
 from odfchain.transform.execute import Engines, ExecutedStep, StepRun, executed_steps
 from odfchain.transform.planner import PlannedStep, UpToDate, plan_next
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit

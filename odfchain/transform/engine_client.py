@@ -26,7 +26,7 @@ from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.flatbuffers import load_fbs
 from odfchain.odf.transform_options import without_marks
 from odfchain.text import one_line
-from odfchain.transform.engine_interface import Executed
+from odfchain.transform.engines import Executed
 
 if TYPE_CHECKING:
     from odfchain.odf.schema import DataSchema

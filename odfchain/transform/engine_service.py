@@ -40,11 +40,10 @@ from odfchain.transform.engine_client import (
     Call,
     load_grpc,
 )
-from odfchain.transform.engine_interface import VersionedEngine
 
 if TYPE_CHECKING:
     from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
-    from odfchain.transform.engine_interface import TransformEngine
+    from odfchain.transform.engines import TransformEngine
 
 
 # A request under execution. Outputs are written under temporary names, and renamed when the run succeeded and
@@ -232,9 +231,10 @@ def serve(
 ) -> EngineServer:
     """The engine, listening: on a Unix socket if one is named, else on a TCP port (0 is any free one).
 
-    `workers` requests are executed at a time, others wait. `progress_interval` is in seconds. An engine with
-    a method `cancel(request)` is called when the client of a request has gone (which can be before it has
-    seen the request); any other notices at the next thing that it reports, where an `EngineError` is raised.
+    `workers` requests are executed at a time, others wait. `progress_interval` is in seconds. An engine's
+    `version`, visible ASCII without blanks, is sent. One with a method `cancel(request)` is called when the
+    client of a request has gone (which can be before it has seen the request); any other notices at the next
+    thing that it reports, where an `EngineError` is raised.
     """
     grpc = load_grpc()
     calls = workers + _WAITING_CALLS
@@ -354,8 +354,8 @@ class _Service:
         self._interval = interval
         self._free = threading.Semaphore(workers)
         self._threads: set[threading.Thread] = set()
-        said = ((VERSION_KEY, engine.version),) if isinstance(engine, VersionedEngine) else ()
-        self._metadata = said
+        version = getattr(engine, "version", None)
+        self._metadata = () if version is None else ((VERSION_KEY, version),)
 
     def responder(self, call: Call) -> Callable[[bytes, Any], Iterator[bytes]]:
         progress = call.pack_response("Progress")

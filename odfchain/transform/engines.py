@@ -1,24 +1,209 @@
-"""The engine of a transform, and the check of its version."""
+"""The interface of engines: a pure function from a request to files.
+
+An engine reads the files that a request names and writes the two that it asks for, a slice and a checkpoint.
+It keeps nothing between requests, so a request can be repeated, by anybody, with the same result. Source:
+specification "Engine Contract", "Engine Protocol"; RFC-019.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from odfchain.errors import TransformError
 from odfchain.odf.sources import Transform
-from odfchain.odf.transform_options import OWN_ENGINE, is_own, is_own_name, named_version
+from odfchain.odf.transform_options import (
+    OWN_ENGINE,
+    is_own,
+    is_own_name,
+    lateness_option,
+    named_version,
+    split_version,
+)
 from odfchain.text import one_line
-from odfchain.transform.engine_interface import engine_version, same_results
 from odfchain.workspace.config import IsolationPolicy
 
 if TYPE_CHECKING:
+    from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
+    from odfchain.odf.events import OffsetInterval
+    from odfchain.odf.schema import DataSchema
+    from odfchain.odf.times import Timestamp
     from odfchain.progress import Progress
+    from odfchain.slices.writer import SliceFacts
     from odfchain.transform.engine_client import RemoteEngine
-    from odfchain.transform.engine_interface import TransformEngine
     from odfchain.workspace.config import TransformConfig
     from odfchain.workspace.dataset_files import DatasetFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executed:
+    """Result of a step of a transformation.
+
+    The file at `new_data_path` is there when there are rows; without rows it only shows the schema. The file
+    at `new_checkpoint_path` is there when the next step needs another one than the step before left.
+    """
+
+    offset_interval: OffsetInterval | None
+    """Offsets of the new records; None when there are none."""
+    watermark: Timestamp | None
+    """No later record of the output is older than this; None while that cannot be said."""
+    facts: SliceFacts | None = None
+    """Hashes and counts of the slice, where the engine computed them while it wrote."""
+    keeps_checkpoint: bool = True
+    """True if the checkpoint before stays in force where no new one was written."""
+    takes_back_own: bool = False
+    """True if every row that takes another back is known to take back one that the engine emitted."""
+    version: str | None = None
+    """The version that a remote engine reports; None where it reports none."""
+    put_since: float = 0.0
+    """The slice was put into the workspace's store after this [s, `time.monotonic`]; 0: it was not."""
+
+
+class TransformEngine(Protocol):
+    """Executes queries. Calls may come from several threads."""
+
+    def execute(
+        self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
+    ) -> Executed:
+        """Execute the next step of a transformation.
+
+        `schema` is what the output is declared as so far, for engines that can follow it.
+
+        Raises:
+            QueryError: the query is at fault (InvalidQuery).
+            EngineError: the engine is (InternalError).
+        """
+
+    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
+        """Run a query over raw files, exposed as the table `input`; returns the number of records written.
+
+        Raises:
+            QueryError: the query is at fault (InvalidQuery).
+            EngineError: the engine is (InternalError).
+        """
+
+
+@runtime_checkable
+class InProcessEngine(TransformEngine, Protocol):
+    """An engine of this process, which executes several steps at the same time."""
+
+    def rows_of(self, request: TransformRequest, *, progress: Progress) -> int | None:
+        """Number of records of a step, for row-by-row queries over one input; None for others.
+
+        The records of such a step are in the order of the rows that they come of. Raises as `execute`.
+        """
+
+    def tasks(self) -> int:
+        """Number of steps that are worth executing at the same time."""
+
+    def keeping(self, slices: str) -> TransformEngine:
+        """The engine, which puts slices into the workspace's store under this key where that saves a way."""
+
+
+# A version names the rules of this engine, Spark's version and, where a query has them, options:
+#
+#     odfchain_3-spark_4.3.0
+#     odfchain_3-spark_4.3.0+allowedLateness=PT86400S
+#
+# The rules' number changes when the same query over the same rows would give other rows, another order or
+# another watermark. All earlier rules can still be executed, so recorded steps continue and are replayed by
+# them. Patch releases of Spark are the same; another minor release must be declared compatible (specification
+# "Engine Versioning", "Engine Deprecation"; RFC-019).
+
+RULES = 3
+"""The number of the rules that new transforms get."""
+
+_FORM = re.compile(r"odfchain_(\d{1,9})-spark_(\d{1,9})\.(\d{1,9})(?:\.[^\s+]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRules:
+    """The differences between versions of this engine's rules."""
+
+    number: int = RULES
+    allowed_lateness_ms: int = 0
+    """Time for which a complete windowed result still takes late rows and corrections [ms]."""
+
+    @property
+    def counts_at_once(self) -> bool:
+        """True if results that can be taken back count every recorded row, and not only final ones."""
+        return self.number >= 2
+
+    @property
+    def takes_corrections(self) -> bool:
+        """True if windowed results take retractions and corrections of their inputs."""
+        return self.number >= 2
+
+    @property
+    def tells_zeros_apart(self) -> bool:
+        """True if a result -0.0 is another one than 0.0, as it is in a slice."""
+        return self.number >= 2
+
+    @property
+    def takes_back_equals(self) -> bool:
+        """True if a row of an input takes back one that is equal, as in states: -0.0 is 0.0, NaN is NaN."""
+        return self.number >= 3
+
+    @property
+    def reads_grouping_sets(self) -> bool:
+        """True if the values of ROLLUP, CUBE and UNPIVOT are read; by the first rules they are null."""
+        return self.number >= 2
+
+    @property
+    def version(self) -> str:
+        """The version of this engine by these rules."""
+        from importlib.metadata import version
+
+        return f"odfchain_{self.number}-spark_{version('pyspark')}{lateness_option(self.allowed_lateness_ms)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version in this engine's form."""
+
+    rules: EngineRules | None
+    """None where it asks for rules or options that this engine does not know."""
+    spark: tuple[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> _Version | None:
+        base, lateness = split_version(text)
+        found = _FORM.fullmatch(base)
+        if found is None:
+            return None
+        rules = EngineRules(int(found[1]), lateness)
+        known = 1 <= rules.number <= RULES and (rules.takes_corrections or not lateness)
+        return cls(rules if known else None, (found[2], found[3]))
+
+
+def engine_version() -> str:
+    """The version that new transforms get."""
+    return EngineRules().version
+
+
+def rules_of(recorded: str | None) -> EngineRules:
+    """The rules by which a transform with this version is executed.
+
+    One that names none, or a version that only a declaration makes compatible, is executed by
+    the newest.
+    """
+    found = _Version.parse(recorded) if recorded is not None else None
+    return found.rules if found is not None and found.rules is not None else EngineRules()
+
+
+def same_results(recorded: str | None, running: str, compatible: Collection[str] = ()) -> bool:
+    """True if the running version, by the rules that `rules_of` names, may stand in for the recorded one.
+
+    A transform without a version asks for none. `compatible` are versions that were declared to give the same
+    results.
+    """
+    if recorded is None or recorded == running or recorded in compatible:
+        return True
+    one, other = _Version.parse(recorded), _Version.parse(running)
+    return one is not None and one.rules is not None and other is not None and one.spark == other.spark
 
 
 def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine | None:

@@ -12,26 +12,36 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from odfchain.errors import EngineError, SchemaError
+from odfchain.odf.arrow_schema import from_arrow, slice_schema, to_arrow
 from odfchain.odf.engine_messages import TransformRequest, TransformRequestInput
+from odfchain.odf.enums import OperationType
 from odfchain.odf.events import Checkpoint, DataSlice, ExecuteTransform, OffsetInterval
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.row_hash import PAIR, Numbers
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.sources import SqlQueryStep, Transform
 from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import unmarked
 from odfchain.progress import SILENT, Progress, SideBySide, Silent
-from odfchain.slices.reader import read_footer
-from odfchain.slices.writer import SliceFacts, notes_on_cut_times
+from odfchain.slices.reader import data_batches, open_parquet, read_footer
+from odfchain.slices.state import SliceFile, Walk, hashed_rows, takes_back
+from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times, write_slice
 from odfchain.storage import fsio
-from odfchain.transform.engine_interface import CountingEngine, Executed, KeepingEngine, TransformEngine
+from odfchain.text import first_line
+from odfchain.transform.engine_check import check_output, measure, rewrite
+from odfchain.transform.engines import Executed, InProcessEngine, TransformEngine
 from odfchain.transform.planner import PlannedInput, PlannedStep, cut_after, read_backlog
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import SystemColumns
@@ -108,11 +118,6 @@ def write_empty_parquet(schema: DataSchema, path: Path) -> None:
         SchemaError: the schema has no form in Arrow or Parquet.
         StoreError: the file cannot be written.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from odfchain.odf.arrow_schema import to_arrow
-
     arrow = to_arrow(schema)
     try:
         pq.write_table(arrow.empty_table(), path)
@@ -183,7 +188,7 @@ def execute_step(
     wanted = step.schema
     if wanted is None and system_columns is not SystemColumns.SPECIFICATION:
         wanted = DataSchema(fields=system_columns.numbers(step.vocabulary))  # the rest is the result's
-    if to_commit and step.output is None and isinstance(engine, KeepingEngine):
+    if to_commit and step.output is None and isinstance(engine, InProcessEngine):
         engine = engine.keeping(dataset.keys("data"))
     executed = engine.execute(request, schema=wanted, progress=progress)
     progress.phase("Checking")
@@ -226,8 +231,6 @@ def _checked(
     system_columns: SystemColumns,
 ) -> tuple[SliceFacts | None, DataSchema | None]:
     # the output is checked, and rewritten where its form is not the declared one
-    from odfchain.transform.engine_check import check_output, measure, rewrite
-
     interval, vocabulary = executed.offset_interval, step.vocabulary
     if interval is None and not data.exists():
         return None, step.schema
@@ -255,10 +258,6 @@ def _difference(
     folder: Path,
     system_time: Timestamp,
 ) -> SliceFacts | None:
-    from odfchain.slices.state import SliceFile
-    from odfchain.slices.writer import SliceSpec
-    from odfchain.transform.changed_query import write_difference
-
     names = step.vocabulary
     earlier = [
         SliceFile(dataset.data.verified_path(item.physical_hash), names, item.offset_interval)
@@ -274,15 +273,108 @@ def _difference(
 
 def _grown(step: PlannedStep, executed: Executed, data: Path) -> DataSchema | None:
     # this engine adds new columns at the end only
-    from odfchain.odf.arrow_schema import from_arrow
-    from odfchain.slices.reader import open_parquet
-
     declared = step.schema
     if declared is None or executed.facts is None:
         return declared
     with open_parquet(data) as file:
         found = from_arrow(file.schema_arrow.remove_metadata())
     return DataSchema(fields=declared.fields + found.fields[len(declared.fields) :], extra=declared.extra)
+
+
+# The difference between the output so far and the query over everything (`odfchain.odf.transform_options`).
+
+
+def write_difference(
+    earlier: Sequence[SliceFile], made: SliceFile | None, schema: DataSchema, spec: SliceSpec
+) -> SliceFacts | None:
+    """A slice that turns the rows of `earlier` into those of `made`; None where nothing has to change.
+
+    Rows in force are counted (`odfchain.slices.state`). What is in both stays as it is. What has to
+    go comes first, as retractions in the order in which it was recorded, then what is new in the order of
+    `made`.
+
+    Raises:
+        EngineError: the rows of two slices cannot be compared.
+    """
+    arrow = slice_schema(schema)
+    try:
+        old, new = _SliceRows.of(earlier), _SliceRows.of([] if made is None else [made])
+        _, keys = np.unique(np.concatenate([old.hashes, new.hashes]), return_inverse=True)
+        count = int(keys.max()) + 1 if len(keys) else 0
+        of_old, of_new = keys[: len(old.hashes)], keys[len(old.hashes) :]
+        # rows in force are counted by kind: those in both stay as they are
+        excess = np.bincount(of_old[old.kept], minlength=count)
+        excess -= np.bincount(of_new[new.kept], minlength=count)
+        gone = old.last(of_old, np.maximum(excess, 0))
+        added = new.last(of_new, np.maximum(-excess, 0))
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            yield from _chosen(earlier, gone, arrow, OperationType.RETRACT)
+            yield from _chosen([] if made is None else [made], added, arrow, OperationType.APPEND)
+
+        return write_slice(rows(), spec)
+    except (pa.ArrowException, ValueError, KeyError) as error:
+        raise EngineError(
+            f"the output so far cannot be compared with the new one: {first_line(error)}"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _SliceRows:
+    """All rows of some slices, in their order."""
+
+    hashes: Numbers
+    kept: Numbers
+    """True for rows in force."""
+
+    @classmethod
+    def of(cls, slices: Sequence[SliceFile]) -> _SliceRows:
+        nothing = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, PAIR))
+
+        def read(*, exact: bool) -> tuple[Numbers, Walk]:
+            rows = [nothing, *(found for item in slices for found in hashed_rows(item, exact=exact))]
+            offsets, operations, hashes = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+            return hashes, Walk.of(offsets, takes_back(operations), hashes)
+
+        # what this engine takes back is as it was recorded, and so is what it makes of the output
+        hashes, walk = read(exact=True)
+        return cls(hashes, walk.kept if not walk.in_vain.any() else read(exact=False)[1].kept)
+
+    def last(self, keys: Numbers, wanted: Numbers) -> Numbers:
+        # the last n rows in force of each kind
+        chosen: Numbers = np.zeros(len(keys), dtype=bool)
+        places = np.flatnonzero(self.kept)[::-1]
+        order = np.argsort(keys[places], kind="stable")
+        places = places[order]
+        groups = keys[places]
+        starts = (
+            np.flatnonzero(np.concatenate(([True], groups[1:] != groups[:-1]))) if len(groups) else groups
+        )
+        rank = np.arange(len(groups)) - np.repeat(starts, np.diff(np.append(starts, len(groups))))
+        chosen[places[rank < wanted[groups]]] = True
+        return chosen
+
+
+def _chosen(
+    slices: Sequence[SliceFile], chosen: Numbers, schema: pa.Schema, op: OperationType
+) -> Iterator[pa.RecordBatch]:
+    at = 0
+    for item in slices:
+        for batch in data_batches(item.path):
+            mask = chosen[at : at + batch.num_rows]
+            at += batch.num_rows
+            if not mask.any():
+                continue
+            rows = batch.filter(pa.array(mask))
+            columns = []
+            for field in schema:
+                if field.name == item.vocabulary.operation_type_column:
+                    columns.append(pa.array(np.full(rows.num_rows, op.code), field.type))
+                elif field.name in rows.schema.names:
+                    columns.append(rows.column(field.name))
+                else:
+                    columns.append(pa.nulls(rows.num_rows, field.type))
+            yield pa.RecordBatch.from_arrays(columns, names=schema.names)
 
 
 # A large step is cut into several that are computed side by side (RFC-049):
@@ -361,7 +453,7 @@ class _Piece:
 
 def _cut(run: StepRun, step: PlannedStep, max_bytes: int) -> list[PlannedStep]:
     pieces = _pieces(step, max_bytes)
-    if len(pieces) < 2 or not isinstance(run.engine, CountingEngine):
+    if len(pieces) < 2 or not isinstance(run.engine, InProcessEngine):
         return [step]
     planned = cut_after(run.dataset, step, [piece.end for piece in pieces[:-1]])
     work = [functools.partial(_count, run, run.engine, each) for each in planned]
@@ -420,7 +512,7 @@ def _pieces(step: PlannedStep, max_bytes: int) -> list[_Piece]:
 
 
 def _count(
-    run: StepRun, engine: CountingEngine, step: PlannedStep, folder: Path, progress: Progress
+    run: StepRun, engine: InProcessEngine, step: PlannedStep, folder: Path, progress: Progress
 ) -> int | None:
     request = build_request(
         step, run.dataset, folder, system_time=run.system_time,
@@ -463,7 +555,7 @@ def _side_by_side(
     # each piece of work has a folder of its own; results keep the order
     run.progress.phase(phase, len(work))
     together = SideBySide(run.progress, phase)
-    tasks = run.engine.tasks() if isinstance(run.engine, CountingEngine) else 1
+    tasks = run.engine.tasks() if isinstance(run.engine, InProcessEngine) else 1
     with JobThreads(min(len(work), tasks, _MOST_AT_ONCE)) as threads:
         waiting = []
         for number, each in enumerate(work):

@@ -13,12 +13,14 @@ nor the way files are cut shows in a result. Source: specification "Engine Contr
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
+import functools
 import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +43,6 @@ from odfchain.spark.session import SQL_SETTINGS, judge_of
 from odfchain.text import counted
 from odfchain.transform import archive
 from odfchain.transform.checked_query import InputRows, Query, StepContext, StepInput, query_of
-from odfchain.transform.engine_interface import EngineRules, Executed, engine_version, rules_of
 from odfchain.transform.engine_result import (
     KeyOf,
     StepFiles,
@@ -52,6 +53,7 @@ from odfchain.transform.engine_result import (
     whole_pairs,
     write_output,
 )
+from odfchain.transform.engines import EngineRules, Executed, engine_version, rules_of
 from odfchain.transform.operators import Catalyst, QueryKind
 from odfchain.transform.retracting import (
     FinalTables,
@@ -61,8 +63,7 @@ from odfchain.transform.retracting import (
     identity_of,
     used_of_tables,
 )
-from odfchain.transform.step_flow import StepFlow
-from odfchain.transform.stream_flow import StepMemory
+from odfchain.transform.stream_flow import Flow, StepMemory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,6 +113,8 @@ class SparkTransformEngine:
         """
         self._base = session
         self._small_rows = small_rows
+        self.deadline: float | None = None
+        self.slices: str | None = None
         self._key_of = key_of
         self._sessions: dict[bool, SparkSession] = {}
         self._queries: dict[object, Query] = {}
@@ -122,6 +125,18 @@ class SparkTransformEngine:
     def version(self) -> str:
         """The version that new transforms get; earlier rules are executed, too."""
         return engine_version()
+
+    def limited(self, seconds: float | None) -> SparkTransformEngine:
+        """The engine, which ends what takes longer than `seconds`, if any; starting Spark does not count."""
+        engine = copy.copy(self)  # sessions, plans and what runs are shared
+        engine.deadline = seconds
+        return engine
+
+    def keeping(self, slices: str) -> SparkTransformEngine:
+        """The engine, whose executors put slices into the store under a key where they see no folder."""
+        engine = copy.copy(self)
+        engine.slices = slices
+        return engine
 
     def session(self, *, interpreted: bool = False) -> SparkSession:
         """The session in which queries run, compiled or interpreted.
@@ -146,32 +161,14 @@ class SparkTransformEngine:
     # --- transformations ---------------------------------------------------------------------------
 
     def execute(
-        self,
-        request: TransformRequest,
-        *,
-        schema: DataSchema | None,
-        progress: Progress,
-        deadline: float | None = None,
-        slices: str | None = None,
+        self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
     ) -> Executed:
-        """The next step of a transformation: the same request gives the same files, whenever and wherever.
-
-        Executors that see no folder of the driver put a slice into the store under `slices`, where it stays.
-        """
+        """The next step of a transformation: the same request gives the same files, whenever and wherever."""
         settled = _with_version(request)
-        return self._run(
-            settled,
-            lambda files: self._execute(settled, schema, files, progress),
-            deadline,
-            slices,
-        )
+        return self._run(settled, lambda files: self._execute(settled, schema, files, progress))
 
     def _run(
-        self,
-        request: TransformRequest | RawQueryRequest,
-        work: Callable[[StepFiles], _Result],
-        deadline: float | None,
-        slices: str | None = None,
+        self, request: TransformRequest | RawQueryRequest, work: Callable[[StepFiles], _Result]
     ) -> _Result:
         session, output = self.session(), _output_of(request)
         with (
@@ -180,8 +177,8 @@ class SparkTransformEngine:
             contextlib.ExitStack() as resources,
             _explained(request.transform),
         ):
-            files = StepFiles(session, folder, resources, key_of=self._key_of, slices=slices)
-            return run_job(session, lambda: work(files), deadline=deadline, cancellation=cancellation)
+            files = StepFiles(session, folder, resources, key_of=self._key_of, slices=self.slices)
+            return run_job(session, lambda: work(files), deadline=self.deadline, cancellation=cancellation)
 
     def cancel(self, request: TransformRequest | RawQueryRequest) -> None:
         """End the run of a request, from another thread: it raises an EngineError. Others go on."""
@@ -323,12 +320,10 @@ class SparkTransformEngine:
             put_since=put_since,
         )
 
-    def rows_of(
-        self, request: TransformRequest, *, progress: Progress, deadline: float | None = None
-    ) -> int | None:
+    def rows_of(self, request: TransformRequest, *, progress: Progress) -> int | None:
         """Number of records of a step, for row-by-row queries over one input; else None."""
         settled = _with_version(request)
-        return self._run(settled, lambda files: self._count(settled, files, progress), deadline)
+        return self._run(settled, lambda files: self._count(settled, files, progress))
 
     def _count(self, request: TransformRequest, files: StepFiles, progress: Progress) -> int | None:
         inputs = [StepInput.of(given) for given in request.query_inputs]
@@ -347,14 +342,11 @@ class SparkTransformEngine:
 
     # --- raw queries -------------------------------------------------------------------------------
 
-    def query(self, request: RawQueryRequest, *, progress: Progress, deadline: float | None = None) -> int:
+    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
         """Run a query over raw Parquet files, exposed as the table `input`; returns the number of records."""
-
         need_folders(self._base(), "raw queries do not run", "run them where Spark is `local[*]`")
         session = self.session()
-        return self._run(
-            request, lambda files: run_raw_query(session, request, files.folder, progress), deadline
-        )
+        return self._run(request, lambda files: _raw_query(session, request, files.folder, progress))
 
 
 def _result(
@@ -364,7 +356,7 @@ def _result(
     catalyst: Catalyst = query.catalyst
     changing = frozenset(r.alias for r in rows if r.has_changes)
     windowed = query.kind is not QueryKind.STATELESS and step.rules.takes_corrections
-    flow = StepFlow(
+    flow = Flow(
         catalyst,
         query.times,
         query.root,
@@ -379,12 +371,16 @@ def _result(
     if query.kind is QueryKind.RETRACTING:
         tables = {r.alias: r.columns for r in rows}
         used = used_of_tables(query.root, query.used, tables, whole=query.has_subqueries)
-        again = _asking_again(catalyst.session, step) if query.has_subqueries else None
-        versions = frozenset(t.name for t in step.request.transform.temporal_tables or ())
+        session, transform = catalyst.session, step.request.transform
+        versions = frozenset(t.name for t in transform.temporal_tables or ())
         counted = (Tables if step.rules.counts_at_once else FinalTables)(
             flow, tables, changing, used, versions
         )
-        retracting = RetractingFlow(flow, counted, idle=all(r.empty for r in rows), asked_again=again)
+        retracting = RetractingFlow(
+            flow, counted, idle=all(r.empty for r in rows),
+            asked_again=functools.partial(run_queries, session, transform, note=lambda _: None)
+            if query.has_subqueries else None,
+        )  # fmt: skip
         return retracting.change(query.root), step.now
     if query.kind is QueryKind.WINDOWED and not step.rules.takes_corrections:
         for r in rows:
@@ -405,11 +401,6 @@ def _result(
     mark = changes.marks.get(query.event_time(step.vocabulary))
     point = mark.promise if mark is not None else None
     return frame, None if point is None else point.start // 1_000
-
-
-def _asking_again(session: SparkSession, step: StepContext) -> Callable[[Mapping[str, DataFrame]], DataFrame]:
-    transform = step.request.transform
-    return lambda tables: run_queries(session, transform, tables, note=lambda _: None)
 
 
 def _notes(step: archive.Manifest) -> Iterator[str]:
@@ -529,7 +520,7 @@ def _explained(transform: Transform) -> Iterator[None]:
 INPUT_TABLE = "input"
 
 
-def run_raw_query(session: SparkSession, request: RawQueryRequest, folder: Path, progress: Progress) -> int:
+def _raw_query(session: SparkSession, request: RawQueryRequest, folder: Path, progress: Progress) -> int:
     """Write the result of the query as one Parquet file, if it has rows; returns their number."""
     import pyarrow.parquet as pq  # of what was just written here
 
@@ -547,40 +538,3 @@ def run_raw_query(session: SparkSession, request: RawQueryRequest, folder: Path,
     if count:
         path.replace(request.output_data_path)
     return count
-
-
-# This process's engine with a time limit for each step, and a place for its slices.
-
-
-@dataclass(frozen=True, slots=True)
-class LimitedEngine:
-    """Ends what takes longer than `seconds`, if any; starting Spark does not count."""
-
-    engine: SparkTransformEngine
-    seconds: float | None = None
-    slices: str | None = None
-    """As `SparkTransformEngine.execute` has it."""
-
-    def keeping(self, slices: str) -> LimitedEngine:
-        """As `KeepingEngine.keeping`."""
-        return dataclasses.replace(self, slices=slices)
-
-    def execute(
-        self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
-    ) -> Executed:
-        """As `SparkTransformEngine.execute`."""
-        return self.engine.execute(
-            request, schema=schema, progress=progress, deadline=self.seconds, slices=self.slices
-        )
-
-    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
-        """As `SparkTransformEngine.query`."""
-        return self.engine.query(request, progress=progress, deadline=self.seconds)
-
-    def rows_of(self, request: TransformRequest, *, progress: Progress) -> int | None:
-        """As `SparkTransformEngine.rows_of`."""
-        return self.engine.rows_of(request, progress=progress, deadline=self.seconds)
-
-    def tasks(self) -> int:
-        """As `SparkTransformEngine.tasks`."""
-        return self.engine.tasks()

@@ -12,15 +12,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from odfchain.chain.chain import check_following, link_blocks
 from odfchain.errors import (
     AppendError,
+    CodecError,
     DatasetNotFoundError,
     EngineError,
     OdfchainError,
     QueryError,
+    StoreError,
     TransformError,
     WorkspaceError,
 )
@@ -33,9 +36,10 @@ from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
+from odfchain.odf.transform_options import is_own, is_rebuilt, rebuilt, unmarked
 from odfchain.progress import Progress
+from odfchain.text import counted
 from odfchain.transform.catch_up import with_own_engine, with_versions
-from odfchain.transform.changed_query import StateChange, counts_from, settle_state
 from odfchain.workspace.commit import commit
 from odfchain.workspace.constraint_rules import check_declared
 from odfchain.workspace.creation import changes, events_of, resolve_own_name
@@ -44,14 +48,13 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
+    from odfchain.odf.schema import DataSchema
     from odfchain.transform.checked_query import StepInput
     from odfchain.transform.spark_engine import SparkTransformEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InputDescription:
-    """Facts about an input now."""
-
+class _Input:
     id: DatasetId
     name: DatasetAlias
     schema: DataSchema | None
@@ -59,17 +62,13 @@ class InputDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurrentDataset:
+class _Present:
     """State of a dataset when events are added to it; the defaults are those of a new one."""
 
     vocabulary: ev.DatasetVocabulary = field(default_factory=ev.DatasetVocabulary)
     schema: DataSchema | None = None
     executed_inputs: tuple[DatasetId, ...] | None = None
     """Those of the last execution; None when there was none."""
-
-
-Find = Callable[[DatasetId], InputDescription | None]
-"""Finds an input of a transform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +82,22 @@ class Checker:
 
 
 @dataclass(frozen=True, slots=True)
-class InputLookup:
+class _Inputs:
     """The datasets of a workspace, and those that are about to be made there."""
 
     workspace: WorkspaceFiles
-    pending: Mapping[DatasetAlias, InputDescription]
+    pending: Mapping[DatasetAlias, _Input]
+
+    @classmethod
+    def of(cls, workspace: WorkspaceFiles, pending: Sequence[DatasetSnapshot] = ()) -> _Inputs:
+        forms = {}
+        for snapshot in pending:
+            now = _after(snapshot.metadata, _Present())
+            stand_in = DatasetId(sha3_256(str(snapshot.name).encode()).digest())
+            forms[snapshot.name] = _Input(
+                id=stand_in, name=snapshot.name, schema=now.schema, vocabulary=now.vocabulary
+            )
+        return cls(workspace, forms)
 
     def resolve(self, ref: DatasetRefAny) -> DatasetId | None:
         """The id of what a reference means; that of a dataset to come is a stand-in."""
@@ -97,7 +107,7 @@ class InputLookup:
             return found
         return self.pending[alias].id
 
-    def find(self, dataset_id: DatasetId) -> InputDescription | None:
+    def find(self, dataset_id: DatasetId) -> _Input | None:
         """Facts about a dataset; None where it is not at hand."""
         for form in self.pending.values():
             if form.id == dataset_id:
@@ -107,73 +117,21 @@ class InputLookup:
         except DatasetNotFoundError:
             return None
         state = DatasetState.read(files.chain)
-        return InputDescription(
-            id=files.id, name=files.alias, schema=state.schema, vocabulary=state.vocabulary
-        )
+        return _Input(id=files.id, name=files.alias, schema=state.schema, vocabulary=state.vocabulary)
 
 
-def known_inputs(workspace: WorkspaceFiles, pending: Sequence[DatasetSnapshot] = ()) -> InputLookup:
-    """The possible inputs of queries: the datasets of a workspace, and those that `pending` define."""
-    forms = {}
-    for snapshot in pending:
-        now = _after(snapshot.metadata, CurrentDataset())
-        stand_in = DatasetId(sha3_256(str(snapshot.name).encode()).digest())
-        forms[snapshot.name] = InputDescription(
-            id=stand_in, name=snapshot.name, schema=now.schema, vocabulary=now.vocabulary
-        )
-    return InputLookup(workspace, forms)
-
-
-def present_of(state: DatasetState) -> CurrentDataset:
-    """The present state of a dataset."""
-    last = state.last_execution
-    inputs = tuple(item.dataset_id for item in last.query_inputs) if last is not None else None
-    return CurrentDataset(vocabulary=state.vocabulary, schema=state.schema, executed_inputs=inputs)
-
-
-def has_queries(events: Sequence[ev.MetadataEvent]) -> bool:
-    """True if there is anything in these events that `check_events` looks at."""
-    return any(isinstance(event, ev.SetTransform) or _preprocess(event) is not None for event in events)
-
-
-def check_events(
-    events: Sequence[ev.MetadataEvent],
-    present: CurrentDataset,
-    find: Find,
-    checker: Checker,
-    progress: Progress,
-) -> None:
-    """The queries in events that are about to be recorded can be executed, as far as is known.
-
-    What the user should know of them goes to `progress` as notes. The events have the form of blocks.
-    """
-    present = _after(events, present)
-    for event in events:
-        if isinstance(event, ev.SetTransform):
-            _check_transform(event, present, find, checker, progress)
-        elif (preprocess := _preprocess(event)) is not None:
-            from odfchain.transform.spark_engine import INPUT_TABLE
-
-            # whatever dialect it is in: preprocessing is always done here
-            checker.spark().check_form(preprocess, [INPUT_TABLE])
-
-
-def _preprocess(event: ev.MetadataEvent) -> Transform | None:
-    return event.preprocess if isinstance(event, ev.SetPollingSource | ev.AddPushSource) else None
-
-
-def _after(events: Sequence[ev.MetadataEvent], present: CurrentDataset) -> CurrentDataset:
+def _after(events: Sequence[ev.MetadataEvent], present: _Present) -> _Present:
     vocabulary, schema = present.vocabulary, present.schema
     for event in events:
         if isinstance(event, ev.SetVocab):
             vocabulary = ev.DatasetVocabulary.from_event(event)
         elif isinstance(event, ev.SetDataSchema):
             schema = schema_of_event(event.raw_arrow_schema, event.schema)
-    return CurrentDataset(vocabulary=vocabulary, schema=schema, executed_inputs=present.executed_inputs)
+    return _Present(vocabulary=vocabulary, schema=schema, executed_inputs=present.executed_inputs)
 
 
 def _check_transform(
-    event: ev.SetTransform, present: CurrentDataset, find: Find, checker: Checker, progress: Progress
+    event: ev.SetTransform, present: _Present, known: _Inputs, checker: Checker, progress: Progress
 ) -> None:
     from odfchain.odf.engine_messages import TransformRequestInput
     from odfchain.transform.checked_query import StepInput
@@ -188,7 +146,7 @@ def _check_transform(
     inputs: list[StepInput] = []
     unknown: list[str] = []
     for dataset_id, alias in zip(ids, aliases, strict=True):
-        form = find(dataset_id)
+        form = known.find(dataset_id)
         if form is None or form.schema is None:
             unknown.append(alias)
             continue
@@ -226,7 +184,7 @@ def _say_what_calls_need(progress: Progress) -> None:
         progress.note(f"the first pull will fail: {error.message}; {error.hint}")
 
 
-def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: CurrentDataset) -> None:
+def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: _Present) -> None:
     for alias in aliases:
         if aliases.count(alias) > 1:
             raise TransformError(
@@ -276,7 +234,7 @@ def check_definition(
     usable: Callable[[Sequence[MetadataEvent]], None],
 ) -> None:
     """A definition can be made with `among` and used: its rules hold, and with a checker its queries work."""
-    inputs = known_inputs(workspace, among)
+    inputs = _Inputs.of(workspace, among)
     stand_in = DatasetId(bytes(32))
     resolve = resolve_own_name(inputs.resolve, (snapshot.name,), stand_in)
     events = events_of(with_versions(snapshot, workspace.config.transform), resolve)
@@ -285,7 +243,7 @@ def check_definition(
     now = Timestamp.now()
     check_following(link_blocks([seed, *events], prev=None, next_sequence_number=0, system_time=now))
     if checker is not None:
-        _check(events, CurrentDataset(), inputs, snapshot.name, checker, progress)
+        _check(events, _Present(), inputs, snapshot.name, checker, progress)
 
 
 def update_dataset(
@@ -329,10 +287,13 @@ def update_dataset(
         found += [event for event in given if isinstance(event, SetTransform) and event not in found]
     found = list(with_versions(dataclasses.replace(snapshot, metadata=tuple(found)), config).metadata)
     if checker is not None:
-        _check(found, present_of(before), known_inputs(workspace), dataset.alias, checker, progress)
+        last = before.last_execution
+        inputs = tuple(item.dataset_id for item in last.query_inputs) if last is not None else None
+        present = _Present(vocabulary=before.vocabulary, schema=before.schema, executed_inputs=inputs)
+        _check(found, present, _Inputs.of(workspace), dataset.alias, checker, progress)
     transform = next((event for event in found if isinstance(event, SetTransform)), None)
     if transform is not None:
-        kept = settle_state(dataset, before, transform, state, finish, progress)
+        kept = _settle_state(dataset, before, transform, state, finish, progress)
         found = [kept if event is transform else event for event in found]
         if state is StateChange.FROM_NOW:
             before = DatasetState.read(dataset.chain)
@@ -344,22 +305,125 @@ def update_dataset(
             raise
         if transform is not None and before.last_data is not None:
             number = before.head_block.sequence_number + len(blocks)
-            progress.note(counts_from(kept, number))
+            progress.note(
+                f"block {number} asks for a rebuild: the next pull computes the query over everything"
+                if is_rebuilt(kept.transform)
+                else f"the new query counts from block {number} on; what was recorded before stays"
+            )
     return found
 
 
 def _check(
     events: Sequence[MetadataEvent],
-    present: CurrentDataset,
-    inputs: InputLookup,
+    present: _Present,
+    inputs: _Inputs,
     name: DatasetAlias,
     checker: Checker,
     progress: Progress,
 ) -> None:
-    if not has_queries(events):
-        return
+    # what the user should know goes to `progress` as notes; the events have the form of blocks
+    present = _after(events, present)
     try:
-        check_events(events, present, inputs.find, checker, progress)
+        for event in events:
+            if isinstance(event, ev.SetTransform):
+                _check_transform(event, present, inputs, checker, progress)
+            elif isinstance(event, ev.SetPollingSource | ev.AddPushSource) and event.preprocess is not None:
+                from odfchain.transform.spark_engine import INPUT_TABLE
+
+                # whatever dialect it is in: preprocessing is always done here
+                checker.spark().check_form(event.preprocess, [INPUT_TABLE])
     except OdfchainError as error:
         error.message = f"{name}: {error.message}"
         raise
+
+
+class StateChange(Enum):
+    """Choices for the memory of a replaced query."""
+
+    REBUILD = "rebuild"
+    """Compute the new query over everything."""
+    FROM_NOW = "from-now"
+    """Give up what the old query remembers once it has finished what it can."""
+
+
+def _settle_state(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    new: SetTransform,
+    change: StateChange | None,
+    finish: Callable[[], object],
+    progress: Progress,
+) -> SetTransform:
+    """The transform to record, after the old one has finished what was asked of it.
+
+    Raises:
+        TransformError: state is remembered, and `change` does not say what becomes of it; or the engine
+            cannot do that.
+    """
+    if change is StateChange.REBUILD:
+        if not is_own(new.transform):
+            raise TransformError(
+                f"{dataset.alias}: --rebuild needs the engine of this project, and the transform is for "
+                f"`{new.transform.engine}`",
+                hint="--from-now goes on with its engine; another dataset computes everything",
+            )
+        if state.last_execution is None:
+            progress.note("nothing was computed so far, so there is nothing to compute anew")
+            return new
+        return dataclasses.replace(new, transform=rebuilt(new.transform))
+    pending = state.awaits_rebuild
+    if change is StateChange.FROM_NOW:
+        if pending:
+            progress.note("the rebuild that was asked for is given up; the result so far stays")
+        else:
+            finish()
+            state = DatasetState.read(dataset.chain)
+        if not _same_query(new, state.executed_transform):
+            kept = _remembered(dataset, state)
+            if kept is None:
+                progress.note(
+                    "what the old query remembers is given up; how much that is, only its engine can tell"
+                )
+            elif kept:
+                rows = counted(kept, "row")
+                progress.note(f"what the old query remembers is given up: {rows}; its result so far stays")
+        return new
+    if pending and is_own(new.transform):
+        progress.note("the rebuild that was asked for is still to come, and is now one by this query")
+        return dataclasses.replace(new, transform=rebuilt(new.transform))
+    kept = _remembered(dataset, state)
+    if kept == 0:
+        return new
+    rows = "something (its checkpoint cannot be read here)" if kept is None else counted(kept, "row")
+    raise TransformError(
+        f"the query changes, and the one in force remembers {rows}: open windows or running totals would be "
+        "lost without a word",
+        hint="--rebuild computes the new query over everything and records what changes by that; --from-now "
+        "finishes what the old query can, and begins with the rows that come next",
+    )
+
+
+def _remembered(dataset: DatasetFiles, state: DatasetState) -> int | None:
+    # rows of the last step for the next one, none if another query has replaced it for good; None where only
+    # another engine can tell
+    from odfchain.transform.archive import read_manifest
+
+    last, transform = state.last_execution, state.executed_transform
+    if last is None or last.new_checkpoint is None or transform is None:
+        return 0
+    if not state.awaits_rebuild and not _same_query(state.transform, transform):
+        return 0  # it was given up with the block of the other one
+    if not is_own(transform.transform):
+        return None
+    try:
+        path = dataset.checkpoints.verified_path(last.new_checkpoint.physical_hash)
+        manifest = read_manifest(path)
+    except (CodecError, EngineError, StoreError):
+        return None
+    return sum(part.rows for part in manifest.parts)
+
+
+def _same_query(one: SetTransform | None, other: SetTransform | None) -> bool:
+    if one is None or other is None:
+        return False
+    return one.inputs == other.inputs and unmarked(one.transform) == unmarked(other.transform)

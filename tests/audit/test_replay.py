@@ -17,7 +17,7 @@ from odfchain.errors import UsageError
 from odfchain.odf import events as ev
 from odfchain.odf.times import Timestamp
 from odfchain.spark.session import SparkEngine
-from odfchain.transform.engine_interface import engine_version
+from odfchain.transform.engines import engine_version
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from odfchain.branches.merge_bases import MergeInput, merge_tables
 from odfchain.branches.merging import taken_rows
-from odfchain.branches.three_way import ThreeWay
+from odfchain.branches.three_way import MergeInput, ThreeWay, merge_tables
 from odfchain.errors import ChainError
 from odfchain.odf.identity import Multihash
 from tests.kit.support import hash_of

@@ -28,7 +28,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
 from odfchain.slices.reader import hash_parquet
 from odfchain.transform.archive import Manifest, read_manifest
-from odfchain.transform.engine_interface import EngineRules, Executed
+from odfchain.transform.engines import EngineRules, Executed
 from odfchain.transform.spark_engine import SparkTransformEngine
 from tests.kit.transform_cases import SIGNED, InputSlice, input_schema, request_of
 

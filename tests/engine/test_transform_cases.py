@@ -21,8 +21,8 @@ from odfchain.odf.engine_messages import TransformRequest
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
 from odfchain.transform.engine_client import RemoteEngine
-from odfchain.transform.engine_interface import Executed
 from odfchain.transform.engine_service import serve
+from odfchain.transform.engines import Executed
 from odfchain.transform.spark_engine import SparkTransformEngine
 from tests.kit import case_process
 from tests.kit.support import IMPORTABLE, ROOT, conformance

@@ -17,7 +17,7 @@ from odfchain.odf.physical_hash import hash_file
 from odfchain.progress import SILENT
 from odfchain.slices.reader import hash_parquet
 from odfchain.spark.session import SparkEngine
-from odfchain.transform.engine_interface import TransformEngine
+from odfchain.transform.engines import TransformEngine
 from odfchain.transform.spark_engine import SparkTransformEngine
 from tests.kit.transform_cases import SIGNED, Case, all_cases
 

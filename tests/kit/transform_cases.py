@@ -23,7 +23,7 @@ from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.sources import SqlQueryStep, TemporalTable, TransformSql
 from odfchain.odf.times import Timestamp
-from odfchain.transform.engine_interface import EngineRules
+from odfchain.transform.engines import EngineRules
 from tests.kit.support import conformance, seeded_id
 
 MS = pa.timestamp("ms", "UTC")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
     from odfchain.odf.schema import DataSchema
     from odfchain.progress import Progress
-    from odfchain.transform.engine_interface import Executed
+    from odfchain.transform.engines import Executed
     from odfchain.transform.spark_engine import SparkTransformEngine
 
 NUMBERED = "SELECT event_time, city, population, explode(sequence(1, %d)) AS x FROM cities"

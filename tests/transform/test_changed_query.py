@@ -15,7 +15,7 @@ import pytest
 from odfchain.audit.blame import blame_records
 from odfchain.errors import EngineError, TransformError
 from odfchain.odf.events import ExecuteTransform, SetTransform
-from odfchain.transform.changed_query import StateChange
+from odfchain.transform.validate import StateChange
 from tests.kit.support import Notes, Result, derivative, manifest, unchanged
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def test_a_rebuild_that_was_interrupted(
         def fail(*_: object, **__: object) -> None:
             raise EngineError("killed")
 
-        patched.setattr("odfchain.transform.changed_query.write_difference", fail)
+        patched.setattr("odfchain.transform.execute.write_difference", fail)
         with unchanged(dataset.path), pytest.raises(EngineError, match="killed"):
             dataset.pull()
     kinds, notes = change(workspace, TWO_HOURS, None)

@@ -12,7 +12,7 @@ import pytest
 from odfchain.odf import schema as ds
 from odfchain.odf.events import SetTransform
 from odfchain.odf.manifests import read_snapshots
-from odfchain.transform.engine_interface import engine_version
+from odfchain.transform.engines import engine_version
 from odfchain.workspace.dataset_state import SystemColumns
 from odfchain.workspace.settings import edit, setting
 from tests.kit.support import derivative, manifest

@@ -20,7 +20,7 @@ from odfchain.odf.sources import SqlQueryStep, TransformSql
 from odfchain.odf.transform_options import is_rebuilt, rebuilt, unmarked
 from odfchain.slices.state import SliceFile
 from odfchain.slices.writer import SliceSpec
-from odfchain.transform.changed_query import write_difference
+from odfchain.transform.execute import write_difference
 from odfchain.workspace.slice_lookup import taken_back_in_vain
 
 NAMES = DatasetVocabulary()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from odfchain.transform.engine_interface import RULES, engine_version
+from odfchain.transform.engines import RULES, engine_version
 from tests.kit.support import derivative, manifest
 
 if TYPE_CHECKING:

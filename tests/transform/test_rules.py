@@ -11,7 +11,7 @@ import pytest
 from odfchain.api.workspace import Workspace
 from odfchain.odf.manifests import read_snapshots
 from odfchain.spark.session import SparkEngine
-from odfchain.transform.engine_interface import RULES, EngineRules, engine_version, rules_of, same_results
+from odfchain.transform.engines import RULES, EngineRules, engine_version, rules_of, same_results
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit import derivative_histories as rules_1
 from tests.kit.root_rows import MADE

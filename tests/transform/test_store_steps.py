@@ -17,8 +17,8 @@ from odfchain.progress import SILENT
 from odfchain.spark import executor_files
 from odfchain.spark.executor_files import files_of, give_files
 from odfchain.spark.session import SparkEngine
-from odfchain.transform.changed_query import StateChange
 from odfchain.transform.spark_engine import SparkTransformEngine
+from odfchain.transform.validate import StateChange
 from tests.kit import case_process, shared_store
 from tests.kit.folder_files import FolderFiles
 from tests.kit.shared_store import objects, wide_machine

@@ -10,7 +10,7 @@ import pytest
 
 from odfchain.errors import ManifestError, OdfchainError, QueryError, TransformError, WorkspaceError
 from odfchain.odf.events import ExecuteTransform, SetTransform
-from odfchain.transform.engine_interface import engine_version
+from odfchain.transform.engines import engine_version
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.support import Notes, Result, derivative, manifest, tree_of, unchanged
 
