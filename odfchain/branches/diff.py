@@ -18,11 +18,12 @@ import pyarrow as pa
 from odfchain.branches.branches import BlockGraph
 from odfchain.branches.executor import Engine, KeyResult, compute
 from odfchain.branches.intervals import Interval, MergedColumns, read_rows
-from odfchain.branches.row_diff import RowDiff, between, net_of, order_of, same_cells
+from odfchain.branches.row_diff import RowDiff, between, net_of, same_cells
 from odfchain.branches.three_way import MergeInput, changes_of_source
 from odfchain.errors import SchemaError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.row_hash import Numbers
+from odfchain.slices.runs import order_of
 from odfchain.slices.state import takes_back
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles

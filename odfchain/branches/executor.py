@@ -30,12 +30,12 @@ from odfchain.branches.intervals import (
     rows_in_front,
     slice_batches,
 )
-from odfchain.branches.row_diff import order_of
 from odfchain.errors import EngineError, ObjectCorruptedError, OdfchainError
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.row_hash import Numbers
 from odfchain.slices.reader import open_parquet
+from odfchain.slices.runs import order_of
 from odfchain.spark.executor_files import StoreFolder, copy_put, files_of, staged, worker_folder
 from odfchain.spark.jobs import explain, run_job
 from odfchain.workspace.read_slices import verified_slice

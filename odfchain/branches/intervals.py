@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from odfchain.branches.row_diff import either, key_columns, key_hashes, take
+from odfchain.branches.key_lookup import WantedKeys, key_schema, keys_of
+from odfchain.branches.row_diff import either, take
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import DataEvent
 from odfchain.chain.rules import canonical
@@ -25,7 +26,6 @@ from odfchain.odf.arrow_schema import nullable, slice_schema
 from odfchain.odf.enums import OperationType
 from odfchain.odf.events import AddPushSource, DatasetVocabulary, OffsetInterval, SetPollingSource, SetVocab
 from odfchain.odf.identity import Multihash
-from odfchain.odf.row_hash import Numbers
 from odfchain.odf.schema import type_name
 from odfchain.odf.sources import MergeStrategyLedger, MergeStrategySnapshot, MergeStrategyUpsertStream
 from odfchain.slices.reader import fitted, open_parquet
@@ -40,8 +40,6 @@ from odfchain.workspace.read_slices import unreadable, verified_slice
 # `+A` where the state has no such key, so that the first row of a key is always right (RFC-036).
 
 _ABSENT, _PRESENT = OperationType.APPEND.code, OperationType.CORRECT_FROM.code
-_FIRST, _LAST = "first", "last"
-_ASKED = [(_FIRST, "min"), (_LAST, "max")]
 
 
 def rows_in_front(rows: pa.Table, earlier: Iterable[pa.RecordBatch], key: Sequence[str]) -> pa.Table:
@@ -49,11 +47,18 @@ def rows_in_front(rows: pa.Table, earlier: Iterable[pa.RecordBatch], key: Sequen
 
     All have offset and operation first, and then the data (`MergedColumns.rows`).
     """
-    touched = key_columns(rows, key)
-    asked = np.unique(key_hashes(touched))
-    parts = (_only(pa.Table.from_batches([batch]), asked, key) for batch in earlier)
-    known = pa.concat_tables([rows.schema.empty_table(), *parts])
-    first, last = _places(touched, key_columns(known, key))
+    schema = key_schema(rows.schema, key)
+    touched = [keys_of(batch, key, schema) for batch in rows.to_batches()]
+    wanted = WantedKeys.of(schema, touched, nulls=True)
+    _, first = np.unique(np.concatenate([wanted.numbers(keys) for keys in touched]), return_index=True)
+    parts, last, count = [rows.schema.empty_table()], np.full(wanted.count, -1, np.int64), 0
+    for batch in earlier:
+        at, numbers = wanted.find([keys_of(batch, key, schema)])
+        last[numbers] = count + np.arange(len(at))  # of equal numbers the last one counts
+        parts.append(pa.Table.from_batches([batch.take(pa.array(at))]))
+        count += len(at)
+    known, order = pa.concat_tables(parts), np.argsort(first)
+    first, last = first[order], last[order]
     there = last >= 0
     there[there] = ~takes_back(known.column(1).to_numpy()[last[there]])
     without = [
@@ -66,24 +71,6 @@ def rows_in_front(rows: pa.Table, earlier: Iterable[pa.RecordBatch], key: Sequen
     operations = np.where(there, _PRESENT, _ABSENT).astype(np.uint8)
     system = [pa.array(np.zeros(len(first), np.uint64)), pa.array(operations)]
     return pa.table([*system, *values.columns], rows.schema)
-
-
-def _places(touched: pa.Table, known: pa.Table) -> tuple[Numbers, Numbers]:
-    # first place of each touched key, and last place where it was known; -1: none
-    first, last = (pa.array(np.arange(table.num_rows)) for table in (touched, known))
-    tables = [
-        touched.append_column(_FIRST, first).append_column(_LAST, pa.nulls(len(first), pa.int64())),
-        known.append_column(_FIRST, pa.nulls(len(last), pa.int64())).append_column(_LAST, last),
-    ]
-    grouped = pa.concat_tables(tables).group_by(touched.column_names, use_threads=False)
-    found = grouped.aggregate(_ASKED)
-    places = [found.column(f"{name}_{how}").fill_null(-1).to_numpy() for name, how in _ASKED]
-    chosen = places[0] >= 0
-    return places[0][chosen], places[1][chosen]
-
-
-def _only(rows: pa.Table, asked: Numbers, key: Sequence[str]) -> pa.Table:
-    return rows.filter(pa.array(np.isin(key_hashes(key_columns(rows, key)), asked)))
 
 
 _CONSISTENT = (MergeStrategySnapshot, MergeStrategyUpsertStream, MergeStrategyLedger)

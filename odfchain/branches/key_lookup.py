@@ -1,6 +1,6 @@
 """Lookup of wanted keys in the rows of slices; nothing else is kept.
 
-A key is compared as state is (`odfchain.slices.state.comparable`). A key with a null part is none.
+A key is compared as state is (`odfchain.slices.state.comparable`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from odfchain.branches.row_diff import either, key_columns, key_hashes, take
+from odfchain.branches.row_diff import either, take
 from odfchain.errors import BadInputError, ObjectNotFoundError, SliceNotFoundError
 from odfchain.odf.arrow_schema import nullable
 from odfchain.odf.row_hash import Numbers
@@ -50,7 +50,7 @@ class _Values:
     @classmethod
     def of(cls, column: pa.ChunkedArray) -> _Values:
         distinct = pc.unique(column)
-        if not t.is_integer(distinct.type) or not len(distinct):
+        if not t.is_integer(distinct.type) or not len(distinct) or distinct.null_count:
             return cls(distinct, 0, None)
         bounds = pc.min_max(distinct).as_py()
         if bounds["max"] - bounds["min"] >= _NEAR or bounds["max"] >= 1 << 62:
@@ -62,7 +62,7 @@ class _Values:
     def find(self, column: pa.ChunkedArray) -> tuple[Numbers, Numbers]:
         """(the rows that have one of them, its place)."""
         if self.numbers is None or column.null_count:
-            found = pc.index_in(column, value_set=self.distinct, skip_nulls=True)
+            found = pc.index_in(column, value_set=self.distinct)
             hit = pc.indices_nonzero(found.is_valid())
             return np.asarray(hit).astype(np.int64), np.asarray(found.take(hit)).astype(np.int64)
         # what is below the least becomes a large number
@@ -90,13 +90,17 @@ class WantedKeys:
         return list(self._values[0].distinct.to_pylist()) if self.count else []
 
     @classmethod
-    def of(cls, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> WantedKeys:
-        """The keys of rows that have the columns of `schema` in its order."""
+    def of(cls, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, nulls: bool = False) -> WantedKeys:
+        """The keys of rows that have the columns of `schema` in its order.
+
+        With `nulls` a null is a value like others; else a key with a null part is none.
+        """
         tables: list[pa.Table] = []
         gathered, limit = 0, _AT_ONCE
         for batch in batches:
             parts = _parts(batch)
-            tables.append(_distinct([pa.table(parts, _numbered(parts)).filter(_whole(batch))]))
+            rows = pa.table(parts, [str(index) for index in range(len(parts))])
+            tables.append(_distinct([rows if nulls else rows.filter(_whole(batch))]))
             gathered += len(tables[-1])
             if gathered > limit:
                 tables = [_distinct(tables)]
@@ -144,10 +148,6 @@ class WantedKeys:
         return numbers
 
 
-def _numbered(parts: Sequence[pa.Array]) -> list[str]:
-    return [str(index) for index in range(len(parts))]
-
-
 def _parts(batch: pa.RecordBatch) -> list[pa.Array]:
     return [part for name in batch.schema.names for part in comparable(batch, name)]
 
@@ -170,6 +170,12 @@ def _distinct(tables: Sequence[pa.Table]) -> pa.Table:
 def key_schema(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     """The columns of a key, numbered, so that those of two datasets are the same."""
     return pa.schema([(str(index), schema.field(name).type) for index, name in enumerate(columns)])
+
+
+def keys_of(batch: pa.RecordBatch, columns: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+    """The keys of rows by a `key_schema`; a column that they lack is null."""
+    own = pa.schema([(name, field.type) for name, field in zip(columns, schema, strict=True)])
+    return fitted(batch, own).rename_columns(schema.names)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,9 +223,8 @@ def key_rows(
         if present.count(operation) != 1:
             raise BadInputError(f"no column `{one_line(operation)}`", file=str(item.path))
         wanted = [name for name in dict.fromkeys([operation, *columns, *others]) if name in present]
-        own = pa.schema([(name, field.type) for name, field in zip(columns, schema, strict=True)])
         for batch in file.batches(wanted):
-            yield KeyRows(item, fitted(batch, own).rename_columns(schema.names), batch)
+            yield KeyRows(item, keys_of(batch, columns, schema), batch)
 
 
 def in_force_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
@@ -289,8 +294,6 @@ def takes_any_back(item: SliceFile) -> bool:
 # Only the key columns are read, then the other columns of row groups with a newest row; row groups are
 # skipped by their statistics.
 
-_ASKED, _PLACE = "asked", "place"
-
 
 def rows_of_keys(
     dataset: DatasetFiles, state: DatasetState, asked: pa.Table, key: Sequence[str], schema: pa.Schema
@@ -302,27 +305,24 @@ def rows_of_keys(
     Raises:
         SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
     """
-    names = state.vocabulary
-    keys = key_columns(asked, key)
-    loose = nullable(schema)
-    rows = pa.table([pa.nulls(len(keys), field.type) for field in loose], schema=loose)
-    there = np.zeros(len(keys), dtype=bool)
-    open_ = np.arange(len(keys))
+    operation, count, loose = state.vocabulary.operation_type_column, asked.num_rows, nullable(schema)
+    rows = pa.table([pa.nulls(count, field.type) for field in loose], schema=loose)
+    there = np.zeros(count, dtype=bool)
+    open_ = np.arange(count)
     first = asked.column(key[0])
     files = _newest_first(dataset, state, tuple(key), with_any_of(quoted(key[0]), first, first.type))
     while len(open_) and (path := next(files, None)) is not None:
         try:
             with open_parquet(path) as file:
-                search = _Search(file, asked.take(pa.array(open_)), keys.take(pa.array(open_)), key)
-                place, back = search.newest(names.operation_type_column)
-                found = search.rows(place[(place >= 0) & ~back], loose)
+                place, back = _newest_places(file, asked.take(pa.array(open_)), key, operation)
+                found = _rows_at(file, place[(place >= 0) & ~back], loose)
         except BadInputError as error:
             raise unreadable(path, error.message) from None
         except (pa.ArrowException, ValueError, KeyError) as error:
             raise unreadable(path, first_line(error)) from None
         decided = place >= 0
         kept = open_[decided & ~back]
-        at = np.full(len(keys), -1)
+        at = np.full(count, -1)
         at[kept] = np.arange(len(kept))
         there[kept] = True
         rows = either(at >= 0, take(found, at), rows)
@@ -347,90 +347,53 @@ def _newest_first(
         yield dataset.checkpoints.verified_path(state.checkpoint.physical_hash)
 
 
-class _Search:
-    """Keys that are looked for in one file."""
+def _newest_places(
+    file: ParquetSource, asked: pa.Table, key: Sequence[str], operation: str
+) -> tuple[Numbers, Numbers]:
+    # (place of the last row of each key in the file, -1 if absent; whether it takes one back)
+    schema = key_schema(asked.schema, key)
+    given = [keys_of(batch, key, schema) for batch in asked.to_batches()]
+    wanted = WantedKeys.of(schema, given, nulls=True)
+    place, back = np.full(wanted.count, -1, np.int64), np.zeros(wanted.count, dtype=bool)
+    for group, first in _groups_with(file, key[0], asked.column(key[0])):
+        start = first
+        for batch in file.batches([operation, *key], groups=[group]):
+            at, numbers = wanted.find([keys_of(batch, key, schema)])
+            codes = batch.column(operation).to_numpy(zero_copy_only=False)
+            # of equal numbers the last one counts
+            place[numbers], back[numbers] = start + at, takes_back(codes[at])
+            start += batch.num_rows
+    own = np.concatenate([wanted.numbers(batch) for batch in given])
+    return place[own], back[own]
 
-    def __init__(self, file: ParquetSource, asked: pa.Table, keys: pa.Table, key: Sequence[str]) -> None:
-        self._file, self._asked, self._keys, self._key = file, asked, keys, list(key)
-        self._own = pa.schema([asked.schema.field(name).with_nullable(True) for name in key])
-        self._values = [pc.unique(keys.column(name)) for name in keys.column_names]
-        self._hashes = np.unique(key_hashes(keys))
-        sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
-        self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
-    def newest(self, operation: str) -> tuple[Numbers, Numbers]:
-        """(place of the last row of each key in the file, -1 if absent; whether it takes one back)."""
-        tables, places, backs = [self._keys.slice(0, 0)], [np.zeros(0, np.int64)], [np.zeros(0, dtype=bool)]
-        for group in self._groups():
-            start = self._starts[group]
-            for batch in self._file.batches([operation, *self._key], groups=[group]):
-                keys = key_columns(pa.Table.from_batches([fitted(batch, self._own)]), self._key)
-                hit = self._may_be(keys)
-                tables.append(keys.take(pa.array(hit)))
-                places.append(start + hit)
-                codes = batch.column(operation).to_numpy(zero_copy_only=False)
-                backs.append(takes_back(codes[hit]))
-                start += batch.num_rows
-        found = self._match(pa.concat_tables(tables), np.concatenate(places))
-        order = np.concatenate(places)
-        back = np.zeros(len(found), dtype=bool)
-        if len(order):
-            at = np.minimum(np.searchsorted(order, found), len(order) - 1)
-            back = (found >= 0) & np.concatenate(backs)[at]
-        return found, back
+def _rows_at(file: ParquetSource, places: Numbers, schema: pa.Schema) -> pa.Table:
+    order = np.argsort(places, kind="stable")
+    wanted = places[order]
+    present = [name for name in file.schema_arrow.names if name in schema.names]
+    parts, end = [schema.empty_table()], 0
+    for group in range(file.metadata.num_row_groups):
+        start, end = end, end + file.metadata.row_group(group).num_rows
+        if not ((wanted >= start) & (wanted < end)).any():
+            continue
+        for batch in file.batches(present, groups=[group]):
+            low, high = np.searchsorted(wanted, [start, start + batch.num_rows])
+            chosen = batch.take(pa.array(wanted[low:high] - start))
+            parts.append(pa.Table.from_batches([fitted(chosen, schema)]))
+            start += batch.num_rows
+    back = np.empty(len(order), dtype=np.int64)
+    back[order] = np.arange(len(order))
+    return pa.concat_tables(parts).take(pa.array(back))
 
-    def rows(self, places: Numbers, schema: pa.Schema) -> pa.Table:
-        order = np.argsort(places, kind="stable")
-        wanted = places[order]
-        present = [name for name in self._file.schema_arrow.names if name in schema.names]
-        parts = [schema.empty_table()]
-        for group in np.unique(np.searchsorted(self._starts, wanted, side="right") - 1):
-            start = self._starts[group]
-            for batch in self._file.batches(present, groups=[int(group)]):
-                low, high = np.searchsorted(wanted, [start, start + batch.num_rows])
-                chosen = batch.take(pa.array(wanted[low:high] - start))
-                parts.append(pa.Table.from_batches([fitted(chosen, schema)]))
-                start += batch.num_rows
-        back = np.empty(len(order), dtype=np.int64)
-        back[order] = np.arange(len(order))
-        return pa.concat_tables(parts).take(pa.array(back))
 
-    def _may_be(self, keys: pa.Table) -> Numbers:
-        # positions of rows whose key may be wanted, with few false ones
-        mask = np.ones(keys.num_rows, dtype=bool)
-        for column, values in zip(keys.columns, self._values, strict=True):
-            mask &= pc.is_in(column, value_set=values).to_numpy()
-        at = np.flatnonzero(mask)
-        if len(self._values) > 1:
-            at = at[np.isin(key_hashes(keys.take(pa.array(at))), self._hashes)]
-        found: Numbers = at
-        return found
-
-    def _match(self, found: pa.Table, places: Numbers) -> Numbers:
-        # the last place of each wanted key; -1: not found
-        count = self._keys.num_rows
-        asked = self._keys.append_column(_ASKED, pa.array(np.arange(count)))
-        asked = asked.append_column(_PLACE, pa.nulls(count, pa.int64()))
-        found = found.append_column(_ASKED, pa.nulls(len(places), pa.int64()))
-        found = found.append_column(_PLACE, pa.array(places))
-        grouped = pa.concat_tables([asked, found]).group_by(self._keys.column_names, use_threads=False)
-        joined = grouped.aggregate([(_ASKED, "max"), (_PLACE, "max")])
-        joined = joined.filter(joined.column(f"{_ASKED}_max").is_valid())
-        last = np.full(count, -1, dtype=np.int64)
-        last[joined.column(f"{_ASKED}_max").to_numpy()] = (
-            joined.column(f"{_PLACE}_max").fill_null(-1).to_numpy()
-        )
-        return last
-
-    def _groups(self) -> list[int]:
-        # row groups that may have a key, by the statistics of its first column
-        footer, name = self._file.metadata, self._key[0]
-        every = list(range(footer.num_row_groups))
-        column = self._asked.column(name)
-        place = next((i for i in range(footer.num_columns) if footer.schema.column(i).path == name), None)
-        if place is None or column.null_count or not (t.is_string(column.type) or t.is_integer(column.type)):
-            return every
-        values = ordered(column.unique().to_pylist())
-        return [
-            group for group in every if may_hold(footer.row_group(group).column(place).statistics, values)
-        ]
+def _groups_with(file: ParquetSource, name: str, asked: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
+    # (a row group that may have one of the values by its statistics, the place of its first row)
+    footer, start = file.metadata, 0
+    place = next((i for i in range(footer.num_columns) if footer.schema.column(i).path == name), None)
+    exact = not asked.null_count and (t.is_string(asked.type) or t.is_integer(asked.type))
+    values = ordered(asked.unique().to_pylist()) if exact else []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        if place is None or not exact or may_hold(group.column(place).statistics, values):
+            yield number, start
+        start += group.num_rows

@@ -23,7 +23,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from odfchain.branches.executor import IN_PROCESS_BYTES
-from odfchain.branches.row_diff import order_of
 from odfchain.errors import NothingToCommitError
 from odfchain.odf.arrow_schema import schema_event, slice_schema
 from odfchain.odf.enums import OperationType
@@ -33,6 +32,7 @@ from odfchain.odf.schema import DataSchema
 from odfchain.odf.times import Timestamp
 from odfchain.slices import state as slices_state
 from odfchain.slices.bounds import BATCH_ROWS
+from odfchain.slices.runs import order_of
 from odfchain.slices.state import newest_rows
 from odfchain.slices.writer import (
     ObservedParquet,

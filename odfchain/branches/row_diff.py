@@ -24,7 +24,9 @@ from odfchain.errors import ChainError
 from odfchain.odf.arrow_schema import nullable
 from odfchain.odf.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, OperationType
 from odfchain.odf.events import DatasetVocabulary
-from odfchain.odf.row_hash import Numbers, canonical, hash_rows
+from odfchain.odf.row_hash import Numbers, canonical
+from odfchain.slices.reader import PER_SECOND
+from odfchain.slices.runs import order_of
 from odfchain.slices.state import comparable, takes_back
 from odfchain.text import one_line
 
@@ -76,7 +78,6 @@ _NO_NUMBERS = {
     "-infinity": -math.inf,
     "-inf": -math.inf,
 }
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def json_text(tree: Any) -> str:
@@ -208,9 +209,9 @@ def _exact_text(text: str, kind: pa.DataType) -> Any:
     if t.is_time(kind) and (clock := _CLOCK.fullmatch(text.strip())):
         hour, minute, second = (int(part or 0) for part in clock.groups()[:3])
         nanoseconds = int((clock[4] or "").ljust(9, "0"))
-        part, rest = divmod(nanoseconds * _PER_SECOND[kind.unit], 10**9)
+        part, rest = divmod(nanoseconds * PER_SECOND[kind.unit], 10**9)
         if not rest and hour < 24 and minute < 60 and second < 60:
-            return (hour * 3600 + minute * 60 + second) * _PER_SECOND[kind.unit] + part
+            return (hour * 3600 + minute * 60 + second) * PER_SECOND[kind.unit] + part
     elif t.is_date(kind):
         return pa.scalar(text.strip()).cast(pa.date32()).as_py()
     elif t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
@@ -379,12 +380,6 @@ def key_columns(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return pa.table(columns, [str(number) for number in range(len(columns))])
 
 
-def key_hashes(keys: pa.Table) -> Numbers:
-    """64 bits for each key (`key_columns`); who has the same ones may be another key."""
-    found = [hash_rows(batch, ())["high"] for batch in keys.to_batches()]
-    return np.concatenate([np.zeros(0, np.uint64), *found])
-
-
 def key_text(rows: pa.Table, index: int = 0) -> str:
     """One row of the columns of a key, for messages, as `history` takes it: `iata=ZRH`."""
     trees = {name: tree_of(rows.column(name)[index]) for name in rows.column_names}
@@ -419,9 +414,7 @@ def _grouped(
 
 
 # Changes as rows: `-R`, `-C` and `+C`, `+A`, ordered by key and operation, so that `-C` comes right before
-# its `+C`.
-# Keys are ordered as Spark orders them (`odfchain.ingest.merge_strategies`): nulls first, NaN last, texts by
-# UTF-8 bytes; a property test compares the two.
+# its `+C`. Keys are ordered as Spark orders them (`odfchain.slices.runs.order_of`).
 
 
 def rows_of_changes(diff: RowDiff, names: DatasetVocabulary) -> pa.Table:
@@ -444,61 +437,3 @@ def all_added(rows: pa.Table, names: DatasetVocabulary) -> pa.Table:
     """New rows as they come."""
     codes = pa.array(np.full(rows.num_rows, APPEND, dtype=np.int32))
     return rows.add_column(0, names.operation_type_column, codes)
-
-
-def order_of(rows: pa.Table, columns: Sequence[str]) -> Numbers:
-    """The positions of rows in the order of these columns, nulls first and NaN last."""
-    parts: list[pa.Array | pa.ChunkedArray] = []
-    for name in columns:
-        parts += _ordered_parts(rows.column(name))
-    if not parts:
-        return np.arange(rows.num_rows)
-    table = pa.table(parts, [str(number) for number in range(len(parts))])
-    found: Numbers = pc.sort_indices(
-        table, sort_keys=[(name, "ascending") for name in table.column_names]
-    ).to_numpy()
-    return found
-
-
-def _ordered_parts(column: pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
-    # columns whose order, one after the other, is the order of the whole
-    if t.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if t.is_null(column.type):
-        return []
-    if t.is_nested(column.type):
-        return [pa.array(_ranks(column))]
-    parts = [column.is_valid()] if column.null_count else []
-    if t.is_floating(column.type):
-        number = column.cast(pa.float64())
-        nan = pc.fill_null(pc.is_nan(number), False)
-        return [*parts, nan, pc.if_else(nan, pa.scalar(0.0), number)]
-    return [*parts, column]
-
-
-def _ranks(column: pa.ChunkedArray) -> Numbers:
-    # structures and lists have few values, so a sort in Python will do
-    values = [_sortable(value) for value in column]
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks, rank = np.zeros(len(values), dtype=np.int64), 0
-    for before, at in zip([None, *order], order, strict=False):
-        rank += before is not None and values[before] != values[at]
-        ranks[at] = rank
-    return ranks
-
-
-def _sortable(value: pa.Scalar) -> tuple[Any, ...]:
-    # Spark's order: part by part, the shorter one first
-    if not value.is_valid:
-        return ()
-    kind = value.type
-    if t.is_struct(kind):
-        return tuple(_sortable(value[index]) for index in range(kind.num_fields))
-    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
-        return (tuple(_sortable(item) for item in value.values),)
-    if t.is_floating(kind):
-        number = value.as_py()
-        return (1, 0.0) if np.isnan(number) else (0, number)
-    if t.is_string(kind):
-        return (value.as_py().encode(),)
-    return (value.value if t.is_temporal(kind) else value.as_py(),)

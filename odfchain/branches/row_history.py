@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import types as t
 
 from odfchain.branches.diff import Change, table_of_changes
 from odfchain.branches.intervals import MergedColumns, slice_batches
+from odfchain.branches.key_lookup import WantedKeys, key_schema, keys_of
 from odfchain.branches.row_diff import RowDiff, array_of, take
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import (
@@ -39,7 +39,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.slices.footers import quoted
 from odfchain.slices.reader import open_parquet
 from odfchain.slices.skipping import Condition, Every, may_hold, may_match, with_any_of
-from odfchain.slices.state import codes_of, comparable
+from odfchain.slices.state import codes_of
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
@@ -228,10 +228,13 @@ class _Sought:
         return Every(tuple(with_any_of(quoted(name), value, value.type) for name, value in keys))
 
     def rows(self, path: Path, ref: SliceRef) -> pa.Table:
+        schema = key_schema(self.schema, self.key)
+        wanted = WantedKeys.of(schema, [keys_of(self.values, self.key, schema)], nulls=True)
         found: list[pa.RecordBatch] = []
         for group, first in self._groups(path, ref):
-            batches = _batches(path, self.state, ref, self.schema, groups=[group], first=first)
-            found += [batch.filter(self._are_equal(batch)) for batch in batches]
+            for batch in _batches(path, self.state, ref, self.schema, groups=[group], first=first):
+                at, _ = wanted.find([keys_of(batch, self.key, schema)])
+                found.append(batch.take(pa.array(at)))
         return pa.Table.from_batches(found, self.schema)
 
     def _groups(self, path: Path, ref: SliceRef) -> list[tuple[int, int]]:
@@ -246,21 +249,6 @@ class _Sought:
                     found.append((group, first))
                 first += metadata.num_rows
         return found
-
-    def _are_equal(self, batch: pa.RecordBatch) -> pa.Array:
-        mask = pa.array(np.ones(batch.num_rows, dtype=bool))
-        for name in self.key:
-            parts = zip(comparable(batch, name), comparable(self.values, name), strict=True)
-            for column, values in parts:
-                value = values[0]
-                if not value.is_valid:
-                    equal = column.is_null()
-                elif t.is_floating(value.type) and np.isnan(value.as_py()):
-                    equal = pc.is_nan(column).fill_null(False)
-                else:
-                    equal = pc.equal(column, value).fill_null(False)
-                mask = pc.and_(mask, equal)
-        return mask
 
 
 @contextlib.contextmanager

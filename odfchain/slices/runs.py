@@ -138,7 +138,7 @@ def write_runs(batches: Iterable[pa.RecordBatch], layout: RunLayout, folder: str
 def _write_run(held: list[pa.RecordBatch], layout: RunLayout, folder: str) -> RunFacts:
     table = pa.Table.from_batches(held).combine_chunks()
     held.clear()
-    indices = _sorted_indices(table.select(list(layout.order)))
+    indices = order_of(table, layout.order)
     in_order = bool((np.diff(indices) == 1).all())
 
     def pieces(part: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
@@ -277,16 +277,62 @@ class Run:
         return self._values.rows(start, end)
 
 
+# --- the order of rows ---------------------------------------------------------------------------------
+
+
+def order_of(rows: pa.Table, columns: Sequence[int | str]) -> Numbers:
+    """The positions of rows in the order of these columns; those that are equal in them stay as they are."""
+    # a select by numbers, because names may be there twice
+    chosen = rows.select(list(columns)).columns
+    if any(_has_items(column.type) for column in chosen):
+        keys = [tuple(map(_comparable, row)) for row in zip(*chosen, strict=True)]
+        return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
+    flat = [part for column in chosen for part in _flat(column)]
+    if not flat:
+        return np.arange(rows.num_rows)
+    names = [str(number) for number in range(len(flat))]
+    by = [(name, "ascending") for name in names]
+    indices: Numbers = pc.sort_indices(pa.table(flat, names=names), sort_keys=by).to_numpy()
+    return indices.astype(np.int64)
+
+
+def _has_items(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_items(field.type) for field in kind)
+    return bool(pa.types.is_nested(kind))
+
+
+def _flat(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    """Columns without nulls that matter, without NaN and without parts, by which rows are ordered alike."""
+    if pa.types.is_null(column.type):
+        return
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.null_count:
+        yield column.is_valid()
+    if pa.types.is_struct(column.type):
+        for part in column.flatten():
+            yield from _flat(part)
+    elif pa.types.is_floating(column.type):  # Arrow sorts NaN next to the nulls
+        number = column.cast(pa.float64())
+        odd = pc.is_nan(number)
+        yield from (odd, pc.if_else(odd, pa.scalar(0.0), number))
+    else:
+        yield column
+
+
 def _comparable(value: pa.Scalar) -> Any:
     """A value that Python orders as the engine does."""
     if not value.is_valid:
         return (False,)
     kind = value.type
+    if pa.types.is_dictionary(kind):
+        return _comparable(value.value)
     if pa.types.is_struct(kind):
         return (True, tuple(_comparable(part) for part in value.values()))
-    if pa.types.is_list(kind):
+    if pa.types.is_nested(kind):
         return (True, tuple(_comparable(item) for item in value.values))
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
         return (True, value.as_buffer().to_pybytes())
     if pa.types.is_temporal(kind):
         return (True, value.value)
@@ -383,7 +429,7 @@ def rows_between(runs: Sequence[Run], start: Rows, end: Rows) -> Iterator[pa.Rec
         order = None
     else:
         keys = pa.Table.from_batches([batch for part in parts for batch in part.ordered_by()])
-        order = _sorted_indices(keys)
+        order = order_of(keys, range(keys.num_columns))
     firsts = np.cumsum([0, *(part.rows for part in parts)])
     for low, high in _windows(parts, order, int(firsts[-1])):
         yield _gathered(parts, firsts, np.arange(low, high) if order is None else order[low:high])
@@ -414,37 +460,6 @@ class _RowRange:
             upto = batch.column(batch.num_columns - 1).to_numpy()
             yield np.diff(upto, prepend=before)
             before = upto[-1]
-
-
-def _sorted_indices(keys: pa.Table) -> Numbers:
-    if any(_has_items(column.type) for column in keys.columns):
-        rows = [tuple(map(_comparable, row)) for row in zip(*keys.columns, strict=True)]
-        return np.array(sorted(range(len(rows)), key=rows.__getitem__), np.int64)
-    columns = [flat for column in keys.columns for flat in _flat(column)]
-    names = [str(number) for number in range(len(columns))]
-    by = [(name, "ascending") for name in names]
-    indices: Numbers = pc.sort_indices(pa.table(columns, names=names), sort_keys=by).to_numpy()
-    return indices.astype(np.int64)
-
-
-def _has_items(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(_has_items(field.type) for field in kind)
-    return bool(pa.types.is_list(kind) or pa.types.is_map(kind))
-
-
-def _flat(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
-    """Columns without nulls that matter, without NaN and without parts, by which rows are ordered alike."""
-    if column.null_count:
-        yield column.is_valid()
-    if pa.types.is_struct(column.type):
-        for part in column.flatten():
-            yield from _flat(part)
-    elif pa.types.is_floating(column.type):  # Arrow sorts NaN next to the nulls
-        odd = pc.is_nan(column)
-        yield from (odd, pc.if_else(odd, pa.scalar(0, column.type), column))
-    else:
-        yield column
 
 
 def _windows(parts: Sequence[_RowRange], order: Numbers | None, rows: int) -> Iterator[tuple[int, int]]:

@@ -14,10 +14,9 @@
 - The state is what is in force, as it was recorded, in order of offset. So a state with its offsets and
   operations (RFC-018) may stand for the slices that it was computed from.
 
-Here the rule is in Arrow and numpy, for verification (`odfchain.audit.state_checks`), commits of what takes
-rows back (`odfchain.workspace.slice_lookup`), rebuilt derivatives, and answers without Spark
-(`odfchain.workspace.read_slices`). Its twins are expressions of Spark's: `odfchain.spark.types` and
-`odfchain.transform.stream_flow`. Property tests hold them to each other. Source: specification "Projection".
+Here the rule is in Arrow and numpy; `odfchain.spark.types` (by a key) and `odfchain.transform.stream_flow`
+(without one) have it as expressions of Spark's. Property tests hold them to each other. Source: specification
+"Projection".
 """
 
 from __future__ import annotations
@@ -40,9 +39,6 @@ from odfchain.odf.row_hash import Numbers, hash_rows, same_floats
 from odfchain.odf.times import Timestamp
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.text import one_line
-
-# Rows of keys that are gathered before only the newest of each is kept.
-_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +87,14 @@ def in_force(
 ) -> Numbers:
     """The offsets of the rows in force, in order; as `state`."""
     if key:
-        return _newest_of_keys(slices, key, upto)
+        newest = _newest((rows for item in slices for rows in _keys(item, key, upto)))
+        return np.zeros(0, np.uint64) if newest is None else newest.offsets
     plain = [rows[1:] for item in slices for rows in rows_of(item, (), upto)]
     # nothing is taken back: all rows are in force, and no values need to be hashed
     if not any(takes_back(operations).any() for _, operations in plain):
         return np.sort(np.concatenate([np.zeros(0, np.uint64), *(offsets for offsets, _ in plain)]))
-    found = [rows for item in slices for rows in hashed_rows(item, upto)]
-    offsets, operations, hashes = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    hashed = [rows for item in slices for rows in hashed_rows(item, upto)]
+    offsets, operations, hashes = (np.concatenate(parts) for parts in zip(*hashed, strict=True))
     walk = Walk.of(offsets, takes_back(operations), hashes)
     return np.sort(offsets[walk.net if net else walk.kept])
 
@@ -161,34 +158,6 @@ def _in_given_order(mask: Numbers, order: Numbers) -> Numbers:
     given: Numbers = np.zeros(len(mask), dtype=bool)
     given[order] = mask
     return given
-
-
-def _newest_of_keys(slices: Sequence[SliceFile], key: Sequence[str], upto: int | None) -> Numbers:
-    rows: list[pa.Table] = []
-    gathered, limit = 0, _AT_ONCE
-    for item in slices:
-        for batch, offsets, operations in rows_of(item, key, upto):
-            columns = [part for name in key for part in comparable(batch, name)]
-            # offset and operation in one number: the newest row is a maximum, and its operation comes with it
-            columns.append(pa.array(offsets * np.uint64(2) + ~takes_back(operations)))
-            rows.append(pa.table(columns, [str(index) for index in range(len(columns))]))
-            gathered += batch.num_rows
-        if gathered > limit:
-            # reduced from time to time, so that memory has the keys and not all rows
-            rows = [_newest(rows)]
-            gathered = rows[0].num_rows
-            limit = gathered + max(_AT_ONCE, gathered)
-    if not rows:
-        return np.zeros(0, dtype=np.uint64)
-    numbers = _newest(rows).column(-1).to_numpy()
-    found: Numbers = np.sort(numbers[numbers % 2 == 1] // np.uint64(2))
-    return found
-
-
-def _newest(tables: Sequence[pa.Table]) -> pa.Table:
-    rows = pa.concat_tables(tables, promote_options="permissive")
-    *key, number = rows.schema.names
-    return rows.group_by(key).aggregate([(number, "max")]).rename_columns(rows.schema.names)
 
 
 def comparable(batch: pa.RecordBatch, name: str) -> list[pa.Array]:
@@ -264,16 +233,12 @@ def rows_with_offsets(
                 yield fitted(batch.filter(pa.array(chosen)), schema), numbers[chosen]
 
 
-# The rows in force by a key, from one reading of the slices: for answers, which are asked for often.
-#
-# They are those of `state`, by the same rule, and a property test holds the two to
-# each other. There the keys are read first, so that memory has the keys and the result; here all columns
-# are, and whenever `_AT_ONCE` has come together what is not in force any more is let go. Keys become
-# numbers, and the position of each number's last row is written down: nothing is sorted, and nothing
-# joined.
+# The rows in force by a key. Whenever `_AT_ONCE` has come together, what is not in force any more is let go.
+# Keys become numbers, and the position of each number's last row is written down: nothing is sorted, and
+# nothing joined.
 
 # Rows that are gathered before only those in force are kept [bytes].
-_ROWS_AT_ONCE = 256 << 20
+_AT_ONCE = 256 << 20
 # Slices with so many rows at most [count] are read ahead; larger ones batch by batch.
 _WHOLE = 1 << 20
 # Whole numbers are their own codes where there are at most so many times as many as rows.
@@ -289,20 +254,22 @@ class _Rows:
 
 
 def newest_rows(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """The rows in force after `slices` (oldest first) by a key, which the schema has, in order of offset.
+    """As `state`, by a key that the schema has, from one reading: for answers, which are asked for often."""
+    found = _newest(_read(slices, key, schema), key)
+    return schema.empty_table() if found is None else found.rows
 
-    Columns that a slice lacks are null, but for those of the key. Errors as `state`.
-    """
+
+def _newest(parts: Iterator[_Rows], key: Sequence[str] | None = None) -> _Rows | None:
     gathered: list[_Rows] = []
-    size, limit = 0, _ROWS_AT_ONCE
-    for rows in _read(slices, key, schema):
+    size, limit = 0, _AT_ONCE
+    for rows in parts:
         gathered.append(rows)
         size += rows.rows.nbytes
         if size > limit:
             gathered = [_in_force(gathered, key)]
             size = gathered[0].rows.nbytes
-            limit = size + max(_ROWS_AT_ONCE, size)
-    return _in_force(gathered, key).rows if gathered else schema.empty_table()
+            limit = size + max(_AT_ONCE, size)
+    return _in_force(gathered, key) if gathered else None
 
 
 def _read(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) -> Iterator[_Rows]:
@@ -323,20 +290,27 @@ def _read(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) ->
             yield from waiting.popleft().result()
 
 
+def _keys(item: SliceFile, key: Sequence[str], upto: int | None) -> Iterator[_Rows]:
+    for batch, offsets, operations in rows_of(item, key, upto):
+        parts = [part for name in key for part in comparable(batch, name)]
+        names = [str(index) for index in range(len(parts))]
+        yield _Rows(pa.table(parts, names), offsets, takes_back(operations))
+
+
 def _rows(item: SliceFile, key: Sequence[str], schema: pa.Schema) -> Iterator[_Rows]:
     for batch, offsets, operations in rows_of(item, key, None, also=schema.names):
         rows = pa.Table.from_batches([fitted(batch, schema)])
         yield _Rows(rows, offsets, takes_back(operations))
 
 
-def _in_force(gathered: Sequence[_Rows], key: Sequence[str]) -> _Rows:
-    rows = pa.concat_tables(part.rows for part in gathered)
+def _in_force(gathered: Sequence[_Rows], key: Sequence[str] | None) -> _Rows:
+    rows = pa.concat_tables([part.rows for part in gathered], promote_options="permissive")
     offsets = np.concatenate([part.offsets for part in gathered])
     back = np.concatenate([part.back for part in gathered])
     if len(offsets) > 1 and not (offsets[1:] > offsets[:-1]).all():  # a checkpoint is in order of its key
         order = np.argsort(offsets, kind="stable")
         rows, offsets, back = rows.take(pa.array(order)), offsets[order], back[order]
-    codes, count = codes_of(rows, key)
+    codes, count = codes_of(rows, rows.column_names if key is None else key)
     last = np.full(count, -1, dtype=np.int64)
     last[codes] = np.arange(len(codes))  # of several with one code the last one stays
     kept = np.zeros(len(codes), dtype=bool)

@@ -16,8 +16,9 @@ import odfchain as odf
 from odfchain.branches import executor
 from odfchain.branches.executor import Engine, KeyResult, _bounds, _ranges, compute
 from odfchain.branches.intervals import Interval, MergedColumns
-from odfchain.branches.row_diff import key_columns, order_of
+from odfchain.branches.row_diff import key_columns
 from odfchain.errors import ChainError
+from odfchain.slices.runs import order_of
 from odfchain.slices.writer import SliceSpec, write_slice
 from odfchain.spark.executor_files import give_files
 from odfchain.spark.session import SparkEngine

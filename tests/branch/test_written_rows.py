@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from odfchain.branches.row_diff import RowDiff, all_added, between, net_of, order_of, rows_of_changes
+from odfchain.branches.row_diff import RowDiff, all_added, between, net_of, rows_of_changes
 from odfchain.odf.events import DatasetVocabulary
+from odfchain.slices.runs import order_of
 from tests.kit.support import manifest
 
 if TYPE_CHECKING:

@@ -115,7 +115,7 @@ def test_one_reading_finds_the_same_state(
     folder = tmp_path_factory.mktemp("state")
     slices = slices_of(folder, rows, cuts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state, "_ROWS_AT_ONCE", data.draw(st.sampled_from([1, 200, 1 << 20])))
+        patch.setattr(state, "_AT_ONCE", data.draw(st.sampled_from([1, 200, 1 << 20])))
         patch.setattr(state, "_WHOLE", data.draw(st.sampled_from([3, 1 << 20])))
         found = state.newest_rows(slices, key, SCHEMA)
         expected = state.state(slices, key, SCHEMA)
