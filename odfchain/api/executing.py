@@ -181,13 +181,17 @@ class Engines:
 
         Queries of datasets that were not created here run in a sandbox, as the settings say (RFC-020).
         """
-        from odfchain.transform.engines import is_isolated, sandboxed_engines
+        from odfchain.workspace.config import IsolationPolicy
         from odfchain.workspace.workspace_files import inputs_of
 
         config = self._config(timeout)
-        if not is_isolated(config, own=self._files.has_key(dataset.id)):
+        if config.isolation is IsolationPolicy.NEVER or (
+            config.isolation is IsolationPolicy.STRANGERS and self._files.has_key(dataset.id)
+        ):
             yield functools.partial(self._engine, timeout=timeout)
             return
+        from odfchain.transform.sandbox import sandboxed_engines
+
         remote = functools.partial(self.remote, timeout=timeout)
         inputs = inputs_of(self._files, dataset)
         with sandboxed_engines(dataset, inputs, remote, config, progress) as engines:

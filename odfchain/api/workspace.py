@@ -615,7 +615,7 @@ class Workspace(Elsewhere, GivenTokens):
             QueryError, SchemaError, TransformError, JavaNotFoundError, EngineError: as `check`.
         """
         from odfchain.ingest.schema_fit import check_usable
-        from odfchain.transform.catch_up import with_versions
+        from odfchain.transform.validate import with_versions
 
         if check:
             self.check(snapshot, progress=progress)

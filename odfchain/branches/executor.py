@@ -261,7 +261,21 @@ def _computed(made: list[_Made], folder: Path) -> Computed:
                 with pa.memory_map(str(folder / each.file)) as source:
                     yield from pa.ipc.open_stream(source)
 
-    return Computed(made[0].schema, tuple(note for note in notes if note is not None), batches)
+    # in pieces of one size, so that what is written does not depend on the number of ranges
+    pieces = functools.partial(_even, batches)
+    return Computed(made[0].schema, tuple(note for note in notes if note is not None), pieces)
+
+
+def _even(batches: Callable[[], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    held: list[pa.RecordBatch] = []
+    for batch in batches():
+        rest = batch
+        while (left := _BATCH_ROWS - sum(each.num_rows for each in held)) <= rest.num_rows:
+            yield from pa.Table.from_batches([*held, rest.slice(0, left)]).combine_chunks().to_batches()
+            held, rest = [], rest.slice(left)
+        held.append(rest)
+    if held:
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
 
 
 def _bounds(samples: Sequence[pa.Table], key: Sequence[str], count: int) -> pa.Table:

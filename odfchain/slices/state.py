@@ -87,7 +87,7 @@ def in_force(
 ) -> Numbers:
     """The offsets of the rows in force, in order; as `state`."""
     if key:
-        newest = _newest((rows for item in slices for rows in _keys(item, key, upto)))
+        newest = _newest(rows for item in slices for rows in _keys(item, key, upto))
         return np.zeros(0, np.uint64) if newest is None else newest.offsets
     plain = [rows[1:] for item in slices for rows in rows_of(item, (), upto)]
     # nothing is taken back: all rows are in force, and no values need to be hashed

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from odfchain.chain.chain import link_blocks
 from odfchain.chain.index import DATA_EVENTS
@@ -33,80 +33,22 @@ from odfchain.errors import (
 from odfchain.limits import AUDIT
 from odfchain.odf.arrow_schema import schema_event
 from odfchain.odf.enums import TAKES_BACK, DatasetKind, OperationType
-from odfchain.odf.events import DatasetSnapshot, MetadataEvent, Seed, SetTransform
+from odfchain.odf.events import MetadataEvent, Seed
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import (
-    ALLOWED_LATENESS,
-    OWN_ENGINE,
-    is_own,
-    is_own_name,
-    split_version,
     unmarked,
-    with_own_name,
     with_version,
 )
 from odfchain.progress import SILENT, Progress
+from odfchain.slices.state import SliceFile
 from odfchain.text import first_line
-from odfchain.transform.engines import EngineRules, address_of
 from odfchain.transform.execute import Engines, ExecutedStep, StepRun, executed_steps
 from odfchain.transform.planner import PlannedStep, UpToDate, plan_next
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit
-from odfchain.workspace.config import TransformConfig
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns
-
-if TYPE_CHECKING:
-    from odfchain.odf.events import DataSlice
-
-
-# Events that are added to a derivative dataset at its creation.
-
-_NO_ADDRESSES = TransformConfig()
-
-
-def with_own_engine(snapshot: DatasetSnapshot, config: TransformConfig = _NO_ADDRESSES) -> DatasetSnapshot:
-    """The same definition, with this engine's name in transforms that are for it, whatever they call it."""
-    # a name with an address in the settings is that engine's
-    return _each(snapshot, lambda event: _named(event, config))
-
-
-def with_versions(snapshot: DatasetSnapshot, config: TransformConfig = _NO_ADDRESSES) -> DatasetSnapshot:
-    """The same definition, with name and version of this engine in transforms that are for it.
-
-    A version that is given stays. Source: specification "Engine Versioning".
-    """
-    return _each(snapshot, lambda event: _versioned(_named(event, config), config))
-
-
-def _each(snapshot: DatasetSnapshot, change: Callable[[SetTransform], MetadataEvent]) -> DatasetSnapshot:
-    metadata = tuple(change(e) if isinstance(e, SetTransform) else e for e in snapshot.metadata)
-    return dataclasses.replace(snapshot, metadata=metadata)
-
-
-def _named(event: SetTransform, config: TransformConfig) -> SetTransform:
-    if address_of(event.transform, config) is not None:
-        return event
-    return dataclasses.replace(event, transform=with_own_name(event.transform))
-
-
-def _versioned(event: SetTransform, config: TransformConfig) -> SetTransform:
-    transform = event.transform
-    base, lateness = split_version(transform.version or "")
-    elsewhere = address_of(transform, config) is not None
-    if elsewhere or not is_own_name(transform.engine):
-        if lateness:
-            raise TransformError(
-                f"{ALLOWED_LATENESS} is an option of the engine {OWN_ENGINE}, and the transform is for "
-                f"`{transform.engine}`",
-                hint=f"leave it out, or write the query for {OWN_ENGINE}",
-            )
-        return event
-    if base or not is_own(transform):
-        return event
-    version = EngineRules(allowed_lateness_ms=lateness).version
-    return dataclasses.replace(event, transform=dataclasses.replace(transform, version=version))
-
+from odfchain.workspace.slice_lookup import taken_back_in_vain
 
 # Resetting a derivative dataset: a new chain on the same Seed from the events that people wrote. Executions
 # and schemas are results of the query and left out: a schema may only gain optional columns, and the new
@@ -153,44 +95,27 @@ def reset_to_metadata(dataset: DatasetFiles, *, system_time: Timestamp | None = 
     return rebuilt[-1].hash
 
 
+Done = Sequence[tuple[PlannedStep, ExecutedStep]]
+
 # Rule of check 10 at the commit. Rows from other engines, and operations that a query sets itself (`SELECT
 # op, …`), are compared with the slices so far (specification "Retractions and Corrections"; RFC-020).
 
 
-@dataclass(frozen=True, slots=True)
-class NewSlice:
-    """A slice that is about to be committed."""
-
-    slice: DataSlice
-    path: Path
-    operations: Mapping[str, int]
-    """The rows of each operation, by its code."""
-
-
-def check_taken_back(
-    dataset: DatasetFiles, state: DatasetState, new: Sequence[NewSlice], *, ours: bool, progress: Progress
-) -> None:
-    """Check that rows of new slices take back only rows in force, of `dataset` or earlier ones of their own.
-
-    `ours` says that the engine of this process made them.
-
-    Raises:
-        EngineError, QueryError: one does not; names the first.
-        ObjectNotFoundError, ObjectCorruptedError: an earlier slice is missing or damaged.
-    """
-    count = sum(each.operations.get(str(code), 0) for each in new for code in TAKES_BACK)
+def _check_taken_back(dataset: DatasetFiles, state: DatasetState, done: Done, progress: Progress) -> None:
+    # new rows take back only rows in force, of `dataset` or earlier ones of their own; the engine vouches for
+    # some, and replays leave it to `verify`
+    new = [
+        (SliceFile(each.data_path, state.vocabulary, each.slice.offset_interval), each.facts.ops)
+        for _, each in done
+        if each.slice is not None and each.facts is not None and not each.takes_back_own
+    ]
+    count = sum(operations.get(str(code), 0) for _, operations in new for code in TAKES_BACK)
     if not count:
         return
     if count > AUDIT.retractions:  # as in a verification
         progress.note(f"{count:,} rows are taken back; whether they were there is not checked")
         return
-    import pyarrow as pa
-
-    from odfchain.slices.state import SliceFile
-    from odfchain.workspace.slice_lookup import taken_back_in_vain
-
     progress.phase("Comparing with what was recorded")
-    names = state.vocabulary
     slices = []
     for ref in state.slices():
         try:
@@ -198,15 +123,15 @@ def check_taken_back(
         except ObjectNotFoundError as error:
             error.hint = f"what the step takes back must have been there: `odfchain fetch {dataset.alias}`"
             raise
-        slices.append(SliceFile(recorded, names, ref.slice.offset_interval))
-    asked = [SliceFile(each.path, names, each.slice.offset_interval) for each in new]
+        slices.append(SliceFile(recorded, state.vocabulary, ref.slice.offset_interval))
+    asked = [item for item, _ in new]
     try:
         wrong = taken_back_in_vain([*slices, *asked], asked)
     except (pa.ArrowException, OSError, ValueError, KeyError, BadInputError) as error:
         line = first_line(error)
         raise EngineError(f"what the step takes back cannot be compared with the slices: {line}") from error
     if len(wrong):
-        raise _refusal(int(wrong[0]), len(wrong), ours=ours)
+        raise _refusal(int(wrong[0]), len(wrong), ours=all(each.made_here for _, each in done))
 
 
 def _refusal(offset: int, count: int, *, ours: bool) -> OdfchainError:
@@ -331,7 +256,7 @@ def _next(
         engine = engines(unmarked(step.transform.transform))
         run = StepRun(dataset, engine, folder, system_time, options.system_columns, progress)
         done = executed_steps(run, step, options.slice_bytes)
-        _check_taken_back(dataset, state, [executed for _, executed in done], progress)
+        _check_taken_back(dataset, state, done, progress)
         events = _events(state, done)
         hashes: list[Multihash] = []
         if events:
@@ -341,9 +266,6 @@ def _next(
                 system_time=system_time, check=check,
             )  # fmt: skip
     return _outcome(done, len(hashes)), step.more
-
-
-Done = Sequence[tuple[PlannedStep, ExecutedStep]]
 
 
 def _slices(done: Done) -> list[StagedFile]:
@@ -382,20 +304,6 @@ def _outcome(done: Done, blocks: int) -> StepOutcome:
         blocks=blocks,
         watermark=done[-1][1].watermark,
     )
-
-
-def _check_taken_back(
-    dataset: DatasetFiles, state: DatasetState, done: Sequence[ExecutedStep], progress: Progress
-) -> None:
-    # rule of check 10, for rows that the engine does not vouch for; replays leave it to `verify`
-    new = [
-        NewSlice(each.slice, each.data_path, each.facts.ops)
-        for each in done
-        if each.slice is not None and each.facts is not None and not each.takes_back_own
-    ]
-    if new:
-        ours = all(each.made_here for each in done)
-        check_taken_back(dataset, state, new, ours=ours, progress=progress)
 
 
 def _events(state: DatasetState, done: Done) -> list[MetadataEvent]:

@@ -13,6 +13,7 @@ Contract"; RFC-019.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import queue
 import socket as sockets
@@ -21,9 +22,9 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -46,23 +47,35 @@ if TYPE_CHECKING:
     from odfchain.transform.engines import TransformEngine
 
 
-# A request under execution. Outputs are written under temporary names, and renamed when the run succeeded and
-# is still wanted; else they are removed.
-
 _TEXT_CHARACTERS = 1 << 16
+_OUTPUTS = ("new_checkpoint_path", "new_data_path", "output_data_path")
 
 
-@dataclass(slots=True)
-class RunningRequest:
-    """One request being executed; also what the engine reports its progress to."""
+class _Run:
+    """One request being executed; also what the engine reports its progress to.
 
-    call: Call
-    staged: StagedRequest
-    answers: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
-    """The terminal message, or None when the client has gone."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _given_up: bool = False
-    _settled: bool = False
+    Outputs are written under temporary names in the folders of the final ones, and renamed when the run
+    succeeded and is still wanted; else they are removed.
+    """
+
+    def __init__(self, call: Call, request: TransformRequest | RawQueryRequest) -> None:
+        self.call = call
+        self.answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        """The terminal message, or None when the client has gone."""
+        self._outputs: list[tuple[Path, Path]] = []
+        """(where the engine writes, the name that was asked for), in the order of publication."""
+        self._lock = threading.Lock()
+        self._given_up = self._settled = False
+        changes: dict[str, Any] = {}
+        for name in _OUTPUTS:
+            path = getattr(request, name, None)
+            if path is None:
+                continue
+            if not Path(path).is_absolute() or "\0" in path:
+                raise EngineError(f"{name} is {path!r}: the paths in a request must be absolute")
+            changes[name] = f"{path}.{uuid.uuid4().hex}"
+            self._outputs.append((Path(changes[name]), Path(path)))
+        self.request: Any = replace(request, **changes)
 
     def give_up(self) -> bool:
         """The client has gone; returns true if there was something left to cancel."""
@@ -72,126 +85,71 @@ class RunningRequest:
             self.answers.put(None)
             return self._given_up
 
-    def _settle(self) -> None:
-        # from here on it is too late to cancel
-        with self._lock:
+    def answer(self, engine: TransformEngine) -> bytes:
+        """The terminal message; never raises."""
+        try:
             self._check()
-            self._settled = True
+            if self.call is EXECUTE_RAW_QUERY:
+                message = self.call.pack_response(
+                    "Success", num_records=engine.query(self.request, progress=self)
+                )
+            else:
+                done = engine.execute(self.request, schema=None, progress=self)
+                message = self.call.pack_response(
+                    "Success", new_offset_interval=done.offset_interval, new_watermark=done.watermark
+                )
+            # the slow part of publication, while it can still be cancelled
+            for written, _ in self._outputs:
+                if written.exists():
+                    fsio.sync_file(written)
+            with self._lock:
+                self._check()
+                self._settled = True
+            self._publish()
+        except BaseException as error:  # noqa: BLE001 - every error is sent to the caller
+            with self._lock:
+                self._settled = True  # too late to cancel
+            if not isinstance(error, QueryError):
+                return _internal_error(self.call, error)
+            refused = REFUSED if isinstance(error, RefusedQueryError) else ""
+            return self.call.pack_response("InvalidQuery", message=_text(refused + _with_hint(error)))
+        finally:
+            for written, _ in self._outputs:
+                fsio.remove_quietly(written)
+        return message
+
+    def _publish(self) -> None:
+        # all files get the names that were asked for, or none does
+        try:
+            for written, wanted in self._outputs:
+                fsio.remove_quietly(wanted)  # of an earlier try
+                if written.exists() and not fsio.adopt_file(written, wanted):
+                    raise EngineError(f"{wanted} already exists and cannot be replaced")  # noqa: TRY301
+        except BaseException:
+            for _, wanted in self._outputs:
+                fsio.remove_quietly(wanted)
+            raise
 
     def _check(self) -> None:
         if self._given_up:
             raise EngineError("the call was cancelled")
 
-    def answer(self, engine: TransformEngine) -> bytes:
-        """The terminal message; never raises."""
-        try:
-            self._check()
-            success = self._run(engine)
-            message = self.call.pack_response("Success", **success)
-            self.staged.sync()
-            self._settle()
-            self.staged.publish()
-        except QueryError as error:
-            self._too_late()
-            refused = REFUSED if isinstance(error, RefusedQueryError) else ""
-            return self.call.pack_response("InvalidQuery", message=_text(refused + _with_hint(error)))
-        except BaseException as error:  # noqa: BLE001 - every error is sent to the caller
-            self._too_late()
-            return internal_error(self.call, error)
-        finally:
-            self.staged.discard()
-        return message
-
-    def _too_late(self) -> None:
-        with self._lock:
-            self._settled = True
-
-    def _run(self, engine: TransformEngine) -> dict[str, Any]:
-        request: Any = self.staged.request
-        if self.call is EXECUTE_RAW_QUERY:
-            return {"num_records": engine.query(request, progress=self)}
-        done = engine.execute(request, schema=None, progress=self)
-        return {"new_offset_interval": done.offset_interval, "new_watermark": done.watermark}
+    # what the engine reports is not passed on: the protocol's `Progress` is empty
 
     def phase(self, name: str, total: int | None = None) -> None:  # noqa: ARG002
-        """Not passed on: the protocol's `Progress` is empty."""
         self._check()
 
     def advance(self, steps: int = 1) -> None:  # noqa: ARG002
-        """As `phase`."""
         self._check()
 
     def note(self, text: str) -> None:  # noqa: ARG002
-        """As `phase`."""
         self._check()
-
-
-# --- what the engine writes ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StagedRequest:
-    """A request whose outputs have temporary names, in the folders of the final ones."""
-
-    request: TransformRequest | RawQueryRequest
-    outputs: tuple[tuple[Path, Path], ...]
-    """(where the engine writes, the name that was asked for), in the order of publication."""
-
-    def sync(self) -> None:
-        """Make what was written durable: the slow part of publication, while it can still be cancelled."""
-        for written, _ in self.outputs:
-            if written.exists():
-                fsio.sync_file(written)
-
-    def publish(self) -> None:
-        """Give the files the names that were asked for: all of them or none."""
-        try:
-            for written, wanted in self.outputs:
-                _move(written, wanted)
-        except BaseException:
-            for _, wanted in self.outputs:
-                fsio.remove_quietly(wanted)
-            raise
-
-    def discard(self) -> None:
-        """Remove what has not been published."""
-        for written, _ in self.outputs:
-            fsio.remove_quietly(written)
-
-
-def _move(written: Path, wanted: Path) -> None:
-    fsio.remove_quietly(wanted)  # of an earlier try
-    if written.exists() and not fsio.adopt_file(written, wanted):
-        raise EngineError(f"{wanted} already exists and cannot be replaced")
-
-
-_OUTPUTS = ("new_checkpoint_path", "new_data_path", "output_data_path")
-
-
-def staged(request: Any) -> StagedRequest:
-    """A request as the engine gets it; the paths of its outputs are made here, and checked.
-
-    Raises:
-        EngineError: a path cannot be that of a file that both sides see.
-    """
-    changes, outputs = {}, []
-    for name in _OUTPUTS:
-        path = getattr(request, name, None)
-        if path is None:
-            continue
-        if not Path(path).is_absolute() or "\0" in path:
-            raise EngineError(f"{name} is {path!r}: the paths in a request must be absolute")
-        written = f"{path}.{uuid.uuid4().hex}"
-        changes[name] = written
-        outputs.append((Path(written), Path(path)))
-    return StagedRequest(replace(request, **changes), tuple(outputs))
 
 
 # --- messages ------------------------------------------------------------------------------------
 
 
-def internal_error(call: Call, error: BaseException) -> bytes:
-    """The terminal message for anything that is not the query's fault."""
+def _internal_error(call: Call, error: BaseException) -> bytes:
     if isinstance(error, OdfchainError):
         message = _with_hint(error)
     else:
@@ -248,31 +206,36 @@ def serve(
             ("grpc.so_reuseport", 0),  # a port that is taken is an error
         ),
     )
-    service = _Service(engine, workers, progress_interval)
+    service = EngineServer(engine, server, pool, workers, progress_interval)
     handlers = {
-        call.method: grpc.unary_stream_rpc_method_handler(service.responder(call))
+        call.method: grpc.unary_stream_rpc_method_handler(functools.partial(service.respond, call))
         for call in (EXECUTE_TRANSFORM, EXECUTE_RAW_QUERY)
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     try:
-        address = _bind_socket(server, socket) if socket else _bind_port(server, host, port)
+        service.address = _bind_socket(server, socket) if socket else _bind_port(server, host, port)
         server.start()
     except BaseException:
         server.stop(None)
         pool.shutdown()
         raise
-    return EngineServer(address, server, pool, service)
+    return service
 
 
 class EngineServer:
     """A running server; as a context manager it is stopped at the end."""
 
-    def __init__(self, address: str, server: Any, pool: ThreadPoolExecutor, service: _Service) -> None:
-        self.address = address
-        """The address for clients: `host:port` or `unix:path`."""
-        self._server = server
-        self._pool = pool
-        self._service = service
+    address: str
+    """The address for clients: `host:port` or `unix:path`."""
+
+    def __init__(
+        self, engine: TransformEngine, server: Any, pool: ThreadPoolExecutor, workers: int, interval: float
+    ) -> None:
+        self._engine, self._server, self._pool, self._interval = engine, server, pool, interval
+        self._free = threading.Semaphore(workers)
+        self._threads: set[threading.Thread] = set()
+        version = getattr(engine, "version", None)
+        self._metadata = () if version is None else ((VERSION_KEY, version),)
 
     def wait(self) -> None:
         """Return when the server has been stopped; Ctrl-C gets through."""
@@ -283,13 +246,49 @@ class EngineServer:
         deadline = time.monotonic() + grace
         self._server.stop(None).wait()
         self._pool.shutdown()
-        self._service.join(deadline)
+        for thread in tuple(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def respond(self, call: Call, message: bytes, context: Any) -> Iterator[bytes]:
+        """The answer to a call, and until then that the engine is at work."""
+        context.send_initial_metadata(self._metadata)  # before the work: the version may not be wanted
+        try:
+            run = _Run(call, call.unpack_request(message))
+        except OdfchainError as error:
+            yield _internal_error(call, error)
+            return
+        if not context.add_callback(run.give_up):
+            return
+        # the engine runs on a thread of its own, so that the call can say that it does
+        thread = threading.Thread(target=self._execute, args=(run,), name="odfchain-run", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+        try:
+            while True:
+                try:
+                    answer = run.answers.get(timeout=self._interval)
+                except queue.Empty:
+                    yield call.pack_response("Progress")
+                    continue
+                if answer is not None:
+                    yield answer
+                return
+        finally:  # also when gRPC drops this generator because the client has gone
+            cancel = getattr(self._engine, "cancel", None)
+            if run.give_up() and cancel is not None:
+                with contextlib.suppress(Exception):  # what it stops may have ended by itself
+                    cancel(run.request)
+
+    def _execute(self, run: _Run) -> None:
+        with self._free:
+            run.answers.put(run.answer(self._engine))
+        self._threads.discard(threading.current_thread())
 
 
 # --- addresses -----------------------------------------------------------------------------------
@@ -341,64 +340,3 @@ def _remove_dead_socket(path: Path) -> None:
         except OSError as error:
             raise EngineError(f"cannot listen on {path}: {error.strerror}") from error
     raise EngineError(f"an engine listens on {path} already", hint="stop it, or use another path")
-
-
-# --- calls ---------------------------------------------------------------------------------------
-
-
-class _Service:
-    """Answers calls. The engine runs on a thread of its own, so that the call can say that it does."""
-
-    def __init__(self, engine: TransformEngine, workers: int, interval: float) -> None:
-        self._engine = engine
-        self._interval = interval
-        self._free = threading.Semaphore(workers)
-        self._threads: set[threading.Thread] = set()
-        version = getattr(engine, "version", None)
-        self._metadata = () if version is None else ((VERSION_KEY, version),)
-
-    def responder(self, call: Call) -> Callable[[bytes, Any], Iterator[bytes]]:
-        progress = call.pack_response("Progress")
-
-        def respond(message: bytes, context: Any) -> Iterator[bytes]:
-            context.send_initial_metadata(self._metadata)  # before the work: the version may not be wanted
-            try:
-                request = call.unpack_request(message)
-                run = RunningRequest(call, staged(request))
-            except OdfchainError as error:
-                yield internal_error(call, error)
-                return
-            if not context.add_callback(run.give_up):
-                return
-            thread = threading.Thread(target=self._execute, args=(run,), name="odfchain-run", daemon=True)
-            self._threads.add(thread)
-            thread.start()
-            try:
-                while True:
-                    try:
-                        answer = run.answers.get(timeout=self._interval)
-                    except queue.Empty:
-                        yield progress
-                        continue
-                    if answer is not None:
-                        yield answer
-                    return
-            finally:  # also when gRPC drops this generator because the client has gone
-                self._cancel(run)
-
-        return respond
-
-    def _execute(self, run: RunningRequest) -> None:
-        with self._free:
-            run.answers.put(run.answer(self._engine))
-        self._threads.discard(threading.current_thread())
-
-    def _cancel(self, run: RunningRequest) -> None:
-        cancel = getattr(self._engine, "cancel", None)
-        if run.give_up() and cancel is not None:
-            with contextlib.suppress(Exception):  # what it stops may have ended by itself
-                cancel(run.staged.request)
-
-    def join(self, deadline: float) -> None:
-        for thread in tuple(self._threads):
-            thread.join(max(0.0, deadline - time.monotonic()))

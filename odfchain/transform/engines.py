@@ -7,9 +7,8 @@ specification "Engine Contract", "Engine Protocol"; RFC-019.
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -24,7 +23,6 @@ from odfchain.odf.transform_options import (
     split_version,
 )
 from odfchain.text import one_line
-from odfchain.workspace.config import IsolationPolicy
 
 if TYPE_CHECKING:
     from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from odfchain.slices.writer import SliceFacts
     from odfchain.transform.engine_client import RemoteEngine
     from odfchain.workspace.config import TransformConfig
-    from odfchain.workspace.dataset_files import DatasetFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,49 +252,3 @@ def check_version(
             f"the transform asks for engine version {wanted}, and {who} is {running}",
             hint="if both give the same results, say so in the settings: transform.compatibleVersions",
         )
-
-
-def is_isolated(config: TransformConfig, *, own: bool) -> bool:
-    """True if queries of a dataset run in a sandbox; `own` datasets were created here."""
-    return config.isolation is IsolationPolicy.ALWAYS or (
-        config.isolation is IsolationPolicy.STRANGERS and not own
-    )
-
-
-@contextlib.contextmanager
-def sandboxed_engines(
-    dataset: DatasetFiles,
-    inputs: Sequence[DatasetFiles],
-    engine: Callable[[Transform], TransformEngine | None],
-    config: TransformConfig,
-    progress: Progress,
-) -> Iterator[Callable[[Transform], TransformEngine]]:
-    """Engines for one dataset: those that `engine` finds, else Spark in a sandboxed process."""
-    # started on first use; it reads the inputs and checkpoints, and writes to the staging folder
-    from odfchain.transform.sandbox import sandboxed_engine
-
-    with contextlib.ExitStack() as resources:
-        started: list[TransformEngine] = []
-
-        def find(transform: Transform) -> TransformEngine:
-            found = engine(transform)
-            if found is not None:
-                return found
-            if not started:
-                scratch = resources.enter_context(dataset.staging())
-                read = [*(item.folder / "data" for item in inputs), dataset.folder / "checkpoints"]
-                started.append(
-                    resources.enter_context(
-                        sandboxed_engine(
-                            read,
-                            dataset.folder / "staging",
-                            scratch,
-                            progress=progress,
-                            deadline=config.timeout_seconds or config.isolated_seconds or None,
-                            memory_mib=config.isolated_memory_mib,
-                        )
-                    )
-                )
-            return started[0]
-
-        yield find

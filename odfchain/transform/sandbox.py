@@ -20,18 +20,22 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from odfchain.errors import EngineError, JavaNotFoundError
 from odfchain.odf.flatbuffers import schema_path
+from odfchain.odf.sources import Transform
 from odfchain.spark.gateway import PATH_VARIABLE, archive_path
 from odfchain.spark.java import find_java
 
 if TYPE_CHECKING:
     from odfchain.progress import Progress
     from odfchain.transform.engine_client import RemoteEngine
+    from odfchain.transform.engines import TransformEngine
+    from odfchain.workspace.config import TransformConfig
+    from odfchain.workspace.dataset_files import DatasetFiles
 
 
 # System calls that are refused by seccomp. Namespaces and dropped capabilities already prevent their effects;
@@ -309,6 +313,43 @@ sys.exit(main(sys.argv[2:]))
 
 
 @contextlib.contextmanager
+def sandboxed_engines(
+    dataset: DatasetFiles,
+    inputs: Sequence[DatasetFiles],
+    engine: Callable[[Transform], TransformEngine | None],
+    config: TransformConfig,
+    progress: Progress,
+) -> Iterator[Callable[[Transform], TransformEngine]]:
+    """Engines for one dataset: those that `engine` finds, else Spark in a sandboxed process."""
+    # started on first use; it reads the inputs and checkpoints, and writes to the staging folder
+    with contextlib.ExitStack() as resources:
+        started: list[TransformEngine] = []
+
+        def find(transform: Transform) -> TransformEngine:
+            found = engine(transform)
+            if found is not None:
+                return found
+            if not started:
+                scratch = resources.enter_context(dataset.staging())
+                read = [*(item.folder / "data" for item in inputs), dataset.folder / "checkpoints"]
+                started.append(
+                    resources.enter_context(
+                        sandboxed_engine(
+                            read,
+                            dataset.folder / "staging",
+                            scratch,
+                            progress=progress,
+                            deadline=config.timeout_seconds or config.isolated_seconds or None,
+                            memory_mib=config.isolated_memory_mib,
+                        )
+                    )
+                )
+            return started[0]
+
+        yield find
+
+
+@contextlib.contextmanager
 def sandboxed_engine(
     read: Sequence[Path],
     write: Path,
@@ -321,14 +362,17 @@ def sandboxed_engine(
     """An engine that can read the folders `read` and write in `write`; it ends with the block.
 
     Spark's own temporary files go to `scratch`, which lies in `write`. Each of its two processes may use
-    `memory_mib` [MiB]; 0 is no limit.
+    `memory_mib`; 0 is no limit.
     """
     from odfchain.transform.engine_client import RemoteEngine
 
     require_sandbox()
     progress.phase("Starting Spark in a sandbox")
     # the path of a socket must be short, so it lies in a folder of its own
-    with tempfile.TemporaryDirectory(prefix="odfchain-") as shared, _log(Path(shared)) as log:
+    with (
+        tempfile.TemporaryDirectory(prefix="odfchain-") as shared,
+        (Path(shared) / "stderr").open("wb") as log,
+    ):
         socket = Path(shared) / "engine.sock"
         archive = archive_path(find_java())
         command = [
@@ -336,7 +380,8 @@ def sandboxed_engine(
             "-q", "engine", "serve", "--socket", str(socket), "--print-address",
             *(["--heap-mib", str(memory_mib // 2)] if memory_mib else []),
         ]  # fmt: skip
-        shown = [*read, *_package_files(), *_existing(archive)]
+        # in a checkout the schemas lie outside the package
+        shown = [*read, schema_path("odf.fbs").parent, *([archive] if archive.is_file() else [])]
         process = start(
             command, read=shown, write=[write, Path(shared)],
             environment={"TMPDIR": str(scratch), PATH_VARIABLE: str(archive)},
@@ -346,21 +391,6 @@ def sandboxed_engine(
             yield RemoteEngine(_address(process, Path(shared)), deadline=deadline)
         finally:
             _end(process)
-
-
-def _package_files() -> list[Path]:
-    # in a checkout the schemas lie outside the package
-    return [schema_path("odf.fbs").parent]
-
-
-def _existing(path: Path) -> list[Path]:
-    return [path] if path.is_file() else []
-
-
-@contextlib.contextmanager
-def _log(folder: Path) -> Iterator[int]:
-    with (folder / "stderr").open("wb") as stream:
-        yield stream.fileno()
 
 
 def _address(process: subprocess.Popen[str], folder: Path) -> str:

@@ -36,11 +36,22 @@ from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
-from odfchain.odf.transform_options import is_own, is_rebuilt, rebuilt, unmarked
+from odfchain.odf.transform_options import (
+    ALLOWED_LATENESS,
+    OWN_ENGINE,
+    is_own,
+    is_own_name,
+    is_rebuilt,
+    rebuilt,
+    split_version,
+    unmarked,
+    with_own_name,
+)
 from odfchain.progress import Progress
 from odfchain.text import counted
-from odfchain.transform.catch_up import with_own_engine, with_versions
+from odfchain.transform.engines import EngineRules, address_of
 from odfchain.workspace.commit import commit
+from odfchain.workspace.config import TransformConfig
 from odfchain.workspace.constraint_rules import check_declared
 from odfchain.workspace.creation import changes, events_of, resolve_own_name
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -222,6 +233,54 @@ def _check_system_columns(declared: DataSchema, found: DataSchema, vocabulary: e
         )
 
 
+# Events that are added to a derivative dataset at its creation.
+
+_NO_ADDRESSES = TransformConfig()
+
+
+def _with_own_engine(snapshot: DatasetSnapshot, config: TransformConfig = _NO_ADDRESSES) -> DatasetSnapshot:
+    """The same definition, with this engine's name in transforms that are for it, whatever they call it."""
+    # a name with an address in the settings is that engine's
+    return _each(snapshot, lambda event: _named(event, config))
+
+
+def with_versions(snapshot: DatasetSnapshot, config: TransformConfig = _NO_ADDRESSES) -> DatasetSnapshot:
+    """The same definition, with name and version of this engine in transforms that are for it.
+
+    A version that is given stays. Source: specification "Engine Versioning".
+    """
+    return _each(snapshot, lambda event: _versioned(_named(event, config), config))
+
+
+def _each(snapshot: DatasetSnapshot, change: Callable[[SetTransform], MetadataEvent]) -> DatasetSnapshot:
+    metadata = tuple(change(e) if isinstance(e, SetTransform) else e for e in snapshot.metadata)
+    return dataclasses.replace(snapshot, metadata=metadata)
+
+
+def _named(event: SetTransform, config: TransformConfig) -> SetTransform:
+    if address_of(event.transform, config) is not None:
+        return event
+    return dataclasses.replace(event, transform=with_own_name(event.transform))
+
+
+def _versioned(event: SetTransform, config: TransformConfig) -> SetTransform:
+    transform = event.transform
+    base, lateness = split_version(transform.version or "")
+    elsewhere = address_of(transform, config) is not None
+    if elsewhere or not is_own_name(transform.engine):
+        if lateness:
+            raise TransformError(
+                f"{ALLOWED_LATENESS} is an option of the engine {OWN_ENGINE}, and the transform is for "
+                f"`{transform.engine}`",
+                hint=f"leave it out, or write the query for {OWN_ENGINE}",
+            )
+        return event
+    if base or not is_own(transform):
+        return event
+    version = EngineRules(allowed_lateness_ms=lateness).version
+    return dataclasses.replace(event, transform=dataclasses.replace(transform, version=version))
+
+
 # Validation of a definition in a workspace, and the events that an existing dataset lacks of it.
 
 
@@ -277,7 +336,7 @@ def update_dataset(
     before = DatasetState.read(dataset.chain)
     config = workspace.config.transform
     resolve = resolve_own_name(workspace.resolve, (dataset.alias, snapshot.name), dataset.id)
-    given = events_of(with_own_engine(snapshot, config), resolve, before.vocabulary)
+    given = events_of(_with_own_engine(snapshot, config), resolve, before.vocabulary)
     found = changes(given, before)
     usable(given, before, found)
     if any(isinstance(event, SetAttachments) for event in found):

@@ -10,7 +10,7 @@ from odfchain.errors import ManifestError, TransformError
 from odfchain.odf.events import SetTransform
 from odfchain.odf.manifests import read_snapshots
 from odfchain.odf.transform_options import lateness_option, split_version
-from odfchain.transform.catch_up import with_versions
+from odfchain.transform.validate import with_versions
 
 MANIFEST = """
 kind: DatasetSnapshot
