@@ -49,7 +49,7 @@ from odfchain.branches.row_diff import (
     same_cells,
     same_rows,
 )
-from odfchain.branches.three_way import Conflicts, MergeInput, ThreeWay, merge_tables
+from odfchain.branches.three_way import Conflicts, MergedTables, MergeInput, ThreeWay
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import MERGE, DataEvent
 from odfchain.errors import (
@@ -137,7 +137,7 @@ class MergeAgain:
         record, event_time = self.merge.record, self.view.names.event_time_column
         by_row = record.granularity is Granularity.ROW
         tables = tables or [self.view.rows.empty_table()]
-        again = merge_tables(tables, self.sides.asked, self.key, event_time, by_row=by_row)
+        again = MergedTables(tables, self.sides.asked, self.key, event_time).merged(by_row=by_row)
         if again.conflicts.count != record.conflicts:
             found.faults.append(
                 f"it records {counted(record.conflicts, 'decided conflict')}, and the merge has "

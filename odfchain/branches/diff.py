@@ -19,7 +19,7 @@ from odfchain.branches.branches import BlockGraph
 from odfchain.branches.executor import Engine, KeyResult, compute
 from odfchain.branches.intervals import Interval, MergedColumns, read_rows
 from odfchain.branches.row_diff import RowDiff, between, net_of, same_cells
-from odfchain.branches.three_way import MergeInput, changes_of_source
+from odfchain.branches.three_way import MergedTables, MergeInput
 from odfchain.errors import SchemaError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.row_hash import Numbers
@@ -103,7 +103,7 @@ def diff_since_base(
     # criss-cross merges have several bases: then the state that these merge into; without a key, the newest
     base, end = asked.bases[-1], ends.heads[1]
     if asked.base.more and ends.key:
-        way = functools.partial(changes_of_source, asked=asked, event_time=ends.view.names.event_time_column)
+        way = functools.partial(_since_base, asked=asked, event_time=ends.view.names.event_time_column)
         return ends.diff(asked.intervals, way, trusted, engine, a=base, since=base)
     fork = graph.fork(base, end)
     return ends.diff([(fork, base), (fork, end)], _between, trusted, engine, a=base, since=base)
@@ -206,6 +206,12 @@ def _between(tables: Sequence[pa.Table], key: tuple[str, ...]) -> RowDiff:
         net_of(rows.column(1).to_numpy(), rows.select(range(2, rows.num_columns)), key) for rows in tables
     )
     return between(one, other)
+
+
+def _since_base(
+    tables: Sequence[pa.Table], key: tuple[str, ...], asked: MergeInput, event_time: str
+) -> RowDiff:
+    return MergedTables(tables, asked, key, event_time).changes_of_source()
 
 
 def _of_keys(tables: Sequence[pa.Table], key: tuple[str, ...], way: Callable[..., RowDiff]) -> KeyResult:

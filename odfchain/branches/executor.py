@@ -34,6 +34,7 @@ from odfchain.errors import EngineError, ObjectCorruptedError, OdfchainError
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.row_hash import Numbers
+from odfchain.slices.bounds import BATCH_ROWS
 from odfchain.slices.reader import open_parquet
 from odfchain.slices.runs import order_of
 from odfchain.spark.executor_files import StoreFolder, copy_put, files_of, staged, worker_folder
@@ -94,21 +95,6 @@ class Engine:
     above: int = IN_PROCESS_BYTES
 
 
-def compute(
-    intervals: Sequence[Interval],
-    view: MergedColumns,
-    key: Sequence[str],
-    function: Function,
-    *,
-    engine: Engine,
-    folder: Path,
-) -> Computed:
-    """Apply a function to the rows of intervals; parts of the result may be files in a private `folder`."""
-    if key and parquet_bytes(intervals) > engine.above:
-        return compute_on_spark(intervals, view, key, function, session=engine.session(), folder=folder)
-    return Computed.of(function([read_rows(interval, view, key) for interval in intervals]))
-
-
 # Spark runs the same function as this process, on ranges of keys:
 #
 #     1. a sample of the keys gives the bounds of the ranges
@@ -133,7 +119,6 @@ _ERROR = -1
 """The range of what went wrong."""
 _SENT = "range int, side int, first bigint, rows binary"
 _SAID = "said binary"
-_BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,27 +161,28 @@ class _Work:
         return slice_batches(path, at.own, at.interval, self.names, schema, groups=[at.group], first=at.first)
 
 
-def compute_on_spark(
+def compute(
     intervals: Sequence[Interval],
     view: MergedColumns,
     key: Sequence[str],
     function: Function,
     *,
-    session: SparkSession,
+    engine: Engine,
     folder: Path,
 ) -> Computed:
-    """As `odfchain.branches.executor.compute`, with files in `folder`."""
-    rows = view.rows
-    groups = tuple(_groups(intervals))
-    believed = tuple(interval.believed for interval in intervals)
-    files = files_of(session)
-    nothing = Computed.of(function([rows.empty_table() for _ in intervals]))
+    """Apply a function to the rows of intervals; parts of the result may be files in a private `folder`."""
+    size = parquet_bytes(intervals)
+    if not key or size <= engine.above:
+        return Computed.of(function([read_rows(interval, view, key) for interval in intervals]))
+    session, groups = engine.session(), tuple(_groups(intervals))
+    nothing = Computed.of(function([view.rows.empty_table() for _ in intervals]))
     if not groups:
         return nothing
-    count = -(-parquet_bytes(intervals) // _RANGE_BYTES)
+    believed = tuple(interval.believed for interval in intervals)
+    files, count = files_of(session), -(-size // _RANGE_BYTES)
     with contextlib.nullcontext("") if files is None else staged(files) as below:
         place = None if files is None else StoreFolder(files, below)
-        work = _Work(groups, view.names, rows, tuple(key), believed, function, str(folder), place)
+        work = _Work(groups, view.names, view.rows, tuple(key), believed, function, str(folder), place)
         try:
             made = run_job(session, lambda: _run(session, work, max(2, min(count, _MOST_RANGES))))
         except Exception as error:
@@ -270,7 +256,7 @@ def _even(batches: Callable[[], Iterator[pa.RecordBatch]]) -> Iterator[pa.Record
     held: list[pa.RecordBatch] = []
     for batch in batches():
         rest = batch
-        while (left := _BATCH_ROWS - sum(each.num_rows for each in held)) <= rest.num_rows:
+        while (left := BATCH_ROWS - sum(each.num_rows for each in held)) <= rest.num_rows:
             yield from pa.Table.from_batches([*held, rest.slice(0, left)]).combine_chunks().to_batches()
             held, rest = [], rest.slice(left)
         held.append(rest)
@@ -420,4 +406,4 @@ def _made(number: int, tables: Sequence[pa.Table], work: _Work) -> _Made:
 
 def _write(rows: pa.Table, path: Path) -> None:
     with pa.ipc.new_stream(str(path), rows.schema) as writer:
-        writer.write_table(rows, max_chunksize=_BATCH_ROWS)
+        writer.write_table(rows, max_chunksize=BATCH_ROWS)

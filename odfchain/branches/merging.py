@@ -37,7 +37,7 @@ from odfchain.branches.foreign_keys import ForeignKeys, Rows, references_of
 from odfchain.branches.intervals import Interval, MergedColumns, interval_batches
 from odfchain.branches.recording import described, stage_changes, write_batches
 from odfchain.branches.row_diff import net_of, rows_of_changes
-from odfchain.branches.three_way import MergedState, MergeInput, merge_tables
+from odfchain.branches.three_way import MergedState, MergedTables, MergeInput
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import MERGE
 from odfchain.errors import IngestError, UsageError
@@ -260,7 +260,7 @@ def _merge_part(
     by_row: bool,
 ) -> KeyResult:
     # the rows to be written for some keys, and the conflicts
-    three_way = merge_tables(tables, asked, key, names.event_time_column, by_row=by_row)
+    three_way = MergedTables(tables, asked, key, names.event_time_column).merged(by_row=by_row)
     resolved = resolve(three_way, resolution)
     return KeyResult(rows_of_changes(resolved.changes, names), resolved.lines)
 

@@ -18,7 +18,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,9 @@ from odfchain.branches.row_diff import (
 from odfchain.errors import ChainError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.row_hash import Numbers
+
+if TYPE_CHECKING:
+    from odfchain.branches.branches import BlockGraph
 
 
 class ConflictKind(Enum):
@@ -199,8 +202,10 @@ def _cells(
             only_time |= had & ~np.any([nothing, *(side[name] for name in rest)], axis=0)
         settled = torn[event_time] & ~only_time
         torn[event_time] = torn[event_time] & only_time
-        later = _later(ours.column(event_time), theirs.after.column(event_time))
-        taken[event_time] = taken[event_time] | (settled & unequal & later)
+        our, their = ours.column(event_time), theirs.after.column(event_time)
+        # a null is before every time
+        later = pc.fill_null(pc.greater(their, our), pc.and_(pc.is_null(our), pc.is_valid(their)))
+        taken[event_time] = taken[event_time] | (settled & unequal & later.to_numpy())
     rows = ours
     for index, name in enumerate(rows.schema.names):
         if name in taken and taken[name].any():
@@ -209,24 +214,7 @@ def _cells(
     return rows, taken, torn
 
 
-def _later(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> Numbers:
-    # a null is before every time
-    found = pc.fill_null(pc.greater(theirs, ours), pc.and_(pc.is_null(ours), pc.is_valid(theirs)))
-    later: Numbers = found.to_numpy()
-    return later
-
-
 _DEEPEST = 8
-
-
-class Ancestors(Protocol):
-    """The part of a graph of blocks that merge bases need (`odfchain.branches.branches`)."""
-
-    def fork(self, one: Multihash, other: Multihash) -> Multihash:
-        """The last common block of two chains."""
-
-    def best_common(self, ones: Sequence[Multihash], others: Sequence[Multihash]) -> tuple[Multihash, ...]:
-        """The best common ancestors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,13 +243,13 @@ class MergeInput:
     """From one block to another: the intervals from their fork to each; None is an empty one."""
 
     @classmethod
-    def of(cls, graph: Ancestors, target: Multihash, source: Multihash) -> MergeInput:
+    def of(cls, graph: BlockGraph, target: Multihash, source: Multihash) -> MergeInput:
         """The input of a merge of two blocks."""
         return cls.between(graph, graph.best_common([target], [source]), target, source)
 
     @classmethod
     def between(
-        cls, graph: Ancestors, bases: Sequence[Multihash], target: Multihash, source: Multihash
+        cls, graph: BlockGraph, bases: Sequence[Multihash], target: Multihash, source: Multihash
     ) -> MergeInput:
         """The input of a merge of two blocks with these bases (in order)."""
         base = _merged(graph, bases, 1)
@@ -282,7 +270,7 @@ class MergeInput:
         return tuple(self.base.blocks)
 
 
-def _merged(graph: Ancestors, blocks: Sequence[Multihash], depth: int) -> MergedState:
+def _merged(graph: BlockGraph, blocks: Sequence[Multihash], depth: int) -> MergedState:
     first, *others = blocks
     if others and depth > _DEEPEST:
         raise ChainError(
@@ -304,25 +292,6 @@ def _asked(base: MergedState, *blocks: Multihash) -> list[tuple[Multihash, Multi
     return found
 
 
-def merge_tables(
-    tables: Sequence[pa.Table],
-    asked: MergeInput,
-    key: Sequence[str],
-    event_time: str,
-    *,
-    by_row: bool = False,
-) -> ThreeWay:
-    """Merge what two sides did, by the rows (`read_rows`) of the intervals that were asked for."""
-    return _Merging(tables, asked, tuple(key), event_time).merged(by_row=by_row)
-
-
-def changes_of_source(
-    tables: Sequence[pa.Table], asked: MergeInput, key: Sequence[str], event_time: str
-) -> RowDiff:
-    """The changes of the source since the base, by the same rules."""
-    return _Merging(tables, asked, tuple(key), event_time).of_source()
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _State:
     """A state: how it is reached from a block, and the rows of it for keys whose true row is not known."""
@@ -333,7 +302,9 @@ class _State:
     """Before and after are the same: what `way` leads to."""
 
 
-class _Merging:
+class MergedTables:
+    """What two sides did, by the rows (`read_rows`) of the intervals that were asked for."""
+
     def __init__(
         self, tables: Sequence[pa.Table], asked: MergeInput, key: tuple[str, ...], event_time: str
     ) -> None:
@@ -341,12 +312,14 @@ class _Merging:
         self._net = functools.cache(lambda place: _net(tables[place], key))
         self._none = _net(tables[0].slice(0, 0), key)
 
-    def merged(self, *, by_row: bool) -> ThreeWay:
+    def merged(self, *, by_row: bool = False) -> ThreeWay:
+        """Both sides merged."""
         base = self._state(self._asked.base)
         ours, theirs = (self._state(MergedState(block)) for block in (self._asked.target, self._asked.source))
         return self._three_way(base, ours, theirs, by_row=by_row)
 
-    def of_source(self) -> RowDiff:
+    def changes_of_source(self) -> RowDiff:
+        """The changes of the source since the base, by the same rules."""
         base = self._state(self._asked.base)
         return _then(base.way.reversed(), self._way(base.block, self._asked.source))
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from odfchain.branches.merging import taken_rows
-from odfchain.branches.three_way import MergeInput, ThreeWay, merge_tables
+from odfchain.branches.three_way import MergedTables, MergeInput, ThreeWay
 from odfchain.errors import ChainError
 from odfchain.odf.identity import Multihash
 from tests.kit.support import hash_of
@@ -208,7 +208,7 @@ def history(seed: int, steps: int) -> tuple[int, int, int]:
         except ChainError:
             continue
         tables = [all_blocks.table(*ends) for ends in asked.intervals]
-        merge = merge_tables(tables, asked, ("k",), "t", by_row=by_row)
+        merge = MergedTables(tables, asked, ("k",), "t").merged(by_row=by_row)
         ours, theirs = (all_blocks.blocks[b].state for b in (target, source))
         base = all_blocks.state_of(asked.bases)
         all_blocks.unknown += UNKNOWN in base.values()
@@ -218,7 +218,7 @@ def history(seed: int, steps: int) -> tuple[int, int, int]:
         if rng.random() < 0.2:
             other_way = MergeInput.between(all_blocks, asked.bases, source, target)
             tables = [all_blocks.table(*ends) for ends in other_way.intervals]
-            other = applied(theirs, merge_tables(tables, other_way, ("k",), "t", by_row=by_row))
+            other = applied(theirs, MergedTables(tables, other_way, ("k",), "t").merged(by_row=by_row))
             # ours stays where only times of observation differ
             assert but_for_times(other) == but_for_times(result)
         # whoever decides takes one of the sides, or something else
