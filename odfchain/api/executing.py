@@ -165,7 +165,8 @@ class Engines:
             TransformError: the transform is for another engine, and its address is not known; or it asks for
                 a version that gives other results.
         """
-        from odfchain.transform.engines import check_version, remote_engine
+        from odfchain.transform.engine_client import remote_engine
+        from odfchain.transform.engines import check_version
 
         config = self._config(timeout)
         found = remote_engine(transform, config)

@@ -18,19 +18,29 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.errors import CodecError, DecodeError, EngineError, QueryError, RefusedQueryError, UsageError
+from odfchain.errors import (
+    CodecError,
+    DecodeError,
+    EngineError,
+    QueryError,
+    RefusedQueryError,
+    TransformError,
+    UsageError,
+)
 from odfchain.odf import engine_messages as messages
 from odfchain.odf.block_codec import Decoder, Encoder
 from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.flatbuffers import load_fbs
-from odfchain.odf.transform_options import without_marks
+from odfchain.odf.sources import Transform
+from odfchain.odf.transform_options import OWN_ENGINE, is_own_name, without_marks
 from odfchain.text import one_line
-from odfchain.transform.engines import Executed
+from odfchain.transform.engines import Executed, address_of, check_version
 
 if TYPE_CHECKING:
     from odfchain.odf.schema import DataSchema
     from odfchain.progress import Progress
+    from odfchain.workspace.config import TransformConfig
 
 
 # Messages of the engine protocol: FlatBuffers in `bytes flatbuffer = 1`, which on the wire is protobuf's
@@ -345,6 +355,29 @@ class RemoteEngine:
             raise self._broken(f"its {name} file {path} cannot be read: {error.strerror}") from error
         if not stat.S_ISREG(mode):
             raise self._broken(f"its {name} file {path} is not a plain file")
+
+
+def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine | None:
+    """The engine at the address that the settings give for a transform; None where this one is meant.
+
+    Raises:
+        TransformError: the transform is for another engine, and no address is known.
+    """
+    address = address_of(transform, config)
+    if address is not None:
+
+        def accept(version: str) -> None:
+            check_version(transform, config, version, f"the engine at {address}")
+
+        return RemoteEngine(address, deadline=config.timeout_seconds or None, accept=accept)
+    if not is_own_name(transform.engine):
+        name = transform.engine.lower()
+        raise TransformError(
+            f"the transform is for the engine `{transform.engine}`, which is not this one",
+            hint=f"give its address in the settings: transform.engines.{name}, "
+            f"or write the query for {OWN_ENGINE}",
+        )
+    return None
 
 
 _PATHS = ("prev_checkpoint_path", "new_checkpoint_path", "new_data_path", "output_data_path")

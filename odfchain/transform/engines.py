@@ -17,7 +17,6 @@ from odfchain.odf.sources import Transform
 from odfchain.odf.transform_options import (
     OWN_ENGINE,
     is_own,
-    is_own_name,
     lateness_option,
     named_version,
     split_version,
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from odfchain.odf.times import Timestamp
     from odfchain.progress import Progress
     from odfchain.slices.writer import SliceFacts
-    from odfchain.transform.engine_client import RemoteEngine
     from odfchain.workspace.config import TransformConfig
 
 
@@ -201,30 +199,6 @@ def same_results(recorded: str | None, running: str, compatible: Collection[str]
         return True
     one, other = _Version.parse(recorded), _Version.parse(running)
     return one is not None and one.rules is not None and other is not None and one.spark == other.spark
-
-
-def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine | None:
-    """The engine at the address that the settings give for a transform; None where this one is meant.
-
-    Raises:
-        TransformError: the transform is for another engine, and no address is known.
-    """
-    address = address_of(transform, config)
-    if address is not None:
-        from odfchain.transform.engine_client import RemoteEngine
-
-        def accept(version: str) -> None:
-            check_version(transform, config, version, f"the engine at {address}")
-
-        return RemoteEngine(address, deadline=config.timeout_seconds or None, accept=accept)
-    if not is_own_name(transform.engine):
-        name = transform.engine.lower()
-        raise TransformError(
-            f"the transform is for the engine `{transform.engine}`, which is not this one",
-            hint=f"give its address in the settings: transform.engines.{name}, "
-            f"or write the query for {OWN_ENGINE}",
-        )
-    return None
 
 
 def address_of(transform: Transform, config: TransformConfig) -> str | None:
