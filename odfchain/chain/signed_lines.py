@@ -13,17 +13,18 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from odfchain.chain.statements import (
     Attestation,
     Did,
-    Members,
     Problem,
+    Signed,
     StatementType,
     malformed,
     read_attestation,
     read_bounded,
+    read_members,
     read_statement,
     sign_statement,
 )
@@ -348,7 +349,7 @@ class SnapshotKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SnapshotLine:
+class SnapshotLine(Signed):
     """A signer's word that an object is the manifest, or a profile, of a block."""
 
     signer: Did
@@ -368,22 +369,6 @@ class SnapshotLine:
 
     def __repr__(self) -> str:
         return f"<{self.kind} of block {self.sequence_number:,} by {self.signer}: {self.object}>"
-
-    def to_json(self) -> dict[str, Any]:
-        """The members that are signed; the signer is named in the header."""
-        return {
-            "block": str(self.block),
-            "datasetId": str(self.dataset_id),
-            "kind": str(self.kind),
-            "object": str(self.object),
-            "sequenceNumber": self.sequence_number,
-            "size": self.size,
-            "time": str(self.time),
-            "tool": self.tool,
-        }
-
-
-_MEMBERS = {"block", "datasetId", "kind", "object", "sequenceNumber", "size", "time", "tool"}
 
 
 def sign_snapshot(key: DatasetKey, line: SnapshotLine) -> str:
@@ -407,22 +392,10 @@ def read_snapshot(text: bytes, *, verified: bool = True) -> SnapshotLine:
         SignatureError: the text is not the signed form of one.
     """
     found = read_statement(text, StatementType.SNAPSHOT, verified=verified)
-    members = Members(found.payload, _MEMBERS)
-    try:
-        kind = SnapshotKind(members.text("kind"))
-    except ValueError:
-        raise malformed("its kind is unknown") from None
-    return SnapshotLine(
-        signer=found.signer,
-        dataset_id=members.id("datasetId"),
-        block=members.hash("block"),
-        sequence_number=members.number("sequenceNumber"),
-        kind=kind,
-        object=members.hash("object"),
-        size=members.number("size", ATTEST.snapshot_bytes),
-        time=members.time("time"),
-        tool=members.text("tool"),
-    )
+    line = read_members(SnapshotLine, found.payload, signer=found.signer)
+    if line.size > ATTEST.snapshot_bytes:
+        raise malformed(f"'size' is not a number from 0 to {ATTEST.snapshot_bytes}")
+    return line
 
 
 def _about_snapshot(line: SnapshotLine) -> About:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageError, WorkspaceError
 from odfchain.limits import ATTEST
@@ -35,6 +35,7 @@ from odfchain.odf.identity import (
 )
 from odfchain.odf.names import is_branch_name
 from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import properties_of, to_tree
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, check_object_name
 from odfchain.text import printable
@@ -131,81 +132,93 @@ class Problem(StrEnum):
     """It says that it was made at a time which has not come."""
 
 
-# The members of a signed payload, each read as exactly what it has to be.
+# The members of a signed payload: exactly those of its dataclass, each read as what it has to be.
 
 _T = TypeVar("_T")
 
-_MAX_SEQUENCE = 2**64 - 1
 _MAX_CHECK = 999
+_SPELLED: dict[Any, Callable[[str], Any]] = {
+    DatasetId: DatasetId.parse,
+    Multihash: Multihash.parse,
+    Timestamp: Timestamp.parse,
+}
 
 
-class Members:
-    """The members of a payload: exactly the known ones, each read as what it has to be."""
+def read_members(cls: type[_T], payload: dict[str, Any], **given: Any) -> _T:
+    """The statement that a payload is; `given` are those of its fields that are not in the payload.
 
-    def __init__(self, payload: dict[str, Any], names: set[str]) -> None:
-        if payload.keys() != names:
-            raise malformed(f"its members are not {', '.join(sorted(names))}")
-        self._payload = payload
+    Raises:
+        SignatureError: a member is missing, is too many, or is not what it has to be.
+    """
+    fields = {name: field for name, field in properties_of(cls).items() if field[0] not in given}
+    if payload.keys() != fields.keys():
+        raise malformed(f"its members are not {', '.join(sorted(fields))}")
+    return cls(**given, **{f: _member(hint, payload[name], name) for name, (f, hint, _) in fields.items()})
 
-    def text(self, name: str) -> str:
-        """Text that can be printed."""
-        value = self._payload[name]
-        if not isinstance(value, str) or not 0 < len(value) <= ATTEST.statement_text:
-            raise malformed(f"{name!r} is not a text of 1 to {ATTEST.statement_text} characters")
-        if not value.isprintable():
-            raise malformed(f"{name!r} has characters that cannot be printed")
-        return value
 
-    def number(self, name: str, largest: int = _MAX_SEQUENCE) -> int:
-        """A number from 0 on."""
-        return _number(self._payload[name], name, 0, largest)
+class Signed:
+    """A statement, all of whose fields but the signer are the members of its payload."""
 
-    def items(self, name: str) -> list[Any]:
-        """A list."""
-        value = self._payload[name]
-        if not isinstance(value, list) or len(value) > ATTEST.statement_items:
-            raise malformed(f"{name!r} is not a list of at most {ATTEST.statement_items}")
-        return value
+    __slots__ = ()
 
-    def numbers(self, name: str) -> tuple[int, ...]:
-        """Numbers of checks, ascending."""
-        found = [_number(value, name, 1, _MAX_CHECK) for value in self.items(name)]
-        if found != sorted(set(found)):
-            raise malformed(f"the numbers of {name!r} are not in ascending order")
-        return tuple(found)
+    def to_json(self) -> dict[str, Any]:
+        """The members that are signed; the header names the signer."""
+        members = to_tree(self).items()
+        return {n: v for n, v in members if n not in ("signer", "auditor") and (n, v) != ("ref", HEAD)}
 
-    def id(self, name: str) -> DatasetId:
-        """The id of a dataset."""
-        return self._spelled(name, DatasetId.parse)
 
-    def time(self, name: str) -> Timestamp:
-        """A moment."""
-        return self._spelled(name, Timestamp.parse)
+def _member(hint: Any, value: Any, name: str) -> Any:
+    if hint is str:
+        return _text(value, name)
+    if isinstance(hint, range):
+        return _number(value, name, hint)
+    if hint in _SPELLED:
+        return _spelled(hint, value, name)
+    if isinstance(hint, type):
+        try:
+            return hint(_text(value, name))
+        except ValueError:
+            raise malformed(f"its {name} is unknown") from None
+    (item, _) = get_args(hint)  # of a tuple
+    if not isinstance(value, list) or len(value) > ATTEST.statement_items:
+        raise malformed(f"{name!r} is not a list of at most {ATTEST.statement_items}")
+    if item is EngineUsed:
+        if not all(isinstance(inner, dict) for inner in value):
+            raise malformed("an engine is not an object")
+        return tuple(read_members(EngineUsed, inner) for inner in value)
+    found = [_number(inner, name, range(1, _MAX_CHECK + 1)) for inner in value]
+    if found != sorted(set(found)):
+        raise malformed(f"the numbers of {name!r} are not in ascending order")
+    return tuple(found)
 
-    def hash(self, name: str) -> Multihash:
-        """The name of an object."""
-        value = self._spelled(name, Multihash.parse)
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= ATTEST.statement_text:
+        raise malformed(f"{name!r} is not a text of 1 to {ATTEST.statement_text} characters")
+    if not value.isprintable():
+        raise malformed(f"{name!r} has characters that cannot be printed")
+    return value
+
+
+def _number(value: Any, name: str, within: range) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in within:
+        raise malformed(f"{name!r} is not a number from {within.start} to {within.stop - 1}")
+    return value
+
+
+def _spelled(hint: Any, text: Any, name: str) -> Any:
+    # one spelling each: what can be written in two ways would have two signed texts
+    try:
+        value = _SPELLED[hint](text if isinstance(text, str) else "")
+    except InvalidIdError:
+        raise malformed(f"{name!r} is malformed") from None
+    if str(value) != text:
+        raise malformed(f"{name!r} is not spelled as it is printed")
+    if hint is Multihash:
         try:
             check_object_name(value)
         except StoreError:
             raise malformed(f"{name!r} is not a sha3-256 hash") from None
-        return value
-
-    def _spelled(self, name: str, parse: Callable[[str], _T]) -> _T:
-        # one spelling each: what can be written in two ways would have two signed texts
-        text = self._payload[name]
-        try:
-            value = parse(text if isinstance(text, str) else "")
-        except InvalidIdError:
-            raise malformed(f"{name!r} is malformed") from None
-        if str(value) != text:
-            raise malformed(f"{name!r} is not spelled as it is printed")
-        return value
-
-
-def _number(value: Any, name: str, smallest: int, largest: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
-        raise malformed(f"{name!r} is not a number from {smallest} to {largest}")
     return value
 
 
@@ -459,7 +472,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SignedHead:
+class SignedHead(Signed):
     """The owner's word that a block is the newest of a dataset at a time."""
 
     dataset_id: DatasetId
@@ -468,16 +481,6 @@ class SignedHead:
     time: Timestamp
     ref: str = HEAD
     """`head`, or a branch: then it is a statement of another type, with this as one more member."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The members that are signed."""
-        members = {
-            "datasetId": str(self.dataset_id),
-            "head": str(self.head),
-            "sequenceNumber": self.sequence_number,
-            "time": str(self.time),
-        }
-        return members if self.ref == HEAD else members | {"ref": self.ref}
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,35 +492,20 @@ class EngineUsed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attestation:
+class Attestation(Signed):
     """An auditor's word on a dataset up to a block; `report` is the digest of the report it sums up."""
 
     auditor: Did
+    checks: tuple[int, ...]
     dataset_id: DatasetId
+    engines: tuple[EngineUsed, ...] = ()
     head: Multihash
+    not_checked: tuple[int, ...] = ()
+    report: Multihash
     sequence_number: int
     time: Timestamp
-    verdict: Verdict
-    report: Multihash
-    checks: tuple[int, ...]
-    not_checked: tuple[int, ...] = ()
-    engines: tuple[EngineUsed, ...] = ()
     tool: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The members that are signed; the auditor is the signer, named in the header."""
-        return {
-            "checks": list(self.checks),
-            "datasetId": str(self.dataset_id),
-            "engines": [{"name": e.name, "version": e.version} for e in self.engines],
-            "head": str(self.head),
-            "notChecked": list(self.not_checked),
-            "report": str(self.report),
-            "sequenceNumber": self.sequence_number,
-            "time": str(self.time),
-            "tool": self.tool,
-            "verdict": str(self.verdict),
-        }
+    verdict: Verdict
 
 
 def sign_head(key: DatasetKey, head: SignedHead) -> str:
@@ -526,13 +514,10 @@ def sign_head(key: DatasetKey, head: SignedHead) -> str:
     return sign_statement(key, head.dataset_id, kind, head.to_json())
 
 
-_HEAD = {"datasetId", "head", "sequenceNumber", "time"}
-
-
 def read_head(text: bytes) -> tuple[Did, SignedHead]:
     """Who signed which head; the signer need not be the dataset's owner (`check_head` asks for that)."""
     found = read_statement(text, StatementType.HEAD)
-    return found.signer, _signed_head(Members(found.payload, _HEAD))
+    return found.signer, read_members(SignedHead, found.payload, ref=HEAD)
 
 
 def read_branch(text: bytes) -> tuple[Did, SignedHead]:
@@ -542,21 +527,10 @@ def read_branch(text: bytes) -> tuple[Did, SignedHead]:
         SignatureError: the text is something else.
     """
     found = read_statement(text, StatementType.REF)
-    members = Members(found.payload, _HEAD | {"ref"})
-    ref = members.text("ref")
-    if not is_branch_name(ref):
+    head = read_members(SignedHead, found.payload)
+    if not is_branch_name(head.ref):
         raise malformed("'ref' cannot name a branch")
-    return found.signer, _signed_head(members, ref)
-
-
-def _signed_head(members: Members, ref: str = HEAD) -> SignedHead:
-    return SignedHead(
-        dataset_id=members.id("datasetId"),
-        head=members.hash("head"),
-        sequence_number=members.number("sequenceNumber"),
-        time=members.time("time"),
-        ref=ref,
-    )
+    return found.signer, head
 
 
 def sign_attestation(key: DatasetKey, attestation: Attestation) -> str:
@@ -581,37 +555,7 @@ def read_attestation(text: bytes, *, verified: bool = True) -> Attestation:
         SignatureError: the text is not the signed form of an attestation.
     """
     found = read_statement(text, StatementType.ATTESTATION, verified=verified)
-    members = Members(found.payload, _ATTESTATION)
-    checks, not_checked = members.numbers("checks"), members.numbers("notChecked")
-    if set(checks) & set(not_checked):
+    attestation = read_members(Attestation, found.payload, auditor=found.signer)
+    if set(attestation.checks) & set(attestation.not_checked):
         raise malformed("a check is both done and not done")
-    try:
-        verdict = Verdict(members.text("verdict"))
-    except ValueError:
-        raise malformed("its verdict is unknown") from None
-    return Attestation(
-        auditor=found.signer,
-        dataset_id=members.id("datasetId"),
-        head=members.hash("head"),
-        sequence_number=members.number("sequenceNumber"),
-        time=members.time("time"),
-        verdict=verdict,
-        report=members.hash("report"),
-        checks=checks,
-        not_checked=not_checked,
-        engines=tuple(_engine(item) for item in members.items("engines")),
-        tool=members.text("tool"),
-    )
-
-
-_ATTESTATION = {
-    "checks", "datasetId", "engines", "head", "notChecked",
-    "report", "sequenceNumber", "time", "tool", "verdict",
-}  # fmt: skip
-
-
-def _engine(item: Any) -> EngineUsed:
-    if not isinstance(item, dict):
-        raise malformed("an engine is not an object")
-    members = Members(item, {"name", "version"})
-    return EngineUsed(members.text("name"), members.text("version"))
+    return attestation
