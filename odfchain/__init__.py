@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from odfchain.branches.row_history import ChangeOrigin, RowChange
     from odfchain.chain.chain import HashedBlock
     from odfchain.chain.equivocation import Evidence, KeptEvidence
-    from odfchain.chain.remote_signatures import SignaturePolicy
     from odfchain.chain.signed_lines import SnapshotKind, SnapshotLine
     from odfchain.chain.statements import Problem
     from odfchain.errors import (
@@ -138,6 +137,7 @@ if TYPE_CHECKING:
     from odfchain.transfer.public_layout import PeerUrl
     from odfchain.transfer.pushing import PushOutcome, PushPlan
     from odfchain.transfer.repositories import RepositoryEntry
+    from odfchain.transfer.signed_statements import SignaturePolicy
     from odfchain.transfer.slice_files import FetchOutcome
     from odfchain.transform.validate import StateChange
     from odfchain.upkeep.compact import BatchLimits, CompactPlan, SoftPlan
@@ -170,7 +170,7 @@ _PLACES = {
     "branches.row_history": "ChangeOrigin RowChange",
     "chain.chain": "HashedBlock",
     "chain.equivocation": "Evidence KeptEvidence",
-    "chain.remote_signatures": "SignaturePolicy",
+    "transfer.signed_statements": "SignaturePolicy",
     "chain.signed_lines": "SnapshotKind SnapshotLine",
     "chain.statements": "Problem",
     "ingest.importing": "ImportPlan",

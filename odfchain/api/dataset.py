@@ -727,17 +727,14 @@ class Dataset(Branching, Publishing, Upkeep):
             WorkspaceError: the private key is not here, or others may read it.
             RefConflictError: another writer has moved the head; the next run signs that one.
         """
-        from odfchain.chain.signing import sign_head
 
-        signed = sign_head(self._workspace._files, self._files)
+        signed = self._workspace._files.sign_head(self._files)
         self._files.shared.signed(self._files.folder, self._files.ref)
         return signed
 
     def signature(self) -> HeadSignature:
         """Check the signature of the head."""
-        from odfchain.chain.signing import head_signature
-
-        return head_signature(self._files)
+        return self._files.head_signature()
 
     def attest(
         self,

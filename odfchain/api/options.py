@@ -27,10 +27,10 @@ from odfchain.workspace.points import parse_time
 
 if TYPE_CHECKING:
     from odfchain.audit.chain_checks import BlockName
-    from odfchain.chain.remote_signatures import SignaturePolicy
     from odfchain.ingest.ingesting import IngestOptions
     from odfchain.ingest.polling import PullOptions
     from odfchain.transfer.pulling import SyncOptions
+    from odfchain.transfer.signed_statements import SignaturePolicy
     from odfchain.transform.catch_up import TransformOptions
     from odfchain.workspace.config import WorkspaceConfig
     from odfchain.workspace.dataset_state import SystemColumns
@@ -400,7 +400,7 @@ def signature_policy(*, require: bool | None, max_age: float | None) -> Signatur
         return None
     if require is False and max_age is not None:
         raise UsageError("--max-age needs a signature, which --no-require-signature does without")
-    from odfchain.chain.remote_signatures import SignaturePolicy
+    from odfchain.transfer.signed_statements import SignaturePolicy
 
     return SignaturePolicy(require=require is not False, max_age=None if max_age is None else round(max_age))
 

@@ -16,7 +16,6 @@ from odfchain.audit.dataset_checks import Scope, Verified, examine
 from odfchain.audit.head_check import is_trusted, vouched_for
 from odfchain.audit.input_claims import Upstream, inputs_tree, upstream_at_hand
 from odfchain.audit.report import CHECKS, FAULTY, PHYSICAL, PRESENT, REPLAY, Fault, Report
-from odfchain.chain.remote_signatures import SignaturePolicy, read_offer
 from odfchain.chain.signed_lines import AUDITS, AttestationLine, SnapshotKind, read_attestations
 from odfchain.chain.signing import SignedFile
 from odfchain.chain.statements import (
@@ -54,6 +53,7 @@ from odfchain.text import one_line
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind
 from odfchain.transfer.sharing import Sharing
+from odfchain.transfer.signed_statements import SignaturePolicy, read_offer
 from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.versions import __version__
 from odfchain.workspace.dataset_files import DatasetFiles

@@ -12,7 +12,6 @@ from typing import Any
 
 from odfchain.chain.index import MERGE
 from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.chain.signing import head_signature
 from odfchain.errors import (
     BrokenChainError,
     BusyError,
@@ -352,7 +351,7 @@ def _described(dataset: DatasetFiles, graph: BlockGraph, name: str) -> Branch:
 
 def _signature(branch: DatasetFiles) -> str:
     try:
-        return str(head_signature(branch).status)
+        return str(branch.head_signature().status)
     except StoreError:  # something else is in its place
         return str(SignatureStatus.INVALID)
 

@@ -286,6 +286,11 @@ class MetadataChain:
         """Hashes up to `head`, seed first, each looked up (with its errors) only when it is asked for."""
         return _Names(self, head, self.get(head).sequence_number + 1)
 
+    def by_number(self, head: Multihash) -> Callable[[int], Multihash | None]:
+        """The hashes of the blocks up to `head` by their numbers; None for a number beyond it."""
+        known = self.names(head)
+        return lambda number: known[number] if number < len(known) else None
+
     def hash_at(self, number: int, head: Multihash) -> Multihash | None:
         """The block of this number among those up to `head`; None where they are fewer."""
         if number > self.get(head).sequence_number:

@@ -12,22 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from odfchain.chain.chain import MetadataChain
 from odfchain.chain.signed_heads import (
     HEAD_SIGNATURE_KEY,
-    HeadSignature,
-    SignatureStatus,
-    check_branch,
-    check_head,
-    read_head_signature,
 )
 from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS
-from odfchain.errors import BrokenChainError, RefConflictError
 from odfchain.limits import ATTEST
-from odfchain.odf.identity import DatasetId, DatasetKey, Multihash
-from odfchain.odf.names import DatasetAlias
+from odfchain.odf.identity import DatasetKey, Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalRefStore
@@ -96,30 +88,6 @@ class HeadSigner:
         return signed
 
 
-def sign_head(workspace: KeyHolder, dataset: StoredDataset) -> SignedHead:
-    """Durably sign the head of a dataset, or its branch, anew with the time of now; returns what was signed.
-
-    Raises:
-        RefConflictError: another writer has moved the head; the next run signs that one.
-    """
-    key = workspace.key(dataset.id)
-    head, ref = dataset.chain.head(), dataset.chain.ref
-    if head is None:
-        raise BrokenChainError(f"{dataset.folder / 'refs' / ref}: the dataset has no head")
-    signer = HeadSigner(dataset.folder, lambda: key)
-    signed = signer.sign(key, head, dataset.chain.get(head).sequence_number, ref)
-    if signed is None:
-        raise RefConflictError(
-            f"{dataset.alias}: the head moved while it was signed", expected=str(head), actual=None
-        )
-    return signed
-
-
-# Protocols of the rooms above: a dataset that is here, a place that has one, the workspace's keys.
-#
-# Rooms above have these things and more; a change to how statements are judged, kept or carried ends here.
-
-
 class SignedFile(Enum):
     """The files of signed statements: unlike objects they change, and nothing about them is known before."""
 
@@ -137,99 +105,3 @@ class SignedFile(Enum):
                 return ATTEST.attestations_bytes
             case SignedFile.SNAPSHOTS:
                 return ATTEST.snapshot_lines_bytes
-
-
-class StoredDataset(Protocol):
-    """A dataset that is here."""
-
-    @property
-    def folder(self) -> Path:
-        """Where its files are."""
-
-    @property
-    def alias(self) -> DatasetAlias:
-        """The dataset's alias in this workspace."""
-
-    @property
-    def chain(self) -> MetadataChain:
-        """Its blocks."""
-
-    @property
-    def id(self) -> DatasetId:
-        """Who it is, and with which key its heads are signed."""
-
-
-class KeyHolder(Protocol):
-    """A workspace: those of its datasets' private keys that it has."""
-
-    @property
-    def root(self) -> Path:
-        """The private folder, with the memory of heads and the evidence."""
-
-    def has_key(self, dataset_id: DatasetId, /) -> bool:
-        """True if the private key of a dataset is here."""
-
-    def key(self, dataset_id: DatasetId, /) -> DatasetKey:
-        """The private key of a dataset.
-
-        Raises:
-            WorkspaceError: it is not here, or others may read it.
-        """
-
-
-class StatementReader(Protocol):
-    """Somewhere else, where a dataset may be; errors are `TransferError`s."""
-
-    @property
-    def where(self) -> str:
-        """The peer's name in messages."""
-
-    def head(self) -> Multihash | None:
-        """The newest block; None when there is no dataset."""
-
-    def signed(self, file: SignedFile, /) -> bytes | None:
-        """One of the files of signed statements, None when it is not there."""
-
-
-class StatementWriter(StatementReader, Protocol):
-    """Somewhere else, where signed statements can be left."""
-
-    def put_signed(self, file: SignedFile, data: bytes | None, /) -> None:
-        """Replace one of the files, or remove it.
-
-        Raises:
-            TransferError, StoreError: it is not written.
-        """
-
-
-# The signature of a head or branch in the dataset's folder, checked against the chain.
-
-_READS = 5
-
-
-def head_signature(dataset: StoredDataset) -> HeadSignature:
-    """The status of the signature in the folder for the head, or branch, that the dataset is opened on.
-
-    Raises:
-        BrokenChainError: the dataset has no head.
-    """
-    for _ in range(_READS):
-        head = dataset.chain.head()
-        if head is None:
-            raise BrokenChainError(f"{dataset.folder / 'refs' / dataset.chain.ref}: the dataset has no head")
-        # the head may move between the two reads: then both are read again
-        content = read_head_signature(dataset.folder, dataset.chain.ref)
-        signature = _judge(dataset, head, content)
-        if signature.status is SignatureStatus.SIGNED or dataset.chain.head() == head:
-            break
-    return signature
-
-
-def _judge(dataset: StoredDataset, head: Multihash, content: bytes | None) -> HeadSignature:
-    if dataset.chain.ref != HEAD:
-        return check_branch(content, dataset.id, dataset.chain.ref, head)
-    number = dataset.chain.get(head).sequence_number
-
-    return check_head(
-        content, dataset.id, head, number, block_at=lambda wanted: dataset.chain.hash_at(wanted, head)
-    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from odfchain.chain.remote_signatures import chain_at
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, SnapshotLine, sign_snapshot
 from odfchain.chain.statements import Did
 from odfchain.errors import CodecError, ObjectCorruptedError
@@ -50,7 +49,7 @@ def published(dataset: DatasetFiles, kind: SnapshotKind | None = None) -> list[S
     head, content = dataset.chain.head(), SNAPSHOTS.content(dataset.folder)
     if head is None or content is None:
         return []
-    lines = SNAPSHOTS.valid(content, dataset.id, SNAPSHOTS.of_chain(chain_at(dataset, head)))
+    lines = SNAPSHOTS.valid(content, dataset.id, SNAPSHOTS.of_chain(dataset.chain.by_number(head)))
     found = [line.statement for line in lines if line.statement is not None]
     return sorted(
         (line for line in found if kind is None or line.kind is kind),

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from odfchain.chain.compare import Descent
 from odfchain.chain.index import MERGE
-from odfchain.chain.remote_signatures import NO_POLICY, refuse_unsigned
 from odfchain.chain.signed_heads import HeadSignature, SignatureStatus, check_branch, signature_key
 from odfchain.chain.signing import SignedFile
 from odfchain.errors import (
@@ -33,6 +32,7 @@ from odfchain.storage.local import HEAD, LocalObjectStore
 from odfchain.transfer.peer import AbsentError, Peer
 from odfchain.transfer.pulling import DEFAULTS, SyncOptions, SyncOutcome, SyncStatus
 from odfchain.transfer.receive import Arrival, Spool, shortened
+from odfchain.transfer.signed_statements import NO_POLICY, refuse_unsigned
 from odfchain.transfer.slice_files import (
     EVERYTHING,
     DataObject,

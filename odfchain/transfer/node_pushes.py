@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from odfchain.chain.remote_signatures import NO_POLICY, read_offer
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.signing import SignedFile
 from odfchain.errors import (
@@ -66,6 +65,7 @@ from odfchain.transfer.node_pulls import (
 from odfchain.transfer.public_layout import Incoming, ObjectKey
 from odfchain.transfer.pulling import SyncOptions, arrival_folder, judge_pull, pull_dataset
 from odfchain.transfer.pushing import PushedPeer, refuse_disorder
+from odfchain.transfer.signed_statements import NO_POLICY, read_offer
 from odfchain.transfer.slice_files import DataObject, arriving
 from odfchain.transfer.smart_flows import FAILED, Closing, FlowError, PushServing, Turn, failed
 from odfchain.transfer.smart_messages import (

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odfchain.chain.chain import HashedBlock
-from odfchain.chain.remote_signatures import push_statements
 from odfchain.chain.signed_heads import read_head_signature
 from odfchain.chain.signing import SignedFile, warn
 from odfchain.chain.statements import read_branch, read_head
@@ -61,6 +60,7 @@ from odfchain.transfer.object_peer import (
 from odfchain.transfer.open_peer import NamedStores
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import SyncOptions, pull_dataset
+from odfchain.transfer.signed_statements import push_statements
 from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.transfer.store_commit import (
     LIFE,

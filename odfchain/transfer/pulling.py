@@ -21,8 +21,6 @@ from enum import Enum
 from pathlib import Path
 
 from odfchain.chain.compare import Ahead, ChainLinks, Comparison, Equal, compare, whole_chain
-from odfchain.chain.remote_signatures import NO_POLICY, Offer, SignaturePolicy, read_offer
-from odfchain.chain.signature_check import Examination, Seen, SeenHeads
 from odfchain.chain.signed_heads import BlockAt, HeadSignature, read_head_signature
 from odfchain.errors import (
     ChainsDifferError,
@@ -51,6 +49,15 @@ from odfchain.transfer.receive import (
     refuse_difference,
     refuse_other_dataset,
     refuse_rollback,
+)
+from odfchain.transfer.signed_statements import (
+    NO_POLICY,
+    Examination,
+    Offer,
+    Seen,
+    SeenHeads,
+    SignaturePolicy,
+    read_offer,
 )
 from odfchain.transfer.slice_files import (
     DataObject,

@@ -1,7 +1,7 @@
 """Sending a dataset to a place that can be written to.
 
 Manifests and profiles go first, then slices and checkpoints, then blocks, oldest first, then the hint, then
-the head by one compare-and-swap, and last what is signed (`odfchain.chain.remote_signatures`). Before the
+the head by one compare-and-swap, and last what is signed (`odfchain.transfer.signed_statements`). Before the
 blocks of the chain go those that were merged into it. A branch is sent in the same way. So a reader
 sees the old dataset until it sees all of the new one, and an interrupted push is continued by
 running the same again. Source: specification "Dataset Sharing"; RFC-021.
@@ -29,7 +29,6 @@ from odfchain.chain.compare import (
     compare,
     whole_chain,
 )
-from odfchain.chain.remote_signatures import push_statements, push_to_node
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.signing import SignedFile
 from odfchain.chain.statements import Did
@@ -60,6 +59,7 @@ from odfchain.transfer.open_peer import DEFAULTS, PeerOptions, open_writable
 from odfchain.transfer.peer import AbsentError, Opened, Peer, WritablePeer
 from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.receive import shortened
+from odfchain.transfer.signed_statements import push_statements, push_to_node
 from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.workspace.dataset_files import DatasetFiles

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from odfchain.chain.remote_signatures import SignaturePolicy
-from odfchain.chain.signing import head_signature
 from odfchain.errors import InvalidIdError, ObjectCorruptedError, UsageError
 from odfchain.odf.events import DatasetSnapshot, SetTransform, TransformInput
 from odfchain.odf.identity import DatasetId
@@ -31,6 +29,7 @@ from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import SyncOptions, pull_dataset
 from odfchain.transfer.repositories import parse_peer_url
+from odfchain.transfer.signed_statements import SignaturePolicy
 from odfchain.transfer.slice_files import DataObject, absent, bring
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -95,7 +94,7 @@ class Origin:
         if not self.url:
             found = DatasetFiles.open(Path(self.folder or ""))
             if require_signature:
-                head_signature(found).require(str(found.alias))
+                found.head_signature().require(str(found.alias))
             return found
         workspace = WorkspaceFiles.init(private, exists_ok=True)
         alias = self._alias()

@@ -28,7 +28,6 @@ from odfchain.chain.compare import (
 )
 from odfchain.chain.index import ChainIndex, History, Link, ReplayHistory, link_kind
 from odfchain.chain.rules import check_append
-from odfchain.chain.signature_check import Seen
 from odfchain.chain.signed_heads import BlockAt
 from odfchain.errors import (
     AppendError,
@@ -56,6 +55,7 @@ from odfchain.text import one_line
 from odfchain.transfer.http_peer import Prefetch
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
+from odfchain.transfer.signed_statements import Seen
 from odfchain.transfer.slice_files import DataObject, absent, bring, objects_of
 from odfchain.workspace.dataset_files import DatasetFiles
 

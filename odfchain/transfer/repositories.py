@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from odfchain.chain.remote_signatures import NO_POLICY, SignaturePolicy, as_fields, from_fields
 from odfchain.errors import (
     CorruptedPeerError,
     DatasetNotFoundError,
@@ -48,6 +47,7 @@ from odfchain.text import one_line
 from odfchain.transfer.open_peer import DEFAULTS, PeerOptions, open_peer
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, PeerUrl, PlainUrl
+from odfchain.transfer.signed_statements import NO_POLICY, SignaturePolicy, as_fields, from_fields
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 

@@ -15,10 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
 from odfchain.chain.equivocation import EvidenceStore
-from odfchain.chain.remote_signatures import NO_POLICY, SignaturePolicy, as_fields, from_fields
-from odfchain.chain.signature_check import Seen, SeenHeads
 from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.chain.signing import head_signature
 from odfchain.chain.statements import parse_did
 from odfchain.errors import (
     DatasetNotFoundError,
@@ -58,6 +55,14 @@ from odfchain.transfer.pushing import (
     push_dataset,
 )
 from odfchain.transfer.repositories import Repositories, intended_url, parse_peer_url
+from odfchain.transfer.signed_statements import (
+    NO_POLICY,
+    Seen,
+    SeenHeads,
+    SignaturePolicy,
+    as_fields,
+    from_fields,
+)
 from odfchain.transfer.slice_files import FetchOutcome, fetch_missing
 from odfchain.workspace.config import DatasetConfig, change_config, config_path, read_config
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -623,7 +628,7 @@ class Sharing:
         number = dataset.chain.get(head).sequence_number
         text = None
         with suppress(StoreError):  # something else in the signature's place: the push is done all the same
-            found = head_signature(dataset)
+            found = dataset.head_signature()
             if found.status is SignatureStatus.SIGNED and found.signed and found.signed.head == head:
                 text = found.text
         SeenHeads(self.workspace.root / "seen").remember(dataset.id, Seen(number, head, text))

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 from odfchain.chain.chain import EncodedBlock, HashedBlock, link_blocks
 from odfchain.chain.index import DATA_EVENTS, ReplayHistory
 from odfchain.chain.rules import check_append
-from odfchain.chain.signature_check import Seen
 from odfchain.chain.signing import HeadSigner
 from odfchain.errors import (
     BadInputError,
@@ -56,6 +55,7 @@ from odfchain.odf.yaml import dump_yaml
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.text import one_line
+from odfchain.transfer.signed_statements import Seen
 from odfchain.upkeep.garbage import (
     branches_on,
     bring_branches,

@@ -22,8 +22,6 @@ from itertools import count
 from pathlib import Path
 
 from odfchain.chain.index import ROW_BYTES, ChainIndex, Link
-from odfchain.chain.remote_signatures import signed_last
-from odfchain.chain.signature_check import Seen, SeenHeads
 from odfchain.chain.signed_heads import read_head_signature
 from odfchain.chain.signed_lines import SNAPSHOTS
 from odfchain.chain.statements import read_branch
@@ -49,6 +47,7 @@ from odfchain.storage.fsio import LocalScratch, MemoryScratch
 from odfchain.storage.local import HEAD, LocalObjectStore
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
+from odfchain.transfer.signed_statements import Seen, SeenHeads, signed_last
 from odfchain.transfer.slice_files import DataObject, incoming_folder, is_partial, objects_of, store_of
 from odfchain.transfer.snapshot_objects import key_of
 from odfchain.upkeep.garbage import lines_about, merged_blocks

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from odfchain.chain.compare import Ahead, BlockLink, ChainLinks, Diverged, compare
-from odfchain.chain.signature_check import Seen, SeenHeads
 from odfchain.errors import (
     BusyError,
     CodecError,
@@ -35,6 +34,7 @@ from odfchain.transfer.open_peer import PeerOptions, open_peer, options_of
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.repositories import Repositories
 from odfchain.transfer.sharing import AliasKind, aliases, resolve_remote
+from odfchain.transfer.signed_statements import Seen, SeenHeads
 from odfchain.upkeep.garbage import bring_branches, of_changes, refuse, still_reached
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState

@@ -16,6 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from odfchain.chain.chain import MetadataChain
+from odfchain.chain.signed_heads import (
+    HeadSignature,
+    SignatureStatus,
+    check_branch,
+    check_head,
+    read_head_signature,
+)
 from odfchain.chain.signing import HeadSigner
 from odfchain.errors import BrokenChainError, StoreError
 from odfchain.odf.enums import DatasetKind
@@ -26,6 +33,9 @@ from odfchain.storage import fsio
 from odfchain.storage.fsio import LocalScratch
 from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore
 from odfchain.workspace.shared_store import ONLY_HERE, SharedStore
+
+# How often a head and its signature are read while the head moves [count].
+_READS = 5
 
 PUBLIC_FOLDERS = ("blocks", "data", "checkpoints", "refs")
 
@@ -151,6 +161,30 @@ class DatasetFiles:
     def kind(self) -> DatasetKind:
         """Root or derivative."""
         return self.seed.dataset_kind
+
+    def head_signature(self) -> HeadSignature:
+        """The status of the signature in the folder for the head, or branch, that it is opened on.
+
+        Raises:
+            BrokenChainError: the dataset has no head.
+        """
+        for _ in range(_READS):
+            head = self.chain.head()
+            if head is None:
+                raise BrokenChainError(f"{self.folder / 'refs' / self.ref}: the dataset has no head")
+            # the head may move between the two reads: then both are read again
+            signature = self._judged(head, read_head_signature(self.folder, self.ref))
+            if signature.status is SignatureStatus.SIGNED or self.chain.head() == head:
+                break
+        return signature
+
+    def _judged(self, head: Multihash, content: bytes | None) -> HeadSignature:
+        if self.ref != HEAD:
+            return check_branch(content, self.id, self.ref, head)
+        number = self.chain.get(head).sequence_number
+        return check_head(
+            content, self.id, head, number, block_at=lambda wanted: self.chain.hash_at(wanted, head)
+        )
 
     def set_head(self, target: Multihash, *, expected: Multihash | None) -> None:
         """Point the reference at a stored block of this dataset's owner, and sign it if his key is here."""

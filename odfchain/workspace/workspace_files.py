@@ -29,11 +29,13 @@ from typing import TYPE_CHECKING
 from odfchain.chain.chain import link_blocks
 from odfchain.chain.signing import HeadSigner
 from odfchain.errors import (
+    BrokenChainError,
     CorruptedPeerError,
     DatasetNotFoundError,
     NameCollisionError,
     NotAWorkspaceError,
     OdfchainError,
+    RefConflictError,
     StoreError,
     WorkspaceError,
 )
@@ -58,6 +60,7 @@ from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 from odfchain.workspace.shared_store import ONLY_HERE, STORE_FILE, SharedStore
 
 if TYPE_CHECKING:
+    from odfchain.chain.statements import SignedHead
     from odfchain.workspace.config import WorkspaceConfig
     from odfchain.workspace.constraint_rules import Columns
 
@@ -549,6 +552,24 @@ class WorkspaceFiles:
         if key.dataset_id != dataset_id:
             raise WorkspaceError(f"{path}: the key belongs to {key.dataset_id}")
         return key
+
+    def sign_head(self, dataset: DatasetFiles) -> SignedHead:
+        """Durably sign the head of a dataset, or its branch, anew with the time of now; what was signed.
+
+        Raises:
+            RefConflictError: another writer has moved the head; the next run signs that one.
+        """
+        key = self.key(dataset.id)
+        head, ref = dataset.chain.head(), dataset.ref
+        if head is None:
+            raise BrokenChainError(f"{dataset.folder / 'refs' / ref}: the dataset has no head")
+        signer = HeadSigner(dataset.folder, lambda: key)
+        signed = signer.sign(key, head, dataset.chain.get(head).sequence_number, ref)
+        if signed is None:
+            raise RefConflictError(
+                f"{dataset.alias}: the head moved while it was signed", expected=str(head), actual=None
+            )
+        return signed
 
 
 def _is_workspace(folder: Path) -> bool:

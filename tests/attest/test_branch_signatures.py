@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.chain.signature_check import SeenHeads
 from odfchain.chain.signed_heads import SignatureStatus, check_branch, check_head, read_head_signature
-from odfchain.chain.signing import head_signature
-from odfchain.chain.signing import sign_head as sign
 from odfchain.chain.statements import Problem, SignedHead, read_branch, read_head, sign_head
 from odfchain.errors import WorkspaceError
 from odfchain.odf.identity import DatasetKey
+from odfchain.transfer.signed_statements import SeenHeads
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import forge
@@ -42,9 +40,9 @@ def content(dataset: DatasetFiles) -> bytes:
 def test_a_branch_is_signed_where_it_moves(workspace: WorkspaceFiles, cities: DatasetFiles) -> None:
     before, memory = content(cities), SeenHeads(workspace.root / "seen").get(cities.id)
     fix = fork(cities, "fix-names")
-    assert head_signature(fix).problem is Problem.MISSING
+    assert fix.head_signature().problem is Problem.MISSING
     block = write(fix, "b")
-    found = head_signature(fix)
+    found = fix.head_signature()
     assert found.status is SIGNED
     assert found.signed is not None
     assert (found.signed.ref, found.signed.head) == ("fix-names", block)
@@ -60,7 +58,7 @@ def test_case_53_a_signed_head_and_a_signed_branch_with_one_number_prove_nothing
     fix = fork(cities, "fix-names")
     write(fix, "b")
     write(cities, "h")
-    one, other = head_signature(cities), head_signature(fix)
+    one, other = cities.head_signature(), fix.head_signature()
     assert (one.status, other.status) == (SIGNED, SIGNED)
     assert one.signed is not None
     assert other.signed is not None
@@ -78,7 +76,7 @@ def test_case_53_the_signature_of_another_reference_is_invalid(cities: DatasetFi
     block = write(fix, "b")
     other = fork(cities, "other", at=block)
     (other.folder / "refs" / "other.jws").write_bytes(content(fix))
-    found = head_signature(other)
+    found = other.head_signature()
     assert (found.status, found.problem) == (INVALID, Problem.OTHER_REF)
     assert found.message == "the signature is of another branch, fix-names, not of other"
 
@@ -87,7 +85,7 @@ def test_a_branch_that_moved_without_its_owner_has_a_stale_signature(cities: Dat
     fix = fork(cities, "fix")
     first = write(fix, "b")
     fix.chain.set_ref("fix", head_of(cities), expected=first)
-    found = head_signature(fix)
+    found = fix.head_signature()
     assert (found.status, found.problem) == (UNSIGNED, Problem.STALE)
 
 
@@ -106,16 +104,16 @@ def test_others_and_damage_are_invalid(cities: DatasetFiles) -> None:
 
 def test_a_branch_is_signed_anew_by_who_has_the_key(workspace: WorkspaceFiles, cities: DatasetFiles) -> None:
     fix = fork(cities, "fix")
-    signed = sign(workspace, fix)
+    signed = workspace.sign_head(fix)
     assert (signed.ref, signed.head) == ("fix", head_of(cities))
     assert Workspace(workspace)["cities"].branch("fix").signature().status is SIGNED
     for path in (workspace.root / "keys").iterdir():
         path.unlink()
     with pytest.raises(WorkspaceError):
-        sign(workspace, fix)
+        workspace.sign_head(fix)
     stranger = WorkspaceFiles.find(workspace.root.parent).dataset("cities").on("fix")
     write(stranger, "c")
-    assert head_signature(stranger).problem is Problem.STALE
+    assert stranger.head_signature().problem is Problem.STALE
 
 
 def test_the_list_says_what_a_signature_is_worth(workspace: WorkspaceFiles, cities: DatasetFiles) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY, SignatureStatus
-from odfchain.chain.signing import head_signature
 from odfchain.cli.main import main
 from odfchain.storage.local import HEAD
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -81,7 +80,7 @@ def test_a_link_in_place_of_the_signature_is_replaced(run: Run, tmp_path: Path) 
     assert result.code == 0
     assert "a link is not followed" in result.err
     assert not path.is_symlink()
-    assert head_signature(cities).status is SignatureStatus.SIGNED
+    assert cities.head_signature().status is SignatureStatus.SIGNED
     assert not (tmp_path / "elsewhere").exists()
 
 

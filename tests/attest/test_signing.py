@@ -14,7 +14,7 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY, HeadSignature, SignatureStatus
-from odfchain.chain.signing import HeadSigner, head_signature, sign_head
+from odfchain.chain.signing import HeadSigner
 from odfchain.chain.statements import Problem
 from odfchain.errors import (
     BrokenChainError,
@@ -58,7 +58,7 @@ def add(dataset: DatasetFiles, *events: MetadataEvent) -> None:
 
 
 def signature(dataset: DatasetFiles) -> HeadSignature:
-    return head_signature(dataset)
+    return dataset.head_signature()
 
 
 def key_file(files: WorkspaceFiles) -> Path:
@@ -191,7 +191,7 @@ def test_a_signature_of_a_head_that_was_set_back_is_named(cities: DatasetFiles) 
 def test_a_dataset_without_a_head_has_no_signature_to_judge(tmp_path: Path) -> None:
     DatasetFiles.create_folders(tmp_path / "empty", DatasetAlias.parse("empty"))
     with pytest.raises(BrokenChainError, match="has no head"):
-        head_signature(DatasetFiles.open(tmp_path / "empty"))
+        DatasetFiles.open(tmp_path / "empty").head_signature()
 
 
 # --- a signature that cannot be made ---------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_a_link_in_place_of_the_signature_is_not_followed(cities: DatasetFiles, 
     link.symlink_to(target)
     before = target.read_bytes()
     with pytest.raises(StoreError, match=r"refs/head\.jws: a link is not followed"):
-        head_signature(cities)
+        cities.head_signature()
     add(cities)
     assert_signed(cities)
     assert target.read_bytes() == before
@@ -263,7 +263,7 @@ def test_a_pipe_in_place_of_the_signature_is_refused_at_once(cities: DatasetFile
     (cities.folder / HEAD_SIGNATURE_KEY).unlink()
     os.mkfifo(cities.folder / HEAD_SIGNATURE_KEY)
     with pytest.raises(StoreError, match="not an ordinary file"):
-        head_signature(cities)
+        cities.head_signature()
 
 
 @pytest.mark.parametrize("forever", [False, True])
@@ -335,8 +335,8 @@ def test_signing_anew_makes_good_a_damaged_or_stripped_signature(
     path = cities.folder / HEAD_SIGNATURE_KEY
     for damage in (path.unlink, lambda: path.write_bytes(b""), lambda: path.write_bytes(b"\xff" * 100_000)):
         damage()
-        assert head_signature(files.dataset("cities")).status is not SignatureStatus.SIGNED
-        signed = sign_head(files, files.dataset("cities"))
+        assert files.dataset("cities").head_signature().status is not SignatureStatus.SIGNED
+        signed = files.sign_head(files.dataset("cities"))
         assert_signed(cities)
         assert signed.sequence_number == 1
 
@@ -345,7 +345,7 @@ def test_signing_without_the_key_is_refused(files: WorkspaceFiles, cities: Datas
     key_file(files).unlink()
     before = (cities.folder / HEAD_SIGNATURE_KEY).read_bytes()
     with pytest.raises(WorkspaceError, match=r"private key of did:odf:.* is not in this workspace"):
-        sign_head(files, files.dataset("cities"))
+        files.sign_head(files.dataset("cities"))
     assert (cities.folder / HEAD_SIGNATURE_KEY).read_bytes() == before
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from odfchain.chain.remote_signatures import SignaturePolicy
 from odfchain.chain.statements import SignedHead, sign_head
 from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
@@ -13,6 +12,7 @@ from odfchain.odf.identity import DatasetKey
 from odfchain.odf.times import Timestamp
 from odfchain.transfer.pulling import SyncOptions
 from odfchain.transfer.sharing import Pulled, Sharing
+from odfchain.transfer.signed_statements import SignaturePolicy
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import forge
 from tests.kit.scenario import Chain

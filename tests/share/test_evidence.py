@@ -22,7 +22,6 @@ from odfchain.chain.equivocation import (
     read_evidence,
     read_evidence_file,
 )
-from odfchain.chain.remote_signatures import SignaturePolicy
 from odfchain.chain.statements import SignedHead, sign_head
 from odfchain.cli.main import main
 from odfchain.errors import (
@@ -34,6 +33,7 @@ from odfchain.errors import (
 )
 from odfchain.limits import ATTEST
 from odfchain.transfer.pulling import SyncStatus
+from odfchain.transfer.signed_statements import SignaturePolicy
 from tests.kit.forge import OWNER, STRANGER, container, header, signed
 from tests.kit.scenario import Chain
 from tests.kit.served_workspace import add_slice, make_dataset

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.chain.remote_signatures import SignaturePolicy
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.statements import Problem, sign_attestation
 from odfchain.errors import (
@@ -30,6 +29,7 @@ from odfchain.errors import (
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.times import Timestamp
 from odfchain.transfer.pulling import SyncStatus
+from odfchain.transfer.signed_statements import SignaturePolicy
 from tests.kit import curve, forge
 from tests.kit.forge import OWNER, STRANGER, container, header
 from tests.kit.scenario import Chain

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.chain.remote_signatures import NO_POLICY, SignaturePolicy
 from odfchain.errors import SignatureError
 from odfchain.odf.names import RepoName
 from odfchain.transfer.public_layout import PeerUrl, PlainUrl
+from odfchain.transfer.signed_statements import NO_POLICY, SignaturePolicy
 from tests.kit.signed_heads import COMMON, Reader, owned, publish
 
 CHAIN = owned(COMMON)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.chain.signature_check import Seen, SeenHeads
 from odfchain.errors import DestinationAheadError, RollbackError, StoreError
 from odfchain.odf import events as ev
 from odfchain.odf.identity import encode_base16
 from odfchain.odf.names import DatasetAlias
 from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
+from odfchain.transfer.signed_statements import Seen, SeenHeads
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.scenario import Chain, chain_of, extend, install

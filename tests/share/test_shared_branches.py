@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from odfchain.api.branching import ensure_verified
-from odfchain.chain.remote_signatures import SignaturePolicy
-from odfchain.chain.signature_check import SeenHeads
 from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.chain.signing import head_signature
 from odfchain.errors import (
     BranchNotFoundError,
     CorruptedPeerError,
@@ -28,6 +25,7 @@ from odfchain.transfer.folder_peer import FolderPeer
 from odfchain.transfer.pulling import SyncOptions
 from odfchain.transfer.pushing import PushOptions
 from odfchain.transfer.sharing import Sharing
+from odfchain.transfer.signed_statements import SeenHeads, SignaturePolicy
 from odfchain.transfer.slice_files import is_partial
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import fetched_branch, is_known_here
@@ -160,7 +158,7 @@ def test_buckets_take_branches_too(scene: Scene, monkeypatch: pytest.MonkeyPatch
         assert store.objects["bucket/cities/hints/refs"] == b"fix\n"
         scene.other.pull_branch(scene.copy.on("fix"), url)
         assert head_of(scene.copy.on("fix")) == head_of(fix)
-        assert head_signature(scene.copy.on("fix")).status is SignatureStatus.SIGNED
+        assert scene.copy.on("fix").head_signature().status is SignatureStatus.SIGNED
 
 
 # --- what was merged -------------------------------------------------------------------------------------
@@ -272,7 +270,7 @@ def test_a_branch_comes_in_beside_the_head_and_is_known_to_come_from_elsewhere(p
     assert entry is not None
     assert (entry.where, entry.block, entry.verified) == (f"{pushed.url}/", head_of(fix), start)
     assert not is_known_here(pushed.copy, start, head_of(there), owner=True)
-    assert head_signature(there).status is SignatureStatus.SIGNED
+    assert there.head_signature().status is SignatureStatus.SIGNED
     assert SeenHeads(pushed.other.workspace.root / "seen").get(pushed.copy.id) == memory
     assert pull(pushed) == "up-to-date"
     write(fix, "c")

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.chain.remote_signatures import NO_POLICY, SignaturePolicy, read_offer
-from odfchain.chain.signature_check import Seen, SeenHeads
 from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.chain.signing import SignedFile, head_signature, sign_head
+from odfchain.chain.signing import SignedFile
 from odfchain.chain.statements import sign_attestation
 from odfchain.cli.main import main
 from odfchain.errors import (
@@ -29,6 +27,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl
 from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
 from odfchain.transfer.sharing import policy_of
+from odfchain.transfer.signed_statements import NO_POLICY, Seen, SeenHeads, SignaturePolicy, read_offer
 from tests.kit.forge import AUDITORS, OWNER, attestation, signed
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.scenario import Chain
@@ -139,7 +138,7 @@ def test_an_invalid_signature_is_said_and_not_kept(
     assert warning.endswith("this signature is not kept")
     # what was signed of this chain before is still true
     assert reader.signature() == line(head_of(OLD))
-    assert head_signature(reader.files.dataset("copy")).status is SignatureStatus.UNSIGNED
+    assert reader.files.dataset("copy").head_signature().status is SignatureStatus.UNSIGNED
 
 
 def test_the_signature_of_an_older_block_of_the_chain_is_kept_as_that(reader: Reader, peer: Path) -> None:
@@ -230,7 +229,7 @@ def test_unsigned_blocks_that_a_peer_adds_to_a_dataset_whose_key_is_here_are_sai
         warnings = owner.pull(peer.as_uri(), name="mine").outcome.warnings
         assert any("which is here: your next commit signs them, too" in text for text in warnings)
     assert owner.pull(peer.as_uri(), name="mine").outcome.status is SyncStatus.UP_TO_DATE
-    sign_head(owner.files, owner.files.dataset("mine"))
+    owner.files.sign_head(owner.files.dataset("mine"))
     owner.sharing.push("mine", peer.as_uri())
     assert owner.pull(peer.as_uri(), name="mine").outcome.warnings == ()
 
@@ -496,7 +495,7 @@ def test_a_push_takes_the_signature_along_and_a_pull_requires_it(
 
 def test_a_push_of_nothing_new_brings_a_younger_signature(owner: Reader, peer: Path) -> None:
     owner.sharing.push("mine", peer.as_uri())
-    sign_head(owner.files, owner.files.dataset("mine"))
+    owner.files.sign_head(owner.files.dataset("mine"))
     assert (peer / "refs/head.jws").read_bytes() != owner.signature()
     outcome = owner.sharing.push("mine", peer.as_uri())
     assert (outcome.up_to_date, outcome.signature) == (True, SignatureStatus.SIGNED)
@@ -551,11 +550,11 @@ def test_a_signature_that_cannot_be_written_is_said_and_the_push_is_done(owner: 
 
 def test_a_push_replaces_a_signature_of_the_future_by_one_of_the_present(owner: Reader, peer: Path) -> None:
     (dataset,) = owner.files.datasets()
-    state = sign_head(owner.files, owner.files.dataset("mine"))
+    state = owner.files.sign_head(owner.files.dataset("mine"))
     key = owner.files.key(dataset.id)
     (dataset.folder / "refs/head.jws").write_bytes(line(replace(state, time=FUTURE), key))
     owner.sharing.push("mine", peer.as_uri())
-    sign_head(owner.files, owner.files.dataset("mine"))
+    owner.files.sign_head(owner.files.dataset("mine"))
     assert (peer / "refs/head.jws").read_bytes() != owner.signature()
     owner.sharing.push("mine", peer.as_uri())
     assert (peer / "refs/head.jws").read_bytes() == owner.signature()

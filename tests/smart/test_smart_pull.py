@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from odfchain.chain.signature_check import Seen, SeenHeads
 from odfchain.errors import (
     AccessError,
     ChainsDifferError,
@@ -27,6 +26,7 @@ from odfchain.transfer.open_peer import open_peer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
 from odfchain.transfer.server import RepositoryServer
+from odfchain.transfer.signed_statements import Seen, SeenHeads
 from odfchain.transfer.smart_messages import PulledBlocks
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_stand_in import Answer, Node, node

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odfchain.chain.signature_check import SeenHeads
 from odfchain.errors import BrokenChainError, ObjectNotFoundError, UnsavedBlocksError, UsageError
 from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
 from odfchain.storage import fsio
 from odfchain.storage.local import LocalRefStore
 from odfchain.transfer.sharing import Sharing
+from odfchain.transfer.signed_statements import SeenHeads
 from odfchain.upkeep.compact import CompactOptions, compact, plan_compact
 from odfchain.upkeep.fsck import FsckOptions, State, candidates, fsck
 from odfchain.upkeep.garbage import GcOptions, collect, reachable

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.chain.signature_check import SeenHeads
 from odfchain.chain.signed_heads import SignatureStatus, check_head, read_head_signature
 from odfchain.errors import (
     BusyError,
@@ -24,6 +23,7 @@ from odfchain.errors import (
 )
 from odfchain.storage import fsio
 from odfchain.transfer.sharing import AliasKind, add_alias
+from odfchain.transfer.signed_statements import SeenHeads
 from odfchain.upkeep.garbage import GcOptions, collect
 from odfchain.upkeep.reset import RemoteState
 from odfchain.workspace.dataset_files import DatasetFiles

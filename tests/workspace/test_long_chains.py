@@ -14,7 +14,6 @@ import odfchain
 from odfchain import Workspace
 from odfchain.chain.index import ROW_BYTES
 from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.chain.signing import head_signature
 from odfchain.errors import ObjectNotFoundError
 from odfchain.odf.events import SetInfo
 from odfchain.odf.times import Timestamp
@@ -149,10 +148,10 @@ def test_a_signature_of_an_earlier_block_is_looked_up(tmp_path: Path) -> None:
         state = DatasetState.read(dataset._files.chain)
         commit(dataset._files, state, [SetInfo(description=f"{number}")], [], system_time=Timestamp.now())
     (dataset.path / "refs" / "head.jws").write_bytes(signed)
-    head_signature(DatasetFiles.open(dataset.path))  # from here on the index knows the blocks
+    DatasetFiles.open(dataset.path).head_signature()  # from here on the index knows the blocks
     files = DatasetFiles.open(dataset.path)
     with counted_reads(files) as found:
-        judged = head_signature(files)
+        judged = files.head_signature()
     assert judged.status is SignatureStatus.UNSIGNED
     assert judged.signed is not None
     assert found["blocks"] < 5

@@ -1,0 +1,721 @@
+"""Signed statements in transfer: read with the head, checked against the chain, kept with the copy's head.
+
+A copy's `refs/head.jws` is the owner's word on the copy's own chain, or it is not there: what a peer has is
+stored only if it is that. Without a policy an unsigned or wrongly signed head is said and not refused.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from odfchain.chain.compare import ChainLinks, Descent
+from odfchain.chain.equivocation import Claim, EvidenceStore, prove
+from odfchain.chain.signed_heads import (
+    HEAD_SIGNATURE_KEY,
+    BlockAt,
+    HeadSignature,
+    SignatureStatus,
+    check_branch,
+    check_head,
+    read_head_signature,
+)
+from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS, LineFile, Merged, T, content_of
+from odfchain.chain.signing import SignedFile
+from odfchain.chain.statements import Did, Problem, SignedHead, parse_did, read_head
+from odfchain.errors import (
+    ChainsDifferError,
+    ManifestError,
+    NameCollisionError,
+    OdfchainError,
+    SignatureError,
+    StoreError,
+    TransferError,
+    UsageError,
+)
+from odfchain.limits import ATTEST
+from odfchain.odf.identity import DatasetId, Multihash, encode_base16
+from odfchain.odf.times import Timestamp
+from odfchain.storage import fsio
+from odfchain.storage.local import HEAD
+from odfchain.text import one_line
+from odfchain.transfer.peer import Peer, WritablePeer
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+# What a copy wants of the signature of its peer's head: nothing, a valid one, or a young one.
+#
+# A policy comes from the command line, from what is set for a dataset (`info/config`), and from the
+# repositories that it is pulled from (`repos/NAME`). They add up; only the command line takes away.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignaturePolicy:
+    """A signature that is wanted must be the owner's, of the very head, and not of the future."""
+
+    require: bool = False
+    """True if a head without a valid signature is refused; a longest age wants that, too."""
+    max_age: int | None = None
+    """How long ago the signature may have been made [s]: a peer that withholds new blocks cannot renew it."""
+    now: Callable[[], Timestamp] = field(default=Timestamp.now, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.max_age is not None and self.max_age < 1:
+            raise UsageError(f"a signature cannot be younger than {self.max_age} seconds")
+
+    @property
+    def required(self) -> bool:
+        """True if a head without a valid signature is refused."""
+        return self.require or self.max_age is not None
+
+    def __str__(self) -> str:
+        if self.max_age is not None:
+            return f"required, at most {length(self.max_age)} old"
+        return "required" if self.require else "not required"
+
+    def and_also(self, other: SignaturePolicy) -> SignaturePolicy:
+        """The stricter of both policies; the clock is this one's."""
+        ages = [age for age in (self.max_age, other.max_age) if age is not None]
+        return SignaturePolicy(
+            require=self.required or other.required, max_age=min(ages, default=None), now=self.now
+        )
+
+
+NO_POLICY = SignaturePolicy()
+
+
+def length(seconds: int) -> str:
+    """A length of time for people, rounded down."""
+    for unit, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{seconds // unit:,} {name}"
+    return f"{seconds:,} seconds"
+
+
+def as_fields(policy: SignaturePolicy) -> dict[str, Any]:
+    """The fields of a manifest that hold a policy; nothing is written where nothing is wanted."""
+    return {
+        "require_signature": True if policy.required else None,
+        "max_signature_age_seconds": policy.max_age,
+    }
+
+
+def from_fields(require: bool | None, max_age: int | None, *, source: str) -> SignaturePolicy:
+    """The policy that a manifest's fields hold.
+
+    Raises:
+        ManifestError: the age is none.
+    """
+    try:
+        return SignaturePolicy(require=bool(require), max_age=max_age)
+    except UsageError as error:
+        raise ManifestError(str(error), path="maxSignatureAgeSeconds", source=source) from None
+
+
+_NS = 1_000_000_000
+# How long a signature is waited for that follows its head [s]: about as long as a push takes for it.
+_PAUSES = (0.02, 0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The head that a peer names, and what it has as its signature; `unread` says why that is not known."""
+
+    head: Multihash
+    content: bytes | None
+    unread: str | None = None
+
+    @property
+    def signed(self) -> Multihash | None:
+        """The head under a valid signature by any signer, this one or another."""
+        try:
+            return None if self.content is None else read_head(self.content[:-1])[1].head
+        except SignatureError:
+            return None
+
+    @property
+    def fits(self) -> bool:
+        """True if it is a valid signature of this head, by whomever."""
+        return self.signed == self.head
+
+
+def read_offer(
+    peer: Peer, policy: SignaturePolicy, pause: Callable[[float], None] = time.sleep
+) -> Offer | None:
+    """The peer's head and signature, read once more when they do not fit: its owner may just have committed.
+
+    None: there is no such dataset.
+    """
+    offer = _read(peer)
+    if offer is None or offer.fits or (offer.content is None and not policy.required):
+        return offer
+    offer = _read(peer)
+    # the owner may have committed and not yet signed: worth a moment's wait where a signature is required
+    for seconds in _PAUSES if policy.required else ():
+        if offer is None or offer.fits or offer.signed is None:
+            break
+        pause(seconds)
+        offer = _read(peer)
+    return offer
+
+
+def _read(peer: Peer) -> Offer | None:
+    head = peer.head()
+    if head is None:
+        return None
+    try:
+        return Offer(head, peer.signed(SignedFile.HEAD))
+    except TransferError as error:
+        return Offer(head, None, one_line(error.message, 800))
+
+
+def _judge(offer: Offer, dataset_id: DatasetId, number: int, block_at: BlockAt) -> HeadSignature:
+    """The status of an offer's signature; `block_at` knows the peer's chain."""
+    if offer.unread is not None:
+        return HeadSignature(
+            SignatureStatus.UNSIGNED, Problem.MISSING, f"the head's signature cannot be read: {offer.unread}"
+        )
+    return check_head(offer.content, dataset_id, offer.head, number, block_at=block_at)
+
+
+def refuse_unsigned(found: HeadSignature, policy: SignaturePolicy, *, name: str, where: str) -> None:
+    """The signature is what the policy wants.
+
+    Raises:
+        SignatureError: it is not; dataset, peer and problem are named.
+    """
+    if not policy.required:
+        return
+    about = f"{name} at {where}"
+    try:
+        signed = found.require(about)
+    except SignatureError as error:
+        raise SignatureError(
+            error.problem,
+            f"{error.message}; a signature is required",
+            hint="ask its owner for a signature (`odfchain sign`), or try another peer; "
+            "--no-require-signature takes it as it is",
+        ) from None
+    now = policy.now()
+    if (late := _of_the_future(signed, now)) is not None:
+        raise SignatureError(
+            Problem.IN_FUTURE,
+            f"{about}: {late}",
+            hint="compare the clocks of both machines; the owner can sign anew: `odfchain sign`",
+        )
+    age = (now.epoch_ns - signed.time.epoch_ns) // _NS
+    if policy.max_age is not None and age > policy.max_age:
+        raise SignatureError(
+            Problem.TOO_OLD,
+            f"{about}: the head's signature is of {signed.time}, {length(age)} ago (at most "
+            f"{length(policy.max_age)} are accepted): the peer is frozen, newer blocks may be withheld",
+            hint="try another peer, or ask the owner to sign the head anew: `odfchain sign`",
+        )
+
+
+def _warnings(
+    found: HeadSignature, offer: Offer, now: Timestamp, known: SignedHead | None, *, about: str
+) -> list[str]:
+    """Warnings about a signature that was not refused; `known` was signed when last seen."""
+    if found.status is SignatureStatus.INVALID:
+        return [f"{about}: {found.message}; this signature is not kept"]
+    if found.status is SignatureStatus.SIGNED and found.signed is not None:
+        late = _of_the_future(found.signed, now)
+        return [] if late is None else [f"{about}: {late}"]
+    if known is not None:
+        said = f"block {known.sequence_number} was signed when it was last seen ({known.time})"
+        return [f"{about}: {found.message}; but {said}: the signature was stripped, or blocks were added"]
+    if found.problem is not Problem.MISSING or offer.unread is not None:
+        return [f"{about}: {found.message}"]
+    return []
+
+
+def _of_the_future(signed: SignedHead, now: Timestamp) -> str | None:
+    if signed.time.epoch_ns - now.epoch_ns <= ATTEST.clock_seconds * _NS:
+        return None
+    return f"the head's signature is of {signed.time}, which is in the future (it is {now} here)"
+
+
+# --- keeping ---------------------------------------------------------------------------------------------
+
+
+def _keep_signature(
+    dataset: DatasetFiles, dataset_id: DatasetId, head: Multihash, found: HeadSignature, now: Timestamp
+) -> None:
+    """Durably keep the better of the peer's signature and the one that is here; a wrong one is removed."""
+    number = dataset.chain.get(head).sequence_number
+    with fsio.locked(dataset.folder / "info" / "lock"):
+        # the head has moved on meanwhile, so neither signature is of the newest block
+        if dataset.chain.head(HEAD) != head:
+            return
+        try:
+            content = read_head_signature(dataset.folder)
+        except StoreError:  # something else has its place; it is replaced
+            content = b""
+        here = check_head(
+            content, dataset_id, head, number, block_at=lambda n: dataset.chain.hash_at(n, head)
+        )
+        best = better(here, found, now)
+        path = dataset.folder / HEAD_SIGNATURE_KEY
+        if best is None and content is not None:
+            fsio.remove_file(path)
+        elif best is not None and content != best:
+            fsio.replace_file(path, best)
+
+
+def signed_last(dataset: DatasetFiles, dataset_id: DatasetId) -> SignedHead | None:
+    """The head of a local dataset that its owner has signed last, as far as that is known here."""
+    try:
+        signer, signed = read_head((read_head_signature(dataset.folder) or b"")[:-1])
+    except (SignatureError, StoreError):
+        return None
+    return signed if signer == signed.dataset_id == dataset_id else None
+
+
+def better(one: HeadSignature, other: HeadSignature, now: Timestamp) -> bytes | None:
+    """The file of the signature that says more of the same head: the newer block, then the later time."""
+    # a future time is worse than any past one: else a signature made with a wrong clock could not be replaced
+    found = [
+        (s.signed.sequence_number, _of_the_future(s.signed, now) is None, s.signed.time.epoch_ns, s.text)
+        for s in (other, one)
+        if s.status is not SignatureStatus.INVALID and s.signed is not None and s.text is not None
+    ]
+    return max(found)[-1].encode() + b"\n" if found else None
+
+
+# Rollback guard: the newest block of every dataset that was ever pulled or pushed.
+#
+#     seen/fed01…             `<sequence number> <hash of the block>`, one file for each dataset id;
+#                             a second line is the owner's signature of the newest head that came with one
+#
+# Hashes prove that a chain was not altered, not that it is the newest. So the highest block seen is
+# remembered, also after the dataset was deleted here; a peer whose chain does not contain it is refused
+# (RFC-021). The signature shows later that a dataset was signed once, and is one half of the proof if the
+# owner ever signs another history.
+
+_TEXT = re.compile(
+    r"(0|[1-9][0-9]{0,19}) (f1620[0-9a-f]{64})(?:\n([A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+))?",
+    re.ASCII,
+)
+_READ_BYTES = 256 + ATTEST.statement_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A block of a chain: its sequence number and its hash."""
+
+    sequence_number: int
+    head: Multihash
+    signature: str | None = None
+    """The owner's signed statement of this block, or of an earlier one of its chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenHeads:
+    """The memory of one workspace; `folder` is its `seen` folder."""
+
+    folder: Path
+
+    def _path(self, dataset_id: DatasetId) -> Path:
+        return self.folder / encode_base16(dataset_id.to_bytes())
+
+    def get(self, dataset_id: DatasetId) -> Seen | None:
+        """The newest block seen of a dataset, None when it was never seen.
+
+        Raises:
+            StoreError: the file cannot be read, or is damaged.
+        """
+        path = self._path(dataset_id)
+        data = fsio.read_start(path, _READ_BYTES)
+        if data is None:
+            return None
+        found = _TEXT.fullmatch(data.decode("ascii", "replace"))
+        if found is None:
+            raise self._damaged(dataset_id)
+        return Seen(int(found[1]), Multihash.parse(found[2]), found[3])
+
+    def signed(self, dataset_id: DatasetId, seen: Seen | None) -> SignedHead | None:
+        """The owner's signed head that was seen, verified anew; None when it was never signed.
+
+        Raises:
+            StoreError: the signature in the memory is damaged.
+        """
+        if seen is None or seen.signature is None:
+            return None
+        try:
+            signer, signed = read_head(seen.signature.encode())
+        except SignatureError:
+            raise self._damaged(dataset_id) from None
+        if not signer == signed.dataset_id == dataset_id:
+            raise self._damaged(dataset_id)
+        return signed
+
+    def _damaged(self, dataset_id: DatasetId) -> StoreError:
+        path = self._path(dataset_id)
+        return StoreError(
+            f"{path}: the memory of the newest block seen is damaged",
+            hint=f"if you trust the peer to have the newest block, remove {path} and pull again",
+        )
+
+    def remember(self, dataset_id: DatasetId, seen: Seen, *, lower: bool = False) -> None:
+        """Durably remember a block unless a higher one is remembered; with `lower`, whatever is.
+
+        A signature takes the place of one that is remembered if it is of the same block or a later one.
+        """
+        fsio.make_folder(self.folder)
+        # two commands may remember blocks of one dataset at the same time
+        with fsio.locked(self.folder / ".lock"):
+            known = None if lower else self.get(dataset_id)
+            new = seen if known is None else self._newer(dataset_id, known, seen)
+            if new != known:
+                text = f"{new.sequence_number} {new.head}" + (f"\n{new.signature}" if new.signature else "")
+                fsio.replace_file(self._path(dataset_id), text.encode())
+
+    def _newer(self, dataset_id: DatasetId, known: Seen, seen: Seen) -> Seen:
+        new = seen if known.sequence_number < seen.sequence_number else known
+        old, late = self.signed(dataset_id, known), self.signed(dataset_id, seen)
+        keeps = late is None or (
+            old is not None
+            and (old.sequence_number, old.time.epoch_ns) >= (late.sequence_number, late.time.epoch_ns)
+        )
+        return replace(new, signature=known.signature if keeps else seen.signature)
+
+
+# Two histories by one owner: noticed when a signed head meets what was signed before, and kept as proof.
+#
+# What was signed before is what this workspace remembers (`SeenHeads`) and the
+# signature of the local head. The proof is kept whatever becomes of the pull.
+
+EVIDENCE_HINT = "its owner has signed two histories, and the proof is kept: `odfchain evidence`"
+
+
+@dataclass(frozen=True, slots=True)
+class EquivocationDetector:
+    """Compares what is offered with what was signed before, for one dataset; `dataset` is its copy here."""
+
+    store: EvidenceStore
+    dataset_id: DatasetId
+    dataset: DatasetFiles | None
+    seen: Seen | None
+
+    def examine(
+        self,
+        found: HeadSignature,
+        number: int,
+        block_at: BlockAt,
+        read: Callable[[Multihash], bytes],
+        *,
+        where: str,
+        now: Timestamp,
+    ) -> list[str]:
+        """Keep the proof if the peer's signature conflicts with one that is known; returns what to say.
+
+        `block_at` and `read` know the peer's chain up to block `number`, whatever its signature is of.
+        """
+        offered = self._claim(found.text, block_at, read)
+        if offered is None:
+            return []
+        signed = offered.signed
+        if signed.sequence_number > number or block_at(signed.sequence_number) != signed.head:
+            # the signed block is not in the chain that came with it: of its history nothing is known
+            offered = Claim(offered.statement, signed, lambda _: None, read)
+        said = []
+        for known in self._known():
+            owner = f"{where}: the owner of {self.dataset_id}"
+            try:
+                evidence = prove(known, offered)
+            except OdfchainError as error:
+                why = one_line(error.message, 300)
+                said.append(f"{owner} may have signed two histories, but the proof is not kept: {why}")
+                continue
+            if evidence is not None:
+                self.store.keep(evidence, where, now)
+                one, other = evidence.hashes
+                said.append(
+                    f"{owner} has signed two blocks {evidence.sequence_number}, {one} and {other}: "
+                    "`odfchain evidence` has the proof"
+                )
+        return list(dict.fromkeys(said))
+
+    def _known(self) -> list[Claim]:
+        texts = [self.seen.signature if self.seen is not None else None]
+        if self.dataset is not None:
+            try:
+                texts.append((read_head_signature(self.dataset.folder) or b"").decode("ascii").rstrip("\n"))
+            except (OdfchainError, UnicodeError):  # a fault of the file itself is reported where it is read
+                texts.append(None)
+        claims = []
+        for text in dict.fromkeys(texts):
+            claim = self._claim(text, lambda _: None, _absent)
+            if claim is not None:
+                claims.append(self._at_hand(claim))
+        return claims
+
+    def _claim(self, text: str | None, block_at: BlockAt, read: Callable[[Multihash], bytes]) -> Claim | None:
+        """The claim that a signed text makes; None where the text is not of this dataset's owner."""
+        try:
+            signer, signed = read_head((text or "").encode())
+        except SignatureError:
+            return None
+        if not signer == signed.dataset_id == self.dataset_id:
+            return None
+        return Claim(text or "", signed, block_at, read)
+
+    def _at_hand(self, claim: Claim) -> Claim:
+        """The claim with its history, if its head is among the blocks that are stored here."""
+        if self.dataset is None or not self.dataset.chain.contains(claim.signed.head):
+            return claim
+        chain, head = self.dataset.chain, claim.signed.head
+
+        def block_at(number: int) -> Multihash | None:
+            return Descent(ChainLinks(chain), head).down_to(number)
+
+        return Claim(claim.statement, claim.signed, block_at, chain.get_bytes)
+
+
+def _absent(name: Multihash) -> bytes:
+    raise OdfchainError(f"block {name} is not here")
+
+
+@dataclass(slots=True)
+class Examination:
+    """The result of examining a peer's signed statements; `warnings` are for the user."""
+
+    workspace: WorkspaceFiles
+    peer: Peer
+    offer: Offer
+    policy: SignaturePolicy
+    force: bool
+    trusted: Callable[[], Collection[str]]
+    """The auditors whom this workspace believes."""
+    signature: HeadSignature | None = field(default=None, init=False)
+    attestations: int = field(default=0, init=False)
+    believed: list[Did] = field(default_factory=list, init=False)
+    """The owner and those auditors, once something of theirs was received."""
+    forgets: bool = field(default=False, init=False)
+    """True if the memory gives way to the peer's chain: `force` was given, and it is another one."""
+    warnings: list[str] = field(default_factory=list, init=False)
+    _proofs: list[str] = field(default_factory=list, init=False)
+    # Files of signed lines, by their keys.
+    _received: dict[str, bytes] = field(default_factory=dict, init=False)
+
+    @property
+    def text(self) -> str | None:
+        """The owner's statement on this chain, for the memory."""
+        found = self.signature
+        return found.text if found is not None and found.status is not SignatureStatus.INVALID else None
+
+    @property
+    def snapshot_lines(self) -> bytes | None:
+        """The peer's lines about snapshots."""
+        return self._received.get(SNAPSHOTS.key)
+
+    def examine(
+        self,
+        dataset_id: DatasetId,
+        dataset: DatasetFiles | None,
+        number: int,
+        theirs: BlockAt,
+        read: Callable[[Multihash], bytes],
+        name: str,
+    ) -> Seen | None:
+        """Judge the signature of the peer's head, block `number`; a proof of two histories is kept.
+
+        `dataset` is the copy that is here, `theirs` and `read` know the peer's chain. Returned is the newest
+        block seen, unless `force` lets it be forgotten.
+        """
+        where, now = self.peer.where, self.policy.now()
+        memory = SeenHeads(self.workspace.root / "seen")
+        try:
+            seen = memory.get(dataset_id)
+            known = memory.signed(dataset_id, seen)
+        except StoreError:
+            if not self.force:
+                raise
+            seen = known = None
+        self.forgets = self.force and (seen is None or theirs(seen.sequence_number) != seen.head)
+        found = _judge(self.offer, dataset_id, number, theirs)
+        detector = EquivocationDetector(
+            EvidenceStore(self.workspace.root / "evidence"), dataset_id, dataset, seen
+        )
+        self._proofs = detector.examine(found, number, theirs, read, where=where, now=now)
+        refuse_unsigned(found, self.policy, name=name, where=where)
+        self.signature = found
+        about = f"{name} at {where}"
+        self.warnings += [*self._proofs, *_warnings(found, self.offer, now, known, about=about)]
+        if dataset is not None and self.workspace.has_key(dataset_id):
+            self._to_the_owner(dataset, dataset_id, theirs, about)
+        for key, many in ((AUDITS.key, AUDITS.many), (SNAPSHOTS.key, SNAPSHOTS.many)):
+            try:
+                received = self.peer.signed(SignedFile(key))
+            except TransferError as error:
+                self._not_taken(many, [one_line(error.message, 800)])
+                continue
+            if received is not None:
+                self._received[key] = received
+        return None if self.force else seen
+
+    def _to_the_owner(
+        self, dataset: DatasetFiles, dataset_id: DatasetId, theirs: BlockAt, about: str
+    ) -> None:
+        # the key's holder vouches for all blocks below the next one, and for what was signed before
+        assert self.signature is not None  # noqa: S101 - it was judged before
+        if self.signature.status is not SignatureStatus.SIGNED and dataset.chain.head() != self.offer.head:
+            self.warnings.append(
+                f"{about}: its newest blocks are not signed with the dataset's key, which is here: your next "
+                "commit signs them, too"
+            )
+        signed = signed_last(dataset, dataset_id)
+        if self.force and signed is not None and theirs(signed.sequence_number) != signed.head:
+            self.warnings.append(
+                f"{about}: block {signed.sequence_number} {signed.head} is given up, which is signed with "
+                "the dataset's key: anyone who kept it can prove equivocation once you commit again"
+            )
+
+    def _not_taken(self, what: str, problems: Sequence[str]) -> None:
+        if problems:
+            more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
+            self.warnings.append(f"{what} of {self.peer.where} were not taken: {problems[0]}{more}")
+
+    @contextmanager
+    def proving(self) -> Iterator[None]:
+        """Errors within name the proof, where a second history was found."""
+        try:
+            yield
+        except (ChainsDifferError, NameCollisionError, SignatureError) as error:
+            if self._proofs:
+                error.hint = f"{error.hint}; {EVIDENCE_HINT}" if error.hint else EVIDENCE_HINT
+            raise
+
+    def keep(self, dataset: DatasetFiles, dataset_id: DatasetId) -> None:
+        """Store the signature of the head that has moved, and the attestations of this chain."""
+        assert self.signature is not None  # noqa: S101 - it was judged before
+        _keep_signature(dataset, dataset_id, self.offer.head, self.signature, self.policy.now())
+        if self._received:
+            self.believed = [dataset_id, *(parse_did(text) for text in self.trusted())]
+            merged = self._keep(AUDITS, dataset, dataset_id, self.believed[1:])
+            self.attestations = merged.added
+            # lines that cannot be stored are a warning: the head has moved already
+            self._not_taken(AUDITS.many, merged.refused)
+            # that old lines give way to new ones, or were said better since, is no news
+            merged = self._keep(SNAPSHOTS, dataset, dataset_id, self.believed)
+            self._not_taken(SNAPSHOTS.many, merged.damaged)
+
+    def _keep(
+        self, file: LineFile[T], dataset: DatasetFiles, dataset_id: DatasetId, believed: Sequence[Did]
+    ) -> Merged:
+        received = self._received.get(file.key)
+        if received is None:
+            return Merged(0)
+        try:
+            accept = file.of_chain(dataset.chain.by_number(self.offer.head))
+            return file.merge(dataset.folder, dataset_id, received, accept=accept, trusted=believed)
+        except StoreError as error:  # the head has moved: that must not seem to have failed
+            return Merged(0, (error.message,))
+
+
+# Signed statements are pushed after the head, so that no signed block is missing at the destination.
+#
+# What the destination has is not lost: the better signature of the head stays, and attestations are joined.
+# Two pushes at the same moment may each write what they know; the next one joins them.
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """The destination's signed statements now; `problem` says which could not be written."""
+
+    signature: SignatureStatus
+    problem: str | None = None
+
+
+def push_statements(
+    dataset: DatasetFiles, peer: WritablePeer, head: Multihash, trusted: Sequence[Did] = ()
+) -> Statements:
+    """The destination, whose head is `head`, has its signature and the attestations of this chain.
+
+    Of a branch it has the signature; attestations go with the head. A failure there is no failure of the
+    push, which is done by then; nor are local statements that cannot be read.
+    """
+    status = SignatureStatus.UNSIGNED
+    dataset_id, block_at = dataset.id, dataset.chain.by_number(head)
+    try:
+        if dataset.chain.ref != HEAD:
+            return Statements(_push_branch_signature(dataset, dataset_id, peer, head))
+        status = _push_signature(dataset, dataset_id, peer, head, block_at)
+        _push_lines(AUDITS, dataset, dataset_id, peer, block_at, trusted)
+        # the owner is the first to be believed about his own dataset
+        _push_lines(SNAPSHOTS, dataset, dataset_id, peer, block_at, (dataset_id, *trusted))
+    except (TransferError, StoreError) as error:
+        # the push itself is done by now: what fails here must not fail it
+        return Statements(status, f"not all signed statements were written: {one_line(error.message, 800)}")
+    return Statements(status)
+
+
+def _push_signature(
+    dataset: DatasetFiles, dataset_id: DatasetId, peer: WritablePeer, head: Multihash, block_at: BlockAt
+) -> SignatureStatus:
+    number = dataset.chain.get(head).sequence_number
+    here, there = read_head_signature(dataset.folder), _there(peer, SignedFile.HEAD)
+    ours, theirs = (check_head(c, dataset_id, head, number, block_at=block_at) for c in (here, there))
+    best = better(theirs, ours, Timestamp.now())
+    if best != there and peer.head() == head:
+        peer.put_signed(SignedFile.HEAD, best)
+    return check_head(best, dataset_id, head, number, block_at=block_at).status
+
+
+def push_to_node(
+    dataset: DatasetFiles, dataset_id: DatasetId, peer: WritablePeer, head: Multihash
+) -> SignatureStatus:
+    """A node's signed statements, after it was offered the owner's signature of its head, if that is here."""
+    number = dataset.chain.get(head).sequence_number
+    here = read_head_signature(dataset.folder)
+    if check_head(here, dataset_id, head, number).status is not SignatureStatus.SIGNED:
+        return SignatureStatus.UNSIGNED
+    peer.put_signed(SignedFile.HEAD, here)
+    return SignatureStatus.SIGNED if _there(peer, SignedFile.HEAD) == here else SignatureStatus.UNSIGNED
+
+
+def _push_branch_signature(
+    dataset: DatasetFiles, dataset_id: DatasetId, peer: WritablePeer, head: Multihash
+) -> SignatureStatus:
+    ref = dataset.chain.ref
+    here, there = read_head_signature(dataset.folder, ref), _there(peer, SignedFile.HEAD)
+    found = [check_branch(content, dataset_id, ref, head) for content in (here, there)]
+    signed = [each.text for each in found if each.status is SignatureStatus.SIGNED]
+    best = f"{signed[0]}\n".encode() if signed else None
+    if best != there and peer.head() == head:
+        peer.put_signed(SignedFile.HEAD, best)
+    return SignatureStatus.SIGNED if signed else SignatureStatus.UNSIGNED
+
+
+def _push_lines(
+    file: LineFile[T],
+    dataset: DatasetFiles,
+    dataset_id: DatasetId,
+    peer: WritablePeer,
+    block_at: BlockAt,
+    trusted: Sequence[Did],
+) -> None:
+    wanted = file.of_chain(block_at)
+    ours = file.valid(file.content(dataset.folder), dataset_id, wanted)
+    if not ours:
+        return
+    place = SignedFile(file.key)
+    there = _there(peer, place)
+    kept, _ = file.joined(file.valid(there, dataset_id, wanted), ours, trusted)
+    content = content_of(kept)
+    if content != there:
+        peer.put_signed(place, content)
+
+
+def _there(peer: WritablePeer, file: SignedFile) -> bytes | None:
+    try:
+        return peer.signed(file)
+    except TransferError:
+        # what cannot be read there is worse than any signature of ours, so it is replaced
+        return b""
