@@ -24,9 +24,10 @@ from bench_query import command, compared, in_turns
 from figures import Figure, tell
 from recorded_rows import MADE, TIME, declare, record_slice
 
-from odfchain import Dataset, SetInfo, Timestamp, Workspace
+from odfchain import Dataset, Timestamp, Workspace
 from odfchain.branches.branches import BlockGraph
 from odfchain.branches.foreign_keys import ForeignKeys, Rows
+from odfchain.odf.events import SetInfo
 from odfchain.storage import fsio
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles

@@ -24,8 +24,9 @@ from figures import Figure, seconds, tell
 from long_chain import lengthen, long_chain
 
 import odfchain
-from odfchain import Dataset, SetInfo, Timestamp
+from odfchain import Dataset, Timestamp
 from odfchain.errors import ObjectNotFoundError
+from odfchain.odf.events import SetInfo
 from odfchain.storage.local import HEAD
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odfchain import AddData, Dataset, SetDataSchema, Timestamp, Workspace
+from odfchain import Dataset, Timestamp, Workspace
 from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
-from odfchain.odf.events import DataSlice, OffsetInterval
+from odfchain.odf.events import AddData, DataSlice, OffsetInterval, SetDataSchema
 from odfchain.odf.physical_hash import hash_file
 from odfchain.slices.reader import hash_parquet
 from odfchain.workspace.commit import StagedFile, commit

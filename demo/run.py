@@ -17,8 +17,9 @@ from changes import Changes, Row, story
 from derived import add_derived, derive_all
 from shell import ROOT, command, pull, title
 
-from odfchain import Dataset, OdfchainError, PullResult, Workspace
+from odfchain import Dataset, OdfchainError, Workspace
 from odfchain.ingest.polling import PullOutcome
+from odfchain.results import PullResult
 
 AIRPORTS = ROOT / "fixtures" / "data" / "airports"
 EXAMPLES = 4

@@ -6,8 +6,9 @@ import sys
 import time
 from pathlib import Path
 
-from odfchain import Dataset, PullResult
+from odfchain import Dataset
 from odfchain.cli.main import main as odfchain
+from odfchain.results import PullResult
 
 ROOT = Path(__file__).parent.parent
 

@@ -38,6 +38,7 @@ LAYERS = (
     ("audit",),
     ("upkeep",),
     ("api",),
+    ("results",),
     ("cli",),
 )
 """From the ground up. A module imports from its own folder and from below, never from beside or above."""
@@ -160,7 +161,7 @@ def test_every_command_is_in_the_file_that_the_table_names() -> None:
 def test_nothing_below_uses_the_public_names() -> None:
     """They are a table of what is in all rooms: who uses them from below makes a circle."""
     for path in MODULES:
-        if path.relative_to(PACKAGE).parts[0] not in ("cli", "api"):
+        if path.relative_to(PACKAGE).parts[0] not in ("cli", "api", "__init__.py"):
             assert "odfchain" not in {each.module for each in imports_of(path)}, name_of(path)
 
 
@@ -335,6 +336,7 @@ def test_the_public_names() -> None:
         alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
     ]
     assert Counter(declared) == Counter(["annotations", *odfchain.__all__, "import_module"])
+    assert len(odfchain.__all__) <= 80
     for name in odfchain.__all__:
         assert getattr(odfchain, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):

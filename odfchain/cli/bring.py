@@ -41,8 +41,9 @@ from odfchain.cli.screen import echo, standard_input
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain import PullResult, PullTarget, Timestamp, Workspace
+    from odfchain import Timestamp, Workspace
     from odfchain.progress import Progress
+    from odfchain.results import PullResult, PullTarget
 
 
 _COLUMNS = ("dataset", "status", "rows", "+A", "-R", "-C", "+C", "blocks", "watermark")

@@ -35,7 +35,8 @@ from odfchain.cli.screen import echo
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain import Branch, MergeOutcome, Timestamp
+    from odfchain import Timestamp
+    from odfchain.results import Branch, MergeOutcome
 
 
 _FORCE = option("Write to the head also where the dataset is a copy.")

@@ -22,7 +22,8 @@ from odfchain.text import counted, printable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfchain import ChangeOutcome, Diff, Drift, DriftLine, IngestOutcome, Profile
+    from odfchain import Profile
+    from odfchain.results import ChangeOutcome, Diff, Drift, DriftLine, IngestOutcome
 
 
 _Row = dict[str, Any] | None

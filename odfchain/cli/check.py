@@ -39,16 +39,8 @@ from odfchain.odf.identity import encode_base16
 from odfchain.storage import fsio
 
 if TYPE_CHECKING:
-    from odfchain import (
-        Answer,
-        DatasetId,
-        Evidence,
-        KeptEvidence,
-        ListedAttestation,
-        ProofVerdict,
-        Report,
-        Workspace,
-    )
+    from odfchain import DatasetId, Workspace
+    from odfchain.results import Answer, Evidence, KeptEvidence, ListedAttestation, ProofVerdict, Report
 
 
 @command("verify")
@@ -371,7 +363,7 @@ def sign_command(
     signature could not be made, was damaged, or shall be younger. The key of a dataset is in the workspace
     that it was made in.
     """
-    from odfchain import Problem
+    from odfchain.chain.statements import Problem
     from odfchain.errors import ObjectCorruptedError, ObjectNotFoundError, StoreError
 
     with open_workspace() as workspace:

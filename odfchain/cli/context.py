@@ -13,8 +13,9 @@ from odfchain.cli.screen import ask, echo, is_somebody_there
 from odfchain.errors import ForeignKeyError, OdfchainError, QueryError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain import Dataset, DatasetSnapshot, Workspace
+    from odfchain import Dataset, Workspace
     from odfchain.api.definitions import Question
+    from odfchain.odf.events import DatasetSnapshot
 
 
 @dataclass(slots=True)

@@ -35,7 +35,8 @@ from odfchain.errors import (
 )
 
 if TYPE_CHECKING:
-    from odfchain import Definition, Graph, Manifest, TextTree, Workspace
+    from odfchain import Manifest, Workspace
+    from odfchain.results import Definition, Graph, TextTree
 
 
 @click.group("inspect")

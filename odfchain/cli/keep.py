@@ -43,19 +43,9 @@ from odfchain.cli.screen import echo, echo_json, echo_lines
 from odfchain.errors import BrokenChainError, OdfchainError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain import (
-        BatchLimits,
-        Collected,
-        CompactPlan,
-        Dataset,
-        Finding,
-        FsckReport,
-        Multihash,
-        ResetPlan,
-        SoftPlan,
-        Workspace,
-    )
+    from odfchain import BatchLimits, Dataset, Multihash, Workspace
     from odfchain.api.settings import Configuration, DatasetConfiguration
+    from odfchain.results import Collected, CompactPlan, Finding, FsckReport, ResetPlan, SoftPlan
 
 
 _GLOBAL = "odfchain.global"
@@ -278,7 +268,7 @@ def reset_command(
 
 
 def _opened(workspace: Workspace, dataset: str, block: str) -> Dataset:
-    from odfchain import SetBackError
+    from odfchain.errors import SetBackError
 
     try:
         return on_branch(workspace, dataset)

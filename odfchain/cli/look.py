@@ -25,7 +25,9 @@ from odfchain.errors import OdfchainError, UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfchain import Dataset, HashedBlock, MetadataEvent, RowChange
+    from odfchain import Dataset
+    from odfchain.odf.events import MetadataEvent
+    from odfchain.results import HashedBlock, RowChange
 
 
 _COLOURS = {
@@ -129,34 +131,34 @@ def describe_event(event: MetadataEvent) -> list[str]:
     from odfchain.odf.schema import format_ddl
 
     match event:
-        case odf.Seed():
+        case odf.events.Seed():
             return [f"{event.dataset_kind.value} dataset {event.dataset_id}"]
-        case odf.AddData() | odf.ExecuteTransform():
+        case odf.events.AddData() | odf.events.ExecuteTransform():
             return _describe_data(event)
-        case odf.SetDataSchema():
+        case odf.events.SetDataSchema():
             try:
                 return format_ddl(schema_of_event(event.raw_arrow_schema, event.schema))
             except odf.OdfchainError as error:
                 return [f"(unreadable: {error})"]
-        case odf.AddPushSource():
+        case odf.events.AddPushSource():
             return [f"source {event.source_name!r}: read {event.read.KIND}, merge {_merge(event.merge)}"]
-        case odf.SetPollingSource():
+        case odf.events.SetPollingSource():
             return [f"fetch {event.fetch.KIND}, read {event.read.KIND}, merge {_merge(event.merge)}"]
-        case odf.SetInfo():
+        case odf.events.SetInfo():
             return [x for x in (event.description, ", ".join(event.keywords or ())) if x]
-        case odf.SetLicense():
+        case odf.events.SetLicense():
             return [f"{event.name} ({event.spdx_id or event.short_name}) {event.website_url}"]
-        case odf.SetAttachments():
+        case odf.events.SetAttachments():
             return [
                 f"{item.path} ({human_size(len(item.content.encode()))})" for item in event.attachments.items
             ]
-        case odf.SetTransform():
+        case odf.events.SetTransform():
             inputs = [f"input {i.alias} = {i.dataset_ref}" for i in event.inputs]
             return [*inputs, f"engine {event.transform.engine}"]
-        case odf.SetVocab():
-            names = odf.DatasetVocabulary.from_event(event).columns
+        case odf.events.SetVocab():
+            names = odf.events.DatasetVocabulary.from_event(event).columns
             return ["columns " + ", ".join(names)]
-        case odf.DisablePushSource():
+        case odf.events.DisablePushSource():
             return [f"source {event.source_name!r}"]
     return []
 

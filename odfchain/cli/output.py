@@ -16,7 +16,8 @@ from odfchain.cli.screen import echo_csv, echo_json, echo_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfchain import Dataset, Dependent, Remote
+    from odfchain import Dataset
+    from odfchain.results import Dependent, Remote
 
 
 def print_records(

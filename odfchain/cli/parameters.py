@@ -17,7 +17,8 @@ from odfchain.cli.screen import echo
 from odfchain.errors import OdfchainError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain import PeerUrl, Timestamp, Workspace
+    from odfchain import Timestamp, Workspace
+    from odfchain.results import PeerUrl
 
 
 class NameParam(click.ParamType[str]):

@@ -29,7 +29,7 @@ from odfchain.text import escaped_json, first_line, one_line, printable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfchain import QueryResult
+    from odfchain.results import QueryResult
 
 
 RESULT_FORMATS = ("table", "json", "ndjson", "csv", "arrow", "parquet")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
-    from odfchain import TextTree
+    from odfchain.results import TextTree
 
 
 def echo(line: object = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:

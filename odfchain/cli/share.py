@@ -31,7 +31,8 @@ from odfchain.errors import AccessError, OdfchainError, UnsupportedPeerError, Us
 from odfchain.transfer.publishing import HOST, PORT
 
 if TYPE_CHECKING:
-    from odfchain import PeerUrl, PushOutcome, PushPlan, PushTarget, RepositoryEntry, SignaturePolicy
+    from odfchain import SignaturePolicy
+    from odfchain.results import PeerUrl, PushOutcome, PushPlan, PushTarget, RepositoryEntry
 
 
 @command("serve")
@@ -428,7 +429,7 @@ def _kind(kind: str | None) -> str:
 
 
 def _without_password(alias: str) -> str:
-    from odfchain import PeerUrl
+    from odfchain.transfer.public_layout import PeerUrl
 
     if "://" not in alias:
         return alias

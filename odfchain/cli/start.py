@@ -37,8 +37,10 @@ from odfchain.limits import LIMITS
 from odfchain.text import printable
 
 if TYPE_CHECKING:
-    from odfchain import Dataset, DatasetAlias, DatasetSnapshot, ImportPlan, StateChange, Workspace
+    from odfchain import Dataset, DatasetAlias, StateChange, Workspace
     from odfchain.api.definitions import Imported
+    from odfchain.odf.events import DatasetSnapshot
+    from odfchain.results import ImportPlan
 
 
 @command("add")
@@ -201,7 +203,7 @@ class _Adding:
 
 
 def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
-    from odfchain import SetTransform
+    from odfchain.odf.events import SetTransform
 
     given = [e.transform.engine for e in snapshot.metadata if isinstance(e, SetTransform)]
     transform = dataset.summary.transform if given else None

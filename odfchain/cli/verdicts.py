@@ -16,7 +16,7 @@ from odfchain.cli.output import human_size
 from odfchain.cli.screen import echo, echo_table
 
 if TYPE_CHECKING:
-    from odfchain import Report
+    from odfchain.results import Report
 
 
 _STATES = {"notChecked": "not checked", "notApplicable": "nothing"}
@@ -67,7 +67,7 @@ def _print_lines(report: Report) -> None:
 
 
 def _named(numbers: list[int]) -> str:
-    from odfchain import CHECKS
+    from odfchain.audit.report import CHECKS
 
     if len(numbers) > 3:
         return "checks " + ", ".join(map(str, numbers))
@@ -111,7 +111,7 @@ def _print_tables(report: Report, *, verbose: bool) -> None:
 
 
 def _print_checks(report: Report) -> None:
-    from odfchain import CHECKS
+    from odfchain.audit.report import CHECKS
 
     rows = [
         {
@@ -155,7 +155,7 @@ def _say(text: str) -> None:
 
 
 def _numbered(number: int) -> str:
-    from odfchain import CHECKS
+    from odfchain.audit.report import CHECKS
 
     return f"{number:>2} {CHECKS[number].name}"
 

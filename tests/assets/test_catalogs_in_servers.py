@@ -51,7 +51,7 @@ def test_what_an_item_names_is_no_reason_to_sign(server: SmallS3) -> None:
         other.objects["b/x.tif"] = b"1"
         item = {"type": "Feature", "id": "s1", "assets": {"x": {"href": "x.tif"}}}
         put(server, "s1.json", item | {"links": links(self=other.url("b/s1.json"))})
-        with pytest.raises(odf.FetchError, match="private address"):
+        with pytest.raises(odf.errors.FetchError, match="private address"):
             odf.AssetLock.derive([server.url("scenes/s1.json")])
         stores = odf.StoreOptions(allow_private=True)
         (row,) = odf.AssetLock.derive([server.url("scenes/s1.json")], stores=stores).rows

@@ -185,9 +185,9 @@ def test_damaged_and_missing_locks(tmp_path: Path, capsys: pytest.CaptureFixture
         assert code == 6
         assert "column `href` is not one of a lock's" in err
     assert ran(capsys, "check", str(tmp_path / "none.parquet"))[0] == 4
-    with pytest.raises(odf.LockNotFoundError):
+    with pytest.raises(odf.errors.LockNotFoundError):
         odf.AssetLock.read(tmp_path / "none.parquet")
-    with pytest.raises(odf.DamagedLockError):
+    with pytest.raises(odf.errors.DamagedLockError):
         odf.AssetLock.read(path)
 
 

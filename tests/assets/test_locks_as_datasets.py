@@ -114,7 +114,7 @@ def record(server: LyingObjects, dataset: odf.Dataset, folder: Path, case: Case)
             hold_recorded(wrong, found)
 
 
-def operations(outcome: odf.IngestOutcome) -> dict[str, int]:
+def operations(outcome: odf.results.IngestOutcome) -> dict[str, int]:
     return {name: count for item in outcome.inputs for name, count in item.operations.items() if count}
 
 

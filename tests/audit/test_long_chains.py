@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import odfchain
-from odfchain import Report, Workspace
+from odfchain import Workspace
 from odfchain.audit import chain_checks
 from odfchain.audit.chain_checks import Range
 from odfchain.audit.dataset_checks import Scope, examine
@@ -34,6 +34,7 @@ from odfchain.errors import UsageError
 from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
 from odfchain.odf.times import Timestamp
+from odfchain.results import Report
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState

@@ -101,7 +101,12 @@ def test_any_point_is_compared(run: Run, workspace: odf.Workspace) -> None:
     assert run("diff", "airports", "nothing").code == 4
     assert run("diff", "airports", "2999-01-01").code == 3
     found = dataset.diff("head", "fix-names")
-    assert (found.counts[odf.Change.CHANGED], found.key, found.ahead, found.behind) == (2, ("iata",), 1, 1)
+    assert (found.counts[odf.results.Change.CHANGED], found.key, found.ahead, found.behind) == (
+        2,
+        ("iata",),
+        1,
+        1,
+    )
 
 
 def test_a_lie_ends_with_the_code_for_damage(tmp_path: Path) -> None:
@@ -129,7 +134,7 @@ def test_without_a_key_whole_records_are_shown(tmp_path: Path) -> None:
 def test_a_missing_slice_is_named(run: Run, workspace: odf.Workspace) -> None:
     """Case 67."""
     files = workspace["airports"].branch("fix-names")._files
-    first, *_, last = odf.DatasetState.read(files.chain).slices()
+    first, *_, last = odf.results.DatasetState.read(files.chain).slices()
     Path(files.data.locate(first.slice.physical_hash)).unlink()
     assert run("diff", "airports", "fix-names").code == 0
     path = Path(files.data.locate(last.slice.physical_hash))
@@ -155,7 +160,7 @@ def test_a_partial_copy_takes_the_blocks_of_others_at_their_word(tmp_path: Path)
         whole = run("diff", "copy", "head", "mine", "-o", "csv", "--keys-only")
         assert whole.out.splitlines() == ["k,change", "1,changed", "2,inserted"]
         assert "note" not in whole.err
-        first = odf.DatasetState.read(mine.chain).slices()[0]
+        first = odf.results.DatasetState.read(mine.chain).slices()[0]
         Path(mine.data.locate(first.slice.physical_hash)).unlink()
         partial = run("diff", "copy", "head", "mine", "-o", "csv", "--keys-only")
         assert (partial.code, partial.out) == (0, whole.out)

@@ -192,7 +192,7 @@ def test_case_68_the_head_of_a_copy(tmp_path: Path) -> None:
         assert "merge d head --into" in str(refused.value.hint)
         assert mine.merge("head").operations == {"-C": 1, "+C": 1}
         assert run_here(workspace)("merge", "d", "mine").code == 2
-        assert copy.merge("mine", force=True).status is odf.MergeStatus.MERGED
+        assert copy.merge("mine", force=True).status is odf.results.MergeStatus.MERGED
 
 
 def test_what_speaks_to_other_places_is_not_loaded_to_change_rows_here(
@@ -245,7 +245,7 @@ def test_derivatives_are_never_merged(tmp_path: Path) -> None:
     with pytest.raises(IngestError, match="SetInfo"):
         view.merge("draft", fast_forward=True)
     done = view.merge("draft", fast_forward=True, with_metadata=True)
-    assert (done.status, view.head) == (odf.MergeStatus.FAST_FORWARDED, draft.head)
+    assert (done.status, view.head) == (odf.results.MergeStatus.FAST_FORWARDED, draft.head)
 
 
 # --- several datasets ------------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ def test_case_56_a_record_that_other_tools_carry_on_is_one_merge(tmp_path: Path)
     )  # fmt: skip
     head = append(scene, carried)
     assert len(merges(scene.on(HEAD).chain, head)) == 1
-    assert dataset.merge("theirs").status is odf.MergeStatus.ALREADY_MERGED
+    assert dataset.merge("theirs").status is odf.results.MergeStatus.ALREADY_MERGED
     scene.take({"on": "theirs", "rows": ["2ab"]})
     assert dataset.plan_merge("theirs").bases == (merges(scene.on(HEAD).chain, head)[0].record.source,)
     assert dataset.merge("theirs").operations == {"+A": 1}

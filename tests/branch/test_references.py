@@ -50,7 +50,7 @@ def test_case_50_names_that_are_made(ws: Workspace, name: str) -> None:
     ["head", "Fix", "2025", "a.b", "x" * 65, "overwritten-1", "f1620ab", "", "-a", "a--b", "a/b", "a b", "ä"],
 )
 def test_case_50_names_that_are_refused(ws: Workspace, name: str) -> None:
-    with pytest.raises(odf.InvalidIdError, match="cannot name a branch"):
+    with pytest.raises(odf.errors.InvalidIdError, match="cannot name a branch"):
         ws["d"].create_branch(name)
     assert ws["d"].branch_names == []
 
@@ -64,10 +64,10 @@ BLOCKS = [bytes(32), bytes(range(32)), b"\xff" * 32]
 def test_no_name_is_a_block_hash_in_any_encoding(ws: Workspace, encoding: str, digest: bytes) -> None:
     text = multiformats.multibase.encode(Multihash.sha3_256(digest).to_bytes(), encoding)
     assert not is_branch_name(text)
-    with pytest.raises(odf.InvalidIdError, match="cannot name a branch"):
+    with pytest.raises(odf.errors.InvalidIdError, match="cannot name a branch"):
         ws["d"].create_branch(text)
     ws["d"].create_branch("fix")
-    with pytest.raises(odf.InvalidIdError, match="cannot name a branch"):
+    with pytest.raises(odf.errors.InvalidIdError, match="cannot name a branch"):
         ws["d"].rename_branch("fix", text)
     assert is_branch_name(text[:4].lower())  # as words begin
 
@@ -135,12 +135,12 @@ def test_a_branch_begins_at_any_point(ws: Workspace) -> None:
 @pytest.mark.parametrize(
     ("point", "error"),
     [
-        (9, odf.PointNotFoundError),
-        ("2025", odf.PointNotFoundError),  # a number: a year is written 2025-01
-        ("2025-12", odf.DatasetNotFoundError),
-        ("nothing", odf.BranchNotFoundError),
-        ("2999-01-01", odf.FuturePointError),
-        ("a.b", odf.InvalidIdError),
+        (9, odf.errors.PointNotFoundError),
+        ("2025", odf.errors.PointNotFoundError),  # a number: a year is written 2025-01
+        ("2025-12", odf.errors.DatasetNotFoundError),
+        ("nothing", odf.errors.BranchNotFoundError),
+        ("2999-01-01", odf.errors.FuturePointError),
+        ("a.b", odf.errors.InvalidIdError),
     ],
 )
 def test_a_branch_needs_a_point_that_is_there(ws: Workspace, point: object, error: type[Exception]) -> None:
@@ -152,19 +152,19 @@ def test_a_branch_needs_a_point_that_is_there(ws: Workspace, point: object, erro
 def test_names_are_taken_once(ws: Workspace) -> None:
     d = ws["d"]
     block = d.create_branch("fix", at=2).head
-    with pytest.raises(odf.NameCollisionError, match="has a branch 'fix' already"):
+    with pytest.raises(odf.errors.NameCollisionError, match="has a branch 'fix' already"):
         d.create_branch("fix")
     other = d.create_branch("other")
-    with pytest.raises(odf.NameCollisionError):
+    with pytest.raises(odf.errors.NameCollisionError):
         d.rename_branch("fix", "other")
-    with pytest.raises(odf.InvalidIdError):
+    with pytest.raises(odf.errors.InvalidIdError):
         d.rename_branch("fix", "head")
-    with pytest.raises(odf.InvalidIdError):
+    with pytest.raises(odf.errors.InvalidIdError):
         d.rename_branch("head", "main")
     renamed = d.rename_branch("fix", "better")
     assert (renamed.ref, renamed.head) == ("better", block)
     assert d.rename_branch("better", "better") == renamed
-    with pytest.raises(odf.BranchNotFoundError):
+    with pytest.raises(odf.errors.BranchNotFoundError):
         d.branch("fix")
     assert d.branch_names == ["better", "other"]
     assert other.head == d.head
@@ -179,7 +179,7 @@ def test_an_unreferenced_block_is_named_under_the_lock_of_garbage_collection(ws:
     kept = d.delete_branch("fix", force=True)
     assert kept is not None
     (d.path / "refs" / kept).unlink()  # as `gc --drop-refs` does
-    with fsio.locked(lock_path(d._files)), pytest.raises(odf.BusyError):
+    with fsio.locked(lock_path(d._files)), pytest.raises(odf.errors.BusyError):
         d.create_branch("again", at=block)
     assert d.branch_names == []
     assert d.create_branch("again", at=block).head == block
@@ -197,7 +197,7 @@ def test_a_chain_that_garbage_collection_has_begun_to_remove_is_not_named(ws: Wo
     assert kept is not None
     (d.path / "refs" / kept).unlink()
     (d.path / "blocks" / str(earlier)).unlink()
-    with pytest.raises(odf.PointNotFoundError, match="here no more"):
+    with pytest.raises(odf.errors.PointNotFoundError, match="here no more"):
         d.create_branch("again", at=block)
 
 
@@ -209,7 +209,7 @@ def test_case_51_what_nobody_has_merged_is_not_deleted_in_silence(ws: Workspace)
     fix = d.create_branch("fix")
     add(fix, "c")
     head = fix.head
-    with pytest.raises(odf.UnsavedBlocksError, match="has merged"):
+    with pytest.raises(odf.errors.UnsavedBlocksError, match="has merged"):
         d.delete_branch("fix")
     assert d.branch_names == ["fix"]
     kept = d.delete_branch("fix", force=True)
@@ -217,9 +217,9 @@ def test_case_51_what_nobody_has_merged_is_not_deleted_in_silence(ws: Workspace)
     assert kept.startswith("overwritten-")
     assert d._files.chain.head(kept) == head
     assert (d.branch_names, d.branches()) == ([], [])  # what was given up is no branch
-    with pytest.raises(odf.BranchNotFoundError):
+    with pytest.raises(odf.errors.BranchNotFoundError):
         d.branch(kept)
-    with pytest.raises(odf.InvalidIdError):
+    with pytest.raises(odf.errors.InvalidIdError):
         d.delete_branch(kept, force=True)
 
 
@@ -231,11 +231,11 @@ def test_case_51_what_another_reference_has_is_deleted(ws: Workspace) -> None:
     add(fix, "c")
     d.create_branch("more", at="fix")
     assert d.delete_branch("fix") is None
-    with pytest.raises(odf.UnsavedBlocksError):
+    with pytest.raises(odf.errors.UnsavedBlocksError):
         d.delete_branch("more")
-    with pytest.raises(odf.InvalidIdError):
+    with pytest.raises(odf.errors.InvalidIdError):
         d.delete_branch("head")
-    with pytest.raises(odf.BranchNotFoundError):
+    with pytest.raises(odf.errors.BranchNotFoundError):
         d.delete_branch("fix")
 
 
@@ -250,7 +250,7 @@ def test_case_51_what_was_merged_is_deleted(ws: Workspace) -> None:
     add(fix, "f")
     (listed,) = d.branches()
     assert (listed.ahead, listed.behind, listed.base_number) == (1, 1, 5)
-    with pytest.raises(odf.UnsavedBlocksError):
+    with pytest.raises(odf.errors.UnsavedBlocksError):
         d.delete_branch("fix")
     merged(fix, d)
     (listed,) = d.branches()
@@ -274,9 +274,9 @@ def test_case_39_points(ws: Workspace) -> None:
     assert keys(d.at("fix:2").state(key=["k"])) == ["a"]
     assert [b.block.sequence_number for b in d.at(1).log()] == [1, 0]
     assert d.at("head:2").tail(5)["k"].to_pylist() == ["a"]
-    with pytest.raises(odf.DatasetNotFoundError) as early:
+    with pytest.raises(odf.errors.DatasetNotFoundError) as early:
         d.at("2025-12-31")
-    with pytest.raises(odf.FuturePointError) as late:
+    with pytest.raises(odf.errors.FuturePointError) as late:
         d.at("2999-01")
     assert (early.value.exit_code, late.value.exit_code) == (4, 3)
     block = fix.head
@@ -290,7 +290,7 @@ def test_case_39_points(ws: Workspace) -> None:
 
 def test_as_of_a_block_a_dataset_is_only_read(ws: Workspace) -> None:
     at = ws["d"].at(2).dataset
-    with pytest.raises(odf.UsageError, match="only read"):
+    with pytest.raises(odf.errors.UsageError, match="only read"):
         add(at, "c")
     assert ws["d"].at(2).dataset == at
 
@@ -514,7 +514,7 @@ def test_a_copy_has_branches_of_its_own(ws: Workspace, tmp_path: Path) -> None:
     (listed,) = copy.branches()
     assert (listed.ahead, listed.behind, listed.signature) == (1, 1, "unsigned")  # the key is elsewhere
     assert copy.rename_branch("mine", "ours").label == "copy@ours"
-    with pytest.raises(odf.UnsavedBlocksError):
+    with pytest.raises(odf.errors.UnsavedBlocksError):
         copy.delete_branch("ours")
     assert d.branch_names == []
 

@@ -168,10 +168,10 @@ def test_what_is_no_key(ws: odf.Workspace) -> None:
     assert ws["d"].history({"iata": "XXX"}) == []
     assert "no row with this key" in run("history", "d", "iata=XXX").err
     branch_rows.keyed(ws, ("n",), (pa.field("n", pa.int64()),), name="numbers")
-    with pytest.raises(odf.UsageError, match="is not a value of type int64"):
+    with pytest.raises(odf.errors.UsageError, match="is not a value of type int64"):
         ws["numbers"].history({"n": "1.5"})
     branch_rows.keyed(ws, (), name="log")
-    with pytest.raises(odf.UsageError, match="no primary key"):
+    with pytest.raises(odf.errors.UsageError, match="no primary key"):
         ws["log"].history({"k": "a"})
     branch_rows.keyed(ws, columns=None, name="empty")
     assert ws["empty"].history({"k": "a"}) == []

@@ -42,7 +42,7 @@ def test_what_can_never_work_is_refused_by_add(ws: odf.Workspace, name: str) -> 
     good = manifest({"metadata": []}, "before")
     both = f"{good}\n---\n{manifest(case)}"
     for check in (False,) if has_query(case) else (True, False):
-        with pytest.raises(odf.ManifestError) as caught:
+        with pytest.raises(odf.errors.ManifestError) as caught:
             ws.add(both if check else manifest(case), check=check)
         assert (caught.value.path, case["says"] in caught.value.message) == (case["path"], True), caught.value
         assert len(ws) == 0  # nor what is defined beside it
@@ -53,7 +53,7 @@ def test_what_can_never_work_is_refused_by_an_update(ws: odf.Workspace, name: st
     case = REFUSED[name]
     (dataset,) = ws.add(manifest({"metadata": []}))
     head = dataset.head
-    with pytest.raises(odf.ManifestError) as caught:
+    with pytest.raises(odf.errors.ManifestError) as caught:
         ws.update(read_snapshots(manifest(case))[0], check=False)
     assert caught.value.path == case["path"]
     assert dataset.head == head
@@ -80,7 +80,7 @@ def test_events_that_python_gives_are_judged_too(ws: odf.Workspace) -> None:
     for event in events:
         snapshot = DatasetSnapshot(name=odf.DatasetAlias.parse("d"), kind=DatasetKind.ROOT, metadata=(event,))
         for make in (ws.check, ws.create):
-            with pytest.raises(odf.ManifestError, match="is expected"):
+            with pytest.raises(odf.errors.ManifestError, match="is expected"):
                 make(snapshot)
     assert len(ws) == 0
 
@@ -93,7 +93,7 @@ def test_columns_that_are_recorded_decide_what_a_later_source_can_declare(ws: od
     source = {"kind": "AddPushSource", "sourceName": "s", "read": read}
     source["merge"] = {"kind": "Ledger", "primaryKey": ["k"]}
     bad = read_snapshots(manifest({"metadata": [source]}))[0]
-    with pytest.raises(odf.ManifestError, match="column k is INT, the input has STRING") as caught:
+    with pytest.raises(odf.errors.ManifestError, match="column k is INT, the input has STRING") as caught:
         ws.update(bad)
     assert caught.value.path == "metadata[0].read.schema"
     read["schema"] = ["k INT"]
@@ -127,7 +127,7 @@ def test_messages_are_short_lines(ws: odf.Workspace) -> None:
         },
         {"kind": "SetVocab", "offsetColumn": long, "eventTimeColumn": long},
     ):
-        with pytest.raises(odf.ManifestError) as caught:
+        with pytest.raises(odf.errors.ManifestError) as caught:
             ws.add(manifest({"metadata": [event]}))
         assert len(str(caught.value)) < 700
         assert "\u202e" not in str(caught.value)

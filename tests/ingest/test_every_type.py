@@ -186,7 +186,7 @@ def test_each_type_alone(
 def test_what_cannot_be_recorded_is_refused_when_it_is_added(tmp_path: Path) -> None:
     with odf.init(tmp_path) as workspace:
         for case in REFUSED:
-            with pytest.raises(odf.ManifestError) as refused:
+            with pytest.raises(odf.errors.ManifestError) as refused:
                 workspace.add(snapshot([case], read=case.get("read")))
             assert case["refused"] in str(refused.value), name_of(case)
             assert refused.value.path.startswith("metadata[0].")

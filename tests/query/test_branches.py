@@ -84,20 +84,20 @@ def filled(ws: odf.Workspace, table: str) -> str:
 
 
 ERRORS: list[tuple[str, type[Exception], str]] = [
-    ("d version as of 'none'", odf.QueryError, "has no branch 'none'"),
-    ("d version as of '{unreferenced}'", odf.PointNotFoundError, "no longer in the chain"),
-    ("state('{unreferenced_name}')", odf.PointNotFoundError, "no longer in the chain"),
-    ("d version as of 99", odf.PointNotFoundError, "no block 99"),
-    ("d timestamp as of '1999-01-01'", odf.DatasetNotFoundError, "begins at"),
-    ("d timestamp as of '2999-01-01 10:00:00'", odf.QueryError, "lies in the future"),
-    ("d timestamp as of 'yesterday'", odf.QueryError, "is not a time"),
-    ('"d@fix-it" version as of 3', odf.QueryError, "has a point already"),
-    ("a.d version as of 3", odf.QueryError, "a name with dots is written in quotes"),
-    ('"d@fix-it:2999-01-01"', odf.QueryError, "lies in the future"),
-    ("diff('d@3')", odf.QueryError, "1 arguments, not 2"),
-    ("diff('d@3', 'log')", odf.QueryError, "two datasets"),
-    ("history('log')", odf.QueryError, "no primary key"),
-    ("history('d', 'e')", odf.QueryError, "2 arguments, not 1"),
+    ("d version as of 'none'", odf.errors.QueryError, "has no branch 'none'"),
+    ("d version as of '{unreferenced}'", odf.errors.PointNotFoundError, "no longer in the chain"),
+    ("state('{unreferenced_name}')", odf.errors.PointNotFoundError, "no longer in the chain"),
+    ("d version as of 99", odf.errors.PointNotFoundError, "no block 99"),
+    ("d timestamp as of '1999-01-01'", odf.errors.DatasetNotFoundError, "begins at"),
+    ("d timestamp as of '2999-01-01 10:00:00'", odf.errors.QueryError, "lies in the future"),
+    ("d timestamp as of 'yesterday'", odf.errors.QueryError, "is not a time"),
+    ('"d@fix-it" version as of 3', odf.errors.QueryError, "has a point already"),
+    ("a.d version as of 3", odf.errors.QueryError, "a name with dots is written in quotes"),
+    ('"d@fix-it:2999-01-01"', odf.errors.QueryError, "lies in the future"),
+    ("diff('d@3')", odf.errors.QueryError, "1 arguments, not 2"),
+    ("diff('d@3', 'log')", odf.errors.QueryError, "two datasets"),
+    ("history('log')", odf.errors.QueryError, "no primary key"),
+    ("history('d', 'e')", odf.errors.QueryError, "2 arguments, not 1"),
 ]
 
 

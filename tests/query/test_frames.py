@@ -49,11 +49,11 @@ def test_a_native_frame_is_what_a_scan_is(workspace: odf.Workspace, engine: Spar
     assert odfchain.spark.read(session, folder.as_uri()).count() == 8
     with odf.open_dataset(str(folder), at=3) as opened:
         assert odfchain.spark.read(session, opened, state=True).count() == 3
-        with pytest.raises(odf.UsageError, match="one block already"):
+        with pytest.raises(odf.errors.UsageError, match="one block already"):
             odfchain.spark.read(session, opened, at=2)
-    with pytest.raises(odf.UsageError, match="expected a dataset or the path of one, got int"):
+    with pytest.raises(odf.errors.UsageError, match="expected a dataset or the path of one, got int"):
         odfchain.spark.read(session, 7)
-    with pytest.raises(odf.DatasetNotFoundError):
+    with pytest.raises(odf.errors.DatasetNotFoundError):
         odfchain.spark.read(session, path.with_name("y"))
 
 
@@ -121,13 +121,13 @@ def test_frames_pass_the_same_guards(workspace: odf.Workspace, engine: SparkEngi
     assert dataset.scan(["id"]).to_arrow()["id"].to_pylist() == list(range(100))
     head = dataset.head
     assert dataset.ingest_frame(frame).up_to_date
-    with pytest.raises(odf.BadInputError, match="the frame"):
+    with pytest.raises(odf.errors.BadInputError, match="the frame"):
         dataset.ingest_frame(pa.table({"id": [1000, 1000], "v": ["a", "b"]}), batch=("s", 0))
-    with pytest.raises(odf.QueryError, match="the frame"):
+    with pytest.raises(odf.errors.QueryError, match="the frame"):
         dataset.ingest_frame(frame.selectExpr("cast('a' || id as bigint) id", "event_time"))
-    with pytest.raises(odf.UsageError, match="expected a data frame"):
+    with pytest.raises(odf.errors.UsageError, match="expected a data frame"):
         dataset.ingest_frame([1, 2])
-    with pytest.raises(odf.UsageError, match="a number"):
+    with pytest.raises(odf.errors.UsageError, match="a number"):
         dataset.ingest_frame(frame, batch=("s", -1))
     with pytest.raises(TypeError, match="input_format"):
         dataset.ingest_frame(frame, input_format="csv")  # type: ignore[call-arg]

@@ -92,7 +92,9 @@ def test_text_that_hurts_a_planner_is_refused_before_one_has_it(
     name: str, way: str, workspace: odf.Workspace
 ) -> None:
     sql, said = HURTFUL[name]
-    with pytest.raises(odf.QueryError, match=said if way != "prove" else f"{said}|at most 65,536 are signed"):
+    with pytest.raises(
+        odf.errors.QueryError, match=said if way != "prove" else f"{said}|at most 65,536 are signed"
+    ):
         WAYS[way](workspace, sql)
     assert not children()
 
@@ -124,7 +126,7 @@ def test_a_long_list_of_values_is_a_query_like_others(workspace: odf.Workspace) 
     "query", ["select length(lpad('x', 2000000000)) n", "select array_length(range(1, 9000000000)) n"]
 )
 def test_one_value_takes_no_more_than_it_may(query: str, way: str, workspace: odf.Workspace) -> None:
-    with pytest.raises(odf.EngineError, match="more memory than it is given") as caught:
+    with pytest.raises(odf.errors.EngineError, match="more memory than it is given") as caught:
         (workspace.sql if way == "sql" else workspace.prove)(query, memory=64 << 20, seconds=60.0).to_arrow()  # type: ignore[union-attr]
     assert "--memory" in (caught.value.hint or "")
     assert workspace.sql("select 1 a").to_arrow().to_pylist() == [{"a": 1}]
@@ -140,7 +142,7 @@ TIMED: dict[str, Callable[[odf.Workspace, str], Any]] = {
 @pytest.mark.parametrize("way", TIMED)
 def test_time_is_up_whatever_the_engine_does(way: str, workspace: odf.Workspace, links: Path) -> None:
     query = "select sum(length(lpad('x', 1000000))) n from range(1, 9000000000000)"
-    with pytest.raises(odf.EngineError, match=r"took longer than 0\.5 s") as caught:
+    with pytest.raises(odf.errors.EngineError, match=r"took longer than 0\.5 s") as caught:
         TIMED[way](workspace, query)
     assert "--timeout" in (caught.value.hint or "")
     assert not children()
@@ -149,8 +151,8 @@ def test_time_is_up_whatever_the_engine_does(way: str, workspace: odf.Workspace,
 
 def test_what_ends_the_process_is_said_and_the_next_query_is_answered(workspace: odf.Workspace) -> None:
     for sent, kind, said in (
-        (signal.SIGSEGV, odf.QueryError, "too complex for the engine"),
-        (signal.SIGKILL, odf.EngineError, "more memory"),
+        (signal.SIGSEGV, odf.errors.QueryError, "too complex for the engine"),
+        (signal.SIGKILL, odf.errors.EngineError, "more memory"),
     ):
         rows = workspace.sql(WITHOUT_END).batches()
         rows.read_next_batch()
@@ -208,7 +210,7 @@ def test_the_process_has_the_environment_of_who_asks(tmp_path: Path, monkeypatch
     before = children()
     monkeypatch.setattr("odfchain.api.queries.checked_slices", lambda _: CheckedSlices())
     (other.path / "run").chmod(0o777)
-    with pytest.raises(odf.WorkspaceError, match="written by everybody"):
+    with pytest.raises(odf.errors.WorkspaceError, match="written by everybody"):
         other.sql("select 1").to_arrow()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     assert main(["config", "--global", "safe.workspace", str(tmp_path / "other")]) == 0

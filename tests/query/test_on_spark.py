@@ -87,7 +87,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("sql", REFUSED)
 def test_only_queries_over_datasets(workspace: odf.Workspace, sql: str) -> None:
-    with pytest.raises(odf.QueryError) as caught:
+    with pytest.raises(odf.errors.QueryError) as caught:
         workspace.sql(sql, engine="spark").to_arrow()
     assert REFUSED[sql] in str(caught.value)
     assert caught.value.exit_code == 3
@@ -98,30 +98,30 @@ def test_tables_of_the_session_are_no_datasets(workspace: odf.Workspace, engine:
     engine.session.range(3).createOrReplaceTempView("seen")
     try:
         for name in ("leaked", "seen"):
-            with pytest.raises((odf.QueryError, odf.DatasetNotFoundError)):
+            with pytest.raises((odf.errors.QueryError, odf.errors.DatasetNotFoundError)):
                 workspace.sql(f"select * from {name}", engine="spark").to_arrow()
     finally:
         engine.session.sql("drop table leaked")
 
 
 def test_errors_say_where_and_what_instead(workspace: odf.Workspace) -> None:
-    with pytest.raises(odf.QueryError) as caught:
+    with pytest.raises(odf.errors.QueryError) as caught:
         rows(workspace, "select city,\n  Popp from x")
     assert "the query, line 2, column 3: there is no column `popp`" in str(caught.value)
     assert caught.value.hint is not None
     assert "pop" in caught.value.hint
-    with pytest.raises(odf.DatasetNotFoundError) as missing:
+    with pytest.raises(odf.errors.DatasetNotFoundError) as missing:
         rows(workspace, "select * from plan")
     assert "plain" in (missing.value.hint or "")
-    with pytest.raises(odf.QueryError, match="cannot be cast"):
+    with pytest.raises(odf.errors.QueryError, match="cannot be cast"):
         rows(workspace, "select cast(city as int) from x")
-    with pytest.raises(odf.QueryError, match="has no value"):
+    with pytest.raises(odf.errors.QueryError, match="has no value"):
         rows(workspace, "select $a")
 
 
 def test_time_is_limited_and_its_jobs_end(workspace: odf.Workspace, engine: SparkEngine) -> None:
     sql = "select count(*) from range(1000000000000) where hash(id) = 7"
-    with pytest.raises(odf.EngineError, match="took longer than 1 s"):
+    with pytest.raises(odf.errors.EngineError, match="took longer than 1 s"):
         workspace.sql(sql, engine="spark", seconds=1).to_arrow()
     assert rows(workspace, "select count(*) from x", seconds=60) == [[8]]
 
@@ -132,7 +132,7 @@ def test_rows_are_lazy_and_limited(workspace: odf.Workspace) -> None:
     assert result.batches().read_all().num_rows == 2
     frame = workspace.sql("select * from x", engine="spark").to_spark()
     assert dict(frame.dtypes)["offset"] == "bigint"
-    with pytest.raises(odf.UsageError, match="memory"):
+    with pytest.raises(odf.errors.UsageError, match="memory"):
         workspace.sql("select 1", engine="spark", memory=1 << 30)
 
 
@@ -152,6 +152,6 @@ def test_a_damaged_slice_is_not_read(tmp_path: Path, engine: SparkEngine) -> Non
     content[len(content) // 2] ^= 1
     path.chmod(0o644)
     path.write_bytes(content)
-    with pytest.raises(odf.ObjectCorruptedError, match=path.name):
+    with pytest.raises(odf.errors.ObjectCorruptedError, match=path.name):
         rows(workspace, "select * from plain")
     workspace._engines.spark = None

@@ -83,7 +83,7 @@ def changed(answer: Answer, **parts: Any) -> Answer:
     + ["select * from information_schema.tables", "explain select 1", "show tables"],
 )
 def test_case_33_what_changes_each_time_is_refused(query: str, workspace: odf.Workspace) -> None:
-    with pytest.raises(odf.QueryError) as caught:
+    with pytest.raises(odf.errors.QueryError) as caught:
         workspace.prove(query)
     assert caught.value.exit_code == 3
 
@@ -127,26 +127,26 @@ def _context_of(engine: Any) -> Any:
 
 
 def test_what_is_refused_says_why(workspace: odf.Workspace) -> None:
-    with pytest.raises(odf.RefusedQueryError, match="now gives another value each time") as caught:
+    with pytest.raises(odf.errors.RefusedQueryError, match="now gives another value each time") as caught:
         workspace.prove("select now() from types")
     assert caught.value.hint == "write the value into the query, or ask without a proof"
-    with pytest.raises(odf.RefusedQueryError, match="current_date gives another value"):
+    with pytest.raises(odf.errors.RefusedQueryError, match="current_date gives another value"):
         workspace.prove("select current_date")
-    with pytest.raises(odf.UsageError, match="computed by datafusion"):
+    with pytest.raises(odf.errors.UsageError, match="computed by datafusion"):
         workspace.prove("select 1", engine="spark")
-    with pytest.raises(odf.UsageError, match="no parameters"):
+    with pytest.raises(odf.errors.UsageError, match="no parameters"):
         workspace.prove("select $a", params={"a": 1})
-    with pytest.raises(odf.UsageError, match="unknown format 'Csv'"):
+    with pytest.raises(odf.errors.UsageError, match="unknown format 'Csv'"):
         workspace.prove("select 1", data_format="Csv")
-    with pytest.raises(odf.UsageError, match="unknown schema format"):
+    with pytest.raises(odf.errors.UsageError, match="unknown schema format"):
         workspace.prove("select 1", schema_format="OdfJson")
-    with pytest.raises(odf.UsageError, match="numbers of rows"):
+    with pytest.raises(odf.errors.UsageError, match="numbers of rows"):
         workspace.prove("select 1", limit=-1)
-    with pytest.raises(odf.QueryError, match="two columns are called k"):
+    with pytest.raises(odf.errors.QueryError, match="two columns are called k"):
         workspace.prove("select a.k, b.k from types a join types b on a.k = b.k")
-    with pytest.raises(odf.QueryError, match="at most 65,536 are signed"):
+    with pytest.raises(odf.errors.QueryError, match="at most 65,536 are signed"):
         workspace.prove("select 1 --" + "x" * 70_000)
-    with pytest.raises(odf.QueryError, match="at most 15,728,640 are signed"):
+    with pytest.raises(odf.errors.QueryError, match="at most 15,728,640 are signed"):
         workspace.prove("select repeat('x', 16000000) as v")
 
 
@@ -337,9 +337,9 @@ def test_a_slice_that_is_not_here_and_one_that_is_damaged(tmp_path: Path) -> Non
         stamp = data.stat()
         data.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
         os.utime(data, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-        with pytest.raises(odf.ObjectCorruptedError):
+        with pytest.raises(odf.errors.ObjectCorruptedError):
             odf.verify_proof(answer, other)
-        with pytest.raises(odf.ObjectCorruptedError):
+        with pytest.raises(odf.errors.ObjectCorruptedError):
             other.prove(ORDERED)
         data.unlink()
         verdict = odf.verify_proof(answer, other)
@@ -375,7 +375,7 @@ def test_the_key_is_made_once_and_is_its_owners(tmp_path: Path) -> None:
         assert workspace.prove("select 1 as a") == first
         assert first.input["datasets"] == []
         file.chmod(0o644)
-        with pytest.raises(odf.WorkspaceError, match="lets others read"):
+        with pytest.raises(odf.errors.WorkspaceError, match="lets others read"):
             workspace.prove("select 1 as a")
         other = tmp_path / "other.pem"
         shutil.copy(file, other)
@@ -386,7 +386,7 @@ def test_the_key_is_made_once_and_is_its_owners(tmp_path: Path) -> None:
         assert workspace.prove("select 1 as a") == first
         assert not file.exists()
         (workspace.path / "config.yaml").write_text(f"{settings}absent.pem\n")
-        with pytest.raises(odf.StoreError, match="no such file"):
+        with pytest.raises(odf.errors.StoreError, match="no such file"):
             workspace.prove("select 1 as a")
 
 
@@ -509,7 +509,7 @@ def test_values_that_have_no_form_are_named() -> None:
         (pa.array([2**40], pa.timestamp("s")), "year 1 or after 9999"),
         (pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]), "which JSON does not have"),
     ):
-        with pytest.raises(odf.QueryError, match=said):
+        with pytest.raises(odf.errors.QueryError, match=said):
             json_rows(pa.table({"v": array}), "JsonAoS")
 
 
@@ -708,5 +708,5 @@ def test_another_node_is_asked_as_the_reference_node_is(
 )
 def test_a_node_that_is_none(status: int, said: bytes, node: str) -> None:
     Node.instead = (status, said)
-    with pytest.raises(odf.TransferError):
+    with pytest.raises(odf.errors.TransferError):
         ask_node(recorded_answer("all_types"), node)

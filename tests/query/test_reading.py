@@ -133,7 +133,7 @@ def test_results_are_handed_over_by_arrow(workspace: odf.Workspace) -> None:
 def test_22_a_flipped_byte_names_the_file(workspace: odf.Workspace, way: str) -> None:
     path = newest_slice(workspace)
     flip(path)
-    with pytest.raises(odf.ObjectCorruptedError) as caught:
+    with pytest.raises(odf.errors.ObjectCorruptedError) as caught:
         WAYS[way](workspace)
     assert caught.value.exit_code == 6
     assert path.name in str(caught.value)
@@ -143,7 +143,7 @@ def test_22_a_flipped_byte_names_the_file(workspace: odf.Workspace, way: str) ->
 def test_22_what_a_partial_copy_lacks_is_fetched(workspace: odf.Workspace, way: str) -> None:
     path = newest_slice(workspace)
     path.unlink()
-    with pytest.raises(odf.SliceNotFoundError, match=path.name) as caught:
+    with pytest.raises(odf.errors.SliceNotFoundError, match=path.name) as caught:
         WAYS[way](workspace)
     assert caught.value.exit_code == 6
     assert "odfchain fetch" in (caught.value.hint or "")
@@ -190,7 +190,7 @@ def test_23_an_edit_in_place_is_found_whatever_its_time_says(workspace: odf.Work
     before = path.stat()
     flip(path)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(odf.ObjectCorruptedError, match=path.name) as caught:
+    with pytest.raises(odf.errors.ObjectCorruptedError, match=path.name) as caught:
         WAYS[way](workspace)
     assert caught.value.exit_code == 6
 
@@ -202,9 +202,9 @@ def test_23_one_object_looks_again(workspace: odf.Workspace) -> None:
     before = path.stat()
     flip(path)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(odf.ObjectCorruptedError, match=path.name):
+    with pytest.raises(odf.errors.ObjectCorruptedError, match=path.name):
         dataset.dataset()
-    with pytest.raises(odf.ObjectCorruptedError, match=path.name):
+    with pytest.raises(odf.errors.ObjectCorruptedError, match=path.name):
         dataset.scan().to_arrow()
 
 
@@ -323,7 +323,7 @@ def test_a_slice_that_lies_is_not_believed(workspace: odf.Workspace, tmp_path: P
     flip(tmp_path / "there" / "cities" / "data" / newest_slice(workspace).name)
     with (
         by_threads(tmp_path / "there") as web,
-        pytest.raises(odf.CorruptedPeerError, match=newest_slice(workspace).name),
+        pytest.raises(odf.errors.CorruptedPeerError, match=newest_slice(workspace).name),
     ):
         odf.open_dataset(web.publish(tmp_path / "there" / "cities").text).dataset()
 
@@ -336,22 +336,22 @@ def test_a_signature_may_be_required(workspace: odf.Workspace, tmp_path: Path) -
     (place / "refs" / "head.jws").unlink()
     (workspace["cities"].path / "refs" / "head.jws").unlink()
     for where in ((str(place), None), (str(workspace.path), "cities")):
-        with pytest.raises(odf.SignatureError):
+        with pytest.raises(odf.errors.SignatureError):
             odf.open_dataset(*where, require_signature=True)
 
 
 def test_a_workspace_is_read_by_the_name_of_a_dataset(workspace: odf.Workspace, tmp_path: Path) -> None:
     root = str(workspace.path.parent)
     assert odf.open_dataset(root, "cities").to_arrow().num_rows == 5
-    with pytest.raises(odf.UsageError, match="is a workspace"):
+    with pytest.raises(odf.errors.UsageError, match="is a workspace"):
         odf.open_dataset(root)
-    with pytest.raises(odf.DatasetNotFoundError):
+    with pytest.raises(odf.errors.DatasetNotFoundError):
         odf.open_dataset(root, "towns")
-    with pytest.raises(odf.UsageError, match="in a workspace's folder"):
+    with pytest.raises(odf.errors.UsageError, match="in a workspace's folder"):
         odf.open_dataset("https://example.com/x", "cities")
-    with pytest.raises(odf.DatasetNotFoundError):
+    with pytest.raises(odf.errors.DatasetNotFoundError):
         odf.open_dataset(str(tmp_path / "nothing"))
-    with pytest.raises(odf.ObjectNotFoundError):
+    with pytest.raises(odf.errors.ObjectNotFoundError):
         odf.open_dataset(root, "cities", at=99)
 
 
@@ -368,5 +368,5 @@ def test_a_block_that_is_no_part_of_the_chain_is_refused(workspace: odf.Workspac
         system_time=state.head_block.system_time,
     )
     files.chain._blocks.put(block.data)
-    with pytest.raises(odf.PointNotFoundError):
+    with pytest.raises(odf.errors.PointNotFoundError):
         odf.open_dataset(str(workspace.path), "cities", at=block.hash)

@@ -179,7 +179,7 @@ def test_verdicts_are_those_of_the_node(name: str, workspace: odf.Workspace) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("bad_sql", odf.QueryError), ("unknown_table", odf.OdfchainError)]
+    ("name", "kind"), [("bad_sql", odf.errors.QueryError), ("unknown_table", odf.OdfchainError)]
 )
 def test_what_the_node_refuses_is_refused(name: str, kind: type, workspace: odf.Workspace) -> None:
     case = RECORDED[name]

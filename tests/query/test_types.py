@@ -148,7 +148,7 @@ def test_spark_says_the_same(tmp_path: Path, workspace: odf.Workspace, engine: S
         found = workspace.sql(sql, engine="spark").to_arrow().to_pylist()
         assert [list(row.values()) for row in found] == expected
         assert [0, 5] in expected
-        with pytest.raises(odf.QueryError, match="cannot be processed by Spark"):
+        with pytest.raises(odf.errors.QueryError, match="cannot be processed by Spark"):
             workspace.sql("select bool from types", engine="spark")
         schema = schema_with(*(pa.field(name, TYPES[name][0]) for name in CARRIED))
         values = [[*TYPES[name][1], None] for name in CARRIED]
@@ -183,6 +183,6 @@ def test_a_name_that_would_be_cut_is_refused(tmp_path: Path) -> None:
             value = 7 if name == "plain" else {"a\0b": 7}
             append(root, records(schema, 0, [0], [START], [value]), WATERMARK)
             for asked in (f"select * from {name}", f"select * from state({name})"):
-                with pytest.raises(odf.QueryError, match="null character") as caught:
+                with pytest.raises(odf.errors.QueryError, match="null character") as caught:
                     workspace.sql(asked).to_arrow()
                 assert caught.value.hint == "use --engine spark"

@@ -137,7 +137,7 @@ def test_bounds_of_another_type_are_none(kind: pa.DataType, value: Any) -> None:
      {"row_count": 1, "columns": [{"name": "c", "null_count": "0"}]}, {"row_count": 1, "columns": [{"name": []}]}],
 )  # fmt: skip
 def test_statistics_of_another_form_are_refused(stats: Any) -> None:
-    with pytest.raises(odf.CodecError):
+    with pytest.raises(odf.errors.CodecError):
         stats_of_document({"stats": stats}, pa.schema([("c", pa.int64())]))
 
 
@@ -292,13 +292,13 @@ def test_a_manifest_that_is_too_large_ends_with_3(
     done = run("manifest", "cities", "-o", "json")
     assert (done.code, done.out) == (3, "")
     assert "`odfchain compact`" in done.err
-    with pytest.raises(odf.CodecError, match="at most 1,000"):
+    with pytest.raises(odf.errors.CodecError, match="at most 1,000"):
         read_manifest(b" " * 1_001)
 
 
 def test_another_format_version_is_refused() -> None:
-    with pytest.raises(odf.UnsupportedVersionError):
+    with pytest.raises(odf.errors.UnsupportedVersionError):
         read_manifest(b'{"schema_name":"lode-manifest","format_version":"2.0.0"}')
     for text in (b"", b"[]", b"{}", b"[" * 100_000):
-        with pytest.raises(odf.CodecError):
+        with pytest.raises(odf.errors.CodecError):
             read_manifest(text)

@@ -72,7 +72,7 @@ def at(dataset: odf.Dataset, block: int) -> odf.Dataset:
     return dataset.at(block).dataset
 
 
-def said_by(key: DatasetKey, dataset: odf.Dataset, **changes: Any) -> odf.SnapshotLine:
+def said_by(key: DatasetKey, dataset: odf.Dataset, **changes: Any) -> odf.results.SnapshotLine:
     """A line about the head, with some members changed, that a key has signed and that is in the dataset."""
     state = dataset.summary
     members = {
@@ -80,7 +80,7 @@ def said_by(key: DatasetKey, dataset: odf.Dataset, **changes: Any) -> odf.Snapsh
         "sequence_number": state.head_block.sequence_number, "kind": MANIFEST, "object": hash_of("none"),
         "size": 10, "time": Timestamp.now(), "tool": "test",
     }  # fmt: skip
-    line = odf.SnapshotLine(**(members | changes))
+    line = odf.results.SnapshotLine(**(members | changes))
     SNAPSHOTS.add(dataset.path, line.dataset_id, sign_snapshot(key, line))
     return line
 
@@ -114,7 +114,7 @@ def test_a_better_profile_takes_the_place_of_the_one_before_though_clocks_stand(
     second = cities.write_profile(cities.profile(stage="other"))
     assert cities.published(PROFILE) == [second.line]
     assert first.object != second.object
-    with pytest.raises(odf.UsageError, match="the profile is of block"):
+    with pytest.raises(odf.errors.UsageError, match="the profile is of block"):
         cities.write_profile(at(cities, 2).profile())
 
 
@@ -146,7 +146,7 @@ def test_without_a_key_it_is_written_and_not_published(
 
 def test_what_is_too_large_is_not_published(cities: odf.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published, "ATTEST", AttestLimits(snapshot_bytes=100))
-    with pytest.raises(odf.CodecError, match=r"at most 100 are published") as caught:
+    with pytest.raises(odf.errors.CodecError, match=r"at most 100 are published") as caught:
         cities.write_manifest()
     assert (caught.value.exit_code, "odfchain compact" in (caught.value.hint or "")) == (3, True)
     assert not (cities.path / "manifests").exists()
@@ -298,12 +298,12 @@ def test_a_pull_brings_the_newest_and_others_come_on_demand(
     assert [line.sequence_number for line in lines] == [4, 4, 3, 2, 1, 0]
     assert objects_in(copy.path) == sorted(str(line.object) for line in lines[:3])
     oldest = lines[-1]
-    with pytest.raises(odf.ObjectNotFoundError):
+    with pytest.raises(odf.errors.ObjectNotFoundError):
         object_of(copy._files, oldest)
     assert copy.published_document(oldest) == at(cities, 0).manifest().content
     assert object_of(copy._files, oldest) == at(cities, 0).manifest().content
     (place / "manifests" / str(lines[4].object)).unlink()
-    with pytest.raises(odf.TransferError, match="though a signed line names it"):
+    with pytest.raises(odf.errors.TransferError, match="though a signed line names it"):
         copy.published_document(lines[4])
     monkeypatch.setattr(
         snapshot_objects, "ATTEST", AttestLimits(snapshots_pulled_bytes=lines[0].size + lines[1].size)
@@ -338,7 +338,7 @@ def test_objects_that_are_not_what_the_owner_signed_are_told_and_not_kept(
         path.write_bytes(wrong)
         copy = copy_of(f"copy-{hash(wrong)}", "the manifest of block 4 that did:odf:.* signed is not here")
         assert objects_in(copy.path) == []
-        with pytest.raises(odf.CorruptedPeerError):
+        with pytest.raises(odf.errors.CorruptedPeerError):
             copy.published_document(copy.published()[0])
         assert objects_in(copy.path) == []
     path.unlink()
@@ -358,7 +358,7 @@ def test_what_anybody_signed_is_no_warning_and_stops_nothing(
     assert lies in copy.published(MANIFEST)
     assert copy.published()[0] == written.line
     assert objects_in(copy.path) == [str(written.object)]
-    with pytest.raises(odf.ObjectCorruptedError, match="bytes, and did:key:"):
+    with pytest.raises(odf.errors.ObjectCorruptedError, match="bytes, and did:key:"):
         copy.published_document(lies)
 
 
@@ -418,7 +418,7 @@ def test_a_manifest_of_another_dataset_or_block_is_refused_whoever_signed(
     ):
         written = publish(cities._files, cities.summary, MANIFEST, content, STRANGER)
         assert written.line is not None
-        with pytest.raises(odf.CodecError, match=said):
+        with pytest.raises(odf.errors.CodecError, match=said):
             signed_manifest(cities._files, written.line, object_of(cities._files, written.line))
 
 

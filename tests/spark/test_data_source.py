@@ -329,9 +329,9 @@ def test_44_batches_end_at_slices_where_the_limit_allows(dataset: odf.Dataset) -
     assert [row["offset"] for batch in rows for row in batch] == [1, 2, 3, 4]
     assert reader(startingoffset="latest").initialOffset() == end
     assert reader(startingoffset="3").initialOffset()["offset"] == 2
-    with pytest.raises(odf.UsageError, match="startingOffset"):
+    with pytest.raises(odf.errors.UsageError, match="startingOffset"):
         reader(startingoffset="7").initialOffset()
-    with pytest.raises(odf.UsageError, match="no projection"):
+    with pytest.raises(odf.errors.UsageError, match="no projection"):
         reader(projection="state")
     earliest.stop()
 

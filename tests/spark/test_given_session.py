@@ -67,7 +67,7 @@ def test_a_driver_of_another_locale_is_refused(tmp_path: Path, given: SparkSessi
     java.Locale.setDefault(java.Locale("tr", "TR"))
     java.TimeZone.setDefault(java.TimeZone.getTimeZone("Asia/Tokyo"))
     with pytest.raises(
-        odf.UsageError, match="Java is tr_TR; the time zone of the driver's Java is Asia"
+        odf.errors.UsageError, match="Java is tr_TR; the time zone of the driver's Java is Asia"
     ) as caught:
         odf.open(tmp_path, spark=given)
     assert caught.value.hint == f'start Spark with --conf "spark.driver.extraJavaOptions={SAME_EVERYWHERE}"'
@@ -96,6 +96,8 @@ def test_executors_need_the_same(
     if fine:
         check_given(given)
         return
-    with pytest.raises(odf.UsageError, match=r"spark\.executor\.extraJavaOptions has no -Duser") as caught:
+    with pytest.raises(
+        odf.errors.UsageError, match=r"spark\.executor\.extraJavaOptions has no -Duser"
+    ) as caught:
         check_given(given)
     assert "driver" not in str(caught.value.hint)

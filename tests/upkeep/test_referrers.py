@@ -95,7 +95,7 @@ def test_a_branch_whose_changes_rows_name_stays(scene: Referred) -> None:
     with pytest.raises(GuardError, match=r"notes \(1 row"):
         scene.workspace["parent"].delete_branch("v", force=True)
     assert scene.workspace["parent"].branch_names == ["v"]
-    with pytest.raises(odf.UnsavedBlocksError):  # as before, without --force
+    with pytest.raises(odf.errors.UnsavedBlocksError):  # as before, without --force
         scene.workspace["parent"].delete_branch("v", break_references=True)
     assert scene.run("branch", "delete", "parent", "v", "--force", "--break-references").code == 0
 

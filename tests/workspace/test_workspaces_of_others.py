@@ -114,7 +114,7 @@ def test_nothing_in_python_takes_it(
         lambda: native_frame(None, str(folder / "cities"), state=False, at=None, columns=None),  # type: ignore[arg-type]
     ]
     for way in ways:
-        with pytest.raises(odf.WorkspaceError, match=r"config.yaml belongs to"):
+        with pytest.raises(odf.errors.WorkspaceError, match=r"config.yaml belongs to"):
             way()
     monkeypatch.chdir(folder)
     context = SimpleNamespace(find_root=lambda: SimpleNamespace(params={}))
@@ -139,7 +139,7 @@ def test_whatever_lies_in_it_is_the_users(name: str, folder: Path, give: Callabl
     if not path.exists():
         path.touch()
     give(path)
-    with pytest.raises(odf.WorkspaceError, match="belongs to"):
+    with pytest.raises(odf.errors.WorkspaceError, match="belongs to"):
         odf.open(folder)
 
 
@@ -189,7 +189,7 @@ def test_a_group_of_the_user_alone_may_write(
     if taken:
         odf.open(folder)
         return
-    with pytest.raises(odf.WorkspaceError, match=r"can be written by the group g"):
+    with pytest.raises(odf.errors.WorkspaceError, match=r"can be written by the group g"):
         odf.open(folder)
 
 
@@ -199,7 +199,7 @@ def test_a_group_that_nobody_knows_may_not_write(folder: Path, monkeypatch: pyte
 
     (folder / ".odfchain" / "config.yaml").chmod(0o660)
     monkeypatch.setattr(grp, "getgrgid", unknown)
-    with pytest.raises(odf.WorkspaceError, match="written by the group"):
+    with pytest.raises(odf.errors.WorkspaceError, match="written by the group"):
         odf.open(folder)
 
 
@@ -209,7 +209,7 @@ def test_an_access_list_gives_others_the_right(folder: Path, monkeypatch: pytest
     users(monkeypatch, {"me": (os.geteuid(), (folder / ".odfchain").stat().st_gid)}, [])
     odf.open(folder)
     monkeypatch.setattr(os, "getxattr", lambda *_: b"\2\0\0\0", raising=False)
-    with pytest.raises(odf.WorkspaceError, match="access list"):
+    with pytest.raises(odf.errors.WorkspaceError, match="access list"):
         odf.open(folder)
 
 
@@ -224,12 +224,12 @@ def test_links_are_followed(folder: Path, tmp_path: Path, give: Callable[..., No
     (folder / ".odfchain" / "config.yaml").symlink_to(settings)
     odf.open(elsewhere)
     give(settings)
-    with pytest.raises(odf.WorkspaceError, match=r"config.yaml belongs to"):
+    with pytest.raises(odf.errors.WorkspaceError, match=r"config.yaml belongs to"):
         odf.open(elsewhere)
     (folder / ".odfchain" / "config.yaml").unlink()
     odf.open(elsewhere)
     give(elsewhere / ".odfchain")
-    with pytest.raises(odf.WorkspaceError, match=r"elsewhere/.odfchain belongs to"):
+    with pytest.raises(odf.errors.WorkspaceError, match=r"elsewhere/.odfchain belongs to"):
         odf.open(elsewhere)
 
 
@@ -242,7 +242,7 @@ def test_folders_above_are_not_asked(folder: Path, give: Callable[..., None]) ->
 def test_what_was_put_there_meanwhile_is_seen(folder: Path, give: Callable[..., None]) -> None:
     workspace = odf.open(folder)
     give(folder / ".odfchain")
-    with pytest.raises(odf.WorkspaceError, match="belongs to"):
+    with pytest.raises(odf.errors.WorkspaceError, match="belongs to"):
         _ = workspace.ingest_config
 
 
@@ -333,7 +333,7 @@ def test_a_path_that_is_relative_in_the_file_means_nothing(
     give(folder / ".odfchain")
     for here in (folder, folder.parent):
         monkeypatch.chdir(here)
-        with pytest.raises(odf.WorkspaceError):
+        with pytest.raises(odf.errors.WorkspaceError):
             odf.open(folder)
 
 
