@@ -5,7 +5,6 @@
      ├─ InvalidIdError              a hash, DID, name or reference breaks its grammar
      ├─ ManifestError               a YAML/JSON document is wrong (carries path and line)
      ├─ CodecError                  bytes are not what they claim to be
-     │   ├─ DecodeError             malformed FlatBuffers or Arrow schema
      │   └─ UnsupportedVersionError a manifest version or event this build does not know
      ├─ SchemaError                 a data schema cannot be expressed or does not fit
      ├─ AssetError                  what names an asset cannot be recorded in a lock
@@ -32,7 +31,7 @@
      │   ├─ MergeConflictError      two branches changed the same values differently (carries the conflicts)
      │   ├─ NameCollisionError
      │   └─ UnsavedBlocksError      blocks that would be dropped are nowhere else
-     ├─ IngestError                 a run that cannot be committed
+     ├─ IngestError                 a run that cannot be committed, or input that cannot be unpacked
      │   ├─ BadInputError           the file breaks the declared form (carries file and row)
      │   │   └─ OversizedInputError the file would become more than may be decoded
      │   ├─ IncompatibleSchemaError the rows do not fit the dataset's schema
@@ -41,13 +40,11 @@
      │   ├─ NothingToCommitError    no new rows, watermark or source state
      │   ├─ FetchError              the source cannot be fetched now
      │   │   └─ SourceNotFoundError the source is not there (any more)
-     │   ├─ PrepareError            what was fetched cannot be unpacked or piped
      │   └─ QueryError              a query is malformed, or its result cannot be recorded
      │       └─ RefusedQueryError   a query asks for what a query may not do
      ├─ TransformError              a transformation that cannot be planned or executed
      │   └─ DivergedInputError      an input was rewritten since it was last read
      ├─ TransferError               a dataset cannot be carried from or to a peer now
-     │   ├─ OutcomeUnknownError     whether a store has committed cannot be asked any more
      │   ├─ UnsupportedPeerError    nothing here speaks that protocol
      │   ├─ AccessError             the peer refuses
      │   ├─ CorruptedPeerError      what a peer sent is not what it should be
@@ -160,10 +157,6 @@ class CodecError(OdfchainError):
     """Bytes are not what they claim to be."""
 
     exit_code = 3
-
-
-class DecodeError(CodecError):
-    """Malformed FlatBuffers or a malformed Arrow schema."""
 
 
 class UnsupportedVersionError(CodecError):
@@ -408,12 +401,6 @@ class SourceNotFoundError(FetchError):
     """The source is not there (any more)."""
 
 
-class PrepareError(IngestError):
-    """A fetched file cannot be unpacked, or a command that it is piped through failed."""
-
-    exit_code = 3
-
-
 class QueryError(IngestError):
     """A query is malformed, or its result cannot be recorded; says which step and where in it.
 
@@ -447,10 +434,6 @@ class TransferError(OdfchainError):
     """A dataset cannot be carried from or to a peer now: unreachable, too slow, too large, cut short."""
 
     exit_code = 8
-
-
-class OutcomeUnknownError(TransferError):
-    """A store was asked to commit and cannot be asked any more whether it did."""
 
 
 class UnsupportedPeerError(TransferError):

@@ -111,9 +111,8 @@ def read_policy_file(root: Path, guard: str) -> PolicyFile:
     from odfchain.profiles.drift import read_policy
     from odfchain.profiles.drift_guard import PolicyFile
     from odfchain.storage import fsio
-    from odfchain.workspace.config import policy_path
 
-    path = policy_path(root, guard)
+    path = root.parent / guard
     text = fsio.read_start(path, LIMITS.manifest_bytes + 1)
     if text is None:
         raise UsageError(f"snapshots.guard: {path}: no such file", hint="make it, or set another one")

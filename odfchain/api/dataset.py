@@ -393,7 +393,7 @@ class Dataset(Branching, Publishing, Upkeep):
         """Blocks from newest to oldest, at most `limit`, each with its hash; read while it is walked.
 
         Raises (when it is walked):
-            ObjectCorruptedError, ObjectNotFoundError, DecodeError, BrokenChainError: naming the file.
+            ObjectCorruptedError, ObjectNotFoundError, CodecError, BrokenChainError: naming the file.
         """
 
         return Log(self._files.chain, limit)
@@ -511,7 +511,7 @@ class Dataset(Branching, Publishing, Upkeep):
 
         Raises:
             UsageError: an option is for another kind of pull; or it is not known where the copy is from.
-            IngestError, FetchError, PrepareError, BadInputError, QueryError, IncompatibleSchemaError,
+            IngestError, FetchError, BadInputError, QueryError, IncompatibleSchemaError,
             GuardError, TransformError, DatasetNotFoundError (an input), TransferError, SignatureError,
             RefConflictError, StorageFullError, EngineError: all is as the last transaction left it.
         """

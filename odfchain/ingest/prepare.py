@@ -28,7 +28,7 @@ from operator import or_
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-from odfchain.errors import PrepareError
+from odfchain.errors import IngestError
 from odfchain.limits import INPUT
 from odfchain.odf.enums import CompressionFormat
 from odfchain.odf.sources import PrepStep, PrepStepDecompress, PrepStepPipe
@@ -150,7 +150,7 @@ def decoded(
     """The decoded bytes of all members, in pieces.
 
     Raises:
-        PrepareError: the input is corrupt, cut short or followed by something else.
+        IngestError: the input is corrupt, cut short or followed by something else.
     """
     # the bytes at an offset tell what follows a member from a broken member
     errors = _errors(codec)
@@ -183,11 +183,11 @@ def decoded(
         raise _broken(codec, name, start, head_at(start), "it ends too early: the file is cut short")
 
 
-def _broken(codec: Codec, name: str, start: int, head: bytes, reason: str) -> PrepareError:
+def _broken(codec: Codec, name: str, start: int, head: bytes, reason: str) -> IngestError:
     if start and codec_of(head) is not codec:
-        return PrepareError(f"{name}: from byte {start:,} on, the file is not {codec.value} any more")
+        return IngestError(f"{name}: from byte {start:,} on, the file is not {codec.value} any more")
     where = f" (in the member that begins at byte {start:,})" if start else ""
-    return PrepareError(f"{name}: the {codec.value} data is corrupt{where}: {reason}")
+    return IngestError(f"{name}: the {codec.value} data is corrupt{where}: {reason}")
 
 
 # Output file of a prepare step: new, bounded in size, removed on failure.
@@ -224,11 +224,11 @@ class BoundedOutput:
         """Append, in full or not at all.
 
         Raises:
-            PrepareError: a limit would be passed.
+            IngestError: a limit would be passed.
         """
         size = self.size + len(data)
         if size > self._limits.max_bytes:
-            raise PrepareError(
+            raise IngestError(
                 f"{self._name}: what comes out is larger than {self._limits.max_bytes:,} bytes "
                 "(limit max_bytes)",
                 hint="raise the limit if this much data is expected",
@@ -236,7 +236,7 @@ class BoundedOutput:
         if self._input_bytes is not None and size > max(
             RATIO_FREE_BYTES, self._limits.max_ratio * self._input_bytes
         ):
-            raise PrepareError(
+            raise IngestError(
                 f"{self._name}: unpacks to more than {self._limits.max_ratio:,} times its size "
                 "(limit max_ratio)",
                 hint="raise the limit if the data really compresses this well",
@@ -269,7 +269,7 @@ def open_source(path: Path, name: str) -> BinaryIO:
     """The file to be prepared, opened for reading only.
 
     Raises:
-        PrepareError: it cannot be opened.
+        IngestError: it cannot be opened.
     """
     try:
         return path.open("rb", buffering=0)
@@ -277,16 +277,16 @@ def open_source(path: Path, name: str) -> BinaryIO:
         raise unreadable(error, name) from error
 
 
-def unreadable(error: OSError, name: str) -> PrepareError:
+def unreadable(error: OSError, name: str) -> IngestError:
     """The project's error for input that the operating system does not give."""
-    return PrepareError(f"{name}: cannot be read: {error.strerror or error}")
+    return IngestError(f"{name}: cannot be read: {error.strerror or error}")
 
 
 def read_chunk(stream: BinaryIO, name: str, size: int = CHUNK_BYTES) -> bytes:
     """The next bytes of the input; none at its end.
 
     Raises:
-        PrepareError: they cannot be read.
+        IngestError: they cannot be read.
     """
     try:
         return stream.read(size)
@@ -323,7 +323,7 @@ def decompress(
     """Write the unpacked content of `source` to the new file `target`, or nothing at all.
 
     Raises:
-        PrepareError: another format, corrupt or encrypted data, no or several fitting entries, a bomb.
+        IngestError: another format, corrupt or encrypted data, no or several fitting entries, a bomb.
         StoreError: there is no room for the result.
     """
     with open_source(source, name) as stream:
@@ -354,16 +354,16 @@ def _note_surprises(step: PrepStepDecompress, codec: Codec, name: str, progress:
         progress.note(f"{name}: subPath {step.sub_path!r} has no meaning for {codec.value}")
 
 
-def _unexpected(step: PrepStepDecompress, codec: Codec | None, head: bytes, name: str) -> PrepareError:
+def _unexpected(step: PrepStepDecompress, codec: Codec | None, head: bytes, name: str) -> IngestError:
     if not head:
-        return PrepareError(f"{name}: is empty, a {step.format.value} file was expected")
+        return IngestError(f"{name}: is empty, a {step.format.value} file was expected")
     if codec is not None:
-        return PrepareError(
+        return IngestError(
             f"{name}: is {codec.value}, which has no entry {step.sub_path!r}; Zip was expected"
         )
     if head.startswith(_ZIP_MAGIC):
-        return PrepareError(f"{name}: is a zip archive, Gzip was expected", hint="write `format: Zip`")
-    return PrepareError(
+        return IngestError(f"{name}: is a zip archive, Gzip was expected", hint="write `format: Zip`")
+    return IngestError(
         f"{name}: is not a {step.format.value} file (it begins with {head.hex(' ')})",
         hint="remove the Decompress step if the source is not compressed",
     )
@@ -395,12 +395,12 @@ def _zip_errors(name: str) -> Iterator[None]:
         yield
     except (zipfile.BadZipFile, zlib.error, LZMAError, struct.error, EOFError, ValueError) as error:
         reason = str(error) or "it ends too early"
-        raise PrepareError(f"{name}: the zip archive is corrupt: {reason}") from error
+        raise IngestError(f"{name}: the zip archive is corrupt: {reason}") from error
     except (NotImplementedError, RuntimeError) as error:
-        raise PrepareError(f"{name}: the zip archive cannot be unpacked: {error}") from error
+        raise IngestError(f"{name}: the zip archive cannot be unpacked: {error}") from error
     except OSError as error:
         if error.errno is None:  # what the bzip2 decoder raises
-            raise PrepareError(f"{name}: the zip archive is corrupt: {error}") from error
+            raise IngestError(f"{name}: the zip archive is corrupt: {error}") from error
         raise unreadable(error, name) from error
 
 
@@ -412,13 +412,13 @@ def _unpack_zip(
     with archive:
         entries = archive.infolist()
         if len(entries) > INPUT.archive_members:
-            raise PrepareError(
+            raise IngestError(
                 f"{name}: {len(entries):,} members in the archive, at most {INPUT.archive_members:,} are read"
             )
         entry = _pick(entries, sub_path, name)
         what = f"{name}: entry {entry.filename!r}"
         if entry.flag_bits & _ENCRYPTED:
-            raise PrepareError(f"{what} is encrypted", hint="passwords are not supported")
+            raise IngestError(f"{what} is encrypted", hint="passwords are not supported")
         size = min(entry.compress_size, file_size(stream))
         with bounded_output(target, what, limits, input_bytes=size) as output:
             _copy_entry(archive, entry, stream, output, what, progress)
@@ -461,13 +461,13 @@ def _pick(entries: list[zipfile.ZipInfo], sub_path: str | None, name: str) -> zi
         return found[0]
     if found:
         which = "the archive has" if sub_path is None else f"subPath {sub_path!r} matches"
-        raise PrepareError(
+        raise IngestError(
             f"{name}: {which} {len(found):,} files: {_listed(found)}",
             hint="name one of them with `subPath`; a source is one file",
         )
     if sub_path is None or not files:
-        raise PrepareError(f"{name}: the archive has no files")
-    raise PrepareError(
+        raise IngestError(f"{name}: the archive has no files")
+    raise IngestError(
         f"{name}: subPath {sub_path!r} matches none of its {len(files):,} files: {_listed(files)}"
     )
 
@@ -586,7 +586,7 @@ def run_pipeline(
     The commands run in the folder of `target`. No process survives.
 
     Raises:
-        PrepareError: a command cannot be started or fails, or the output is too large.
+        IngestError: a command cannot be started or fails, or the output is too large.
     """
     with open_source(source, name) as stream:
         progress.phase(f"piping {name} through {commands[0][0]}", file_size(stream))
@@ -600,7 +600,7 @@ def run_pipeline(
                 stage for i, stage in enumerate(stages) if _has_failed(stage, last=i == len(stages) - 1)
             ]
             if failed:
-                raise PrepareError(f"{name}: " + "; ".join(stage.verdict() for stage in failed))
+                raise IngestError(f"{name}: " + "; ".join(stage.verdict() for stage in failed))
 
 
 def _has_failed(stage: _Stage, *, last: bool) -> bool:
@@ -643,13 +643,13 @@ def _start(command: Sequence[str], stdin: BinaryIO, folder: Path, name: str) -> 
             start_new_session=True,
         )
     except FileNotFoundError as error:
-        raise PrepareError(
+        raise IngestError(
             f"{name}: the program of `{_shown(command)}` was not found",
             hint="a Pipe step is a list of a program and its arguments, without a shell; is it installed?",
         ) from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise PrepareError(f"{name}: `{_shown(command)}` cannot be started: {reason}") from error
+        raise IngestError(f"{name}: `{_shown(command)}` cannot be started: {reason}") from error
 
 
 def _pump(stages: list[_Stage], stream: BinaryIO, output: BoundedOutput, progress: Progress) -> None:
@@ -735,9 +735,9 @@ def _check_commands(steps: Sequence[PrepStep], name: str, *, allow_commands: boo
         if not isinstance(step, PrepStepPipe):
             continue
         if not step.command:
-            raise PrepareError(f"{name}: a Pipe step has an empty command")
+            raise IngestError(f"{name}: a Pipe step has an empty command")
         if not allow_commands:
-            raise PrepareError(
+            raise IngestError(
                 f"{name}: the manifest pipes the data through the command `{step.command[0]}`, "
                 "and commands are not allowed",
                 hint="pull with --allow-commands, or set ingest.allowCommands in the workspace's "

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, cast
 
-from odfchain.errors import CodecError, DecodeError, SchemaError
+from odfchain.errors import CodecError, SchemaError
 from odfchain.odf import schema as ds
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.events import SetDataSchema
@@ -242,7 +242,7 @@ def _read_field(buffer: FlatBuffer, pos: int, depth: int) -> ds.DataField:
     number = buffer.data[kind_at] if kind_at else 0
     kinds = load_fbs("arrow.fbs").unions["Type"]
     if not 1 <= number <= len(kinds) or not type_at:
-        raise DecodeError(f"Arrow type {number} is not known")
+        raise CodecError(f"Arrow type {number} is not known")
     kind = kinds[number - 1]
     params = _TypeTable(buffer, buffer.table(buffer.follow(type_at), depth + 1), kind)
     children = _read_children(buffer, view, "Field", "children", depth)
@@ -275,26 +275,26 @@ def _extension_name(buffer: FlatBuffer, field: TableView, depth: int) -> str | N
 
 def _unit(number: int) -> TimeUnit:
     if not 0 <= number < len(_ARROW_UNITS):
-        raise DecodeError(f"Arrow time unit {number} is not known")
+        raise CodecError(f"Arrow time unit {number} is not known")
     return _ARROW_UNITS[number]
 
 
 def _only(children: list[ds.DataField], kind: str) -> ds.DataField:
     if len(children) != 1:
-        raise DecodeError(f"an Arrow {kind} has {len(children)} children (must be 1)")
+        raise CodecError(f"an Arrow {kind} has {len(children)} children (must be 1)")
     return children[0]
 
 
 def _read_int(p: _TypeTable) -> ds.DataType:
     found = _INT_TYPES.get((bool(p["is_signed"]), p["bitWidth"]))
     if found is None:
-        raise DecodeError(f"an Arrow integer of {p['bitWidth']} bits")
+        raise CodecError(f"an Arrow integer of {p['bitWidth']} bits")
     return found
 
 
 def _read_float(p: _TypeTable) -> ds.DataType:
     if not 0 <= p["precision"] < len(_FLOATS):
-        raise DecodeError(f"Arrow floating-point precision {p['precision']} is not known")
+        raise CodecError(f"Arrow floating-point precision {p['precision']} is not known")
     return _FLOATS[p["precision"]]
 
 
@@ -306,14 +306,14 @@ def _read_timestamp(p: _TypeTable) -> ds.DataType:
 def _read_map(p: _TypeTable, children: list[ds.DataField]) -> ds.DataType:
     entries = _only(children, "Map").value_type
     if not isinstance(entries, ds.DataTypeStruct) or len(entries.fields) != 2:
-        raise DecodeError("the entries of an Arrow Map are not a struct of two fields")
+        raise CodecError("the entries of an Arrow Map are not a struct of two fields")
     key, value = entries.fields
     return ds.DataTypeMap(key_type=key.type, value_type=value.type, keys_sorted=bool(p["keysSorted"]))
 
 
 def _non_negative(number: int, what: str) -> int:
     if number < 0:
-        raise DecodeError(f"an Arrow {what} of {number}")
+        raise CodecError(f"an Arrow {what} of {number}")
     return number
 
 
@@ -353,7 +353,7 @@ _READERS: dict[str, Callable[[_TypeTable, list[ds.DataField]], ds.DataType]] = {
 def _read_type(kind: str, params: _TypeTable, children: list[ds.DataField]) -> ds.DataType:
     reader = _READERS.get(kind)
     if reader is None:
-        raise DecodeError(f"Arrow type {kind} has no counterpart in ODF")
+        raise CodecError(f"Arrow type {kind} has no counterpart in ODF")
     return reader(params, children)
 
 
@@ -368,16 +368,16 @@ def schema_of_event(raw_arrow_schema: bytes | None, schema: ds.DataSchema | None
     """The schema that a `SetDataSchema` event declares, whichever form it carries.
 
     Raises:
-        DecodeError: neither form is present, or the raw form is malformed.
+        CodecError: neither form is present, or the raw form is malformed.
     """
     if schema is not None:
         return schema
     if raw_arrow_schema is None:
-        raise DecodeError("SetDataSchema carries no schema")
+        raise CodecError("SetDataSchema carries no schema")
     try:
         return decode_raw_arrow(raw_arrow_schema)
     except CodecError as error:
-        raise DecodeError(f"SetDataSchema: {error}") from None
+        raise CodecError(f"SetDataSchema: {error}") from None
 
 
 # UUID columns of Parquet: annotated in the file, 16 bytes with a mark in memory.

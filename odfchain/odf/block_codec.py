@@ -22,7 +22,7 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any, NoReturn, cast
 
-from odfchain.errors import CodecError, DecodeError, InvalidIdError, OdfchainError, UnsupportedVersionError
+from odfchain.errors import CodecError, InvalidIdError, OdfchainError, UnsupportedVersionError
 from odfchain.limits import LIMITS
 from odfchain.odf import enums, events, schema, sources
 from odfchain.odf.events import BlockHeader, MetadataBlock
@@ -177,21 +177,19 @@ def load_attributes(text: str) -> dict[str, Any]:
     """The attribute map that a text holds.
 
     Raises:
-        DecodeError: not a JSON object, nested too deep, or text that UTF-8 cannot hold.
+        CodecError: not a JSON object, nested too deep, or text that UTF-8 cannot hold.
     """
 
     def refuse(constant: str) -> NoReturn:
-        raise DecodeError(f"attributes hold {constant}, which is not JSON")
+        raise CodecError(f"attributes hold {constant}, which is not JSON")
 
     try:
         value = json.loads(text, parse_constant=refuse)
         dump_attributes(value).encode()
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
-        raise DecodeError(f"attributes are not valid JSON: {error}") from None
-    except CodecError as error:
-        raise DecodeError(str(error)) from None
+        raise CodecError(f"attributes are not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise DecodeError("attributes are not a JSON object")
+        raise CodecError("attributes are not a JSON object")
     return value
 
 
@@ -417,7 +415,7 @@ class Decoder:
                 view = buffer.table(pos, depth)
                 field = view.field(only.slot, 4)
                 if not field:
-                    raise DecodeError(f"{table}.{only.name} is required but absent")
+                    raise CodecError(f"{table}.{only.name} is required but absent")
                 return read_only(buffer, view, field, depth)
 
             return decode_wrapped
@@ -434,7 +432,7 @@ class Decoder:
                 if field:
                     values[name] = read(buffer, view, field, depth)
                 elif required:
-                    raise DecodeError(f"{table}.{name} is required but absent")
+                    raise CodecError(f"{table}.{name} is required but absent")
                 else:
                     values[name] = default
             return cls(**values)
@@ -552,7 +550,7 @@ def _named(where: str, read: ReadField) -> ReadField:
         except CodecError:
             raise
         except OdfchainError as error:
-            raise DecodeError(f"{where}: {error}") from None
+            raise CodecError(f"{where}: {error}") from None
 
     return read_named
 
@@ -561,7 +559,7 @@ def _decode_extra_attributes(buffer: FlatBuffer, pos: int, depth: int) -> ExtraA
     view = buffer.table(pos, depth)
     field = view.field(0, 4)
     if not field:
-        raise DecodeError("ExtraAttributes.entries is required but absent")
+        raise CodecError("ExtraAttributes.entries is required but absent")
     return ExtraAttributes(load_attributes(buffer.string_at(field)))
 
 
@@ -623,22 +621,22 @@ def open_manifest(data: bytes) -> tuple[int, bytes]:
     """(manifest version, content) of a block file.
 
     Raises:
-        DecodeError: too large, malformed, or of another kind.
+        CodecError: too large, malformed, or of another kind.
         UnsupportedVersionError: a version other than 2 or 3.
     """
     if len(data) > LIMITS.block_bytes:
-        raise DecodeError(f"a block of {len(data):,} bytes (at most {LIMITS.block_bytes:,})")
+        raise CodecError(f"a block of {len(data):,} bytes (at most {LIMITS.block_bytes:,})")
     buffer = FlatBuffer(data)
     manifest = buffer.table(buffer.root_position(), 0)
     kind_at, version_at, content_at = manifest.field(0, 8), manifest.field(1, 4), manifest.field(2, 4)
     kind = _i64(data, kind_at)[0] if kind_at else 0
     if kind != Multicodec.ODF_METADATA_BLOCK:
-        raise DecodeError(f"a manifest of kind 0x{kind & 0xFFFF_FFFF_FFFF_FFFF:x} is not a metadata block")
+        raise CodecError(f"a manifest of kind 0x{kind & 0xFFFF_FFFF_FFFF_FFFF:x} is not a metadata block")
     version = _i32(data, version_at)[0] if version_at else 0
     if version not in TIMESTAMP_ALIGNMENT:
         raise UnsupportedVersionError(f"manifest version {version} is not supported (2 and 3 are read)")
     if not content_at:
-        raise DecodeError("the manifest has no content")
+        raise CodecError("the manifest has no content")
     return version, buffer.bytes_at(content_at)
 
 
@@ -652,7 +650,7 @@ def decode_header(data: bytes) -> BlockHeader:
     """Previous hash, sequence number and event kind, without decoding the event.
 
     Raises:
-        DecodeError: whatever is wrong with the bytes that are looked at.
+        CodecError: whatever is wrong with the bytes that are looked at.
         UnsupportedVersionError: a newer manifest version or event.
     """
     _, content = open_manifest(data)
@@ -665,7 +663,7 @@ def decode_header(data: bytes) -> BlockHeader:
     try:
         prev = Multihash.from_bytes(buffer.bytes_at(prev_at)) if prev_at else None
     except InvalidIdError as error:
-        raise DecodeError(f"MetadataBlock.prev_block_hash: {error}") from None
+        raise CodecError(f"MetadataBlock.prev_block_hash: {error}") from None
     return BlockHeader(
         prev,
         _u64(content, sequence_at)[0] if sequence_at else 0,

@@ -32,7 +32,6 @@ from odfchain.errors import (
     BusyError,
     CodecError,
     DatasetNotFoundError,
-    DecodeError,
     EngineError,
     InvalidIdError,
     ObjectCorruptedError,
@@ -69,9 +68,8 @@ _TOO_COMPLEX = "the query is too complex for this node"
 _KINDS = {
     kind.__name__: kind
     for kind in (
-        BadInputError, BrokenChainError, CodecError, DatasetNotFoundError,
-        DecodeError, InvalidIdError, ObjectCorruptedError, ObjectNotFoundError,
-        OversizedInputError, PointNotFoundError, SchemaError,
+        BadInputError, BrokenChainError, CodecError, DatasetNotFoundError, InvalidIdError,
+        ObjectCorruptedError, ObjectNotFoundError, OversizedInputError, PointNotFoundError, SchemaError,
         SliceNotFoundError, StoreError, UnsupportedVersionError,
     )
 }  # fmt: skip
@@ -305,7 +303,7 @@ def _checked_rows(body: bytes, limits: AskedLimits) -> tuple[pa.Schema, list[pa.
             if sum(batch.num_rows for batch in batches) > limits.rows:
                 raise EngineError("the process that answers queries sent more rows than it may")
             return stream.schema, batches
-    except (pa.ArrowException, DecodeError, OSError, ValueError) as error:
+    except (pa.ArrowException, CodecError, OSError, ValueError) as error:
         raise EngineError(f"the query process sent an unreadable answer: {one_line(str(error))}") from None
 
 

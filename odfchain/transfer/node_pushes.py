@@ -26,10 +26,10 @@ from odfchain.errors import (
     DatasetNotFoundError,
     NameCollisionError,
     OdfchainError,
-    OutcomeUnknownError,
     RefConflictError,
     SetBackError,
     StorageFullError,
+    TransferError,
 )
 from odfchain.limits import SMART
 from odfchain.odf.block_codec import decode_block
@@ -98,7 +98,7 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 _UPLOADS = "uploads"
 _STORE_FAILS = "The store of this node fails."
 _SAID: Mapping[type[OdfchainError], str] = {
-    OutcomeUnknownError: "It is not known whether this was committed.",
+    TransferError: "It is not known whether this was committed.",
     SetBackError: "The history in this node's store was set back.",
 }
 

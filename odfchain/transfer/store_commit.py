@@ -29,7 +29,6 @@ from odfchain.errors import (
     InvalidIdError,
     ObjectNotFoundError,
     OdfchainError,
-    OutcomeUnknownError,
     RefConflictError,
     SetBackError,
     StoreError,
@@ -580,7 +579,7 @@ class SharedRefStore:
             return head, head is not None and self.came(peer, expected, new, head)
         except TransferError as error:
             self.known(peer.ref).seen = None, None
-            raise OutcomeUnknownError(
+            raise TransferError(
                 f"{(problem or error).message}: whether block {new} was committed is not known",
                 hint="see with `odfchain log` whether it is there before the command is run again",
             ) from error

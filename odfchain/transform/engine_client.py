@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import (
     CodecError,
-    DecodeError,
     EngineError,
     QueryError,
     RefusedQueryError,
@@ -92,16 +91,16 @@ def unwrap(message: bytes) -> bytes:
     """The buffer in a protobuf message, empty when it has none.
 
     Raises:
-        DecodeError: these bytes are no such message.
+        CodecError: these bytes are no such message.
     """
     # unknown fields are skipped, and the last of several values counts, as proto3 demands of readers
-    from google.protobuf.message import DecodeError as MalformedError
+    from google.protobuf.message import CodecError as MalformedError
     from google.protobuf.wrappers_pb2 import BytesValue
 
     try:
         return bytes(BytesValue.FromString(message).value)
     except MalformedError as error:
-        raise DecodeError(f"not a protobuf message: {error}") from None
+        raise CodecError(f"not a protobuf message: {error}") from None
 
 
 # --- calls ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from odfchain.chain.statements import parse_did
 from odfchain.errors import InvalidIdError, ManifestError, UsageError
@@ -51,18 +51,6 @@ class OwnSnapshots:
     profile: ProfileWhen | None = None
     guard: str | None = None
     """Empty: none, whatever the workspace says."""
-
-    def over(self, others: SnapshotsConfig) -> SnapshotsConfig:
-        """The settings in force for the dataset."""
-        return SnapshotsConfig(
-            profile=others.profile if self.profile is None else self.profile,
-            guard=others.guard if self.guard is None else self.guard,
-        )
-
-
-def policy_path(root: Path, guard: str) -> Path:
-    """The file of a policy, by how settings name it; `root` is the folder of the settings."""
-    return root.parent / guard
 
 
 class SparkFiles(Enum):
@@ -367,18 +355,31 @@ content:
 """
 
 
-def load_config(path: Path) -> WorkspaceConfig:
-    """The settings in a file, or the defaults when there is none."""
-    return parse_config(path.read_bytes(), str(path)) if path.exists() else WorkspaceConfig()
+@dataclass(frozen=True, slots=True)
+class SettingsFile:
+    """A kind of `config.yaml`: its settings, the text of a new one, and what must hold beyond their types."""
+
+    kind: ManifestKind
+    text: str
+    check: Callable[[Any, str], None]
+
+    def parse(self, data: bytes, source: str) -> Any:
+        """The settings in the text of a file.
+
+        Raises:
+            ManifestError: naming the line and path of what is wrong.
+        """
+        config = read_manifest(read_document(data, source=source), self.kind, source)
+        self.check(config, source)
+        return config
+
+    def load(self, folder: Path) -> Any:
+        """The settings in a folder's file, or the defaults when there is none."""
+        path = folder / "config.yaml"
+        return self.parse(path.read_bytes(), str(path)) if path.exists() else self.kind.content()
 
 
-def parse_config(data: bytes, source: str) -> WorkspaceConfig:
-    """The settings in the text of a file.
-
-    Raises:
-        ManifestError: naming the line and path of what is wrong.
-    """
-    config: WorkspaceConfig = read_manifest(read_document(data, source=source), WORKSPACE_CONFIG, source)
+def _check(config: WorkspaceConfig, source: str) -> None:
     if not 0 <= config.ingest.max_retract_ratio <= 1:
         raise ManifestError("must be between 0 and 1", path="ingest.maxRetractRatio", source=source)
     for index, did in enumerate(config.audit.trusted_auditors):
@@ -389,7 +390,9 @@ def parse_config(data: bytes, source: str) -> WorkspaceConfig:
             raise ManifestError(str(error), path=where, source=source) from None
     if not 1 <= config.share.parallel <= MAX_PARALLEL:
         raise ManifestError(f"must be between 1 and {MAX_PARALLEL}", path="share.parallel", source=source)
-    return config
+
+
+OF_WORKSPACE = SettingsFile(WORKSPACE_CONFIG, DEFAULT_TEXT, _check)
 
 
 # Settings of one dataset here: `info/config`, a private manifest of kind `DatasetConfig`.
@@ -435,8 +438,10 @@ def read_config(dataset: DatasetFiles) -> DatasetConfig:
 
 def snapshots_of(dataset: DatasetFiles, settings: SnapshotsConfig) -> SnapshotsConfig:
     """Profile settings in force for a dataset, given its workspace's; errors as `read_config`."""
-    own = read_config(dataset).snapshots
-    return settings if own is None else own.over(settings)
+    own = read_config(dataset).snapshots or OwnSnapshots()
+    return SnapshotsConfig(
+        profile=own.profile or settings.profile, guard=settings.guard if own.guard is None else own.guard
+    )
 
 
 def change_config(dataset: DatasetFiles, change: Callable[[DatasetConfig], DatasetConfig]) -> bool:
@@ -489,6 +494,8 @@ content:
     workspace: []           # workspaces of other users that may be used, by their paths
 """
 
+OF_USER = SettingsFile(USER_CONFIG, USER_TEXT, lambda _config, _source: None)
+
 
 def user_folder() -> Path:
     """Where the settings of the user are."""
@@ -497,16 +504,6 @@ def user_folder() -> Path:
 
 def _expanded(text: str) -> Path:
     return Path(os.path.expanduser(text))  # noqa: PTH111 - `Path` fails where a user has no home
-
-
-def parse_user_config(data: bytes, source: str) -> UserConfig:
-    """The settings in the text of a file.
-
-    Raises:
-        ManifestError: naming the line and path of what is wrong.
-    """
-    config: UserConfig = read_manifest(read_document(data, source=source), USER_CONFIG, source)
-    return config
 
 
 def absolute(text: str) -> str:

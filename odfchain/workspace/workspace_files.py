@@ -86,8 +86,7 @@ def check_owner(root: Path) -> None:
         if (why := _why_not(path, trusted)) is None:
             continue
         # loaded here: most workspaces are the user's own, and reading manifests is slow to load
-        from odfchain.workspace.config import is_safe, user_folder
-        from odfchain.workspace.settings import OF_USER
+        from odfchain.workspace.config import OF_USER, is_safe, user_folder
 
         if is_safe(root, OF_USER.load(user_folder())):
             return
@@ -242,10 +241,11 @@ class WorkspaceFiles:
     def config(self) -> WorkspaceConfig:
         """The settings; read anew at each call."""
         # Loaded here: most commands do not need the settings, and reading manifests is slow to load.
-        from odfchain.workspace.config import load_config
+        from odfchain.workspace.config import OF_WORKSPACE
 
         check_owner(self.root)  # who may write above could have put another folder there meanwhile
-        return load_config(self.root / "config.yaml")
+        config: WorkspaceConfig = OF_WORKSPACE.load(self.root)
+        return config
 
     def reopened(self) -> WorkspaceFiles:
         """The same as a command finds it that begins now: what a store has is asked again."""

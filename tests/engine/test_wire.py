@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.errors import DecodeError
+from odfchain.errors import CodecError
 from odfchain.transform.engine_client import unwrap, wrap
 
 
@@ -26,7 +26,7 @@ def test_the_message_is_the_one_field_that_the_contract_declares(data: bytes) ->
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_message_or_an_error(message: bytes) -> None:
-    with contextlib.suppress(DecodeError):
+    with contextlib.suppress(CodecError):
         assert unwrap(message) == _declared().FromString(message).flatbuffer
 
 
@@ -50,7 +50,7 @@ def _declared() -> Any:
     ],
 )  # fmt: skip
 def test_malformed_messages(message: bytes) -> None:
-    with pytest.raises(DecodeError, match="protobuf message"):
+    with pytest.raises(CodecError, match="protobuf message"):
         unwrap(message)
 
 

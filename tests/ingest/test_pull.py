@@ -21,7 +21,6 @@ from odfchain.errors import (
     GuardError,
     IngestError,
     OdfchainError,
-    PrepareError,
     QueryError,
     SourceNotFoundError,
     UsageError,
@@ -297,7 +296,7 @@ def test_commands_of_strangers_are_not_run(workspace: Workspace, tmp_path: Path)
     path.write_text(ABC)
     dataset = polled(workspace, file_url(path), prepare="[{kind: Pipe, command: [cat]}]")
     workspace._files._key_path(dataset.id).unlink()
-    with unchanged(dataset.path), pytest.raises(PrepareError) as caught:
+    with unchanged(dataset.path), pytest.raises(IngestError) as caught:
         dataset.pull()
     assert "--allow-commands" in str(caught.value.hint)
     assert dataset.pull(allow_commands=True).blocks == 2

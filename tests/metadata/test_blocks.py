@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from odfchain.errors import CodecError, DecodeError, UnsupportedVersionError
+from odfchain.errors import CodecError, UnsupportedVersionError
 from odfchain.odf import events as ev
 from odfchain.odf.block_codec import block_hash, decode_block, decode_header, encode_block, open_manifest
 from odfchain.odf.identity import Multihash
@@ -152,7 +152,7 @@ def test_engine_messages_round_trip() -> None:
 
 
 def test_missing_required_field_is_named() -> None:
-    with pytest.raises(DecodeError, match="MetadataBlock"):
+    with pytest.raises(CodecError, match="MetadataBlock"):
         decode_block(_empty_block())
 
 

@@ -18,7 +18,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.errors import PrepareError, StoreError
+from odfchain.errors import IngestError, StoreError
 from odfchain.ingest import prepare as output
 from odfchain.ingest.prepare import PrepareLimits, glob_matches, prepare
 from odfchain.odf.enums import CompressionFormat
@@ -78,7 +78,7 @@ class Bench:
         return found.read_bytes()
 
     def refused(self, *args: Any, **limits: int) -> str:
-        with pytest.raises(PrepareError) as caught:
+        with pytest.raises(IngestError) as caught:
             self.unpack(*args, **limits)
         assert list(self.folder.iterdir()) == [], "nothing half-done is left"
         assert "\n" not in str(caught.value)
@@ -206,7 +206,7 @@ def test_one_flipped_bit_is_never_taken_for_data(bench: Bench, codec: str) -> No
         bench.source.write_bytes(data)
         try:
             found = prepare([PrepStepDecompress(format=GZIP)], bench.source, bench.folder, name="input.bin")
-        except PrepareError as error:
+        except IngestError as error:
             assert codec in str(error)
         else:
             assert found.read_bytes() == content, "only bits that mean nothing may be ignored"
@@ -334,7 +334,7 @@ def test_whatever_happens_to_a_zip_it_is_one_error_or_the_content(
     bench = Bench(tmp_path_factory.mktemp("zip"))
     try:
         found = bench.unpack(bytes(archive), ZIP, "a.*")
-    except PrepareError:
+    except IngestError:
         assert list(bench.folder.iterdir()) == []
     else:
         assert found == CSV or zipfile.ZipFile(io.BytesIO(bytes(archive))).namelist() != ["a.csv", "b.csv"]
@@ -377,16 +377,16 @@ def test_steps_follow_each_other_and_leave_one_file(bench: Bench) -> None:
 
 def test_a_failing_later_step_leaves_nothing(bench: Bench) -> None:
     bench.source.write_bytes(gzip.compress(CSV))
-    with pytest.raises(PrepareError, match="not a Gzip file"):
+    with pytest.raises(IngestError, match="not a Gzip file"):
         prepare([PrepStepDecompress(format=GZIP)] * 2, bench.source, bench.folder, name="x")
     assert list(bench.folder.iterdir()) == []
     assert bench.source.exists()
 
 
 def test_files_that_cannot_be_read_or_written(bench: Bench) -> None:
-    with pytest.raises(PrepareError, match="x: cannot be read: No such file"):
+    with pytest.raises(IngestError, match="x: cannot be read: No such file"):
         prepare([PrepStepDecompress(format=GZIP)], bench.source, bench.folder, name="x")
-    with pytest.raises(PrepareError, match="x: cannot be read: Is a directory"):
+    with pytest.raises(IngestError, match="x: cannot be read: Is a directory"):
         prepare([PrepStepDecompress(format=GZIP)], bench.folder, bench.folder, name="x")
     bench.source.write_bytes(gzip.compress(CSV))
     with pytest.raises(StoreError, match="No such file"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from odfchain.errors import PrepareError
+from odfchain.errors import IngestError
 from odfchain.ingest.prepare import PrepareLimits, prepare
 from odfchain.odf.enums import CompressionFormat
 from odfchain.odf.sources import PrepStep, PrepStepDecompress, PrepStepPipe
@@ -50,7 +50,7 @@ class Bench:
         return content
 
     def refused(self, *steps: PrepStep, **kwargs: Any) -> str:
-        with pytest.raises(PrepareError) as caught:
+        with pytest.raises(IngestError) as caught:
             self.run(*steps, **kwargs)
         assert list(self.folder.iterdir()) == []
         assert "\n" not in str(caught.value)
@@ -126,7 +126,7 @@ def test_commands_of_strangers_are_refused(bench: Bench) -> None:
         PrepStepDecompress(format=CompressionFormat.GZIP),
         python("import sys; open(sys.argv[1], 'w')", str(mark)),
     ]
-    with pytest.raises(PrepareError, match=r"and commands are not allowed") as caught:
+    with pytest.raises(IngestError, match=r"and commands are not allowed") as caught:
         prepare(steps, bench.source, bench.folder, name="x")
     assert caught.value.hint is not None
     assert "--allow-commands" in caught.value.hint

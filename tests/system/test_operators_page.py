@@ -12,7 +12,7 @@ import pytest
 
 from odfchain.spark.java import find_java
 from odfchain.spark.session import SQL_SETTINGS
-from odfchain.workspace.config import parse_config
+from odfchain.workspace.config import OF_WORKSPACE
 from tests.kit.processes import TIMEOUT, environment, need_whole_java, odfchain, spark_home
 from tests.kit.support import ROOT
 
@@ -26,7 +26,7 @@ def block(language: str) -> str:
 
 
 def test_its_settings_are_taken() -> None:
-    config = parse_config(block("yaml").encode(), "config.yaml").spark
+    config = OF_WORKSPACE.parse(block("yaml").encode(), "config.yaml").spark
     assert (config.master, config.driver_memory, len(config.conf)) == ("yarn", "4g", 3)
     named = {*config.conf, *re.findall(r"--conf \"?(spark\.[\w.]+)=", PAGE)}
     assert len(named) > 8

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
+from odfchain.api.settings import edit, setting
 from odfchain.odf import schema as ds
 from odfchain.odf.events import SetTransform
 from odfchain.odf.manifests import read_snapshots
 from odfchain.transform.engines import engine_version
 from odfchain.workspace.dataset_state import SystemColumns
-from odfchain.workspace.settings import edit, setting
 from tests.kit.support import derivative, manifest
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from odfchain import Workspace
+from odfchain.api.settings import edit, setting
 from odfchain.cli.main import main
 from odfchain.errors import TransformError
 from odfchain.odf.manifests import read_snapshots
@@ -17,7 +18,6 @@ from odfchain.transform.engine_client import remote_engine
 from odfchain.transform.engines import address_of, engine_version
 from odfchain.workspace.config import TransformConfig, read_config
 from odfchain.workspace.dataset_state import SystemColumns
-from odfchain.workspace.settings import edit, setting
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.support import derivative, manifest
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odfchain.api.settings import all_settings, edit, parsed, setting, value_of
 from odfchain.cli.main import main
 from odfchain.errors import ManifestError, UsageError
-from odfchain.workspace.config import DEFAULT_TEXT, load_config, parse_config
-from odfchain.workspace.settings import all_settings, edit, parsed, setting, value_of
+from odfchain.workspace.config import DEFAULT_TEXT, OF_WORKSPACE
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 DID = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
@@ -30,13 +30,13 @@ def put(root: Path, name: str, *values: str) -> None:
 
 
 def got(root: Path, name: str) -> Any:
-    return value_of(load_config(root / "config.yaml"), setting(name))
+    return value_of(OF_WORKSPACE.load(root), setting(name))
 
 
 def test_every_setting_has_a_name_and_a_value() -> None:
     names = [str(item) for item in all_settings()]
     assert len(set(names)) == len(names) > 20
-    config = parse_config(DEFAULT_TEXT.encode(), "config.yaml")
+    config = OF_WORKSPACE.parse(DEFAULT_TEXT.encode(), "config.yaml")
     for item in all_settings():
         assert setting(str(item)) == item
         value_of(config, item)
@@ -151,7 +151,7 @@ def test_any_text_survives(tmp_path_factory: pytest.TempPathFactory, value: str,
         edit(root, item, lambda _: value)
     except ManifestError:
         return
-    assert value_of(load_config(root / "config.yaml"), item) == value
+    assert value_of(OF_WORKSPACE.load(root), item) == value
 
 
 def test_hosts_of_a_variable_are_no_variable(root: Path) -> None:
@@ -191,7 +191,7 @@ def test_unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in changes:
         assert main(["config", "set", name, value]) == 0
         assert main(["config", "unset", name]) == 0
-    assert load_config(root / "config.yaml") == parse_config(DEFAULT_TEXT.encode(), "")
+    assert OF_WORKSPACE.load(root) == OF_WORKSPACE.parse(DEFAULT_TEXT.encode(), "")
     text = (root / "config.yaml").read_text()
     assert main(["config", "unset", "fetch.maxBytes"]) == 0, "it has its default already"
     assert main(["config", "unset", "transform.engines.flink"]) == 2
