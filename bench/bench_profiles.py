@@ -20,7 +20,7 @@ from flight_rows import flights, manifest, write_flights
 from recorded_rows import MADE, SCHEMA, declare, paths_of, record_slice
 
 from odfchain import Dataset, Workspace
-from odfchain.profiles.cache import parts_folder
+from odfchain.profiles.published import parts_folder
 from odfchain.slices.reader import data_batches
 from odfchain.workspace.dataset_state import DatasetState
 

@@ -244,8 +244,8 @@ class Snapshots(OwnErrors):
             PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
         from odfchain.api.branching import engine_of
-        from odfchain.profiles.cache import keep_profile
-        from odfchain.profiles.compute import ProfileOptions, profile_of
+        from odfchain.profiles.document import ProfileOptions, profile_of
+        from odfchain.profiles.published import keep_profile
         from odfchain.workspace.dataset_state import DatasetState
 
         options = ProfileOptions(
@@ -267,7 +267,7 @@ class Snapshots(OwnErrors):
         Raises:
             StoreError: what is here cannot be read.
         """
-        from odfchain.profiles.cache import known_profile
+        from odfchain.profiles.published import known_profile
         from odfchain.workspace.dataset_state import DatasetState
 
         found = known_profile(self._files, DatasetState.read(self._files.chain))
@@ -282,7 +282,7 @@ class Snapshots(OwnErrors):
             PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
         from odfchain.errors import PartialCopyError
-        from odfchain.profiles.owner_statistics import manifest_by_owner
+        from odfchain.profiles.manifests import manifest_by_owner
         from odfchain.workspace.dataset_state import DatasetState
         from odfchain.workspace.read_slices import columns_of
 
@@ -503,7 +503,7 @@ def _last_two(workspace: Workspace, text: str) -> list[Dataset]:
 
 
 def _profile_of(dataset: Dataset, notes: list[str], *, compute: bool, progress: Progress) -> Profile:
-    from odfchain.profiles.cache import kept_profile, owners_profile
+    from odfchain.profiles.published import kept_profile, owners_profile
 
     files, summary = dataset._files, dataset.summary
     kept = kept_profile(files, summary.head)

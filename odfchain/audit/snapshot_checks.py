@@ -21,11 +21,10 @@ from odfchain.odf.events import AddData, DatasetVocabulary, ExecuteTransform, Se
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
-from odfchain.profiles.compute import ProfileOptions, facts_of
-from odfchain.profiles.document import DESCRIPTIVE, library, profile_document
+from odfchain.profiles.document import ProfileOptions, facts_of, library, profile_document
 from odfchain.profiles.manifests import ManifestFile, SnapshotFacts, file_text, text_of
 from odfchain.profiles.published import object_of, store_of_kind
-from odfchain.profiles.reader import read_profile
+from odfchain.profiles.reader import DESCRIPTIVE, read_profile
 from odfchain.profiles.state_totals import state_totals
 from odfchain.profiles.totals import Totals
 from odfchain.progress import Progress

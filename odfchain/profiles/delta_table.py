@@ -6,14 +6,19 @@ when the log is tidied up. Paths are relative: the folder may be moved. Source: 
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import types as t
 
 from odfchain.errors import EngineError
-from odfchain.profiles.table_columns import TableVersion, delta_columns, delta_stats, library_errors
+from odfchain.profiles.table_columns import TableVersion, exact_bounds, library_errors, reported
+from odfchain.slices.footers import FileStats, quoted
 from odfchain.storage import fsio
 
 _SKIPPING = "delta.dataSkippingStatsColumns"
@@ -90,10 +95,10 @@ class DeltaFolder:
         self._actions.create_table_with_add_actions(
             self._uri,
             self._library.Schema.from_arrow(columns),
-            [] if version is None else [self._added(version, delta_columns(columns))],
+            [] if version is None else [self._added(version, _delta_columns(columns))],
             mode="error",
             name=self._name,
-            configuration={_SKIPPING: ",".join(delta_columns(columns))},
+            configuration={_SKIPPING: ",".join(_delta_columns(columns))},
             commit_properties=None if version is None else self._facts(version),
         )
         return self._open()
@@ -129,5 +134,71 @@ class DeltaFolder:
             partition_values={},
             modification_time=version.block.system_time.epoch_ms,
             data_change=True,
-            stats=delta_stats(version.stats, version.columns, names),
+            stats=_delta_stats(version.stats, version.columns, names),
         )
+
+
+# Statistics in the log. A file has bounds of all listed columns or of none, because some readers take a
+# missing bound as one that nothing matches. Times are milliseconds, and decimals JSON numbers, which readers
+# may take for doubles (RFC-045).
+
+_DOUBLE_DIGITS = 15
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999, which every reader knows [ms since the epoch]."""
+
+
+def _delta_columns(columns: pa.Schema) -> Sequence[str]:
+    """The columns of a Delta table that its log says anything of."""
+
+    def has_bounds(field: pa.Field) -> bool:
+        kind = field.type
+        short = t.is_decimal(kind) and kind.precision <= _DOUBLE_DIGITS
+        other = t.is_integer(kind) or t.is_date32(kind) or t.is_timestamp(kind) or t.is_string(kind)
+        return bool(short or other) and quoted(field.name) == field.name
+
+    return [field.name for field in columns if has_bounds(field)]
+
+
+def _delta_stats(stats: FileStats, columns: pa.Schema, names: Sequence[str]) -> str:
+    """The statistics of a file as a Delta log has them, of the columns that it says anything of."""
+    # a column that was added later is null in all rows
+    nulls: dict[str, int] = {}
+    lows: dict[str, Any] = {}
+    highs: dict[str, Any] = {}
+    whole = True
+    for name in names:
+        found, kind = reported(stats, name), columns.field(name).type
+        absent = stats.present is not None and name not in stats.present
+        if absent or (found is not None and found.null_count == stats.row_count):
+            nulls[name] = stats.row_count
+            continue
+        if found is not None:
+            nulls[name] = found.null_count
+        bounds = None if found is None else exact_bounds(found, kind)
+        shown = (None, None) if bounds is None else _in_json(bounds, kind)
+        lows[name], highs[name] = shown
+        whole = whole and None not in shown
+    document = {"numRecords": stats.row_count, "nullCount": nulls}
+    return json.dumps(document | ({"minValues": lows, "maxValues": highs} if whole else {}))
+
+
+def _in_json(bounds: tuple[Any, Any], kind: pa.DataType) -> tuple[Any, Any]:
+    low, high = bounds
+    if t.is_timestamp(kind):
+        return _moment(low // 1000, kind), _moment(-(-high // 1000), kind)
+    if t.is_date32(kind):
+        return _day(low), _day(high)
+    return (float(low), float(high)) if isinstance(low, Decimal) else bounds
+
+
+def _day(days: int) -> str | None:
+    moment = _moment(days * 86_400_000, pa.timestamp("ms"))
+    return None if moment is None else moment[:10]
+
+
+def _moment(milliseconds: int, kind: pa.DataType) -> str | None:
+    if not _FIRST <= milliseconds <= _LAST:
+        return None
+    text = (_EPOCH + dt.timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds")
+    return text.removesuffix("+00:00") + ("Z" if kind.tz else "")

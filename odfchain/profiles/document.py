@@ -1,7 +1,8 @@
-"""A profile as a document: what its columns are like, and what chain and publisher say of the rows.
+"""The profile of a dataset at a block: its columns' statistics, and what chain and publisher say of the rows.
 
-The fields are flat and have the names of ADR-0001. Those in `DESCRIPTIVE` are the publisher's words: hashed
-and signed, never computed again. Source: RFC-040.
+The fields are flat and have the names of ADR-0001. What is counted is exact; what is not comes from the
+sample of rows, scaled to all of them so that counts add up, and is named in `estimated`. Numbers are doubles
+that were rounded once; integers stay integers. Source: RFC-040.
 """
 
 from __future__ import annotations
@@ -10,86 +11,168 @@ import base64
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import lru_cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import rfc8785
 from pyarrow import types as t
 
+from odfchain.branches.executor import Engine
+from odfchain.branches.recording import described
+from odfchain.errors import OdfchainError, UsageError
+from odfchain.odf.arrow_schema import schema_of_event
+from odfchain.odf.enums import OperationType
+from odfchain.odf.events import AddPushSource, SetDataSchema, SetInfo, SetPollingSource, SetTransform
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes, sha3_256
-from odfchain.profiles.reader import FORMAT_VERSION
-from odfchain.profiles.statistics import column_statistics
-from odfchain.profiles.totals import ColumnKind, Totals
-from odfchain.profiles.value_counts import LONGEST_SAMPLED
+from odfchain.odf.schema import DataSchema, DataTypeOption
+from odfchain.odf.sources import FetchStepUrl
+from odfchain.odf.times import Timestamp
+from odfchain.profiles import reader
+from odfchain.profiles.reader import DESCRIPTIVE, by_share
+from odfchain.profiles.state_totals import profiled_columns, state_totals
+from odfchain.profiles.totals import ColumnKind, ColumnTotals, Distribution, Totals, rounded, unscaled
+from odfchain.profiles.value_counts import LONGEST_SAMPLED, shown_of_sampled
+from odfchain.progress import SILENT, Progress
+from odfchain.slices.reader import PER_SECOND, open_parquet
+from odfchain.storage.template import public_name
+from odfchain.text import one_line
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
 
-# Languages of a column: the one part of a profile that depends on a library's floats.
-# Of the sample, the first 1,000 texts with at least 20 letters are used, each cut to 1,000 characters; fewer
-# than ten give no result. To reproduce it takes the same version of the library, within 0.005 (RFC-040).
-
-LIBRARY = "py3langid"
-MOST_ROWS, LEAST_ROWS = 1_000, 10
-LEAST_LETTERS = 20
-_LISTED_LANGUAGES = 10
+_KINDS = {"FetchStepUrl": "http", "FetchStepFilesGlob": "file", "FetchStepContainer": "container"}
 
 
-@lru_cache(maxsize=1)
-def library() -> str | None:
-    """Name and version of the library as a profile names it; None where it is not installed."""
-    try:
-        return f"{LIBRARY} {metadata.version(LIBRARY)}"
-    except metadata.PackageNotFoundError:
-        return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOptions:
+    """Options of a profile."""
+
+    stage: str | None = None
+    """`raw`, `cleaned`, `featurized`, …; roots are `raw` unless it is said."""
+    description: str | None = None
+    """Changes since the parent."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
+    """Columns of which only counts are published."""
+    created_by: str | None = None
+    near_duplicates: bool = False
+    """Look for them among any number of rows, not only where there are few enough."""
+    languages: bool = True
+    """Tell the languages of texts, where the library is installed (`odfchain[languages]`)."""
 
 
-def detected_languages(texts: pa.ChunkedArray) -> dict[str, float]:
-    """The share of each language, the commonest first; `texts` are the rows of the sample, nearest first."""
-    counts, rows = Counter[str](), 0
-    known: dict[str, str] = {}
-    for start in _long_enough(texts):
-        if start not in known:
-            known[start] = _identifier().classify(start)[0]
-        counts[known[start]] += 1
-        rows += 1
-    if rows < LEAST_ROWS:
+def profile_of(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    options: ProfileOptions | None = None,
+    progress: Progress = SILENT,
+    *,
+    totals: Totals | None = None,
+    engine: Engine | None = None,
+) -> dict[str, Any]:
+    """The profile at a state's block; `totals` are those of its rows, where they are known.
+
+    Raises:
+        UsageError: a hidden column is none.
+    """
+    # the engine is used only for states that are too large for this process
+    options = options or ProfileOptions()
+    schema = profiled_columns(state)
+    for name in options.hidden:
+        if name not in schema.names:
+            raise UsageError(f"--hide {one_line(name)}: the dataset has no such column")
+    if totals is None:
+        near = options.near_duplicates
+        totals = state_totals(dataset, state, progress, near_duplicates=near, engine=engine)
+    return profile_document(totals, facts_of(dataset, state, options))
+
+
+def facts_of(dataset: DatasetFiles, state: DatasetState, options: ProfileOptions) -> ProfileFacts:
+    """Facts of a profile other than its statistics."""
+    block = state.head_block
+    return ProfileFacts(
+        dataset_id=str(dataset.id),
+        snapshot=state.head,
+        parent=block.prev_block_hash,
+        created_at=str(block.system_time),
+        sequence_number=block.sequence_number,
+        records=state.record_count,
+        slices=[ref.slice.physical_hash for ref in state.slices()],
+        descriptive=_descriptive(dataset, state, options),
+        hidden=tuple(sorted(options.hidden)),
+        languages=library() if options.languages else None,
+        declared=_nullable(state),
+    )
+
+
+def _nullable(state: DatasetState) -> dict[str, bool]:
+    event = state.chain.nearest_event(SetDataSchema, head=state.head)
+    if event is None:
         return {}
-    common = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return {name: count / rows for name, count in common[:_LISTED_LANGUAGES]}
+    return nullable_columns(schema_of_event(event.raw_arrow_schema, event.schema))
 
 
-def _long_enough(texts: pa.ChunkedArray) -> list[str]:
-    # none where too few rows have enough letters
-    candidates = texts.filter(pc.greater_equal(pc.utf8_length(texts), LEAST_LETTERS))
-    found: list[str] = []
-    for chunk in candidates.chunks:
-        for value in chunk:
-            start: str = value.as_py()[:LONGEST_SAMPLED]
-            if sum(map(str.isalpha, start)) >= LEAST_LETTERS:
-                found.append(start)
-                if len(found) == MOST_ROWS:
-                    return found
-    return found if len(found) >= LEAST_ROWS else []
+def nullable_columns(schema: DataSchema) -> dict[str, bool]:
+    """Columns by name, with true if they may be null."""
+    return {column.name: isinstance(column.type, DataTypeOption) for column in schema.fields}
 
 
-@lru_cache(maxsize=1)
-def _identifier() -> LanguageIdentifier:
-    # an instance of our own: a shared one may have been restricted to some languages
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+def _descriptive(dataset: DatasetFiles, state: DatasetState, options: ProfileOptions) -> dict[str, Any]:
+    info = state.chain.nearest_event(SetInfo, head=state.head)
+    source = state.chain.nearest_event(SetPollingSource, AddPushSource, SetTransform, head=state.head)
+    changes = _changes(dataset, state)
+    return {
+        "created_by": options.created_by or str(dataset.id),
+        "dataset_name": str(dataset.alias),
+        "dataset_path": _path_of(source) or f"odf:{dataset.id}",
+        "source_type": _type_of(source),
+        "description": (info.description if info is not None else None) or "",
+        "tags": dict(options.tags),
+        "pipeline_stage": options.stage or ("raw" if state.transform is None else ""),
+        "transform_description": changes if options.description is None else options.description,
+    }
 
-    return LanguageIdentifier.from_model_file(MODEL_FILE)
+
+def _changes(dataset: DatasetFiles, state: DatasetState) -> str:
+    # such as `43 added, 57 corrected`; empty where the block has no rows stored here
+    data = getattr(state.head_block.event, "new_data", None)
+    if data is None:
+        return ""
+    path = dataset.data.path(data.physical_hash)
+    operation = state.vocabulary.operation_type_column
+    counts = np.zeros(256, dtype=np.int64)
+    try:
+        with open_parquet(path) as file:
+            for batch in file.batches([operation]):
+                counts += np.bincount(batch.column(0).to_numpy(zero_copy_only=False), minlength=256)[:256]
+    except (OSError, OdfchainError):
+        return ""
+    return described({OperationType.from_code(code).value: int(counts[code]) for code in range(4)})
 
 
-DESCRIPTIVE = (
-    "created_by", "dataset_name", "dataset_path", "source_type", "description", "tags", "pipeline_stage",
-    "transform_description",
-)  # fmt: skip
+def _path_of(source: Any) -> str | None:
+    # without user names, passwords and values of variables
+    fetch = source.fetch if isinstance(source, SetPollingSource) else None
+    return public_name(fetch.url) if isinstance(fetch, FetchStepUrl) else None
+
+
+def _type_of(source: Any) -> str:
+    if isinstance(source, SetPollingSource):
+        return _KINDS.get(type(source.fetch).__name__, "http")
+    return "push" if isinstance(source, AddPushSource) else "odf"
+
+
+# The document.
+
 _MOSTLY_NULL = 0.5
 
 
@@ -116,19 +199,21 @@ class ProfileFacts:
 
 def profile_document(totals: Totals, facts: ProfileFacts) -> dict[str, Any]:
     """The profile of some rows."""
-    statistics = {}
+    statistics, kept = {}, {*reader.COUNTS, *reader.ON_OCCASION}
     for column in totals.columns:
         sample = totals.sampled_values(column)
         found = column_statistics(column, sample)
         if column.kind is ColumnKind.STRING:
             found["detected_languages"] = detected_languages(sample) if facts.languages else {}
-        statistics[column.name] = _hidden(found) if column.name in facts.hidden else found
+        if column.name in facts.hidden:  # counts and fractions only
+            found = {name: value for name, value in found.items() if name in kept}
+        statistics[column.name] = found
     columns = [
         {"name": f.name, "dtype": dtype(f.type), "nullable": facts.declared.get(f.name, f.nullable)}
         for f in totals.schema
     ]
     document = {
-        "format_version": FORMAT_VERSION,
+        "format_version": reader.FORMAT_VERSION,
         "snapshot_id": str(facts.snapshot),
         "created_at": facts.created_at,
         **{name: facts.descriptive[name] for name in DESCRIPTIVE},
@@ -156,12 +241,6 @@ def profile_document(totals: Totals, facts: ProfileFacts) -> dict[str, Any]:
     if facts.parent is not None:
         document["parent_snapshot_id"] = str(facts.parent)
     return document
-
-
-def _hidden(statistics: Mapping[str, Any]) -> dict[str, Any]:
-    # counts and fractions only
-    kept = ("kind", "null_count", "null_fraction", "num_unique", "non_finite_count", "estimated")
-    return {name: statistics[name] for name in kept if name in statistics}
 
 
 def merkle_root(slices: Sequence[Multihash]) -> Multihash:
@@ -210,3 +289,194 @@ def dtype(kind: pa.DataType) -> str:
     if t.is_struct(kind):
         return "struct<" + ",".join(f"{f.name}:{dtype(f.type)}" for f in kind) + ">"
     return str(kind)
+
+
+# The statistics of each column (ADR-0001, "Per-Column Statistics").
+
+LEAST_HITS = 16
+"""So often a value must be in the sample to be a top value."""
+
+
+def column_statistics(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]:
+    """The statistics of one column; `sample` has its values in the sample of rows."""
+    found: dict[str, Any] = {
+        "kind": totals.kind.value,
+        "null_count": totals.nulls,
+        "null_fraction": totals.nulls / totals.rows if totals.rows else 0.0,
+        "num_unique": totals.distinct,
+    }
+    counted = totals.counts is not None
+    estimated = [] if counted else ["num_unique"]
+    match totals.kind:
+        case ColumnKind.NUMERIC:
+            found |= _numeric(totals, sample)
+            estimated += [] if counted else ["percentiles", "quantiles", "histogram"]
+        case ColumnKind.STRING:
+            found |= _top_values(totals, sample) | _texts(totals)
+            estimated += [] if counted else ["top_values", "top_values_coverage"]
+        case ColumnKind.BOOLEAN:
+            found |= _top_values(totals, sample)
+        case ColumnKind.DATETIME:
+            found |= _times(totals)
+    return found | ({"estimated": sorted(estimated)} if estimated else {})
+
+
+def _numeric(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "mean": totals.sums.mean,
+        "std": totals.sums.deviation,
+        "min": _published(totals.low),
+        "max": _published(totals.high),
+        "percentiles": {},
+        "quantiles": [],
+        "histogram": {"bin_edges": [], "counts": []},
+    }
+    if t.is_floating(totals.type):
+        found["non_finite_count"] = totals.non_finite
+    order = _distribution(totals, sample)
+    if order is None:
+        return found
+    found["quantiles"] = order.quantiles(range(101))
+    found["percentiles"] = {f"p{p}": found["quantiles"][p] for p in reader.PERCENTILES}
+    edges, bins = order.histogram(Fraction(totals.low), Fraction(totals.high))
+    found["histogram"] = {"bin_edges": edges, "counts": scaled(bins, totals.sums.count)}
+    return found
+
+
+def _distribution(totals: ColumnTotals, sample: pa.ChunkedArray) -> Distribution | None:
+    # None without finite numbers
+    if totals.counts is not None:
+        keys, counts = totals.counts.keys, totals.counts.numbers
+    else:
+        keys = sample.drop_null().combine_chunks()
+        counts = np.ones(len(keys), dtype=np.int64)
+    unit = Fraction(1)
+    if t.is_decimal(keys.type):
+        numbers, unit = unscaled(keys), Fraction(1, 10) ** int(keys.type.scale)
+    else:
+        numbers = keys.to_numpy(zero_copy_only=False)
+    if t.is_floating(keys.type):
+        numbers = numbers.astype(np.float64)
+        finite = np.isfinite(numbers)
+        numbers, counts = numbers[finite], counts[finite]
+    return Distribution.of(numbers, counts, unit) if len(numbers) else None
+
+
+def _published(value: Any) -> int | float | None:
+    return rounded(value) if isinstance(value, Fraction) else value
+
+
+def _top_values(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]:
+    values = totals.values
+    if totals.counts is not None:
+        keys, numbers = totals.counts.keys, totals.counts.numbers
+        if len(numbers) > reader.TOP_VALUES:
+            # those that are rarer than the last one that is listed need no order
+            common = numbers >= np.partition(numbers, -reader.TOP_VALUES)[-reader.TOP_VALUES]
+            keys, numbers = keys.filter(pa.array(common)), numbers[common]
+        listed = by_share(dict(zip(_shown(keys, totals), numbers.tolist(), strict=True)))
+    else:
+        texts = shown_of_sampled(sample.drop_null().combine_chunks())
+        in_sample = by_share(Counter(texts.to_pylist()))
+        hits = [n for _, n in in_sample]
+        listed = [
+            (text, number)
+            for (text, hit), number in zip(in_sample, scaled(hits, values), strict=True)
+            if hit >= LEAST_HITS
+        ]
+    top = listed[: reader.TOP_VALUES]
+    return {
+        "top_values": dict(top),
+        "top_values_coverage": sum(count for _, count in top) / values if values else 0.0,
+    }
+
+
+def _shown(keys: pa.Array, totals: ColumnTotals) -> list[str]:
+    found: list[Any] = keys.to_pylist()
+    return ["true" if key else "false" for key in found] if totals.kind is ColumnKind.BOOLEAN else found
+
+
+def scaled(counts: Sequence[int], total: int) -> list[int]:
+    """Counts of a sample as counts of so many: by cumulative floors, so that they add up."""
+    rows, seen, before = sum(counts), 0, 0
+    found = []
+    for count in counts:
+        seen += count
+        upto = seen * total // rows
+        found.append(upto - before)
+        before = upto
+    return found
+
+
+def _texts(totals: ColumnTotals) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, lengths in (("char_length", totals.characters), ("token_count", totals.tokens)):
+        found[f"avg_{name}"] = lengths.total / totals.values if totals.values else None
+        found[f"min_{name}"], found[f"max_{name}"] = lengths.least, lengths.largest
+    return found
+
+
+def _times(totals: ColumnTotals) -> dict[str, Any]:
+    if totals.low is None:
+        return {"min": None, "max": None, "range_days": None}
+    low, high = (_nanoseconds(value, totals.type) for value in (totals.low, totals.high))
+    days = rounded(Fraction(high - low, 86_400 * 10**9))
+    return {"min": str(Timestamp(low)), "max": str(Timestamp(high)), "range_days": days}
+
+
+def _nanoseconds(value: int, kind: pa.DataType) -> int:
+    return value * (86_400 * 10**9 if t.is_date(kind) else 10**9 // PER_SECOND[kind.unit])
+
+
+# Languages of a column: the one part of a profile that depends on a library's floats.
+# Of the sample, the first 1,000 texts with at least 20 letters are used, each cut to 1,000 characters; fewer
+# than ten give no result. To reproduce it takes the same version of the library, within 0.005 (RFC-040).
+
+LIBRARY = "py3langid"
+MOST_ROWS, LEAST_ROWS = 1_000, 10
+LEAST_LETTERS = 20
+
+
+@lru_cache(maxsize=1)
+def library() -> str | None:
+    """Name and version of the library as a profile names it; None where it is not installed."""
+    try:
+        return f"{LIBRARY} {metadata.version(LIBRARY)}"
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def detected_languages(texts: pa.ChunkedArray) -> dict[str, float]:
+    """The share of each language, the commonest first; `texts` are the rows of the sample, nearest first."""
+    counts, rows = Counter[str](), 0
+    known: dict[str, str] = {}
+    for start in _long_enough(texts):
+        if start not in known:
+            known[start] = _identifier().classify(start)[0]
+        counts[known[start]] += 1
+        rows += 1
+    if rows < LEAST_ROWS:
+        return {}
+    return {name: count / rows for name, count in by_share(counts)[: reader.LISTED_LANGUAGES]}
+
+
+def _long_enough(texts: pa.ChunkedArray) -> list[str]:
+    # none where too few rows have enough letters
+    candidates = texts.filter(pc.greater_equal(pc.utf8_length(texts), LEAST_LETTERS))
+    found: list[str] = []
+    for chunk in candidates.chunks:
+        for value in chunk:
+            start: str = value.as_py()[:LONGEST_SAMPLED]
+            if sum(map(str.isalpha, start)) >= LEAST_LETTERS:
+                found.append(start)
+                if len(found) == MOST_ROWS:
+                    return found
+    return found if len(found) >= LEAST_ROWS else []
+
+
+@lru_cache(maxsize=1)
+def _identifier() -> LanguageIdentifier:
+    # an instance of our own: a shared one may have been restricted to some languages
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE)

@@ -6,17 +6,73 @@ in doubles is a breach where it has a limit: numbers of 300 digits do not evade 
 
 from __future__ import annotations
 
+import base64
+import bisect
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from typing import Any
 
 from odfchain.errors import ManifestError, child_path
-from odfchain.profiles import drift_metrics
-from odfchain.profiles.drift_metrics import ComparedColumn, ComparedProfile, compared_profile, jaccard
-from odfchain.text import counted, cut
+from odfchain.profiles.reader import KMV_SIZE, LENGTHS, published_hashes
+from odfchain.text import TEXT_CHARACTERS, counted, cut
+
+# The fields of a profile that are compared. Numbers beyond the exact range of doubles are strings in profiles
+# and doubles here (RFC-040, RFC-041).
+
+
+class ComparedColumn:
+    """The statistics of a column; what its kind has none of is empty, or None."""
+
+    def __init__(self, declared: Mapping[str, Any], found: Mapping[str, Any], *, hidden: bool) -> None:
+        self.name, self.dtype, self.nullable = declared["name"], declared["dtype"], declared["nullable"]
+        self.kind, self.hidden = found["kind"], hidden
+        self.null_count: int = found["null_count"]
+        self.null_fraction: float = found["null_fraction"]
+        self.num_unique, self.estimated = found["num_unique"], found.get("estimated", ())
+        # of 0, 1, … 100 %, or none
+        self.quantiles: tuple[float, ...] = tuple(map(float, found.get("quantiles", ())))
+        self.mean, self.std = _double(found.get("mean")), _double(found.get("std"))
+        # the bounds of times are texts
+        self.low, self.high = (
+            _double(found.get(name)) if self.kind == "numeric" else found.get(name) for name in ("min", "max")
+        )
+        histogram = found.get("histogram") or {"bin_edges": (), "counts": ()}
+        self.edges: tuple[float, ...] = tuple(map(float, histogram["bin_edges"]))
+        self.counts: tuple[int, ...] = tuple(histogram["counts"])
+        self.top_values: Mapping[str, int] = found.get("top_values", {})
+        # the share of all values that the common ones are; None where there are no such
+        self.coverage: float | None = found.get("top_values_coverage")
+        self.lengths = {name: found[name] for name in LENGTHS if found.get(name) is not None}
+        self.languages: Mapping[str, float] = found.get("detected_languages", {})
+
+
+def _double(value: float | str | None) -> float | None:
+    return None if value is None else float(value)
+
+
+class ComparedProfile:
+    """What is compared of a profile that was computed here or checked by `read_profile`."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        odf, statistics = document["odf"], document["column_stats"]
+        self.dataset_id = cut(odf["dataset_id"], TEXT_CHARACTERS)
+        self.name = cut(document["dataset_name"], TEXT_CHARACTERS)
+        self.snapshot_id = cut(document["snapshot_id"], TEXT_CHARACTERS)
+        self.sequence_number: int = odf["sequence_number"]
+        self.created_at = cut(document["created_at"], TEXT_CHARACTERS)
+        self.rows: int = document["num_rows"]
+        self.duplicate_row_fraction: float = document["duplicate_row_fraction"]
+        self.row_hashes = published_hashes(base64.b64decode(document["row_minhash"]))
+        self.columns = {
+            name: ComparedColumn(column, statistics[name], hidden=name in odf["hidden"])
+            for column in document["columns"]
+            for name in (column["name"],)
+        }
+
 
 # The result of a comparison as JSON and as a page (RFC-041):
 #
@@ -99,7 +155,7 @@ class Drift:
 
     def to_html(self) -> str:
         """The comparison as one page with pictures, which asks for nothing and runs nothing."""
-        from odfchain.profiles.drift_page import drift_page
+        from odfchain.profiles.page import drift_page
 
         return drift_page(self.to_document(), self.before, self.after)
 
@@ -284,7 +340,7 @@ def compare_profiles(
 ) -> Drift:
     """The drift between two profiles."""
     policy = policy or DriftPolicy()
-    one, other = compared_profile(before), compared_profile(after)
+    one, other = ComparedProfile(before), ComparedProfile(after)
     found: list[Found] = [*_schema(one, other, policy)]
     fewest = min(one.rows, other.rows)
     # a publication that is all but empty is the loudest of all changes
@@ -401,7 +457,7 @@ def _distribution(
         names = sorted({*one.languages, *other.languages})
         shares = ([side.languages.get(n, 0.0) for n in names] for side in (one, other))
         shown = ", ".join(cut(n, _SHOWN) for n in names[:_NOTED])
-        yield _judged("languages", name, drift_metrics.largest_difference(*shares), policy, shown)
+        yield _judged("languages", name, largest_difference(*shares), policy, shown)
     elif one.languages or other.languages:
         yield NotCompared(name, "only one side knows its languages")
 
@@ -409,10 +465,10 @@ def _distribution(
 def _numbers(one: ComparedColumn, other: ComparedColumn, policy: DriftPolicy) -> Iterator[DriftLine]:
     name, before, after = other.name, one.quantiles, other.quantiles
     middle = f"median {before[50]:,.6g} → {after[50]:,.6g}"
-    yield _judged("ks", name, drift_metrics.ks(before, after), policy, middle)
+    yield _judged("ks", name, ks(before, after), policy, middle)
     if one.std:
-        yield _judged("w1", name, drift_metrics.w1(before, after) / one.std, policy, middle)
-    yield _judged("psi", name, drift_metrics.psi_of_quantiles(before, after), policy, middle)
+        yield _judged("w1", name, w1(before, after) / one.std, policy, middle)
+    yield _judged("psi", name, psi_of_quantiles(before, after), policy, middle)
 
 
 def _values(
@@ -420,17 +476,17 @@ def _values(
 ) -> Iterator[Found]:
     name, before, after = other.name, one.top_values, other.top_values
     whole = one.coverage == 1, other.coverage == 1
-    if both := drift_metrics.known_values(before, after, whole=whole):
+    if both := known_values(before, after, whole=whole):
         parts = [
             [side.get(v, 0) / total for v in both]
             for side, total in zip((before, after), totals, strict=True)
         ]
         most = max(range(len(both)), key=lambda place: (abs(parts[1][place] - parts[0][place]), both[place]))
         text = f"{cut(both[most], _SHOWN) or '(empty)'} {_percents(parts[0][most], parts[1][most])}"
-        shares = drift_metrics.shares_of_values(before, totals[0], after, totals[1], whole=whole)
-        yield _judged("js", name, drift_metrics.jensen_shannon(*shares), policy, text)
-        yield _judged("linf", name, drift_metrics.largest_difference(*shares), policy, text)
-        yield _judged("psi", name, drift_metrics.psi(*shares), policy, text)
+        shares = shares_of_values(before, totals[0], after, totals[1], whole=whole)
+        yield _judged("js", name, jensen_shannon(*shares), policy, text)
+        yield _judged("linf", name, largest_difference(*shares), policy, text)
+        yield _judged("psi", name, psi(*shares), policy, text)
     else:
         yield NotCompared(name, "no value is known on both sides")
     for what, some, others, exact in (
@@ -459,3 +515,115 @@ def rounded(value: float) -> float:
 
 def _percents(before: float, after: float) -> str:
     return f"{before * 100:.1f} % → {after * 100:.1f} %"
+
+
+# Distances between the distributions of a column: effect sizes, no p-values (RFC-041).
+#
+#     ks     largest distance of the two cumulative curves through 101 quantiles, both limits at jumps
+#     w1     Wasserstein-1, in standard deviations of the first
+#     js     Jensen-Shannon distance, base 2
+#     linf   largest difference of the share of one value
+#     psi    population stability index, on deciles of the first, or on values
+
+_LEAST_SHARE = 1e-4
+"""Shares below are counted as this much, so that one empty bin is not infinite."""
+_DECILES = range(0, 101, 10)
+
+
+def ks(one: Sequence[float], other: Sequence[float]) -> float:
+    """Kolmogorov-Smirnov on two lists of 101 quantiles."""
+    points = sorted({*one, *other})
+    return max(
+        max(abs(share(one, x, below=side) - share(other, x, below=side)) for side in (True, False))
+        for x in points
+    )
+
+
+def w1(one: Sequence[float], other: Sequence[float]) -> float:
+    """Wasserstein-1: the mean distance of two quantile curves."""
+    found = []
+    for (a, b), (c, d) in zip(pairwise(one), pairwise(other), strict=True):
+        left, right = a - c, b - d
+        if left * right >= 0:
+            found.append((abs(left) + abs(right)) / 2)
+        else:  # the curves cross within the step
+            found.append((left * left + right * right) / (2 * (abs(left) + abs(right))))
+    return math.fsum(found) / (len(one) - 1)
+
+
+def share(quantiles: Sequence[float], x: float, *, below: bool) -> float:
+    """The share of values that are below x, or not above it: linear between two quantiles."""
+    steps = len(quantiles) - 1
+    first, after = bisect.bisect_left(quantiles, x), bisect.bisect_right(quantiles, x)
+    if first == after:  # between two quantiles
+        if first == 0:
+            return 0.0
+        if first > steps:
+            return 1.0
+        low, high = quantiles[first - 1], quantiles[first]
+        return (first - 1 + (x - low) / (high - low)) / steps
+    if below:
+        return 0.0 if first == 0 else first / steps
+    return (after - 1) / steps
+
+
+def psi_of_quantiles(one: Sequence[float], other: Sequence[float]) -> float:
+    """Population stability on the deciles of the first."""
+    edges = [one[index] for index in _DECILES]
+    inner = edges[1:-1]
+    shares = []
+    for quantiles in (one, other):
+        ends = [0.0, *(share(quantiles, edge, below=False) for edge in inner), 1.0]
+        shares.append([high - low for low, high in pairwise(ends)])
+    return psi(*shares)
+
+
+def psi(one: Sequence[float], other: Sequence[float]) -> float:
+    """Population stability of two lists of shares."""
+    found = 0.0
+    for p, q in zip(one, other, strict=True):
+        a, b = max(p, _LEAST_SHARE), max(q, _LEAST_SHARE)
+        found += (b - a) * math.log(b / a)
+    return found
+
+
+def jensen_shannon(one: Sequence[float], other: Sequence[float]) -> float:
+    """The Jensen-Shannon distance of two lists of shares, between 0 and 1."""
+    total = 0.0
+    for p, q in zip(one, other, strict=True):
+        middle = (p + q) / 2
+        total += sum(x * math.log2(x / middle) for x in (p, q) if x > 0) / 2
+    return math.sqrt(max(total, 0.0))
+
+
+def largest_difference(one: Sequence[float], other: Sequence[float]) -> float:
+    """The largest difference of two lists of shares."""
+    return max((abs(p - q) for p, q in zip(one, other, strict=True)), default=0.0)
+
+
+def shares_of_values(
+    one: Mapping[str, int], of_one: int, other: Mapping[str, int], of_other: int, *, whole: tuple[bool, bool]
+) -> tuple[list[float], list[float]]:
+    """Two lists of shares, by the values that are known on both sides; the rest is one bucket.
+
+    `whole` says of each side whether all of its values are listed, so that what is not there is absent.
+    """
+    known = known_values(one, other, whole=whole)
+    shares = []
+    for counts, total in ((one, of_one), (other, of_other)):
+        found = [counts.get(name, 0) / total if total else 0.0 for name in known]
+        shares.append([*found, max(0.0, 1.0 - math.fsum(found)) if total else 0.0])
+    return shares[0], shares[1]
+
+
+def known_values(one: Mapping[str, int], other: Mapping[str, int], *, whole: tuple[bool, bool]) -> list[str]:
+    """The values whose number is known on both sides: listed, or absent from a list that is whole."""
+    names = sorted({*one, *other})
+    return [name for name in names if (name in one or whole[0]) and (name in other or whole[1])]
+
+
+def jaccard(one: Sequence[int], other: Sequence[int]) -> float:
+    """The share of the 4,096 smallest hashes of both that both have; two empty sets are equal."""
+    here, there = set(one), set(other)
+    union = sorted(here | there)[:KMV_SIZE]
+    return sum(value in here and value in there for value in union) / len(union) if union else 1.0

@@ -22,11 +22,15 @@ from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import schema_of_event, slice_schema
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.identity import Multihash
-from odfchain.profiles.cache import drop_part, keep_profile, kept_profile
-from odfchain.profiles.compute import ProfileOptions, facts_of, nullable_columns, profile_of
-from odfchain.profiles.document import profile_document
+from odfchain.profiles.document import (
+    ProfileOptions,
+    facts_of,
+    nullable_columns,
+    profile_document,
+    profile_of,
+)
 from odfchain.profiles.drift import DriftLine, DriftPolicy, compare_profiles
-from odfchain.profiles.published import publish
+from odfchain.profiles.published import drop_part, keep_profile, kept_profile, publish
 from odfchain.profiles.state_totals import ProfiledSlice, state_slices, totals_of_slices, without_system
 from odfchain.profiles.totals import Totals
 from odfchain.progress import SILENT, Progress

@@ -6,32 +6,41 @@ only, and an export that was interrupted goes on where it was. Source: RFC-045.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import contextlib
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import types as t
 
-from odfchain.errors import ChainsDifferError, InvalidIdError, NameCollisionError, SchemaError, UsageError
-from odfchain.odf.arrow_schema import with_extensions
-from odfchain.odf.identity import Multihash
-from odfchain.profiles.export_folder import ExportFolder, Mark, check_line, continued, local_folder, parted
-from odfchain.profiles.lode_store import (
-    FOLDER,
-    export_lode,
-    exported_snapshots,
-    forget_snapshots,
-    newest_snapshot,
-    point_to,
-    rename_codecs,
+from odfchain.errors import (
+    ChainsDifferError,
+    DatasetsDivergedError,
+    DestinationAheadError,
+    InvalidIdError,
+    NameCollisionError,
+    SchemaError,
+    UsageError,
 )
-from odfchain.profiles.table_columns import TableFormat, TableVersion, cast_rows, check_slice, table_columns
+from odfchain.odf.arrow_schema import with_extensions
+from odfchain.odf.canonical_json import canonical_bytes
+from odfchain.odf.identity import Multihash
+from odfchain.odf.physical_hash import hash_file
+from odfchain.profiles.manifests import manifest_of
+from odfchain.profiles.state_totals import profiled_columns
+from odfchain.profiles.table_columns import TableFormat, TableVersion, table_columns
 from odfchain.progress import SILENT, Progress
-from odfchain.slices.footers import file_stats, quoted
+from odfchain.slices.footers import FileStats, file_stats, quoted
+from odfchain.slices.reader import open_parquet
 from odfchain.slices.state import SliceFile, in_force, rows_with_offsets
 from odfchain.storage import fsio
+from odfchain.storage.locations import Location
 from odfchain.text import counted, one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
@@ -40,42 +49,6 @@ from odfchain.workspace.read_slices import KeptFooters, columns_of, verified_sli
 if TYPE_CHECKING:
     from odfchain.profiles.delta_table import DeltaFolder
     from odfchain.profiles.iceberg_table import IcebergFolder
-
-
-# The state as one Parquet file without offset, operation and system time. In memory are the keys (without a
-# key, hashes) and one row group.
-
-_GROUP_ROWS = 1 << 17
-
-
-def state_columns(state: DatasetState) -> pa.Schema:
-    """The declared columns that rows in force are exported with."""
-    names = state.vocabulary
-    system = {names.offset_column, names.operation_type_column, names.system_time_column}
-    return pa.schema([field for field in columns_of(state, None) if field.name not in system])
-
-
-def write_state(
-    dataset: DatasetFiles, state: DatasetState, columns: pa.Schema, path: Path, progress: Progress
-) -> None:
-    """The file has the rows in force, in order of offset, as these columns, and appears when complete."""
-    names, refs = state.vocabulary, state.slices()
-    files = [SliceFile(verified_slice(dataset, ref), names, ref.slice.offset_interval) for ref in refs]
-    offsets = in_force(files, state.primary_key)
-    declared = state_columns(state)
-    progress.phase(f"Writing the rows in force of {dataset.alias}", sum(ref.slice.size for ref in refs))
-    with fsio.replaced(path) as stream, pq.ParquetWriter(stream, with_extensions(columns)) as writer:
-        waiting: list[pa.RecordBatch] = []
-        for item, ref in zip(files, refs, strict=True):
-            for rows, _ in rows_with_offsets(item, offsets, declared):
-                waiting.append(cast_rows(rows, columns))
-                if sum(batch.num_rows for batch in waiting) >= _GROUP_ROWS:
-                    writer.write_table(pa.Table.from_batches(waiting), _GROUP_ROWS)
-                    waiting = []
-            progress.advance(ref.slice.size)
-        if waiting:
-            writer.write_table(pa.Table.from_batches(waiting), _GROUP_ROWS)
-
 
 RECORDS, STATE = "records", "state"
 LODE = "lode"
@@ -200,7 +173,7 @@ def _columns(state: DatasetState, to: TableFormat, rows: str) -> pa.Schema:
     if state.schema is None:
         raise SchemaError("the dataset has no columns yet: there is nothing to export")
     if rows == STATE:
-        return table_columns(state_columns(state), to, rewritten=True)
+        return table_columns(profiled_columns(state), to, rewritten=True)
     return table_columns(columns_of(state, None), to)
 
 
@@ -311,3 +284,388 @@ class _TableExport:
 
 def _name(ref: SliceRef) -> str:
     return f"{ref.slice.physical_hash}.parquet"
+
+
+# The state as one Parquet file without offset, operation and system time. In memory are the keys (without a
+# key, hashes) and one row group.
+
+_GROUP_ROWS = 1 << 17
+
+
+def write_state(
+    dataset: DatasetFiles, state: DatasetState, columns: pa.Schema, path: Path, progress: Progress
+) -> None:
+    """The file has the rows in force, in order of offset, as these columns, and appears when complete."""
+    names, refs = state.vocabulary, state.slices()
+    files = [SliceFile(verified_slice(dataset, ref), names, ref.slice.offset_interval) for ref in refs]
+    offsets = in_force(files, state.primary_key)
+    declared = profiled_columns(state)
+    progress.phase(f"Writing the rows in force of {dataset.alias}", sum(ref.slice.size for ref in refs))
+    with fsio.replaced(path) as stream, pq.ParquetWriter(stream, with_extensions(columns)) as writer:
+        waiting: list[pa.RecordBatch] = []
+        for item, ref in zip(files, refs, strict=True):
+            for rows, _ in rows_with_offsets(item, offsets, declared):
+                waiting.append(cast_rows(rows, columns))
+                if sum(batch.num_rows for batch in waiting) >= _GROUP_ROWS:
+                    writer.write_table(pa.Table.from_batches(waiting), _GROUP_ROWS)
+                    waiting = []
+            progress.advance(ref.slice.size)
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting), _GROUP_ROWS)
+
+
+# Whether a slice can be read as columns of a table, and rows in such columns.
+
+_LARGEST = (1 << 63) - 1
+
+
+def check_slice(path: Path, stats: FileStats, columns: pa.Schema, to: TableFormat) -> None:
+    """A slice can be read as these columns of a table, every value of it.
+
+    Raises:
+        SchemaError: a column has another type there, or a number that is too large; says which one.
+    """
+    with open_parquet(path) as file:
+        present = file.schema_arrow
+        for column in columns:
+            if column.name not in present.names:
+                continue
+            there = present.field(column.name)
+            (found,) = table_columns(pa.schema([there]), to)
+            if not _reads_as(found.type, column.type):
+                said = f"column {one_line(column.name)!r} is {there.type} in {path.name}, and {column.type}"
+                raise SchemaError(f"{said} in the table")
+            known = stats.column(quoted(column.name))
+            if not _has_uint64(there.type) or (known is not None and _is_small(known.high)):
+                continue
+            for batch in file.batches([column.name]):
+                if _largest(batch.column(0)) > _LARGEST:
+                    what = f"column {one_line(column.name)!r}: a number above 2⁶³ - 1"
+                    raise SchemaError(
+                        f"{what}, which {to.title()} has no type for", hint=f"it is in {path.name}"
+                    )
+
+
+def _reads_as(found: pa.DataType, wanted: pa.DataType) -> bool:
+    if t.is_integer(found) and t.is_integer(wanted):
+        return bool(found.bit_width <= wanted.bit_width)
+    if t.is_struct(found) and t.is_struct(wanted):
+        members = {field.name: field.type for field in wanted}
+        return all(f.name not in members or _reads_as(f.type, members[f.name]) for f in found)
+    if t.is_list(found) and t.is_list(wanted):
+        return _reads_as(found.value_type, wanted.value_type)
+    return bool(found == wanted)
+
+
+def _has_uint64(kind: pa.DataType) -> bool:
+    if t.is_struct(kind):
+        return any(_has_uint64(field.type) for field in kind)
+    return _has_uint64(kind.value_type) if t.is_nested(kind) else bool(t.is_uint64(kind))
+
+
+def _is_small(high: object) -> bool:
+    return isinstance(high, int) and high <= _LARGEST
+
+
+def _largest(column: pa.Array) -> int:
+    kind = column.type
+    if t.is_struct(kind):
+        return max(map(_largest, column.flatten()), default=0)
+    if t.is_nested(kind):
+        return _largest(column.flatten())
+    return int(pc.max(column).as_py() or 0) if t.is_uint64(kind) else 0
+
+
+def cast_rows(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """Rows in the columns of a table, by name.
+
+    Raises:
+        SchemaError: a value would change; says in which column.
+    """
+    found = []
+    for column in columns:
+        try:
+            found.append(rows.column(column.name).cast(column.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            said = one_line(str(error).split("\n", maxsplit=1)[0])
+            raise SchemaError(f"column {one_line(column.name)!r}: {said}") from None
+    return pa.RecordBatch.from_arrays(found, schema=columns)
+
+
+# The folder that a dataset is exported to: ours alone, outside every dataset, marked before it is filled.
+# `_odfchain.json` says which dataset the export is of, and in which form; names with an underscore are left
+# alone by what tidies tables up. A folder without it that is not empty is not ours.
+
+_MARK = "_odfchain.json"
+_MOST_BYTES = 65_536
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+_ANEW = "--force starts anew"
+_OURS = re.compile(r"(?:state-)?f1620[0-9a-f]{64}(?:\.parquet)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Identity of an export; two of one place have to be equal."""
+
+    dataset: str
+    name: str
+    """The dataset's when it was first exported: tables keep theirs."""
+    format: str
+    rows: str
+    catalog: str | None = None
+    version: int = 1
+
+
+def local_folder(text: str, *, table: bool) -> Path:
+    """The folder that a path or a URL of `file` names, without links on the way.
+
+    Raises:
+        UsageError: another kind of URL, or for a `table` a path that its libraries take for parts of one.
+    """
+    scheme = _SCHEME.match(text)
+    if scheme is not None and scheme[1].lower() != "file":
+        raise UsageError(
+            f"{one_line(text)}: exports are written to folders, as a path or as file:///…",
+            hint="copy the folder to the store afterwards; Lode's and Delta's files name no absolute paths",
+        )
+    folder = Path(text if scheme is None else Location.parse(text, folder=True).key).resolve()
+    if table and set("?#%") & set(str(folder)):
+        said = f"{one_line(str(folder))}: no table in folders with ?, # or % in their names"
+        raise UsageError(said, hint="name another one with --to")
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFolder:
+    """A folder that may be exported to."""
+
+    folder: Path
+    mark: Mark
+
+    @classmethod
+    @contextlib.contextmanager
+    def claimed(
+        cls, folder: Path, mark: Mark, dataset: DatasetFiles
+    ) -> Iterator[tuple[ExportFolder, Mark | None]]:
+        """(the place, what was exported there before), for one export at a time.
+
+        Raises:
+            NameCollisionError: it has something that is no export.
+        """
+        check_beside(folder, dataset)
+        fsio.make_folder(folder)
+        with fsio.locked_folder(folder):
+            data = fsio.read_start(folder / _MARK, _MOST_BYTES)
+            known = None if data is None else _read_mark(data, folder)
+            with fsio.storage_errors(folder):
+                if known is None and any(folder.iterdir()):
+                    raise NameCollisionError(
+                        f"{folder}: not empty, and no export of odfchain", hint="name a new folder with --to"
+                    )
+            yield cls(folder, mark if known is None else replace(mark, name=known.name)), known
+
+    def write_mark(self) -> None:
+        """Say durably what the place is for, before anything else is in it."""
+        data = json.dumps(asdict(self.mark), sort_keys=True).encode()
+        if fsio.read_start(self.folder / _MARK, _MOST_BYTES) != data:
+            fsio.replace_file(self.folder / _MARK, data)
+
+    def check(self, known: Mark | None) -> None:
+        """Check that the export in this folder is the one to be continued.
+
+        Raises:
+            NameCollisionError: it is another export.
+        """
+        if known is None or known == self.mark:
+            return
+        if known.dataset != self.mark.dataset:
+            said = f"an export of another dataset ({one_line(known.dataset)})"
+        else:
+            catalog = f", in catalog {known.catalog}" if known.catalog else ""
+            said = one_line(f"an export of another kind ({known.format}, {known.rows}{catalog})")
+        raise NameCollisionError(f"{self.folder}: {said}", hint=f"name another folder with --to; {_ANEW}")
+
+    def has(self, name: str, source: Path) -> bool:
+        """`data/NAME` is this file's content, durably; returns whether it is the file itself."""
+        path = self.folder / "data" / name
+        fsio.make_folder(path.parent)
+        with fsio.storage_errors(path):
+            if path.exists():
+                if path.samefile(source):
+                    return True
+                if hash_file(path)[0] == hash_file(source)[0]:
+                    return False
+                path.unlink()  # of an export that was interrupted, or damaged
+        return fsio.link_or_copy(source, path)
+
+    def forget_data(self, wanted: Collection[str]) -> None:
+        """Remove data files of earlier exports that are not wanted."""
+        folder = self.folder / "data"
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if _OURS.fullmatch(path.name) and path.name not in wanted:
+                fsio.remove_file(path)
+
+
+def _read_mark(data: bytes, folder: Path) -> Mark:
+    try:
+        known = Mark(**json.loads(data))
+    except (ValueError, TypeError, RecursionError):
+        known = None
+    texts = (
+        () if known is None else (known.dataset, known.name, known.format, known.rows, known.catalog or "")
+    )
+    if known is None or known.version != 1 or not all(isinstance(text, str) for text in texts):
+        raise NameCollisionError(
+            f"{folder / _MARK}: not understood; a later version may have written it",
+            hint="name a new folder with --to",
+        )
+    return known
+
+
+def check_beside(folder: Path, dataset: DatasetFiles) -> None:
+    """A folder is neither within a dataset, nor has one in it.
+
+    Raises:
+        UsageError: it is, or has.
+    """
+    own = dataset.folder.resolve()
+    within = [p for p in (folder, *folder.parents) if (p / "blocks").is_dir() and (p / "refs").is_dir()]
+    if within or own.parent in (folder, *folder.parents) or folder in own.parents:
+        raise UsageError(
+            f"{folder}: inside a dataset, or contains one: a vacuum of the table would delete blocks",
+            hint="name a folder outside the workspace with --to",
+        )
+
+
+def continued(
+    state: DatasetState, names: list[str], there: Collection[str], newest: Callable[[], str | None]
+) -> int:
+    """The number of the files `names`, oldest first, that a table has, if it has no others.
+
+    Raises:
+        DestinationAheadError: it has all of them, and more.
+        DatasetsDivergedError: it has others.
+    """
+    common = next((i for i, name in enumerate(names) if name not in there), len(names))
+    if common == len(there):
+        return common
+    more, less = len(there) - common, len(names) - common
+    raise parted(state, newest(), f"the export has {counted(more, 'file')} that", counts=(less, more))
+
+
+def check_line(state: DatasetState, block: Multihash) -> None:
+    """A block that was exported before is the state's, or one before it.
+
+    Raises:
+        DestinationAheadError: it comes after it.
+        DatasetsDivergedError: the two histories have parted.
+    """
+    chain, own = state.chain, state.head_block.sequence_number
+    number = chain.get(block).sequence_number if chain.contains(block) else None
+    if number is not None and chain.hash_at(min(number, own), block if number > own else state.head) == (
+        state.head if number > own else block
+    ):
+        if number <= own:
+            return
+        raise parted(state, str(block), "the export has a block that", counts=(0, number - own))
+    raise parted(state, str(block), "the export has a block that", counts=(1, 1))
+
+
+def parted(
+    state: DatasetState, newest: str | None, what: str, *, counts: tuple[int, int]
+) -> DestinationAheadError | DatasetsDivergedError:
+    """The error where an export has more than the blocks up to a state; `counts` are what each lacks."""
+    number, ahead = state.head_block.sequence_number, counts[0] == 0
+    kind = DestinationAheadError if ahead else DatasetsDivergedError
+    why = "it is of a later one" if ahead else "the histories have parted, or others have changed it"
+    return kind(
+        f"{what} no block up to {number:,} has: {why}",
+        source_head=str(state.head),
+        destination_head=newest or "unknown",
+        source_blocks=counts[0],
+        destination_blocks=counts[1],
+        common=str(state.head) if ahead else None,
+        hint=f"name another folder with --to; {_ANEW}",
+    )
+
+
+# A Lode store: a dataset's slices once, a manifest for each block that was exported, and the latest of them.
+# `datasets/DID/data/SLICE`, `datasets/DID/snapshots/BLOCK/manifest.json`, `datasets/DID/latest`. The manifest
+# is the dataset's own with its paths from the store's root, and with a codec that Lode's library has not: its
+# own for Parquet takes columns by their order, and gives the values of others. Slices come first, then the
+# manifest, then the pointer, so that none of them names what is not there (RFC-039; Lode 0.9).
+
+FOLDER = "datasets"
+_SNAPSHOTS, _MANIFEST, _POINTER = "snapshots", "manifest.json", "latest"
+CODEC = "odf-parquet"
+_BEFORE_CODEC = b'{"checksum_algorithm":"sha3-256","codec":'
+_EARLIER, _NOW = (_BEFORE_CODEC + b'"%s"' % name for name in (b"parquet", CODEC.encode()))
+"""Prefixes of manifests: earlier ones named the codec of Lode's library."""
+
+
+def exported_snapshots(folder: Path) -> list[str]:
+    """The names of the snapshots that have manifests."""
+    with fsio.storage_errors(folder):
+        return [path.parent.name for path in sorted(folder.glob(f"{_SNAPSHOTS}/*/{_MANIFEST}"))]
+
+
+def newest_snapshot(state: DatasetState, names: list[str]) -> Multihash:
+    """The newest block of these snapshots and of a state, which are all of one history.
+
+    Raises:
+        DatasetsDivergedError: a snapshot is no block: Lode's own library has written it.
+    """
+    try:
+        blocks = [Multihash.parse(name) for name in names]
+    except InvalidIdError:
+        raise parted(state, names[-1], "the export has a snapshot that", counts=(1, 1)) from None
+    known = {block: state.chain.get(block).sequence_number for block in blocks if state.chain.contains(block)}
+    newest = max(known, key=known.__getitem__, default=None)
+    later = newest is not None and known[newest] > state.head_block.sequence_number
+    top = DatasetState.read(state.chain, newest) if later else state
+    for block in (*blocks, state.head):
+        check_line(top, block)
+    return top.head
+
+
+def export_lode(place: ExportFolder, dataset: DatasetFiles, state: DatasetState, progress: Progress) -> int:
+    """The store has the snapshot of a state; returns how many slices are copies."""
+    copies = 0
+    for ref in state.slices():
+        copies += not place.has(str(ref.slice.physical_hash), verified_slice(dataset, ref))
+        progress.advance()
+    document = manifest_of(dataset, state) | {"codec": CODEC}
+    for file in document["files"]:
+        file["path"] = f"{FOLDER}/{document['dataset_id']}/{file['path']}"
+    folder = place.folder / _SNAPSHOTS / str(state.head)
+    fsio.make_folder(folder)
+    fsio.replace_file(folder / _MANIFEST, canonical_bytes(document))
+    return copies
+
+
+def point_to(folder: Path, block: Multihash) -> None:
+    """Lode's library takes a block for the latest; without the pointer that is the largest hash."""
+    # Lode's library compares the pointer byte for byte under a lock: it ends without a line end
+    path, data = folder / _POINTER, str(block).encode()
+    with fsio.locked(folder / f"{_POINTER}.lock"):
+        if fsio.read_start(path, len(data) + 1) != data:
+            fsio.replace_file(path, data)
+
+
+def rename_codecs(folder: Path, names: list[str]) -> None:
+    """The manifests of earlier exports name the codec that the library has not."""
+    for name in names:
+        path = folder / _SNAPSHOTS / name / _MANIFEST
+        if fsio.read_start(path, len(_EARLIER)) == _EARLIER:
+            with fsio.storage_errors(path):
+                data = path.read_bytes()
+            fsio.replace_file(path, _NOW + data.removeprefix(_EARLIER))
+
+
+def forget_snapshots(folder: Path) -> None:
+    """Remove all snapshots at once; then none is the latest."""
+    if (folder / _SNAPSHOTS).exists():
+        gone = fsio.temp_path(folder)
+        fsio.move_folder(folder / _SNAPSHOTS, gone)
+        fsio.remove_tree(gone)
+    fsio.remove_file(folder / _POINTER)

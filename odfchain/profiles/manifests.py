@@ -22,16 +22,18 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
-from odfchain.errors import CodecError, InvalidIdError, UnsupportedVersionError
+from odfchain.chain.signed_lines import SnapshotKind, SnapshotLine
+from odfchain.errors import CodecError, InvalidIdError, OdfchainError, StoreError, UnsupportedVersionError
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.events import AddData, DatasetVocabulary, MetadataBlock
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.times import Timestamp
+from odfchain.profiles.published import object_of, published
 from odfchain.slices.footers import ColumnStats, FileStats, Value, leaves
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
-from odfchain.workspace.read_slices import KeptFooters
+from odfchain.workspace.read_slices import KeptFooters, columns_of
 
 SCHEMA_NAME, FORMAT_VERSION = "lode-manifest", "1.0.0"
 MOST_BYTES = 64 * 1024 * 1024
@@ -301,3 +303,82 @@ def _text_value(told: str, kind: pa.DataType) -> Value | None:
     if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
         return base64.b64decode(told, validate=True)
     return None
+
+
+# Manifests that the owner signed, and the statistics in them of slices that are not here.
+
+Bring = Callable[[SnapshotLine], bytes]
+"""Brings the document that a line names from elsewhere; it hashes to its name."""
+
+
+def signed_manifest(dataset: DatasetFiles, line: SnapshotLine, data: bytes) -> dict[str, Any]:
+    """The manifest that a line names, which is that of the line's dataset and block.
+
+    Raises:
+        CodecError, UnsupportedVersionError: it is no manifest, or of something else.
+    """
+    document = read_manifest(data)
+    for name, wanted in (("dataset_id", line.dataset_id), ("snapshot_id", line.block)):
+        if document.get(name) != str(wanted):
+            raise CodecError(
+                f"the manifest {line.object} of {dataset.alias} is not of block {line.sequence_number:,}: "
+                f"its {name} is {one_line(str(document.get(name)), 120)}, not {wanted}"
+            )
+    return document
+
+
+def trusted_stats(dataset: DatasetFiles, state: DatasetState, bring: Bring) -> dict[Multihash, FileStats]:
+    """Statistics of slices that can be trusted before the slices are here."""
+    kept, said = KeptFooters(dataset), _said_by_owner(dataset, state, bring)
+    found = {}
+    for ref in state.slices():
+        name = ref.slice.physical_hash
+        # statistics read from verified bytes win over the owner's signed manifest
+        own = kept.known(name)
+        stats = own if own is not None else said.get(name)
+        if stats is not None and stats.row_count == ref.slice.offset_interval.count:
+            found[name] = stats
+    return found
+
+
+def _said_by_owner(dataset: DatasetFiles, state: DatasetState, bring: Bring) -> dict[Multihash, FileStats]:
+    schema = columns_of(state, None)
+    for line in published(dataset, SnapshotKind.MANIFEST):
+        if not line.by_owner:
+            continue
+        try:
+            document = signed_manifest(dataset, line, _content(dataset, line, bring))
+            return {name: stats_of_document(file, schema) for name, file in files_of(document).items()}
+        except OdfchainError:
+            continue  # an older one says less, and is as true
+    return {}
+
+
+def manifest_by_owner(
+    dataset: DatasetFiles, state: DatasetState
+) -> tuple[dict[str, Any], list[FileStats]] | None:
+    """(the manifest of a state's block that the owner signed, the statistics of its files).
+
+    None where it is not here, or names other files than the chain.
+    """
+    schema, slices = columns_of(state, None), [ref.slice for ref in state.slices()]
+    for line in published(dataset, SnapshotKind.MANIFEST):
+        if not line.by_owner or line.block != state.head:
+            continue
+        try:
+            document = signed_manifest(dataset, line, object_of(dataset, line))
+            files = files_of(document)
+            found = [stats_of_document(file, schema) for file in files.values()]
+        except OdfchainError:
+            return None
+        told = [(name, stats.row_count) for name, stats in zip(files, found, strict=True)]
+        named = [(each.physical_hash, each.offset_interval.count) for each in slices]
+        return (document, found) if told == named else None
+    return None
+
+
+def _content(dataset: DatasetFiles, line: SnapshotLine, bring: Bring) -> bytes:
+    try:
+        return object_of(dataset, line)
+    except StoreError:  # it is not here, or damaged
+        return bring(line)

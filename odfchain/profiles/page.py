@@ -1,22 +1,25 @@
-"""A profile as one HTML page: what the rows look like, column by column, with pictures and their numbers.
+"""A profile, and the comparison of two, as HTML pages: column by column, with pictures and their numbers.
 
-The page is one file that asks for nothing and runs nothing (`profiles.pages`). What there is no room for is
-counted. The same profile always gives the same page.
+A page is one file that asks for nothing and runs nothing (`profiles.pages`). Names and values are the
+publishers': they are escaped, cut, and counted where there is no room. The same documents always give the
+same page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import bisect
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, pairwise
+from typing import Any
 
-from odfchain.limits import PAGE
-from odfchain.profiles.pages import LabelledValue, bar, histogram, one_page
+from odfchain.limits import DRIFT_PAGE, PAGE, DriftPageLimits
+from odfchain.profiles import pages
+from odfchain.profiles.drift import ComparedColumn, ComparedProfile, share
+from odfchain.profiles.pages import Excerpt, LabelledValue, excerpt
+from odfchain.profiles.reader import by_share
 from odfchain.text import counted, cut
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
 
 # Unescaped text of one column: callers escape it.
 
@@ -28,46 +31,8 @@ _SHOWN_VALUES = 3
 def line_of(column: Mapping[str, Any], stats: Mapping[str, Any]) -> list[str]:
     """A column in a row of a table: name, type, nulls, distinct values, values, and its histogram in bars."""
     counts = stats.get("histogram", {}).get("counts", ())
-    shown = [percent(stats["null_fraction"]), distinct_in_words(stats), range_in_words(stats), bars(counts)]
+    shown = [percent(stats["null_fraction"]), _distinct(stats), _range(stats), _in_bars(counts)]
     return [column["name"], column["dtype"], *shown]
-
-
-def rows_of(stats: Mapping[str, Any]) -> float:
-    """Number of rows with the common values."""
-    return (
-        sum(stats["top_values"].values()) / (stats["top_values_coverage"] or 1)
-        if stats.get("top_values")
-        else 0
-    )
-
-
-def by_share(counts: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Values and their numbers, the commonest first: the text of a profile has them by name."""
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0].encode(errors="surrogatepass")))
-
-
-def range_in_words(stats: Mapping[str, Any]) -> str:
-    """Values of a column in a line: the commonest, or the least and the largest; empty where none is said."""
-    if stats.get("top_values"):
-        rows, common = rows_of(stats), by_share(stats["top_values"])[:_SHOWN_VALUES]
-        shown = [f"{value} {percent(count / rows)}" for value, count in common]
-        return ", ".join(shown) + (", …" if stats["num_unique"] > len(shown) else "")
-    if stats.get("min") is None:
-        return ""
-    mean = f", mean {number(stats['mean'])}" if "mean" in stats else ""
-    return f"{number(stats['min'])} … {number(stats['max'])}{mean}"
-
-
-def distinct_in_words(stats: Mapping[str, Any]) -> str:
-    """Number of distinct values: `3`, `about 48,000`."""
-    return f"{'about ' if 'num_unique' in stats.get('estimated', ()) else ''}{stats['num_unique']:,}"
-
-
-def number(value: Any) -> str:
-    """A number, or a time, for people."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
 def percent(fraction: float) -> str:
@@ -75,8 +40,41 @@ def percent(fraction: float) -> str:
     return f"{fraction * 100:.1f} %"
 
 
-def bars(counts: Sequence[int]) -> str:
-    """A histogram as a row of bars; a bin with anything in it has one."""
+def _rows(stats: Mapping[str, Any]) -> float:
+    # with the common values
+    values = stats.get("top_values")
+    return sum(values.values()) / (stats["top_values_coverage"] or 1) if values else 0
+
+
+def _range(stats: Mapping[str, Any]) -> str:
+    # the commonest values, or the least and the largest; empty where none is said
+    if stats.get("top_values"):
+        rows, common = _rows(stats), by_share(stats["top_values"])[:_SHOWN_VALUES]
+        shown = [f"{value} {percent(count / rows)}" for value, count in common]
+        return ", ".join(shown) + (", …" if stats["num_unique"] > len(shown) else "")
+    if stats.get("min") is None:
+        return ""
+    mean = f", mean {_number(stats['mean'])}" if "mean" in stats else ""
+    return f"{_number(stats['min'])} … {_number(stats['max'])}{mean}"
+
+
+def _distinct(stats: Mapping[str, Any]) -> str:
+    return _about(stats["num_unique"], stats.get("estimated", ()))
+
+
+def _about(distinct: int, estimated: Collection[str]) -> str:
+    return f"{'about ' if 'num_unique' in estimated else ''}{distinct:,}"
+
+
+def _number(value: Any) -> str:
+    # a number, or a time, for people
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def _in_bars(counts: Sequence[int]) -> str:
+    # a bin with anything in it has a bar
     if len(counts) < _BINS:
         return _BARS[-1] if sum(counts) else ""
     width = len(counts) // _BINS
@@ -85,37 +83,12 @@ def bars(counts: Sequence[int]) -> str:
     return "".join(" " if n == 0 else _BARS[min(n * len(_BARS) // (most + 1), len(_BARS) - 1)] for n in sums)
 
 
+# The page of a profile.
+
 _TOP_VALUES = 10
 _TEXT = 120
 """A value or a name [characters]."""
 _TAGS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A value and how often it occurs."""
-
-    name: str
-    count: str
-    share: str
-    picture: Markup
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnView:
-    """One column of the page."""
-
-    name: str
-    dtype: str
-    nulls: str
-    distinct: str
-    summary: str
-    estimated: str
-    picture: Markup | None
-    ends: tuple[str, str]
-    facts: Sequence[LabelledValue]
-    top: Sequence[Share]
-    rest: str
 
 
 def profile_page(
@@ -123,81 +96,80 @@ def profile_page(
 ) -> str:
     """The page of a profile, at most as large as pages are; `name` is what the reader calls the dataset."""
     shown = len(document["columns"])
-    page = _rendered(document, name, shown)
+    page = _profile_page(document, name, shown)
     while len(page.encode()) > most_bytes and shown:
         shown //= 2
-        page = _rendered(document, name, shown)
+        page = _profile_page(document, name, shown)
     return page
 
 
-def _rendered(document: Mapping[str, Any], name: str | None, shown: int) -> str:
-    columns = document["columns"]
-    return one_page(
+def _profile_page(document: Mapping[str, Any], name: str | None, shown: int) -> str:
+    columns, repeated = document["columns"], percent(document["duplicate_row_fraction"])
+    size = f"{counted(document['num_rows'], 'row')}, {counted(document['num_columns'], 'column')}"
+    return pages.one_page(
         "profiles",
         "profile.html.j2",
         "profile.css",
         name=cut(name or document["dataset_name"], _TEXT),
-        lead=_lead(document),
-        facts=list(_facts(document)),
-        columns=[_column(document, column) for column in columns[:shown]],
+        lead=f"{size}; {repeated} of the rows repeat another one.",
+        facts=list(_profile_facts(document)),
+        columns=[_column(column, document["column_stats"][column["name"]]) for column in columns[:shown]],
         rest=len(columns) - shown,
         hidden=document["odf"]["hidden"],
     )
 
 
-def _lead(document: Mapping[str, Any]) -> str:
-    repeated = percent(document["duplicate_row_fraction"])
-    rows, columns = document["num_rows"], document["num_columns"]
-    return f"{counted(rows, 'row')}, {counted(columns, 'column')}; {repeated} of the rows repeat another one."
-
-
-def _facts(document: Mapping[str, Any]) -> Iterator[LabelledValue]:
+def _profile_facts(document: Mapping[str, Any]) -> Iterator[LabelledValue]:
     odf, near = document["odf"], document["near_duplicate_estimate"]
     yield LabelledValue("Block", f"{odf['sequence_number']:,} of {document['created_at']}")
     yield LabelledValue("Snapshot", document["snapshot_id"], code=True)
     yield LabelledValue("Dataset", odf["dataset_id"], code=True)
-    if document["description"]:
-        yield LabelledValue("Description", cut(document["description"], PAGE.message))
-    if document["pipeline_stage"]:
-        yield LabelledValue("Stage", cut(document["pipeline_stage"], _TEXT))
-    if document["transform_description"]:
-        yield LabelledValue("What changed", cut(document["transform_description"], PAGE.message))
+    for label, key, most in (
+        ("Description", "description", PAGE.message), ("Stage", "pipeline_stage", _TEXT),
+        ("What changed", "transform_description", PAGE.message),
+    ):  # fmt: skip
+        if document[key]:
+            yield LabelledValue(label, cut(document[key], most))
     for key, value in list(document["tags"].items())[:_TAGS]:
         yield LabelledValue(cut(f"Tag {key}", _TEXT), cut(value, _TEXT))
     yield LabelledValue(
         "Near duplicates", "not looked for" if near is None else f"{percent(near)} of the rows"
     )
-    for label, names in (
-        ("Constant", document["constant_columns"]), ("Mostly null", document["high_null_columns"]),
-    ):  # fmt: skip
-        if names:
-            yield LabelledValue(label, cut(", ".join(names), PAGE.message))
+    for label, key in (("Constant", "constant_columns"), ("Mostly null", "high_null_columns")):
+        if document[key]:
+            yield LabelledValue(label, cut(", ".join(document[key]), PAGE.message))
     yield LabelledValue("Languages", odf["languages"] or "not told")
 
 
-def _column(document: Mapping[str, Any], column: Mapping[str, Any]) -> ColumnView:
-    stats = document["column_stats"][column["name"]]
-    counts = stats.get("histogram", {}).get("counts", [])
-    top = list(_top(stats))
-    return ColumnView(
-        name=cut(column["name"], _TEXT),
-        dtype=cut(column["dtype"], _TEXT),
-        nulls=f"{stats['null_count']:,} ({percent(stats['null_fraction'])})",
-        distinct=distinct_in_words(stats),
-        summary=range_in_words(stats),
-        estimated=", ".join(name.replace("_", " ") for name in stats.get("estimated", ())),
-        picture=histogram(counts, _label(column["name"], stats)) if counts else None,
-        ends=(number(stats.get("min")), number(stats.get("max"))),
-        facts=list(_column_facts(stats)),
-        top=top[:_TOP_VALUES],
-        rest=_rest(stats, len(top)),
-    )
+def _column(column: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
+    counts, values, rows = stats.get("histogram", {}).get("counts", []), stats.get("top_values"), _rows(stats)
+    top = by_share(values or {})[:_TOP_VALUES]
+    rest = stats["num_unique"] - len(top)
+    return {
+        "name": cut(column["name"], _TEXT),
+        "dtype": cut(column["dtype"], _TEXT),
+        "nulls": f"{stats['null_count']:,} ({percent(stats['null_fraction'])})",
+        "distinct": _distinct(stats),
+        "summary": _range(stats),
+        "estimated": ", ".join(name.replace("_", " ") for name in stats.get("estimated", ())),
+        "picture": pages.histogram(counts, _label(column["name"], stats)) if counts else None,
+        "ends": (_number(stats.get("min")), _number(stats.get("max"))),
+        "facts": list(_column_facts(stats)),
+        "top": [_share_row(value, count, count / rows if rows else 0.0) for value, count in top],
+        "rest": counted(rest, "other value") if top and rest > 0 else "",
+    }
+
+
+def _share_row(value: str, count: float, part: float) -> dict[str, Any]:
+    return {
+        "name": cut(value, _TEXT), "count": f"{count:,}", "share": percent(part), "picture": pages.bar(part),
+    }  # fmt: skip
 
 
 def _label(name: str, stats: Mapping[str, Any]) -> str:
     counts, edges = stats["histogram"]["counts"], stats["histogram"]["bin_edges"]
     tallest = counts.index(max(counts))
-    low, high = number(edges[tallest]), number(edges[tallest + 1])
+    low, high = _number(edges[tallest]), _number(edges[tallest + 1])
     return (
         f"Histogram of {cut(name, _TEXT)} in {counted(len(counts), 'bin')}; "
         f"the tallest has {counted(counts[tallest], 'value')} between {low} and {high}"
@@ -207,29 +179,303 @@ def _label(name: str, stats: Mapping[str, Any]) -> str:
 def _column_facts(stats: Mapping[str, Any]) -> Iterator[LabelledValue]:
     for label, key in (("Mean", "mean"), ("Standard deviation", "std"), ("Days", "range_days")):
         if stats.get(key) is not None:
-            yield LabelledValue(label, number(stats[key]))
+            yield LabelledValue(label, _number(stats[key]))
     for key, value in (stats.get("percentiles") or {}).items():
-        yield LabelledValue(f"{key[1:]} %", number(value))
+        yield LabelledValue(f"{key[1:]} %", _number(value))
     if stats.get("non_finite_count"):
         yield LabelledValue("Not finite", f"{stats['non_finite_count']:,}")
     for label, key in (("Characters", "char_length"), ("Words", "token_count")):
         if stats.get(f"avg_{key}") is not None:
             least, most = stats[f"min_{key}"], stats[f"max_{key}"]
-            yield LabelledValue(label, f"{least:,} to {most:,}, on average {number(stats[f'avg_{key}'])}")
+            yield LabelledValue(label, f"{least:,} to {most:,}, on average {_number(stats[f'avg_{key}'])}")
     if languages := stats.get("detected_languages"):
-        yield LabelledValue(
-            "Languages", ", ".join(f"{name} {percent(share)}" for name, share in by_share(languages))
+        shares = (f"{name} {percent(part)}" for name, part in by_share(languages))
+        yield LabelledValue("Languages", ", ".join(shares))
+
+
+# The page of a comparison: what exceeds its limit first, then every column, last what was not compared.
+
+_MARKS = {
+    "breach": ("faulty", "limit exceeded"),
+    "ok": ("ok", "within its limit"),
+    "note": ("none", "no limit"),
+}
+"""How a verdict is marked, and in words."""
+_SHOWN_LANGUAGES = 3
+_RARE, _FEW = 0.01, 3
+"""Of values that are all rarer than this, few are shown: they are much like keys."""
+
+
+def drift_page(
+    document: Mapping[str, Any],
+    before: ComparedProfile,
+    after: ComparedProfile,
+    limits: DriftPageLimits = DRIFT_PAGE,
+) -> str:
+    """One self-contained HTML page about a comparison, no larger than `limits` allow."""
+    return pages.fitted(lambda limits: _drift_page(document, before, after, limits), limits)
+
+
+def _drift_page(
+    document: Mapping[str, Any], before: ComparedProfile, after: ComparedProfile, limits: DriftPageLimits
+) -> str:
+    names = excerpt(_shared_columns(before, after, document["lines"]), limits.columns)
+    places = {name: place for place, name in enumerate(names.shown)}
+    lines = [_line(line, places, limits) for line in document["lines"]]
+    by_column: dict[int | None, list[Any]] = {}
+    for line in lines:
+        by_column.setdefault(line["place"], []).append(line)
+    rows = before.rows, after.rows
+    columns = [
+        _drifted(before.columns[name], after.columns[name], rows, by_column.get(place, ()), limits)
+        for name, place in places.items()
+    ]
+    state, title, lead = _verdict(document)
+    missing = [
+        (cut(each["column"], limits.text) if each["column"] is not None else "all rows", each["reason"])
+        for each in document["notCompared"]
+    ]
+    sides = dict.fromkeys(cut(side.name, limits.text) for side in (before, after))
+    return pages.one_page(
+        "profiles",
+        "drift.html.j2",
+        "drift.css",
+        state=state,
+        title=title,
+        lead=lead,
+        name=" → ".join(sides),
+        facts=_drift_facts(document, before, after),
+        notes=excerpt(document["notes"], limits.lines),
+        breaches=excerpt([line for line in lines if line["state"] == "faulty"], limits.lines),
+        columns=columns,
+        columns_rest=names.rest,
+        lines=excerpt(lines, limits.lines),
+        missing=excerpt(missing, limits.lines),
+        sides=(f"before: block {before.sequence_number:,}", f"after: block {after.sequence_number:,}"),
+    )
+
+
+def _shared_columns(
+    one: ComparedProfile, other: ComparedProfile, lines: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    # those with breaches in the order of the lines, then the others
+    both = [name for name in other.columns if name in one.columns]
+    first = [line["column"] for line in lines if line["verdict"] == "breach" and line["column"] in both]
+    return list(dict.fromkeys([*first, *both]))
+
+
+def _verdict(document: Mapping[str, Any]) -> tuple[str, str, str]:
+    # the headline must not claim more than was compared
+    breaches = document["breaches"]
+    if breaches:
+        return "faulty", "Limits exceeded", f"{counted(breaches, 'figure')} beyond what the limits allow."
+    if not any(line["verdict"] == "ok" and line["column"] is not None for line in document["lines"]):
+        return "unchecked", "Not judged", "No distribution was held against a limit; the last part says why."
+    rest = " by what was compared; the last part says what was not" if document["notCompared"] else ""
+    return "ok", "Within the limits", f"No limit is exceeded{rest}."
+
+
+def _drift_facts(
+    document: Mapping[str, Any], before: ComparedProfile, after: ComparedProfile
+) -> list[LabelledValue]:
+    whole = {line["metric"]: line for line in document["lines"] if line["column"] is None}
+    facts = [LabelledValue("Rows", f"{before.rows:,} → {after.rows:,}")]
+    if "jaccard" in whole:
+        facts.append(LabelledValue("In common", whole["jaccard"]["text"]))
+    for label, side in (("Before", before), ("After", after)):
+        where = f"block {side.sequence_number:,} of {side.name}, {pages.moment(side.created_at)}"
+        facts += [LabelledValue(label, where), LabelledValue("", side.snapshot_id, code=True)]
+    if before.dataset_id == after.dataset_id:
+        return [*facts, LabelledValue("Dataset", after.dataset_id, code=True)]
+    return facts + [LabelledValue("Datasets", side.dataset_id, code=True) for side in (before, after)]
+
+
+def _line(line: Mapping[str, Any], places: Mapping[str, int], limits: DriftPageLimits) -> dict[str, Any]:
+    column, value = line["column"], line["value"]
+    state, word = _MARKS[line["verdict"]]
+    return {
+        "column": cut(column, limits.text) if column is not None else "all rows",
+        "place": places.get(column),
+        "metric": line["metric"].replace("_", " "),
+        "value": _number(value),
+        "limit": "" if value is None else _number(line["limit"]),
+        "state": state,
+        "word": word,
+        "text": cut(line["text"], limits.text * 2),
+    }
+
+
+def _drifted(
+    one: ComparedColumn,
+    other: ComparedColumn,
+    rows: tuple[int, int],
+    lines: Sequence[Mapping[str, Any]],
+    limits: DriftPageLimits,
+) -> dict[str, Any]:
+    name, bins = cut(other.name, limits.text), common_bins(one, other)
+    states = [line["state"] for line in lines]
+    state = next((mark for mark, _ in _MARKS.values() if mark in states), "none")
+    word = {"faulty": "limit exceeded", "ok": "within its limits"}.get(state, "not judged")
+    label = f"Distribution of {name}: before as bars, after as a dashed line; the table has the numbers"
+    return {
+        "name": name,
+        "dtype": cut(" → ".join(dict.fromkeys((one.dtype, other.dtype))), limits.text),
+        "state": state,
+        "word": word,
+        "picture": pages.overlaid(bins.before, bins.after, label) if bins is not None else None,
+        "ends": (_number(bins.low), _number(bins.high)) if bins is not None else ("", ""),
+        "middle": bins is not None and bins.middle,
+        "figures": list(_figures(one, other)),
+        "common": _common_values(one, other, rows, limits),
+    }
+
+
+def _figures(one: ComparedColumn, other: ComparedColumn) -> Iterator[tuple[str, str, str]]:
+    for label, of in _FIGURES.items():
+        before, after = of(one), of(other)
+        if before is not None or after is not None:
+            yield label, _figure(before), _figure(after)
+
+
+def _figure(value: float | str | None) -> str:
+    return "none" if value is None else _number(value if isinstance(value, str) else float(value))
+
+
+def _languages(column: ComparedColumn) -> str | None:
+    common = by_share(column.languages)[:_SHOWN_LANGUAGES]
+    return ", ".join(f"{cut(name, 20)} {part:.0%}" for name, part in common) or None
+
+
+def _quantile(place: int) -> Callable[[ComparedColumn], float | None]:
+    return lambda column: column.quantiles[place] if column.quantiles else None
+
+
+def _length(name: str) -> Callable[[ComparedColumn], float | None]:
+    return lambda column: column.lengths.get(name)
+
+
+_FIGURES: Mapping[str, Callable[[ComparedColumn], float | str | None]] = {
+    "nulls": lambda column: f"{column.null_fraction:.2%}",
+    "distinct values": lambda column: _about(column.num_unique, column.estimated),
+    "least": lambda column: column.low,
+    "5th percentile": _quantile(5),
+    "median": _quantile(50),
+    "95th percentile": _quantile(95),
+    "largest": lambda column: column.high,
+    "mean": lambda column: column.mean,
+    "standard deviation": lambda column: column.std,
+    "characters, least": _length("min_char_length"),
+    "characters, on average": _length("avg_char_length"),
+    "characters, most": _length("max_char_length"),
+    "words, on average": _length("avg_token_count"),
+    "languages": _languages,
+}
+"""Parts of a column's view, where its kind has them."""
+
+
+def _common_values(
+    one: ComparedColumn, other: ComparedColumn, rows: tuple[int, int], limits: DriftPageLimits
+) -> Excerpt[dict[str, Any]]:
+    # the values whose shares are furthest apart, then the commonest
+    shares = {
+        value: (_share_of(value, one, rows[0]), _share_of(value, other, rows[1]))
+        for value in {*one.top_values, *other.top_values}
+    }
+
+    def order(value: str) -> tuple[float, float, str]:
+        before, after = shares[value]
+        apart = abs(after - before) if before is not None and after is not None else 0.0
+        return (-apart, -max(before or 0.0, after or 0.0), value)
+
+    rare = all((part or 0.0) < _RARE for parts in shares.values() for part in parts)
+    kept = excerpt(sorted(shares, key=order), min(limits.values, _FEW) if rare else limits.values)
+    most = max((part for value in kept.shown for part in shares[value] if part), default=1.0)
+    unknown = [
+        "none" if n <= side.null_count else "not listed" for side, n in zip((one, other), rows, strict=True)
+    ]
+
+    def row(value: str) -> dict[str, Any]:
+        before, after = (
+            word if part is None else f"{part:.2%}" for part, word in zip(shares[value], unknown, strict=True)
         )
+        bars = pages.paired_bar(*((part or 0.0) / most for part in shares[value]))
+        name = cut(value, limits.text) or "(empty text)"
+        return {"value": name, "before": before, "after": after, "bars": bars}
+
+    return Excerpt(tuple(map(row, kept.shown)), kept.rest)
 
 
-def _top(stats: Mapping[str, Any]) -> Iterator[Share]:
-    values = stats.get("top_values") or {}
-    rows = rows_of(stats)
-    for value, count in by_share(values)[:_TOP_VALUES]:
-        share = count / rows if rows else 0.0
-        yield Share(cut(value, _TEXT), f"{count:,}", percent(share), bar(share))
+def _share_of(value: str, column: ComparedColumn, rows: int) -> float | None:
+    # None where the value is not listed but may occur, or no values are listed
+    total = rows - column.null_count
+    if total <= 0:
+        return None
+    if value in column.top_values:
+        return min(column.top_values[value] / total, 1.0)
+    return 0.0 if column.coverage == 1 else None
 
 
-def _rest(stats: Mapping[str, Any], shown: int) -> str:
-    values = stats["num_unique"] - shown
-    return f"{counted(values, 'other value')}" if shown and values > 0 else ""
+# Two histograms rebinned to common edges, for a picture. Counts are spread evenly within a bin, quantiles
+# within a step; with far outliers only the 1st to the 99th percentile is drawn (RFC-041).
+
+_COMMON_BINS = 40
+_FAR = 5
+"""So many times the range of the middle 98 % is too wide to be shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommonBins:
+    """The shares of the values of two columns in bins of one width."""
+
+    low: float
+    high: float
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    middle: bool
+    """Only what lies between the 1st and the 99th percentile of both is shown."""
+
+
+def common_bins(one: ComparedColumn, other: ComparedColumn) -> CommonBins | None:
+    """Both columns over the same bins; None where one has no numbers, or the range is beyond doubles."""
+    if not one.quantiles or not other.quantiles:
+        return None
+    low, high = min(one.quantiles[0], other.quantiles[0]), max(one.quantiles[-1], other.quantiles[-1])
+    inner = min(one.quantiles[1], other.quantiles[1]), max(one.quantiles[-2], other.quantiles[-2])
+    if not math.isfinite(high - low):
+        return None
+    middle = 0 < inner[1] - inner[0] < (high - low) / _FAR
+    if middle:
+        low, high = inner
+    count = _COMMON_BINS if high > low else 1
+    edges = [low + (high - low) * number / count for number in range(count)] + [high]
+    if not middle and one.edges == other.edges and len(one.edges) > 1 and one.edges[-1] > one.edges[0]:
+        edges = list(one.edges)
+    before, after = (_shares(_curve(side, quantiles=middle), edges, middle=middle) for side in (one, other))
+    return CommonBins(low, high, before, after, middle)
+
+
+def _shares(curve: Callable[[float], float], edges: list[float], *, middle: bool) -> tuple[float, ...]:
+    # every value falls into a bin, unless only the middle is shown
+    heights = [curve(edge) for edge in edges]
+    if not middle:
+        heights[0], heights[-1] = 0.0, 1.0
+    return tuple(max(0.0, high - low) for low, high in pairwise(heights))
+
+
+def _curve(column: ComparedColumn, *, quantiles: bool) -> Callable[[float], float]:
+    total = sum(column.counts)
+    if quantiles or not total:
+        return lambda x: share(column.quantiles, x, below=False)
+    edges, heights = column.edges, [0.0, *(count / total for count in accumulate(column.counts))]
+
+    def found(x: float) -> float:
+        place = bisect.bisect_right(edges, x)
+        if place == 0:
+            return 0.0
+        if place == len(edges):
+            return 1.0
+        left, right = edges[place - 1], edges[place]
+        part = (x - left) / (right - left)
+        return heights[place - 1] + part * (heights[place] - heights[place - 1])
+
+    return found

@@ -1,23 +1,29 @@
-"""Manifests and profiles that were published: which there are, by whom; what they say; publishing one.
+"""Manifests and profiles that were published or are kept here: which there are, by whom; publishing one.
 
 A document is an object of the dataset, named by its hash, and what is published is a signed line that names
-it (`attestations/snapshots.jws`). The object is stored before the line. Source: RFC-042.
+it (`attestations/snapshots.jws`). The object is stored before the line (RFC-042). What is kept in `info` is
+private, disposable, and never used without a valid checksum (RFC-040).
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, SnapshotLine, sign_snapshot
 from odfchain.chain.statements import Did
-from odfchain.errors import CodecError, ObjectCorruptedError
+from odfchain.errors import CodecError, ObjectCorruptedError, StoreError
 from odfchain.limits import ATTEST
+from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.identity import DatasetKey, DidKey, Multihash
+from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.times import Timestamp
+from odfchain.profiles.reader import MOST_BYTES, read_profile
 from odfchain.storage import fsio
 from odfchain.storage.local import LocalObjectStore
-from odfchain.text import one_line
 from odfchain.versions import __version__
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -77,24 +83,6 @@ def object_of(dataset: DatasetFiles, line: SnapshotLine) -> bytes:
     return data
 
 
-def signed_manifest(dataset: DatasetFiles, line: SnapshotLine, data: bytes) -> dict[str, Any]:
-    """The manifest that a line names, which is that of the line's dataset and block.
-
-    Raises:
-        CodecError, UnsupportedVersionError: it is no manifest, or of something else.
-    """
-    from odfchain.profiles.manifests import read_manifest
-
-    document = read_manifest(data)
-    for name, wanted in (("dataset_id", line.dataset_id), ("snapshot_id", line.block)):
-        if document.get(name) != str(wanted):
-            raise CodecError(
-                f"the manifest {line.object} of {dataset.alias} is not of block {line.sequence_number:,}: "
-                f"its {name} is {one_line(str(document.get(name)), 120)}, not {wanted}"
-            )
-    return document
-
-
 def publish(
     dataset: DatasetFiles,
     state: DatasetState,
@@ -151,10 +139,99 @@ def publish(
 
 def publish_manifest(dataset: DatasetFiles, state: DatasetState) -> WrittenSnapshot:
     """The manifest of a state's block is stored and, where the dataset's key is here, signed."""
-    from odfchain.profiles.manifests import (
-        manifest_bytes,
-        manifest_of,
-    )
+    from odfchain.profiles.manifests import manifest_bytes, manifest_of
 
-    content = manifest_bytes(manifest_of(dataset, state))
-    return publish(dataset, state, SnapshotKind.MANIFEST, content)
+    return publish(dataset, state, SnapshotKind.MANIFEST, manifest_bytes(manifest_of(dataset, state)))
+
+
+# What is kept of slices and blocks: a digest, then the bytes that it is of. A slice never changes, so what
+# was found of it is never wrong, only of another version, or damaged: then it is found again.
+
+_DIGEST_BYTES = 32
+_PART_BYTES = 256 * 1024 * 1024
+"""A kept part of this size is not one of ours."""
+_MOST_PROFILES = 64
+"""Profiles that are kept of a dataset; the oldest make room."""
+
+
+def _kept(path: Path, most: int) -> bytes | None:
+    data = None
+    with contextlib.suppress(StoreError):
+        data = fsio.read_start(path, most)
+    if data is None or sha3_256(data[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
+        return None
+    return data[_DIGEST_BYTES:]
+
+
+def _keep(path: Path, data: bytes) -> None:
+    # what cannot be written costs time only
+    with contextlib.suppress(StoreError):
+        fsio.make_folder(path.parent)
+        fsio.replace_file(path, sha3_256(data).digest() + data)
+
+
+def parts_folder(dataset: DatasetFiles) -> Path:
+    """The folder of the totals that are kept of slices."""
+    return dataset.folder / "info" / "profile-parts"
+
+
+def _part(dataset: DatasetFiles, name: Multihash) -> Path:
+    return parts_folder(dataset) / f"{name}.arrow"
+
+
+def kept_part(dataset: DatasetFiles, name: Multihash) -> bytes | None:
+    """The totals of a slice, as written; None where none are kept."""
+    return _kept(_part(dataset, name), _PART_BYTES)
+
+
+def keep_part(dataset: DatasetFiles, name: Multihash, data: bytes) -> None:
+    """Keep what was found of a slice."""
+    if len(data) <= _PART_BYTES - _DIGEST_BYTES:
+        _keep(_part(dataset, name), data)
+
+
+def drop_part(dataset: DatasetFiles, name: Multihash) -> None:
+    """Remove the totals of a slice that was not committed."""
+    with contextlib.suppress(OSError):
+        _part(dataset, name).unlink(missing_ok=True)
+
+
+def kept_profile(dataset: DatasetFiles, block: Multihash) -> dict[str, Any] | None:
+    """The profile that was kept of a block; None where there is none."""
+    data = _kept(dataset.folder / "info" / "profiles" / str(block), _DIGEST_BYTES + MOST_BYTES)
+    with contextlib.suppress(CodecError):
+        found = None if data is None else read_profile(data)
+        return found if found is not None and found.get("snapshot_id") == str(block) else None
+    return None
+
+
+def keep_profile(dataset: DatasetFiles, document: Mapping[str, Any]) -> None:
+    """Keep a profile, unless it hides columns (RFC-041)."""
+    data = canonical_bytes(document)
+    if document["odf"]["hidden"] or len(data) > MOST_BYTES:
+        return
+    folder = dataset.folder / "info" / "profiles"
+    _keep(folder / str(document["snapshot_id"]), data)
+    with contextlib.suppress(OSError):
+        found = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        for path in found[:-_MOST_PROFILES]:
+            path.unlink(missing_ok=True)
+
+
+def known_profile(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any] | None:
+    """The profile of a state that is kept or published by the owner; None where neither is here."""
+    # blocks without rows have the profile of the last block with rows
+    last = next(state.slices_newest_first(), None)
+    for block in [state.head] if last is None else [state.head, last.block_hash]:
+        if (found := kept_profile(dataset, block) or owners_profile(dataset, block)) is not None:
+            return found
+    return None
+
+
+def owners_profile(dataset: DatasetFiles, block: Multihash) -> dict[str, Any] | None:
+    """The profile that the owner signed for a block; None where it is missing or damaged."""
+    for line in published(dataset, SnapshotKind.PROFILE):
+        if line.by_owner and line.block == block:
+            with contextlib.suppress(StoreError, CodecError):
+                return read_profile(object_of(dataset, line))
+    return None

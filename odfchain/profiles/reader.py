@@ -10,29 +10,56 @@ import binascii
 import json
 import math
 import re
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from odfchain.errors import CodecError, ManifestError, UnsupportedVersionError
-from odfchain.profiles.drift_metrics import published_hashes
 from odfchain.profiles.pages import DocumentNode
 from odfchain.text import one_line
 
 # The fields of a profile. Documents are untrusted: a field that is missing, unknown or of another type is
 # refused by its path, and so are contradictions (edges without bins, quantiles that descend) (RFC-040).
 
+N = TypeVar("N", int, float)
 _Reader = Callable[[DocumentNode], object]
 _HASH = re.compile("f1620[0-9a-f]{64}")
 _INTEGER = re.compile("-?[0-9]{16,80}")
 _QUANTILES = 101
-_BINS, _LISTED, _LANGUAGES = 50, 50, 10
+BINS, TOP_VALUES, LISTED_LANGUAGES = 50, 50, 10
 _SKETCH_BYTES = 8_192
-PERCENTILES = ("p5", "p25", "p50", "p75", "p95", "p99")
+KMV_SIZE = 4_096
+"""The smallest distinct row hashes that a profile has."""
+PERCENTILES = (5, 25, 50, 75, 95, 99)
+DESCRIPTIVE = (
+    "created_by", "dataset_name", "dataset_path", "source_type", "description", "tags", "pipeline_stage",
+    "transform_description",
+)  # fmt: skip
+"""The publisher's words: hashed and signed, never computed again."""
 
 
-def check_profile(tree: object) -> None:
-    """Check that a document is a profile."""
+def by_share(counts: Mapping[str, N]) -> list[tuple[str, N]]:
+    """Values and their numbers, the commonest first, then in order of the values."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def published_hashes(data: bytes) -> tuple[int, ...]:
+    """The row hashes of a profile, from little-endian numbers of 8 bytes.
+
+    Raises:
+        ValueError: they are no ascending hashes, or too many.
+    """
+    # plain Python: comparing profiles must not load numpy
+    if len(data) % 8 or len(data) > 8 * KMV_SIZE:
+        raise ValueError("not the smallest hashes of rows")
+    found = struct.unpack(f"<{len(data) // 8}Q", data)
+    if any(after <= before for before, after in pairwise(found)):
+        raise ValueError("hashes of rows are not in order")
+    return found
+
+
+def _check_profile(tree: object) -> None:
     top = DocumentNode(tree)
     _fields(top, _TOP, optional=("parent_snapshot_id",))
     hidden = {node.value for node in top["odf"]["hidden"].items()}
@@ -49,14 +76,14 @@ def check_profile(tree: object) -> None:
 
 def _column(node: DocumentNode, *, hidden: bool) -> None:
     kind = node["kind"].word(*_KINDS)
-    fields = _COUNTS if hidden else {**_COUNTS, **_KINDS[kind]}
+    fields = COUNTS if hidden else {**COUNTS, **_KINDS[kind]}
     finite = ("non_finite_count",) if kind == "numeric" else ()
-    _fields(node, {**fields, **_ON_OCCASION}, optional=("estimated", *finite))
+    _fields(node, {**fields, **ON_OCCASION}, optional=("estimated", *finite))
 
 
 def _fields(node: DocumentNode, readers: Mapping[str, _Reader], optional: Iterable[str] = ()) -> None:
     # exactly these fields: unknown ones are refused
-    spared = {*optional, *_ON_OCCASION}
+    spared = {*optional, *ON_OCCASION}
     _only(node, readers)
     for name, read in readers.items():
         found = node.optional(name) if name in spared else node[name]
@@ -88,8 +115,7 @@ def _count(node: DocumentNode) -> None:
     # integers beyond the exact range of doubles are text
     if isinstance(node.value, str) and _INTEGER.fullmatch(node.value) and node.value[0] != "-":
         return
-    if node.number() < 0:
-        node.refuse("a number that is not negative")
+    _small_count(node)
 
 
 def _small_count(node: DocumentNode) -> None:
@@ -146,11 +172,11 @@ def _quantiles(node: DocumentNode) -> None:
 
 def _percentiles(node: DocumentNode) -> None:
     if node.value != {}:
-        _fields(node, dict.fromkeys(PERCENTILES, _number))
+        _fields(node, {f"p{percent}": _number for percent in PERCENTILES})
 
 
 def _histogram(node: DocumentNode) -> None:
-    _fields(node, {"bin_edges": _ascending, "counts": _list_of(_small_count, _BINS)})
+    _fields(node, {"bin_edges": _ascending, "counts": _list_of(_small_count, BINS)})
     edges, counts = len(node["bin_edges"].items()), len(node["counts"].items())
     if edges != (counts + 1 if counts else 0):
         node.refuse("one edge more than bins")
@@ -193,20 +219,20 @@ def _odf(node: DocumentNode) -> None:
     )  # fmt: skip
 
 
-_COUNTS: dict[str, _Reader] = {
+COUNTS: dict[str, _Reader] = {
     "kind": _text, "null_count": _count, "null_fraction": _share, "num_unique": _count,
 }  # fmt: skip
-_ON_OCCASION: dict[str, _Reader] = {"estimated": _list_of(_text, 8), "non_finite_count": _count}
-_LENGTHS = [f"{of}_{what}" for of in ("avg", "min", "max") for what in ("char_length", "token_count")]
-_VALUES: dict[str, _Reader] = {"top_values": _map_of(_small_count, _LISTED), "top_values_coverage": _share}
+ON_OCCASION: dict[str, _Reader] = {"estimated": _list_of(_text, 8), "non_finite_count": _count}
+LENGTHS = [f"{of}_{what}" for of in ("avg", "min", "max") for what in ("char_length", "token_count")]
+_VALUES: dict[str, _Reader] = {"top_values": _map_of(_small_count, TOP_VALUES), "top_values_coverage": _share}
 _KINDS: dict[str, dict[str, _Reader]] = {
     "numeric": {
         **dict.fromkeys(("mean", "std", "min", "max"), _or_null(_number)),
         "percentiles": _percentiles, "quantiles": _quantiles, "histogram": _histogram,
     },
     "string": {
-        **_VALUES, **dict.fromkeys(_LENGTHS, _or_null(_number)),
-        "detected_languages": _map_of(_share, _LANGUAGES),
+        **_VALUES, **dict.fromkeys(LENGTHS, _or_null(_number)),
+        "detected_languages": _map_of(_share, LISTED_LANGUAGES),
     },
     "datetime": {
         "min": _or_null(_text), "max": _or_null(_text), "range_days": _or_null(_number),
@@ -216,13 +242,10 @@ _KINDS: dict[str, dict[str, _Reader]] = {
 }  # fmt: skip
 _TOP: dict[str, _Reader] = {
     "format_version": _text, "snapshot_id": _hash, "parent_snapshot_id": _hash, "source_hash": _hash,
-    "schema_hash": _hash, "tags": _map_of(_text), "num_columns": _count, "columns": _list_of(_declared),
+    "schema_hash": _hash, "num_columns": _count, "columns": _list_of(_declared),
     "num_rows": _small_count, "duplicate_row_fraction": _share, "near_duplicate_estimate": _or_null(_share),
     **dict.fromkeys(("constant_columns", "high_null_columns"), _list_of(_text)),
-    **dict.fromkeys(
-        ("created_at", "created_by", "dataset_name", "dataset_path", "source_type", "description",
-         "pipeline_stage", "transform_description"), _text,
-    ),
+    "created_at": _text, **{name: _map_of(_text) if name == "tags" else _text for name in DESCRIPTIVE},
     "row_minhash": _hashes, "row_hyperloglog": _sketch, "column_stats": _map_of(lambda _: None),
     "odf": _odf,
 }  # fmt: skip
@@ -257,7 +280,7 @@ def read_profile(data: bytes) -> dict[str, Any]:
             hint="make it again with this program",
         )
     try:
-        check_profile(tree)
+        _check_profile(tree)
     except ManifestError as error:
         raise CodecError(f"not a profile: {one_line(error.path or '')}: {error.message}") from None
     return tree

@@ -25,7 +25,7 @@ import xxhash
 from pyarrow import types as t
 
 from odfchain.odf.row_hash import Numbers
-from odfchain.profiles.drift_metrics import KMV_SIZE
+from odfchain.profiles.reader import KMV_SIZE
 from odfchain.profiles.value_counts import EncodedColumn, Hashes, rotated, splitmix64
 
 SAMPLE_ROWS = 16_384

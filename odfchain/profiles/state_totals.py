@@ -27,7 +27,7 @@ from odfchain.errors import BadInputError, CodecError
 from odfchain.odf import row_hash
 from odfchain.odf.events import DatasetVocabulary, DataSlice
 from odfchain.odf.row_hash import PAIR
-from odfchain.profiles.cache import keep_part, kept_part
+from odfchain.profiles.published import keep_part, kept_part
 from odfchain.profiles.sketches import MOST_ROWS
 from odfchain.profiles.totals import Totals, from_bytes, to_bytes
 from odfchain.profiles.value_counts import Hashes

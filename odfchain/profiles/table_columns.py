@@ -8,18 +8,14 @@ may not has changed in the history of old chains. Source: RFC-045.
 
 from __future__ import annotations
 
-import datetime as dt
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
 from odfchain.errors import OdfchainError, SchemaError, StoreError
@@ -27,10 +23,8 @@ from odfchain.odf.arrow_schema import is_uuid
 from odfchain.odf.events import MetadataBlock
 from odfchain.odf.identity import Multihash
 from odfchain.slices.footers import ColumnStats, FileStats, quoted
-from odfchain.slices.reader import open_parquet
 from odfchain.text import first_line, one_line
 
-_LARGEST = (1 << 63) - 1
 _NO_SPARK_NAME = set(" ,;{}()\n\t=")
 """Characters that Delta refuses in the names of columns."""
 
@@ -109,79 +103,6 @@ def _plain(kind: pa.DataType, to: TableFormat, *, rewritten: bool) -> pa.DataTyp
     return kind if same else {**texts, **others, **days}.get(kind)
 
 
-def check_slice(path: Path, stats: FileStats, columns: pa.Schema, to: TableFormat) -> None:
-    """A slice can be read as these columns of a table, every value of it.
-
-    Raises:
-        SchemaError: a column has another type there, or a number that is too large; says which one.
-    """
-    with open_parquet(path) as file:
-        present = file.schema_arrow
-        for column in columns:
-            if column.name not in present.names:
-                continue
-            there = present.field(column.name)
-            (found,) = table_columns(pa.schema([there]), to)
-            if not _reads_as(found.type, column.type):
-                said = f"column {one_line(column.name)!r} is {there.type} in {path.name}, and {column.type}"
-                raise SchemaError(f"{said} in the table")
-            known = stats.column(quoted(column.name))
-            if not _has_uint64(there.type) or (known is not None and _is_small(known.high)):
-                continue
-            for batch in file.batches([column.name]):
-                if _largest(batch.column(0)) > _LARGEST:
-                    what = f"column {one_line(column.name)!r}: a number above 2⁶³ - 1"
-                    raise SchemaError(
-                        f"{what}, which {to.title()} has no type for", hint=f"it is in {path.name}"
-                    )
-
-
-def _reads_as(found: pa.DataType, wanted: pa.DataType) -> bool:
-    if t.is_integer(found) and t.is_integer(wanted):
-        return bool(found.bit_width <= wanted.bit_width)
-    if t.is_struct(found) and t.is_struct(wanted):
-        members = {field.name: field.type for field in wanted}
-        return all(f.name not in members or _reads_as(f.type, members[f.name]) for f in found)
-    if t.is_list(found) and t.is_list(wanted):
-        return _reads_as(found.value_type, wanted.value_type)
-    return bool(found == wanted)
-
-
-def _has_uint64(kind: pa.DataType) -> bool:
-    if t.is_struct(kind):
-        return any(_has_uint64(field.type) for field in kind)
-    return _has_uint64(kind.value_type) if t.is_nested(kind) else bool(t.is_uint64(kind))
-
-
-def _is_small(high: object) -> bool:
-    return isinstance(high, int) and high <= _LARGEST
-
-
-def _largest(column: pa.Array) -> int:
-    kind = column.type
-    if t.is_struct(kind):
-        return max(map(_largest, column.flatten()), default=0)
-    if t.is_nested(kind):
-        return _largest(column.flatten())
-    return int(pc.max(column).as_py() or 0) if t.is_uint64(kind) else 0
-
-
-def cast_rows(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """Rows in the columns of a table, by name.
-
-    Raises:
-        SchemaError: a value would change; says in which column.
-    """
-    found = []
-    for column in columns:
-        try:
-            found.append(rows.column(column.name).cast(column.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            said = one_line(str(error).split("\n", maxsplit=1)[0])
-            raise SchemaError(f"column {one_line(column.name)!r}: {said}") from None
-    return pa.RecordBatch.from_arrays(found, schema=columns)
-
-
 # Column statistics for table formats: only bounds by which no reader can skip a matching row.
 # Long texts are left out, and floats have no bounds, because NaN is greater than every number in Spark. In
 # Delta a file has bounds of all listed columns or of none, because some readers take a missing bound as one
@@ -189,10 +110,6 @@ def cast_rows(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 # doubles (RFC-045).
 
 _LONGEST_TEXT = 256
-_DOUBLE_DIGITS = 15
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999, which every reader knows [ms since the epoch]."""
 
 
 def reported(stats: FileStats, name: str) -> ColumnStats | None:
@@ -210,62 +127,6 @@ def exact_bounds(stats: ColumnStats, kind: pa.DataType) -> tuple[Any, Any] | Non
     if t.is_string(kind) and isinstance(low, str) and isinstance(high, str):
         return (low, high) if max(len(low.encode()), len(high.encode())) <= _LONGEST_TEXT else None
     return (low, high) if t.is_integer(kind) or t.is_date32(kind) or t.is_decimal(kind) else None
-
-
-def delta_columns(columns: pa.Schema) -> Sequence[str]:
-    """The columns of a Delta table that its log says anything of."""
-
-    def has_bounds(field: pa.Field) -> bool:
-        kind = field.type
-        short = t.is_decimal(kind) and kind.precision <= _DOUBLE_DIGITS
-        other = t.is_integer(kind) or t.is_date32(kind) or t.is_timestamp(kind) or t.is_string(kind)
-        return bool(short or other) and quoted(field.name) == field.name
-
-    return [field.name for field in columns if has_bounds(field)]
-
-
-def delta_stats(stats: FileStats, columns: pa.Schema, names: Sequence[str]) -> str:
-    """The statistics of a file as a Delta log has them, of the columns that it says anything of."""
-    # a column that was added later is null in all rows
-    nulls: dict[str, int] = {}
-    lows: dict[str, Any] = {}
-    highs: dict[str, Any] = {}
-    whole = True
-    for name in names:
-        found, kind = reported(stats, name), columns.field(name).type
-        absent = stats.present is not None and name not in stats.present
-        if absent or (found is not None and found.null_count == stats.row_count):
-            nulls[name] = stats.row_count
-            continue
-        if found is not None:
-            nulls[name] = found.null_count
-        bounds = None if found is None else exact_bounds(found, kind)
-        shown = (None, None) if bounds is None else _in_json(bounds, kind)
-        lows[name], highs[name] = shown
-        whole = whole and None not in shown
-    document = {"numRecords": stats.row_count, "nullCount": nulls}
-    return json.dumps(document | ({"minValues": lows, "maxValues": highs} if whole else {}))
-
-
-def _in_json(bounds: tuple[Any, Any], kind: pa.DataType) -> tuple[Any, Any]:
-    low, high = bounds
-    if t.is_timestamp(kind):
-        return _moment(low // 1000, kind), _moment(-(-high // 1000), kind)
-    if t.is_date32(kind):
-        return _day(low), _day(high)
-    return (float(low), float(high)) if isinstance(low, Decimal) else bounds
-
-
-def _day(days: int) -> str | None:
-    moment = _moment(days * 86_400_000, pa.timestamp("ms"))
-    return None if moment is None else moment[:10]
-
-
-def _moment(milliseconds: int, kind: pa.DataType) -> str | None:
-    if not _FIRST <= milliseconds <= _LAST:
-        return None
-    text = (_EPOCH + dt.timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds")
-    return text.removesuffix("+00:00") + ("Z" if kind.tz else "")
 
 
 # Table versions, and errors of the libraries.

@@ -25,6 +25,7 @@ from pyarrow import types as t
 
 from odfchain.errors import CodecError
 from odfchain.odf.row_hash import Numbers
+from odfchain.profiles.reader import BINS
 from odfchain.profiles.sketches import BANDS, SAMPLE_ROWS, BandKeys, Hll, Kmv, band_keys, sampled
 from odfchain.profiles.value_counts import (
     EncodedColumn,
@@ -48,9 +49,6 @@ NumberArray = np.ndarray[Any, Any]
 _AT_ONCE = 65_536
 """So many products of halves add up exactly in a double."""
 _LOW = 27
-_UNIT = 1074
-"""Sums are in multiples of 2**-1074, squares of its square."""
-BINS = 50
 _ALL_DIGITS = Context(prec=100)
 
 

@@ -399,7 +399,7 @@ def _that_may_match(
     dataset: DatasetFiles, peer: Peer, objects: Sequence[DataObject], where: Where
 ) -> tuple[list[DataObject], int, int]:
     """(the slices that may hold a row, how many others there are, of how many nothing is known)."""
-    from odfchain.profiles.owner_statistics import trusted_stats  # noqa: PLC0415 - few commands need it
+    from odfchain.profiles.manifests import trusted_stats  # noqa: PLC0415 - few commands need it
     from odfchain.slices.skipping import may_match  # noqa: PLC0415
     from odfchain.transfer.snapshot_objects import object_from  # noqa: PLC0415
 

@@ -45,7 +45,7 @@ from odfchain.limits import LIMITS
 from odfchain.odf.events import ExecuteTransform, MetadataEvent, Seed
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import RemoteDatasetId
-from odfchain.profiles.cache import parts_folder
+from odfchain.profiles.published import parts_folder
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, parse_ref
 from odfchain.text import counted, one_line

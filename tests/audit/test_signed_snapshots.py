@@ -20,7 +20,7 @@ from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, sign_snapshot
 from odfchain.cli.main import main
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.identity import DatasetKey
-from odfchain.profiles.compute import ProfileOptions, profile_of
+from odfchain.profiles.document import ProfileOptions, profile_of
 from odfchain.profiles.manifests import manifest_bytes, manifest_of
 from odfchain.profiles.published import WrittenSnapshot, publish
 from odfchain.workspace.dataset_files import DatasetFiles

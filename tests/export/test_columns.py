@@ -15,7 +15,8 @@ from pyiceberg.conversions import from_bytes
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import SchemaError
-from odfchain.profiles.table_columns import TableFormat, cast_rows, check_slice, table_columns
+from odfchain.profiles.export import cast_rows, check_slice
+from odfchain.profiles.table_columns import TableFormat, table_columns
 from odfchain.slices.footers import file_stats
 from tests.kit.exports import FIXTURE, TABLES, delta_log, field_of, iceberg, plain, rows_of, value_of
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with

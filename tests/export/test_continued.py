@@ -28,8 +28,9 @@ from odfchain.errors import (
 )
 from odfchain.odf.identity import Multihash
 from odfchain.profiles.delta_table import DeltaFolder
+from odfchain.profiles.export import cast_rows
 from odfchain.profiles.iceberg_table import IcebergFolder
-from odfchain.profiles.table_columns import TableFormat, cast_rows, table_columns
+from odfchain.profiles.table_columns import TableFormat, table_columns
 from tests.kit.exports import (
     BLOCKS,
     TABLES,

@@ -17,8 +17,7 @@ from odfchain.chain.signed_lines import SnapshotKind
 from odfchain.errors import GuardError, ManifestError, StoreError, UsageError
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.profiles import published
-from odfchain.profiles.cache import parts_folder
-from odfchain.profiles.published import object_of
+from odfchain.profiles.published import object_of, parts_folder
 from odfchain.profiles.published import published as published_objects
 from odfchain.workspace.config import DatasetConfig, OwnSnapshots, ProfileWhen, change_config
 from odfchain.workspace.dataset_state import DatasetState

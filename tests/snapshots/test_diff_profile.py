@@ -14,8 +14,7 @@ import pytest
 
 import odfchain as odf
 from odfchain.chain.signed_lines import SnapshotKind
-from odfchain.profiles.cache import keep_profile, kept_profile
-from odfchain.profiles.published import publish
+from odfchain.profiles.published import keep_profile, kept_profile, publish
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.branch_cases import run_here
 from tests.kit.drift_profiles import profile_of

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from odfchain.limits import DRIFT_PAGE, DriftPageLimits
-from odfchain.profiles.drift import Drift, compare_profiles
-from odfchain.profiles.drift_metrics import ComparedColumn, common_bins, compared_profile
-from odfchain.profiles.drift_page import drift_page
+from odfchain.profiles.drift import ComparedColumn, ComparedProfile, Drift, compare_profiles
+from odfchain.profiles.page import common_bins, drift_page
 from tests.kit.browser import DARK, measure, photograph
 from tests.kit.drift_profiles import Document, profile_of
 
@@ -227,7 +226,7 @@ def test_nothing_in_common_and_no_rows_make_a_page(columns: Document) -> None:
 
 
 def numbers(values: Any) -> ComparedColumn:
-    return compared_profile(profile_of({"v": {"type": "float64", "values": values}})).columns["v"]
+    return ComparedProfile(profile_of({"v": {"type": "float64", "values": values}})).columns["v"]
 
 
 def test_bins_are_common_and_all_values_are_in_them() -> None:

@@ -45,7 +45,7 @@ _MEASURE = """
 import resource, sys
 import numpy as np, pyarrow as pa
 from odfchain.odf.canonical_json import canonical_bytes
-from odfchain.profiles.statistics import column_statistics
+from odfchain.profiles.document import column_statistics
 from odfchain.profiles.totals import Totals
 from odfchain.profiles.totals import to_bytes
 

@@ -11,7 +11,7 @@ from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError
 from odfchain.odf.times import Timestamp
 from odfchain.profiles import state_totals as subject
-from odfchain.profiles.cache import keep_part, kept_part, parts_folder
+from odfchain.profiles.published import keep_part, kept_part, parts_folder
 from odfchain.upkeep.garbage import GcOptions, collect
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState

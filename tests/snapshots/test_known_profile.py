@@ -13,7 +13,7 @@ from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.chain.signed_lines import SnapshotKind
 from odfchain.odf.events import SetInfo
-from odfchain.profiles import compute
+from odfchain.profiles import document
 from odfchain.profiles.published import publish
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.branch_rows import add, keyed, record
@@ -32,7 +32,7 @@ def test_what_was_computed_is_known_until_other_rows_come(
 ) -> None:
     assert dataset.known_profile() is None
     made = dataset.profile()
-    monkeypatch.setattr(compute, "state_totals", None)  # nothing is computed from here on
+    monkeypatch.setattr(document, "state_totals", None)  # nothing is computed from here on
     known = dataset.known_profile()
     assert known is not None
     assert known.content == made.content

@@ -23,7 +23,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
 from odfchain.profiles import state_totals
-from odfchain.profiles.document import DESCRIPTIVE, ProfileFacts, profile_document
+from odfchain.profiles.document import ProfileFacts, profile_document
+from odfchain.profiles.reader import DESCRIPTIVE
 from odfchain.profiles.sketches import BANDS
 from odfchain.profiles.state_totals import ProfiledSlice, totals_of_slices
 from odfchain.profiles.totals import Totals, from_bytes, to_bytes

@@ -27,7 +27,8 @@ from odfchain.limits import AttestLimits
 from odfchain.odf.identity import DatasetKey
 from odfchain.odf.times import Timestamp
 from odfchain.profiles import published
-from odfchain.profiles.published import object_of, publish, signed_manifest
+from odfchain.profiles.manifests import signed_manifest
+from odfchain.profiles.published import object_of, publish
 from odfchain.transfer import snapshot_objects
 from odfchain.transfer.folder_peer import FolderPeer
 from odfchain.transfer.server import RepositoryServer

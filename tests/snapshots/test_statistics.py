@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from odfchain.errors import CodecError
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.physical_hash import hash_bytes
-from odfchain.profiles import drift_metrics, sketches
-from odfchain.profiles.document import merkle_root, schema_hash
-from odfchain.profiles.drift_metrics import jaccard, published_hashes
+from odfchain.profiles import drift, sketches
+from odfchain.profiles.document import column_statistics, merkle_root, schema_hash
+from odfchain.profiles.drift import jaccard
+from odfchain.profiles.reader import published_hashes
 from odfchain.profiles.sketches import BandKeys, Hll, Kmv, band_keys, sampled
-from odfchain.profiles.statistics import column_statistics
 from odfchain.profiles.totals import Totals, from_bytes, to_bytes
 from odfchain.profiles.value_counts import column_seed, distinct_hashes, encoded, splitmix64
 from tests.kit.snapshot_columns import column, fixture, type_of
@@ -142,21 +142,19 @@ def curve(given: dict[str, float]) -> list[float]:
 @cases("curves", DRIFT)
 def test_distances_of_curves(case: dict[str, Any]) -> None:
     one, other = curve(case["one"]), curve(case["other"])
-    assert round(drift_metrics.ks(one, other), 6) == case["ks"]
-    assert round(drift_metrics.psi_of_quantiles(one, other), 4) == case["psi"]
+    assert round(drift.ks(one, other), 6) == case["ks"]
+    assert round(drift.psi_of_quantiles(one, other), 4) == case["psi"]
     if "w1" in case:
-        assert drift_metrics.w1(one, other) == pytest.approx(case["w1"])
+        assert drift.w1(one, other) == pytest.approx(case["w1"])
 
 
 @cases("shares", DRIFT)
 def test_distances_of_shares(case: dict[str, Any]) -> None:
     one, other = case["one"], case["other"]
-    shares = drift_metrics.shares_of_values(
-        one, sum(one.values()), other, sum(other.values()), whole=(True, True)
-    )
-    assert round(drift_metrics.jensen_shannon(*shares), 6) == case["js"]
+    shares = drift.shares_of_values(one, sum(one.values()), other, sum(other.values()), whole=(True, True))
+    assert round(drift.jensen_shannon(*shares), 6) == case["js"]
     if "linf" in case:
-        assert round(drift_metrics.largest_difference(*shares), 6) == case["linf"]
+        assert round(drift.largest_difference(*shares), 6) == case["linf"]
 
 
 rows = st.lists(
