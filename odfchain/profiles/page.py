@@ -16,9 +16,8 @@ from typing import Any
 
 from odfchain.limits import DRIFT_PAGE, PAGE, DriftPageLimits
 from odfchain.profiles import pages
-from odfchain.profiles.drift import ComparedColumn, ComparedProfile, share
 from odfchain.profiles.pages import Excerpt, LabelledValue, excerpt
-from odfchain.profiles.reader import by_share
+from odfchain.profiles.reader import ComparedColumn, ComparedProfile, by_share, share
 from odfchain.text import counted, cut
 
 # Unescaped text of one column: callers escape it.

@@ -137,13 +137,6 @@ def publish(
     return WrittenSnapshot(kind, name, len(content), line)
 
 
-def publish_manifest(dataset: DatasetFiles, state: DatasetState) -> WrittenSnapshot:
-    """The manifest of a state's block is stored and, where the dataset's key is here, signed."""
-    from odfchain.profiles.manifests import manifest_bytes, manifest_of
-
-    return publish(dataset, state, SnapshotKind.MANIFEST, manifest_bytes(manifest_of(dataset, state)))
-
-
 # What is kept of slices and blocks: a digest, then the bytes that it is of. A slice never changes, so what
 # was found of it is never wrong, only of another version, or damaged: then it is found again.
 

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import base64
 import binascii
+import bisect
 import json
 import math
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
 from odfchain.errors import CodecError, ManifestError, UnsupportedVersionError
 from odfchain.profiles.pages import DocumentNode
-from odfchain.text import one_line
+from odfchain.text import TEXT_CHARACTERS, cut, one_line
 
 # The fields of a profile. Documents are untrusted: a field that is missing, unknown or of another type is
 # refused by its path, and so are contradictions (edges without bins, quantiles that descend) (RFC-040).
@@ -303,3 +304,73 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError("a name occurs twice in an object")
     return found
+
+
+# The fields of a profile that are compared. Numbers beyond the exact range of doubles are strings in profiles
+# and doubles here (RFC-040, RFC-041).
+
+
+class ComparedColumn:
+    """The statistics of a column; what its kind has none of is empty, or None."""
+
+    def __init__(self, declared: Mapping[str, Any], found: Mapping[str, Any], *, hidden: bool) -> None:
+        self.name, self.dtype, self.nullable = declared["name"], declared["dtype"], declared["nullable"]
+        self.kind, self.hidden = found["kind"], hidden
+        self.null_count: int = found["null_count"]
+        self.null_fraction: float = found["null_fraction"]
+        self.num_unique, self.estimated = found["num_unique"], found.get("estimated", ())
+        # of 0, 1, … 100 %, or none
+        self.quantiles: tuple[float, ...] = tuple(map(float, found.get("quantiles", ())))
+        self.mean, self.std = _double(found.get("mean")), _double(found.get("std"))
+        # the bounds of times are texts
+        self.low, self.high = (
+            _double(found.get(name)) if self.kind == "numeric" else found.get(name) for name in ("min", "max")
+        )
+        histogram = found.get("histogram") or {"bin_edges": (), "counts": ()}
+        self.edges: tuple[float, ...] = tuple(map(float, histogram["bin_edges"]))
+        self.counts: tuple[int, ...] = tuple(histogram["counts"])
+        self.top_values: Mapping[str, int] = found.get("top_values", {})
+        # the share of all values that the common ones are; None where there are no such
+        self.coverage: float | None = found.get("top_values_coverage")
+        self.lengths = {name: found[name] for name in LENGTHS if found.get(name) is not None}
+        self.languages: Mapping[str, float] = found.get("detected_languages", {})
+
+
+def _double(value: float | str | None) -> float | None:
+    return None if value is None else float(value)
+
+
+class ComparedProfile:
+    """What is compared of a profile that was computed here or checked by `read_profile`."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        odf, statistics = document["odf"], document["column_stats"]
+        self.dataset_id = cut(odf["dataset_id"], TEXT_CHARACTERS)
+        self.name = cut(document["dataset_name"], TEXT_CHARACTERS)
+        self.snapshot_id = cut(document["snapshot_id"], TEXT_CHARACTERS)
+        self.sequence_number: int = odf["sequence_number"]
+        self.created_at = cut(document["created_at"], TEXT_CHARACTERS)
+        self.rows: int = document["num_rows"]
+        self.duplicate_row_fraction: float = document["duplicate_row_fraction"]
+        self.row_hashes = published_hashes(base64.b64decode(document["row_minhash"]))
+        self.columns = {
+            name: ComparedColumn(column, statistics[name], hidden=name in odf["hidden"])
+            for column in document["columns"]
+            for name in (column["name"],)
+        }
+
+
+def share(quantiles: Sequence[float], x: float, *, below: bool) -> float:
+    """The share of values that are below x, or not above it: linear between two quantiles."""
+    steps = len(quantiles) - 1
+    first, after = bisect.bisect_left(quantiles, x), bisect.bisect_right(quantiles, x)
+    if first == after:  # between two quantiles
+        if first == 0:
+            return 0.0
+        if first > steps:
+            return 1.0
+        low, high = quantiles[first - 1], quantiles[first]
+        return (first - 1 + (x - low) / (high - low)) / steps
+    if below:
+        return 0.0 if first == 0 else first / steps
+    return (after - 1) / steps

@@ -18,7 +18,7 @@ from odfchain.chain.signing import SignedFile
 from odfchain.chain.statements import Did
 from odfchain.errors import AccessError, OdfchainError, StoreError, TransferError
 from odfchain.limits import ATTEST
-from odfchain.profiles.published import object_of, publish_manifest, published, store_of_kind
+from odfchain.profiles.published import object_of, publish, published, store_of_kind
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
@@ -201,6 +201,8 @@ def send_objects(
 
 
 def _publish_head(dataset: DatasetFiles) -> list[str]:
+    from odfchain.profiles.manifests import manifest_bytes, manifest_of  # noqa: PLC0415 - needs Arrow
+
     if dataset.signer is None:
         return []
     try:
@@ -209,7 +211,8 @@ def _publish_head(dataset: DatasetFiles) -> list[str]:
         head = dataset.chain.head()
         lines = published(dataset, SnapshotKind.MANIFEST)
         if not any(line.by_owner and line.block == head and _is_here(dataset, line) for line in lines):
-            publish_manifest(dataset, DatasetState.read(dataset.chain))
+            state = DatasetState.read(dataset.chain)
+            publish(dataset, state, SnapshotKind.MANIFEST, manifest_bytes(manifest_of(dataset, state)))
     except OdfchainError as error:
         return [f"the manifest of the head was not published: {one_line(error.message, 500)}"]
     return []

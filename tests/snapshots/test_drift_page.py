@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from odfchain.limits import DRIFT_PAGE, DriftPageLimits
-from odfchain.profiles.drift import ComparedColumn, ComparedProfile, Drift, compare_profiles
+from odfchain.profiles.drift import Drift, compare_profiles
 from odfchain.profiles.page import common_bins, drift_page
+from odfchain.profiles.reader import ComparedColumn, ComparedProfile
 from tests.kit.browser import DARK, measure, photograph
 from tests.kit.drift_profiles import Document, profile_of
 
