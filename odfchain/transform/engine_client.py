@@ -94,7 +94,7 @@ def unwrap(message: bytes) -> bytes:
         CodecError: these bytes are no such message.
     """
     # unknown fields are skipped, and the last of several values counts, as proto3 demands of readers
-    from google.protobuf.message import CodecError as MalformedError
+    from google.protobuf.message import DecodeError as MalformedError
     from google.protobuf.wrappers_pb2 import BytesValue
 
     try:
