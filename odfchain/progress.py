@@ -191,10 +191,6 @@ class DeferredProgress:
         self._stopped = True
 
     def check(self) -> None:
-        """Nothing, unless it was stopped.
-
-        Raises:
-            KeyboardInterrupt: it was.
-        """
+        """Raise `KeyboardInterrupt` if it was stopped."""
         if self._stopped:
             raise KeyboardInterrupt

@@ -312,11 +312,7 @@ class MetadataChain:
     # --- appending ---------------------------------------------------------------------------------
 
     def history(self, prev: Multihash) -> History:
-        """The questions of the append rules, answered for the predecessor `prev`.
-
-        Raises:
-            AppendError: `PrevBlockNotFound`.
-        """
+        """The questions of the append rules, answered for the predecessor `prev`, which must be stored."""
         if not self._blocks.contains(prev):
             raise AppendError("PrevBlockNotFound", "prev-block-exists", f"block {prev} is not in the store")
         if self._index is None or self.head() != prev:

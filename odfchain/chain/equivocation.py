@@ -79,11 +79,7 @@ class Evidence:
 
 
 def evidence_of(one: SignedBranch, other: SignedBranch) -> Evidence:
-    """The proof that two branches are, in whatever order they are given; everything is checked.
-
-    Raises:
-        SignatureError: they prove nothing; the message says why.
-    """
+    """The proof that two branches are, in any order; all is checked, or `SignatureError`."""
     found = [(_statement(branch), branch) for branch in (one, other)]
     (low, lower), (high, higher) = sorted(found, key=lambda f: (f[0].sequence_number, f[0].head.digest))
     if low.dataset_id != high.dataset_id:
@@ -99,11 +95,7 @@ def evidence_of(one: SignedBranch, other: SignedBranch) -> Evidence:
 
 
 def read_evidence(data: bytes, source: str) -> Evidence:
-    """The proof in a file, checked: both signatures, every block's hash and link, and that they conflict.
-
-    Raises:
-        SignatureError: it is no proof, or one that was changed; `source` is named.
-    """
+    """The proof in a file: signatures, hashes, links and the conflict are checked, or `SignatureError`."""
     try:
         evidence = _read(data)
         if evidence.to_bytes() != data:
@@ -255,11 +247,7 @@ class KeptEvidence:
 
 
 def read_evidence_file(path: Path) -> Evidence:
-    """The proof in a file, checked.
-
-    Raises:
-        StoreError: there is no such file, or it cannot be read.
-    """
+    """As `read_evidence`, of a file."""
     data = read_bounded(path, ATTEST.evidence_bytes)
     if data is None:
         raise StoreError(f"{path}: no such file")

@@ -59,11 +59,7 @@ def belongs_in(event: ev.MetadataEvent) -> DatasetKind | None:
 
 
 def check_kind(event: ev.MetadataEvent, history: History) -> None:
-    """The event belongs in a dataset of the kind that the Seed says.
-
-    Raises:
-        AppendError: InvalidEvent.
-    """
+    """The event belongs in a dataset of the kind that the Seed says."""
     wanted = belongs_in(event)
     if wanted is None:
         return
@@ -84,11 +80,7 @@ def check_kind(event: ev.MetadataEvent, history: History) -> None:
 
 
 def check_normalized(transform: Transform | None, where: str) -> None:
-    """A stored transform has `queries`, the last without and all others with an alias.
-
-    Raises:
-        AppendError: InvalidEvent.
-    """
+    """A stored transform has `queries`, the last without and all others with an alias."""
     if transform is None:
         return
     if transform.query is not None:
@@ -113,11 +105,7 @@ def check_normalized(transform: Transform | None, where: str) -> None:
 
 
 def check_set_transform(event: ev.SetTransform) -> None:
-    """Inputs exist, are distinct ids, and have aliases; the transform is normalised.
-
-    Raises:
-        AppendError: InvalidEvent.
-    """
+    """Inputs exist, are distinct ids, and have aliases; the transform is normalised."""
     if not event.inputs:
         raise AppendError("InvalidEvent", "set-transform-has-inputs", "a transform needs at least one input")
     ids = [ref.id if isinstance(ref := i.dataset_ref, RemoteDatasetId) else None for i in event.inputs]
@@ -135,11 +123,7 @@ def check_set_transform(event: ev.SetTransform) -> None:
 
 
 def check_execute_transform(event: ev.ExecuteTransform, history: History) -> None:
-    """An execution has a transform before it and continues the previous execution.
-
-    Raises:
-        AppendError: InvalidEvent or NoOpEvent.
-    """
+    """An execution has a transform before it and continues the previous execution."""
     transform = history.nearest("SetTransform")
     last = history.nearest("ExecuteTransform")
     earlier = last.event if last is not None else None
@@ -233,11 +217,7 @@ _HINT = (
 
 
 def check_set_data_schema(event: ev.SetDataSchema, history: History) -> None:
-    """A schema that replaces another names no column twice, is new and is compatible with it.
-
-    Raises:
-        AppendError: NoOpEvent or InvalidEvent.
-    """
+    """A schema that replaces another names no column twice, is new and is compatible with it."""
     block = history.nearest("SetDataSchema")
     try:
         new = schema_of_event(event.raw_arrow_schema, event.schema)
@@ -269,11 +249,7 @@ def incompatibility(
 
 
 def check_set_vocab(event: ev.SetVocab, history: History) -> None:
-    """The system columns have four different names, and those keep what is recorded readable.
-
-    Raises:
-        AppendError: InvalidEvent.
-    """
+    """The system columns have four different names, and those keep what is recorded readable."""
     vocabulary = ev.DatasetVocabulary.from_event(event)
     if len(set(vocabulary.columns)) < len(vocabulary.columns):
         twice = next(name for name in vocabulary.columns if vocabulary.columns.count(name) > 1)
@@ -449,11 +425,7 @@ def check_append(block: MetadataBlock, history: History | None) -> None:
 
 
 def check_alone(block: MetadataBlock) -> None:
-    """The rules that need no other block.
-
-    Raises:
-        AppendError: the first rule that is broken.
-    """
+    """The rules that need no other block."""
     event = block.event
     if block.prev_block_hash is None:
         if not isinstance(event, ev.Seed):

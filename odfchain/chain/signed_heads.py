@@ -60,11 +60,7 @@ class HeadSignature:
     text: str | None = None
 
     def require(self, where: str = "") -> SignedHead:
-        """The head that the owner signed.
-
-        Raises:
-            SignatureError: the head is unsigned or its signature is invalid; named.
-        """
+        """The head that the owner signed; `SignatureError` where the status is another."""
         if self.status is SignatureStatus.SIGNED and self.signed is not None:
             return self.signed
         prefix = f"{where}: " if where else ""

@@ -372,11 +372,7 @@ class SnapshotLine(Signed):
 
 
 def sign_snapshot(key: DatasetKey, line: SnapshotLine) -> str:
-    """The signed text of a line, without its end.
-
-    Raises:
-        UsageError: the key is not the signer's, or the line could not be read again.
-    """
+    """The signed text of a line, without its end; `UsageError` where it could not be read again."""
     text = sign_statement(key, line.signer, StatementType.SNAPSHOT, line.to_json())
     try:
         read_snapshot(text.encode())
@@ -386,11 +382,7 @@ def sign_snapshot(key: DatasetKey, line: SnapshotLine) -> str:
 
 
 def read_snapshot(text: bytes, *, verified: bool = True) -> SnapshotLine:
-    """The line that was signed; without `verified`, what has the form of one.
-
-    Raises:
-        SignatureError: the text is not the signed form of one.
-    """
+    """The line that was signed; without `verified`, what has the form of one."""
     found = read_statement(text, StatementType.SNAPSHOT, verified=verified)
     line = read_members(SnapshotLine, found.payload, signer=found.signer)
     if line.size > ATTEST.snapshot_bytes:

@@ -145,11 +145,7 @@ _SPELLED: dict[Any, Callable[[str], Any]] = {
 
 
 def read_members(cls: type[_T], payload: dict[str, Any], **given: Any) -> _T:
-    """The statement that a payload is; `given` are those of its fields that are not in the payload.
-
-    Raises:
-        SignatureError: a member is missing, is too many, or is not what it has to be.
-    """
+    """The statement that a payload is; `given` are those of its fields that are not in the payload."""
     fields = {name: field for name, field in properties_of(cls).items() if field[0] not in given}
     if payload.keys() != fields.keys():
         raise malformed(f"its members are not {', '.join(sorted(fields))}")
@@ -246,11 +242,7 @@ _SMALL_ORDER_Y = frozenset({0, 1, _P - 1, _Y_OF_ORDER_8, _P - _Y_OF_ORDER_8})
 
 
 def check_public_key(key: bytes) -> None:
-    """The bytes are a public key by their form: 32, in the one canonical encoding, and not of small order.
-
-    Raises:
-        SignatureError: they are not.
-    """
+    """The bytes are a public key by their form: 32, in the one canonical encoding, and not of small order."""
     if len(key) != ED25519_KEY_BYTES:
         raise SignatureError(Problem.WEAK_KEY, f"an ed25519 public key of {len(key)} bytes")
     y = int.from_bytes(key, "little") & ~(1 << 255)
@@ -265,11 +257,7 @@ def check_public_key(key: bytes) -> None:
 
 
 def verify_signature(key: bytes, signature: bytes, signed: bytes) -> None:
-    """The signature of a text was made with the private half of a key that `check_public_key` has passed.
-
-    Raises:
-        SignatureError: it was not.
-    """
+    """The signature of a text was made with the private half of a key that `check_public_key` has passed."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - only who signs or verifies loads it
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
 
@@ -284,11 +272,7 @@ def verify_signature(key: bytes, signature: bytes, signed: bytes) -> None:
 
 @functools.lru_cache(maxsize=256)
 def parse_did(text: str) -> Did:
-    """The signer that a DID names, `did:odf:…` or `did:key:…`, in the spelling that is printed.
-
-    Raises:
-        InvalidIdError: another method, another spelling, or malformed.
-    """
+    """The signer that a DID names, `did:odf:…` or `did:key:…`, in the spelling that is printed."""
     did: Did
     if text.startswith(DID_ODF_PREFIX):
         did = DatasetId.parse(text)
@@ -302,11 +286,7 @@ def parse_did(text: str) -> Did:
 
 
 def create_key_file(path: Path) -> DatasetKey:
-    """A new key pair, whose private half is in a new file that only its owner may read.
-
-    Raises:
-        StoreError: the file already exists (it is left alone), or cannot be written.
-    """
+    """A new key pair, whose private half is in a new file that only its owner may read; none is replaced."""
     key = DatasetKey.generate()
     if not fsio.create_file(path, key.to_pem(), mode=0o600):
         raise StoreError(
@@ -521,11 +501,7 @@ def read_head(text: bytes) -> tuple[Did, SignedHead]:
 
 
 def read_branch(text: bytes) -> tuple[Did, SignedHead]:
-    """Parse the signed form of a branch's newest block.
-
-    Raises:
-        SignatureError: the text is something else.
-    """
+    """Who signed which newest block of a branch."""
     found = read_statement(text, StatementType.REF)
     head = read_members(SignedHead, found.payload)
     if not is_branch_name(head.ref):
@@ -534,12 +510,7 @@ def read_branch(text: bytes) -> tuple[Did, SignedHead]:
 
 
 def sign_attestation(key: DatasetKey, attestation: Attestation) -> str:
-    """The signed text of an attestation, one line without its end.
-
-    Raises:
-        UsageError: the key is not the auditor's, or the attestation could not be read again: numbers out of
-            order, or a text or list that is too long.
-    """
+    """The signed text of an attestation, without its end; `UsageError` where it could not be read again."""
     text = sign_statement(key, attestation.auditor, StatementType.ATTESTATION, attestation.to_json())
     try:
         read_attestation(text.encode())
@@ -549,11 +520,7 @@ def sign_attestation(key: DatasetKey, attestation: Attestation) -> str:
 
 
 def read_attestation(text: bytes, *, verified: bool = True) -> Attestation:
-    """The attestation that was signed; without `verified`, what has the form of one.
-
-    Raises:
-        SignatureError: the text is not the signed form of an attestation.
-    """
+    """The attestation that was signed; without `verified`, what has the form of one."""
     found = read_statement(text, StatementType.ATTESTATION, verified=verified)
     attestation = read_members(Attestation, found.payload, auditor=found.signer)
     if set(attestation.checks) & set(attestation.not_checked):

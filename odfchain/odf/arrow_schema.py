@@ -71,11 +71,7 @@ def _slots(table: str) -> dict[str, tuple[int, str, int]]:
 
 
 def encode_raw_arrow(schema: ds.DataSchema) -> bytes:
-    """The raw Arrow schema of `schema`, byte for byte as the Rust Arrow library writes it.
-
-    Raises:
-        SchemaError: a type that Arrow's schema cannot hold.
-    """
+    """The raw Arrow schema, byte for byte as the Rust Arrow library writes it; else `SchemaError`."""
     builder = FlatBufferBuilder()
     try:
         # of the attributes Arrow has two: dates in milliseconds, and UUIDs as its canonical extension type
@@ -365,11 +361,7 @@ def schema_event(schema: ds.DataSchema, *, odf_form: bool) -> SetDataSchema:
 
 
 def schema_of_event(raw_arrow_schema: bytes | None, schema: ds.DataSchema | None) -> ds.DataSchema:
-    """The schema that a `SetDataSchema` event declares, whichever form it carries.
-
-    Raises:
-        CodecError: neither form is present, or the raw form is malformed.
-    """
+    """The schema that a `SetDataSchema` declares in either form; else `CodecError`."""
     if schema is not None:
         return schema
     if raw_arrow_schema is None:
@@ -526,11 +518,7 @@ def _to_field(f: ds.DataField) -> Any:
 
 
 def to_arrow_type(data_type: ds.DataType, extra: ds.ExtraAttributes | None = None) -> Any:
-    """The `pyarrow.DataType` of a logical type; nullability is the field's business.
-
-    Raises:
-        SchemaError: a type that Arrow cannot hold.
-    """
+    """The `pyarrow.DataType` of a logical type without its nullability; `SchemaError` where there is none."""
     import pyarrow as pa  # noqa: PLC0415
 
     simple = _SIMPLE.get(type(data_type))
@@ -589,11 +577,7 @@ def _from_field(f: Any) -> ds.DataField:
 
 
 def from_arrow_type(data_type: Any, name: str = "") -> ds.DataType:
-    """The logical type of a `pyarrow.DataType`.
-
-    Raises:
-        SchemaError: a type without a logical counterpart.
-    """
+    """The logical type of a `pyarrow.DataType`; `SchemaError` where there is none."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import types as t  # noqa: PLC0415
 

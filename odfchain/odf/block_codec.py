@@ -174,11 +174,7 @@ def _dump_float(value: float) -> str:
 
 
 def load_attributes(text: str) -> dict[str, Any]:
-    """The attribute map that a text holds.
-
-    Raises:
-        CodecError: not a JSON object, nested too deep, or text that UTF-8 cannot hold.
-    """
+    """The attribute map that a text holds; `CodecError` unless it is a JSON object within the bounds."""
 
     def refuse(constant: str) -> NoReturn:
         raise CodecError(f"attributes hold {constant}, which is not JSON")
@@ -217,11 +213,7 @@ class Encoder:
         self._tables: dict[str, BuildChild] = {}
 
     def encode(self, table: str, value: Any) -> bytes:
-        """The finished buffer whose root is `value`, laid out as `table`.
-
-        Raises:
-            CodecError: a value does not fit its field.
-        """
+        """The finished buffer whose root is `value`, laid out as `table`, if all values fit."""
         builder = FlatBufferBuilder()
         try:
             root = self._table(table)(builder, value)
@@ -591,11 +583,7 @@ def _event_names() -> dict[int, str]:
 
 
 def encode_block(block: MetadataBlock, version: int = MANIFEST_VERSION) -> bytes:
-    """The bytes of a block file in the given manifest version; the same block always gives the same bytes.
-
-    Raises:
-        UnsupportedVersionError: a version other than 2 or 3.
-    """
+    """The bytes of a block file in the given manifest version; the same block always gives the same bytes."""
     if version not in TIMESTAMP_ALIGNMENT:
         raise UnsupportedVersionError(f"manifest version {version} cannot be written (2 and 3 can)")
     content = _encoder(version).encode("MetadataBlock", block)
@@ -618,12 +606,7 @@ def block_hash(data: bytes) -> Multihash:
 
 
 def open_manifest(data: bytes) -> tuple[int, bytes]:
-    """(manifest version, content) of a block file.
-
-    Raises:
-        CodecError: too large, malformed, or of another kind.
-        UnsupportedVersionError: a version other than 2 or 3.
-    """
+    """(manifest version, content) of a block file, within the bounds; errors as `decode_block`."""
     if len(data) > LIMITS.block_bytes:
         raise CodecError(f"a block of {len(data):,} bytes (at most {LIMITS.block_bytes:,})")
     buffer = FlatBuffer(data)
@@ -641,18 +624,13 @@ def open_manifest(data: bytes) -> tuple[int, bytes]:
 
 
 def decode_block(data: bytes) -> MetadataBlock:
-    """The block that a file holds."""
+    """The block that a file holds; `CodecError`, of a newer version or event `UnsupportedVersionError`."""
     _, content = open_manifest(data)
     return cast("MetadataBlock", _decoder().decode("MetadataBlock", content))
 
 
 def decode_header(data: bytes) -> BlockHeader:
-    """Previous hash, sequence number and event kind, without decoding the event.
-
-    Raises:
-        CodecError: whatever is wrong with the bytes that are looked at.
-        UnsupportedVersionError: a newer manifest version or event.
-    """
+    """Previous hash, sequence number and event kind, without decoding the event; errors as `decode_block`."""
     _, content = open_manifest(data)
     buffer = FlatBuffer(content)
     block = buffer.table(buffer.root_position(), 0)

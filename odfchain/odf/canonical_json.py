@@ -27,11 +27,7 @@ class _WrittenOtherwiseError(Exception):
 
 
 def canonical_bytes(document: Mapping[str, Any]) -> bytes:
-    """The one text of a document of objects, lists, texts, numbers, booleans and nulls.
-
-    Raises:
-        CodecError: it has something else in it, such as NaN or text that is not Unicode.
-    """
+    """The one text of a document of JSON values; `CodecError` for anything else, such as NaN."""
     try:
         try:
             told = _plain(document, strict=True)
@@ -80,11 +76,7 @@ def _fraction(value: float) -> float | int:
 
 
 def canonical_json(value: Any) -> bytes:
-    """The one text of a value made of objects, lists, texts, integers, booleans and null.
-
-    Raises:
-        UsageError: the value has something else in it, or text that is not Unicode.
-    """
+    """The one text of a JSON value without fractions; `UsageError` for anything else."""
     _check(value)
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))

@@ -61,11 +61,7 @@ class OperationType(Enum):
 
     @classmethod
     def from_code(cls, code: int) -> OperationType:
-        """The operation with this number.
-
-        Raises:
-            ValueError: no operation has it.
-        """
+        """The operation with this number, or `ValueError`."""
         for op, number in _OP_CODES.items():
             if number == code:
                 return op

@@ -74,11 +74,7 @@ class FlatBuffer:
         return self.follow(0)
 
     def visit(self, count: int = 1) -> None:
-        """Spend budget.
-
-        Raises:
-            CodecError: more objects are visited than `limits.flatbuffer_visits`.
-        """
+        """Spend so much of the budget of `limits.flatbuffer_visits`."""
         self._visits -= count
         if self._visits < 0:
             raise CodecError(f"more than {self.limits.flatbuffer_visits:,} objects in one buffer")
@@ -91,11 +87,7 @@ class FlatBuffer:
         return target
 
     def table(self, pos: int, depth: int) -> TableView:
-        """The table at `pos` (four readable bytes are there); its vtable is checked.
-
-        Raises:
-            CodecError: too deep, or table or vtable do not fit into the buffer.
-        """
+        """The table at `pos` (four readable bytes are there); depth and vtable are checked."""
         if depth > self.limits.flatbuffer_depth:
             raise CodecError(f"tables nest deeper than {self.limits.flatbuffer_depth}")
         self._visits -= 1
@@ -124,11 +116,7 @@ class FlatBuffer:
         return self.data[start + 4 : end]
 
     def string_at(self, field: int) -> str:
-        """The string that the offset at `field` points to.
-
-        Raises:
-            CodecError: it runs past the end, has no terminator, or is not UTF-8.
-        """
+        """The string that the offset at `field` points to, terminated and UTF-8."""
         start = self.follow(field)
         self._visits -= 1
         if self._visits < 0:

@@ -36,11 +36,7 @@ class Multicodec(IntEnum):
 
     @classmethod
     def from_code(cls, code: int) -> Multicodec:
-        """The codec with this number.
-
-        Raises:
-            InvalidIdError: the number is not in the table.
-        """
+        """The codec with this number."""
         codec = _BY_CODE.get(code)
         if codec is None:
             raise InvalidIdError(f"unsupported multicodec code 0x{code:x}")
@@ -63,11 +59,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes, pos: int = 0) -> tuple[int, int]:
-    """The value that starts at `pos` and the position after it.
-
-    Raises:
-        InvalidIdError: the bytes end early, the form is not the shortest one, or the value exceeds 32 bits.
-    """
+    """The value that starts at `pos`, of 32 bits at most in the shortest form, and the position after it."""
     value = 0
     for index in range(5):
         if pos + index >= len(data):
@@ -110,11 +102,7 @@ def encode_base16(data: bytes) -> str:
 
 
 def encode(data: bytes, encoding: str) -> str:
-    """`data` in the named encoding, with its prefix.
-
-    Raises:
-        InvalidIdError: the encoding is not one of `FINAL_PREFIXES`.
-    """
+    """`data` in the named encoding, one of `FINAL_PREFIXES`, with its prefix."""
     if encoding == "base16":
         return encode_base16(data)
     if encoding not in FINAL_PREFIXES.values():
@@ -125,11 +113,7 @@ def encode(data: bytes, encoding: str) -> str:
 
 
 def decode(text: str) -> bytes:
-    """Decode `text`, in any of the final encodings.
-
-    Raises:
-        InvalidIdError: empty, too long, an unknown prefix, or characters outside the encoding's alphabet.
-    """
+    """The bytes of a text in any of the final encodings."""
     if not text:
         raise InvalidIdError("an empty multibase string")
     if len(text) > _MAX_TEXT:
@@ -174,11 +158,7 @@ class _Ed25519Did:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Parse the binary form: varint 0xed and 32 key bytes.
-
-        Raises:
-            InvalidIdError: another key type or another length.
-        """
+        """Parse the binary form: varint 0xed and 32 key bytes."""
         code, pos = decode_varint(data)
         if code != Multicodec.ED25519_PUB:
             raise InvalidIdError(f"key type 0x{code:x} is not supported (ed25519-pub is 0xed)")
@@ -191,11 +171,7 @@ class _Ed25519Did:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `did:…` in any supported multibase encoding; the prefix is case-sensitive.
-
-        Raises:
-            InvalidIdError: any part is malformed.
-        """
+        """Parse `did:…` in any supported multibase encoding; the prefix is case-sensitive."""
         if not text.startswith(cls.PREFIX):
             raise InvalidIdError(f"{text!r} does not start with {cls.PREFIX!r}")
         return cls.from_multibase(text[len(cls.PREFIX) :])
@@ -253,11 +229,7 @@ class DatasetKey:
 
     @classmethod
     def from_pem(cls, pem: bytes) -> DatasetKey:
-        """Load an unencrypted PKCS#8 PEM.
-
-        Raises:
-            InvalidIdError: not a PEM, or not an ed25519 key.
-        """
+        """Load an unencrypted PKCS#8 PEM of an ed25519 key."""
         from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
         from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415
@@ -321,11 +293,7 @@ class Multihash:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Multihash:
-        """Parse the binary form.
-
-        Raises:
-            InvalidIdError: unknown code, over-long digest, or a length that is not that of the rest.
-        """
+        """Parse the binary form."""
         if len(data) == 34 and data[:2] == b"\x16\x20":  # the form of every block and file hash
             return cls(Multicodec.SHA3_256, bytes(data[2:]))
         code, pos = decode_varint(data)

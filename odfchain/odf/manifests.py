@@ -208,11 +208,7 @@ METADATA_BLOCK = ManifestKind(
 
 
 def read_snapshots(text: str | bytes, *, source: str | None = None) -> list[DatasetSnapshot]:
-    """Every dataset that a YAML stream or JSON text defines, as a snapshot or as a resource of ODF 0.39.
-
-    Raises:
-        ManifestError: one of its documents defines something else, or is wrong.
-    """
+    """Every dataset that a YAML stream or JSON text defines, as a snapshot or as a resource of ODF 0.39."""
     found, others = read_definitions(text, source=source)
     if others:
         raise others[0]

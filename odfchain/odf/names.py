@@ -122,11 +122,7 @@ class DatasetAliasRemote:
 
     @classmethod
     def parse(cls, text: str) -> DatasetAliasRemote:
-        """Parse a remote alias; a bare name is not one.
-
-        Raises:
-            InvalidIdError: a component breaks the grammar, or their number is not two or three.
-        """
+        """Parse a remote alias of two or three components; a bare name is not one."""
         parts = _split(text, 3, "remote dataset alias")
         if len(parts) < 2:
             raise InvalidIdError(f"{text!r} names no repository", hint="write 'repository/dataset'")
@@ -334,11 +330,7 @@ def is_branch_name(text: str) -> bool:
 
 
 def check_branch_name(text: str) -> str:
-    """The text, which may name a branch.
-
-    Raises:
-        InvalidIdError: it may not; the message says why.
-    """
+    """The text, which may name a branch; else an `InvalidIdError` says why not."""
     if is_branch_name(text):
         return text
     shown = one_line(text)

@@ -558,11 +558,7 @@ def _timestamp(name: str, digits: int) -> DataType:
 
 
 def parse_ddl(columns: Iterable[str]) -> DataSchema:
-    """The schema that a list of DDL column definitions declares.
-
-    Raises:
-        SchemaError: unknown type or syntax, or a column declared twice.
-    """
+    """The schema that DDL column definitions declare; `SchemaError` where they are not understood."""
     text = ", ".join(item.strip().rstrip(",") for item in columns)
     if not text.strip():
         raise SchemaError("the schema is empty")
@@ -599,11 +595,7 @@ def _format_field(f: DataField) -> str:
 
 
 def format_type(data_type: DataType, extra: ExtraAttributes | None = None) -> str:
-    """The DDL name of a type.
-
-    Raises:
-        SchemaError: a type that DDL cannot name.
-    """
+    """The DDL name of a type; `SchemaError` where it has none."""
     match data_type:
         case DataTypeOption(inner=inner):
             return format_type(inner, extra)
@@ -678,11 +670,7 @@ def _kept(unit: TimeUnit | None) -> TimeUnit:
 
 
 def check_recordable(fields: Iterable[DataField]) -> None:
-    """Rows with these columns can be recorded, and verified.
-
-    Raises:
-        SchemaError: a column cannot; says which one and why.
-    """
+    """Rows with these columns can be recorded and verified; else a `SchemaError` names the column."""
     for f in fields:
         for part in types_within(f.type):
             why = _problem(part)

@@ -38,11 +38,7 @@ class Timestamp:
 
     @classmethod
     def parse(cls, text: str) -> Timestamp:
-        """Parse RFC 3339 with seconds and an offset; the result is in UTC.
-
-        Raises:
-            InvalidIdError: a date alone, no seconds, no offset, or a day or time that does not exist.
-        """
+        """Parse RFC 3339 with seconds and an offset; the result is in UTC."""
         match = _RFC3339.fullmatch(text)
         if match is None:
             raise InvalidIdError(
@@ -75,11 +71,7 @@ class Timestamp:
 
     @classmethod
     def from_parts(cls, year: int, ordinal: int, second_of_day: int, nanos: int) -> Timestamp:
-        """Build from the fields of the FlatBuffers struct.
-
-        Raises:
-            InvalidIdError: a field is out of its range.
-        """
+        """Build from the fields of the FlatBuffers struct, if they are in their ranges."""
         if not MIN_YEAR <= year <= MAX_YEAR:
             raise InvalidIdError(f"year {year} (years {MIN_YEAR} to {MAX_YEAR} can be represented)")
         if not 1 <= ordinal <= 365 and not (ordinal == 366 and isleap(year)):
@@ -158,11 +150,7 @@ class Duration:
 
     @classmethod
     def parse(cls, text: str) -> Duration:
-        """Parse numbers with units: ms, s, m, h, d, w, or their English names.
-
-        Raises:
-            InvalidIdError: not that, or more than ten thousand years.
-        """
+        """Parse numbers with units: ms, s, m, h, d, w, or their English names; ten thousand years at most."""
         position, total = 0, 0
         while match := _TERM.match(text, position):
             word = match[2] if match[2] in _UNITS else _WORDS.get(match[2].lower().removesuffix("s"))
@@ -239,11 +227,7 @@ _MISTAKEN = {"Y": "y is the year", "D": "d is the day of the month"}
 
 
 def java_format(text: str) -> str:
-    """The format in the notation of Java's DateTimeFormatter; `rfc3339` stays as it is.
-
-    Raises:
-        SchemaError: a letter that has no meaning, or none that Java can read.
-    """
+    """The format in the notation of Java's DateTimeFormatter, or `SchemaError`; `rfc3339` stays as it is."""
     if len(text) > _MAX:
         raise SchemaError(f"a time format has at most {_MAX} characters, not {len(text):,}")
     if text == RFC3339:
@@ -254,11 +238,7 @@ def java_format(text: str) -> str:
 
 
 def check_timestamp_format(text: str) -> None:
-    """A format reads all that lies above the smallest thing that it reads: no hours without days.
-
-    Raises:
-        SchemaError: something between is not read; or as `java_format`.
-    """
+    """A format reads all that lies above the smallest thing that it reads; else `SchemaError`."""
     if text == RFC3339:
         return
     letters = _letters(text)
@@ -281,11 +261,7 @@ def check_timestamp_format(text: str) -> None:
 
 
 def check_date_format(text: str) -> None:
-    """Refuse a time format that is not one of dates: with a time zone a day would be the one of UTC.
-
-    Raises:
-        SchemaError: it reads a time zone, or `check_timestamp_format` refuses it.
-    """
+    """As `check_timestamp_format`, and no time zone is read: a day would be the one of UTC."""
     check_timestamp_format(text)
     if text != RFC3339 and _letters(text) & set("VzOXxZ"):
         raise SchemaError(

@@ -35,11 +35,7 @@ def split_version(version: str) -> tuple[str, int]:
 
 
 def with_options(tree: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The tree of a transform with its options in the version.
-
-    Raises:
-        ManifestError: an option has no value that fits.
-    """
+    """The tree of a transform with its options in the version."""
     given = tree.get(ALLOWED_LATENESS)
     rest = {key: value for key, value in tree.items() if key != ALLOWED_LATENESS}
     if given is None:

@@ -45,11 +45,7 @@ class Document:
 def read_documents(
     text: str | bytes, *, source: str | None = None, limits: Limits = LIMITS
 ) -> list[Document]:
-    """All documents of a YAML stream, or the one document of a JSON text.
-
-    Raises:
-        ManifestError: too large, not UTF-8, not YAML, or outside the JSON-compatible subset.
-    """
+    """All documents of a YAML stream, or the one document of a JSON text, else `ManifestError`."""
     if len(text) > limits.manifest_bytes:
         raise ManifestError(f"larger than {limits.manifest_bytes:,} bytes", source=source)
     if isinstance(text, bytes):
@@ -97,11 +93,7 @@ def _read_json(text: str) -> Document | None:
 
 
 def read_document(text: str | bytes, *, source: str | None = None, limits: Limits = LIMITS) -> Document:
-    """The only document of a text.
-
-    Raises:
-        ManifestError: as `read_documents`, or when there is not exactly one.
-    """
+    """The only document of a text; errors as `read_documents`."""
     documents = read_documents(text, source=source, limits=limits)
     if len(documents) != 1:
         raise ManifestError(f"{len(documents)} documents where one was expected", source=source)

@@ -364,11 +364,7 @@ class SettingsFile:
     check: Callable[[Any, str], None]
 
     def parse(self, data: bytes, source: str) -> Any:
-        """The settings in the text of a file.
-
-        Raises:
-            ManifestError: naming the line and path of what is wrong.
-        """
+        """The settings in the text of a file; a `ManifestError` names line and path."""
         config = read_manifest(read_document(data, source=source), self.kind, source)
         self.check(config, source)
         return config
@@ -507,11 +503,7 @@ def _expanded(text: str) -> Path:
 
 
 def absolute(text: str) -> str:
-    """A value of `safe.workspace` that means the same in whichever folder it is read.
-
-    Raises:
-        UsageError: it is empty.
-    """
+    """A value of `safe.workspace` that means the same in whichever folder it is read."""
     if not text.strip():
         raise UsageError("safe.workspace: a path is empty", hint="name the folder of the workspace")
     return text if text == EVERY else str(_expanded(text).absolute())

@@ -133,11 +133,7 @@ def check_declared(
 
 
 def refuse_to_drop(attached: ev.SetAttachments, before: DatasetState) -> None:
-    """Attachments keep the constraints that are in force.
-
-    Raises:
-        GuardError: they do not have them.
-    """
+    """Attachments keep the constraints that are in force, or `GuardError`."""
     present = before.chain.nearest_event(ev.SetAttachments, head=before.head)
     if attached_text(attached) is None and attached_text(present) is not None:
         raise GuardError(
@@ -147,12 +143,7 @@ def refuse_to_drop(attached: ev.SetAttachments, before: DatasetState) -> None:
 
 
 def check_columns(declared: Constraints, columns: Columns) -> None:
-    """The dataset's own columns may be those of a key.
-
-    Raises:
-        ManifestError: one belongs to the change and not to the record, or is not there; or the key is not
-            that of the merge strategy.
-    """
+    """The dataset's own columns may be those of a key, and the key is that of the merge strategy."""
     lists = [("primaryKey", declared.primary_key)]
     lists += [(f"foreignKeys[{i}].columns", key.columns) for i, key in enumerate(declared.foreign_keys)]
     names = columns.vocabulary

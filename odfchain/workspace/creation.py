@@ -48,11 +48,7 @@ def carried_source(event: Source, path: str) -> Source:
 
 
 def carried_schema(event: ev.SetDataSchema, path: str) -> ev.SetDataSchema:
-    """The event with a raw Arrow schema.
-
-    Raises:
-        ManifestError: as `carried_source`, and when there is no schema, or there are two.
-    """
+    """The event with a raw Arrow schema, of which it has one."""
     if (event.schema is None) == (event.raw_arrow_schema is None):
         raise ManifestError("give one of 'schema' and 'rawArrowSchema'", path=path)
     given, raw = event.schema, event.raw_arrow_schema

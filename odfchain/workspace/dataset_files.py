@@ -71,11 +71,7 @@ class DatasetFiles:
         ref: str = HEAD,
         shared: SharedStore = ONLY_HERE,
     ) -> DatasetFiles:
-        """Open the dataset in a folder, on a reference; `signer` has its owner's key, if that is here.
-
-        Raises:
-            StoreError: the folder is not a dataset.
-        """
+        """Open the dataset in a folder, on a reference; `signer` has its owner's key, if that is here."""
         try:
             alias = DatasetAlias.parse((folder / "info" / "alias").read_text(encoding="utf-8").strip())
         except OSError as error:
@@ -140,11 +136,7 @@ class DatasetFiles:
 
     @property
     def seed(self) -> Seed:
-        """The first event of the chain.
-
-        Raises:
-            BrokenChainError: the dataset has no head or no seed.
-        """
+        """The first event of the chain; `BrokenChainError` where there is no head or no Seed."""
         if self.chain.head() is None:
             raise BrokenChainError(f"{self.folder / 'refs' / self.ref}: the dataset has no head")
         seed = self.chain.nearest_event(Seed)
@@ -163,11 +155,7 @@ class DatasetFiles:
         return self.seed.dataset_kind
 
     def head_signature(self) -> HeadSignature:
-        """The status of the signature in the folder for the head, or branch, that it is opened on.
-
-        Raises:
-            BrokenChainError: the dataset has no head.
-        """
+        """The status of the signature in the folder for the head, or branch, that it is opened on."""
         for _ in range(_READS):
             head = self.chain.head()
             if head is None:

@@ -61,11 +61,7 @@ class DatasetState:
 
     @classmethod
     def read(cls, chain: MetadataChain, head: Multihash | None = None) -> DatasetState:
-        """The state at `head` (default: the head reference).
-
-        Raises:
-            BrokenChainError: there is no head.
-        """
+        """The state at `head` (default: the head reference, which must be there)."""
         at = head if head is not None else chain.head()
         if at is None:
             raise BrokenChainError("the dataset has no head")
@@ -242,11 +238,7 @@ def key_of_sources(
     push: Mapping[str, AddPushSource],
     last: SetPollingSource | AddPushSource | None,
 ) -> tuple[str, ...]:
-    """The key of the sources in force, else of the `last` one; () is none.
-
-    Raises:
-        SchemaError: sources have different keys.
-    """
+    """The key of the sources in force, which must agree, else of the `last` one; () is none."""
     in_force = [source for source in (polling, *push.values()) if source is not None]
     if not in_force and last is not None:
         in_force = [last]

@@ -64,11 +64,7 @@ Resolve = Callable[[DatasetRefAny], DatasetId | None]
 
 
 def attached_text(event: SetAttachments | None) -> str | None:
-    """The text of CONSTRAINTS.yaml; None where it is not attached.
-
-    Raises:
-        ManifestError: it is attached twice.
-    """
+    """The text of CONSTRAINTS.yaml; None where it is not attached, `ManifestError` where it is twice."""
     found = [item.content for item in event.attachments.items if item.path == FILE] if event else []
     if len(found) > 1:
         raise ManifestError("the file is attached twice", source=FILE)
@@ -86,11 +82,7 @@ def _only_ids(ref: DatasetRefAny) -> DatasetId | None:
 
 
 def resolved_attachments(event: SetAttachments, resolve: Resolve) -> SetAttachments:
-    """The attachments as a chain holds them: CONSTRAINTS.yaml has ids where people wrote names.
-
-    Raises:
-        ManifestError: it is not understood, or names a dataset that is not known.
-    """
+    """The attachments as a chain holds them: CONSTRAINTS.yaml has ids where people wrote names."""
     text = attached_text(event)
     if text is None:
         return event
@@ -122,11 +114,7 @@ def referenced_names(event: SetAttachments) -> list[DatasetRefAny]:
 
 
 def parse_constraints(text: str, resolve: Resolve) -> Constraints:
-    """The constraints that a text declares.
-
-    Raises:
-        ManifestError: naming line and path.
-    """
+    """The constraints that a text declares; a `ManifestError` names line and path."""
     # loaded here: most commands read no constraints, and reading YAML is slow to load
     from odfchain.odf.yaml import read_document
 

@@ -80,11 +80,7 @@ class MergeRecord:
     message: str = ""
 
     def to_state(self) -> SourceState:
-        """The record as an event carries it.
-
-        Raises:
-            CodecError: it would be longer than 16 KiB.
-        """
+        """The record as an event carries it; `CodecError` where it would be longer than 16 KiB."""
         tree = {
             "base": [str(block) for block in self.base],
             "conflicts": self.conflicts,
@@ -113,11 +109,7 @@ def is_merge_state(state: SourceState | None) -> bool:
 
 
 def record_of(event: MetadataEvent) -> MergeRecord | None:
-    """The merge record that an event carries, first here or carried on; None where it has none.
-
-    Raises:
-        CodecError: what calls itself a merge record is none that is understood.
-    """
+    """The merge record of an event, first here or carried on; `CodecError` if it is not understood."""
     state = event.new_source_state if isinstance(event, AddData) else None
     if state is None or not is_merge_state(state):
         return None
@@ -252,11 +244,7 @@ class FetchedBranch:
 
 
 def fetched_branches(dataset: DatasetFiles) -> tuple[FetchedBranch, ...]:
-    """Records of fetched references that are still branches, or unverified.
-
-    Raises:
-        StoreError: the file cannot be read, or is damaged.
-    """
+    """Records of fetched references that are still branches, or unverified; `StoreError` if damaged."""
     path = _path(dataset)
     data = fsio.read_start(path, _MOST_BYTES)
     if data is None:

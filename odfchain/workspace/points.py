@@ -105,11 +105,7 @@ _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
 
 
 def parse_point(text: str) -> Point:
-    """The point that a text after `@` names; digits alone are a block's number, not a year.
-
-    Raises:
-        InvalidIdError: neither a branch, nor a number, nor a hash, nor a time.
-    """
+    """The point that a text after `@` names; digits alone are a block's number, not a year."""
     branch, colon, rest = text.partition(":")
     if colon and _is_reference(branch):
         at = _number_or_time(rest)
@@ -141,11 +137,7 @@ def _number_or_time(text: str) -> int | Timestamp | None:
 
 
 def parse_time(text: str) -> Timestamp:
-    """The moment that a time, or the beginning of a day, a month or a year, means.
-
-    Raises:
-        InvalidIdError: a text that is no time.
-    """
+    """The moment that a time, or the beginning of a day, a month or a year, means."""
     if text[:1].isdecimal() and "T" in text.upper():
         return Timestamp.parse(text)
     try:
@@ -199,11 +191,7 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
 
 
 def on_branch(dataset: DatasetFiles, branch: str) -> DatasetFiles:
-    """The dataset on a reference that it has.
-
-    Raises:
-        BranchNotFoundError: it has none of this name.
-    """
+    """The dataset on a reference that it has, or `BranchNotFoundError`."""
     if is_branch_name(branch):
         dataset.shared.branch(dataset.folder, branch)
     found = dataset.on(branch) if _is_reference(branch) else None

@@ -145,11 +145,7 @@ def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: i
 
 
 def columns_of(state: DatasetState, columns: Sequence[str] | None) -> pa.Schema:
-    """The declared columns, or those of them that are asked for, as an Arrow schema.
-
-    Raises:
-        SchemaError: a column is not in the schema.
-    """
+    """The declared columns, or those of them that are asked for, as an Arrow schema; else `SchemaError`."""
     import pyarrow as pa
 
     declared = state.schema
@@ -192,11 +188,7 @@ def _read_slice(
 
 
 def verified_slice(dataset: DatasetFiles, ref: SliceRef) -> Path:
-    """The file of a slice, which hashes to its name.
-
-    Raises:
-        SliceNotFoundError, ObjectCorruptedError: naming the file.
-    """
+    """The file of a slice, which hashes to its name, or `SliceNotFoundError`, `ObjectCorruptedError`."""
     try:
         return dataset.data.verified_path(ref.slice.physical_hash)
     except ObjectNotFoundError:

@@ -226,11 +226,7 @@ class WorkspaceFiles:
 
     @classmethod
     def find(cls, start: Path, connect: Connect | None = None) -> WorkspaceFiles:
-        """The workspace of `start` or of the nearest folder above it.
-
-        Raises:
-            NotAWorkspaceError: there is none.
-        """
+        """The workspace of `start` or of the nearest folder above it, or `NotAWorkspaceError`."""
         here = start.resolve()
         for folder in (here, *here.parents):
             if _is_workspace(folder):
@@ -289,11 +285,7 @@ class WorkspaceFiles:
         return DatasetFiles.open(folder, signer, shared=self.shared)
 
     def dataset(self, ref: str | DatasetRef) -> DatasetFiles:
-        """The dataset that a reference names.
-
-        Raises:
-            DatasetNotFoundError: there is no such dataset; similar names are suggested.
-        """
+        """The dataset that a reference names; `DatasetNotFoundError` suggests similar names."""
         parsed = parse_ref(ref) if isinstance(ref, str) else ref
         self.shared.opening(parsed)
         if isinstance(parsed, DatasetId):
@@ -319,11 +311,7 @@ class WorkspaceFiles:
             return self._open(found.folder)
 
     def matching(self, text: str) -> list[DatasetFiles]:
-        """Every dataset that a reference or a `%` pattern names.
-
-        Raises:
-            DatasetNotFoundError: none does.
-        """
+        """Every dataset that a reference or a `%` pattern names, at least one."""
         ref = parse_ref_pattern(text)
         if not isinstance(ref, DatasetPattern):
             return [self.dataset(ref)]
@@ -448,11 +436,7 @@ class WorkspaceFiles:
                 )
 
     def check_new(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
-        """A dataset of this id may appear under this alias.
-
-        Raises:
-            NameCollisionError: the id is here under some name, or the alias is taken.
-        """
+        """A dataset of this id may appear under this alias, or `NameCollisionError`."""
         folder = self._folder(dataset_id)
         if folder.is_dir():
             present = DatasetFiles.open(folder).alias
@@ -508,11 +492,7 @@ class WorkspaceFiles:
         return self.root / "keys" / f"{encode_base16(dataset_id.to_bytes())}.pem"
 
     def store_key(self, key: DatasetKey) -> None:
-        """Durably keep the private key of a dataset that is made here.
-
-        Raises:
-            StoreError: there is a key of this dataset already, or it cannot be written.
-        """
+        """Durably keep the private key of a dataset that is made here; none is replaced."""
         path = self._key_path(key.dataset_id)
         fsio.make_folder(path.parent, mode=0o700)
         # never replaced: a lost private key cannot be had again
