@@ -27,7 +27,6 @@ from odfchain.odf.enums import OperationType
 from odfchain.odf.events import AddPushSource, DatasetVocabulary, OffsetInterval, SetPollingSource, SetVocab
 from odfchain.odf.identity import Multihash
 from odfchain.odf.schema import type_name
-from odfchain.odf.sources import MergeStrategyLedger, MergeStrategySnapshot, MergeStrategyUpsertStream
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.slices.state import takes_back
 from odfchain.text import first_line, one_line
@@ -73,10 +72,6 @@ def rows_in_front(rows: pa.Table, earlier: Iterable[pa.RecordBatch], key: Sequen
     return pa.table([*system, *values.columns], rows.schema)
 
 
-_CONSISTENT = (MergeStrategySnapshot, MergeStrategyUpsertStream, MergeStrategyLedger)
-"""Strategies that compare what comes with what is recorded. Others record it as it comes."""
-
-
 @dataclass(frozen=True, slots=True)
 class PlacedSlice:
     """A slice and the names that its system columns have."""
@@ -107,7 +102,7 @@ class Interval:
         state = DatasetState.read(self.dataset.chain, self.after)
         events = [state.polling_source, *state.push_sources.values(), *(b.block.event for b in self.blocks())]
         sources = [event for event in events if isinstance(event, SetPollingSource | AddPushSource)]
-        return all(isinstance(source.merge, _CONSISTENT) for source in sources)
+        return all(source.merge.LOOKS_BACK for source in sources)
 
     def blocks(self) -> list[HashedBlock]:
         """All of them, oldest first; none before is read."""

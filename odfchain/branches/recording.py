@@ -53,7 +53,6 @@ from odfchain.workspace.read_slices import (
     RecordedSlice,
     checkpoint_is_due,
     describe,
-    keeps_state,
 )
 from odfchain.workspace.watermark import of_data, rule_in_force
 
@@ -80,7 +79,7 @@ def checkpoint_after(
 ) -> CheckpointDue:
     """The checkpoint in force once a new slice (`path`, its rows in `schema`) follows `state`."""
     sources = [state.polling_source, *state.push_sources.values()]
-    keeps = any(source is not None and keeps_state(source.merge) for source in sources)
+    keeps = any(source is not None and source.merge.KEEPS_STATE for source in sources)
     if state.checkpoint is None and not keeps:
         return CheckpointDue(None)
     key = state.primary_key

@@ -29,7 +29,6 @@ from odfchain.errors import (
     OdfchainError,
     UsageError,
 )
-from odfchain.ingest.merge_strategies import looks_back, takes_operations
 from odfchain.ingest.read_formats import declared_schema, open_input, read_step_for
 from odfchain.ingest.schema_fit import fix_up
 from odfchain.ingest.write import WriteOptions, WriterState, Written, write_input
@@ -149,7 +148,7 @@ def _stage(
         malformed = lambda: (found() if found is not None else None) or first_bad_row(read, frozenset())  # noqa: E731
         frame = _preprocessed(session(), frame, source.preprocess, progress)
     elif frame is not None and declared_schema(source.read) is None:
-        frame = fix_up(frame, state.vocabulary, operations=takes_operations(state.merge))
+        frame = fix_up(frame, state.vocabulary, operations=state.merge.TAKES_OPERATIONS)
     if frame is not None:
         frame = dataclasses.replace(frame, size=size, few=few, large=large)
     progress.phase(f"Merging {source.name}")
@@ -169,7 +168,7 @@ def _stage(
 
 def _steps(source: FileInput, state: WriterState, size: int | None, rows: int | None) -> Steps:
     # no figures where recorded rows are read as well, and no size of a Parquet file, of which parts are read
-    if looks_back(state.merge) and state.next_offset:
+    if state.merge.LOOKS_BACK and state.next_offset:
         size = rows = None
     if isinstance(source.read, ReadStepParquet):
         size = None
@@ -196,7 +195,7 @@ def _is_large(source: FileInput, slice_bytes: int) -> bool:
 
 def _are_few(source: FileInput, state: WriterState) -> bool:
     # by file sizes and footers alone: no rows are read for it
-    if looks_back(state.merge) and state.next_offset > FEW_ROWS:
+    if state.merge.LOOKS_BACK and state.next_offset > FEW_ROWS:
         return False
     if source.preprocess is not None or isinstance(source.read, ReadStepEsriShapefile):
         return False

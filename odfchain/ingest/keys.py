@@ -27,7 +27,7 @@ from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.events import Checkpoint, DatasetVocabulary
 from odfchain.odf.identity import Multihash
 from odfchain.odf.row_hash import Numbers
-from odfchain.odf.sources import MergeStrategy, primary_key
+from odfchain.odf.sources import MergeStrategy
 from odfchain.slices.footers import quoted
 from odfchain.slices.marker import marker
 from odfchain.slices.reader import check_parquet
@@ -50,7 +50,6 @@ from odfchain.workspace.read_slices import (
     StateCheckpoint,
     checkpoint_is_due,
     describe,
-    keeps_state,
     read_description,
 )
 
@@ -399,14 +398,14 @@ def look_back(
         before = recorded()
         return dataclasses.replace(before, slices=(*before.slices, *new))
 
-    if checkpoint is None and not keeps_state(strategy):
+    if checkpoint is None and not strategy.KEEPS_STATE:
         return LookBack(extended, None)
     after = extended()
     # our own checkpoint stays in force for blocks that make none, because it says up to where it counts; one
     # of another tool does not, because its maker has not seen the new rows
     kept = checkpoint if after.checkpoint is not None else None
-    key = primary_key(strategy)
-    if not keeps_state(strategy) or not checkpoint_is_due(after.for_state(key)):
+    key = strategy.primary_key
+    if not strategy.KEEPS_STATE or not checkpoint_is_due(after.for_state(key)):
         return LookBack(lambda: after, kept, carried=kept)
     made, staged, size = _write(session(), after.for_state(key), key, schema, vocabulary, staging, place)
     named = Checkpoint(physical_hash=staged.physical_hash, size=size)

@@ -69,19 +69,9 @@ class Merged:
     """Observes `repeated`, the rows of the input that `one_row_per_key` leaves out."""
 
 
-def takes_operations(strategy: MergeStrategy) -> bool:
-    """True if the input gives the operation of each row."""
-    return isinstance(strategy, MergeStrategyChangelogStream | MergeStrategyUpsertStream)
-
-
-def looks_back(strategy: MergeStrategy) -> bool:
-    """True if the strategy compares its input with recorded rows."""
-    return not isinstance(strategy, MergeStrategyAppend | MergeStrategyChangelogStream)
-
-
 def history_columns(strategy: MergeStrategy, schema: ds.DataSchema) -> list[str] | None:
     """Data columns of the history that the strategy looks at; None when it looks at none of it."""
-    if not looks_back(strategy):
+    if not strategy.LOOKS_BACK:
         return None
     return list(strategy.primary_key if isinstance(strategy, MergeStrategyLedger) else schema.names)
 

@@ -53,8 +53,6 @@ from odfchain.odf.sources import (
     FetchStepContainer,
     FetchStepFilesGlob,
     FetchStepUrl,
-    MergeStrategyAppend,
-    MergeStrategyChangelogStream,
     WatermarkRule,
 )
 from odfchain.odf.times import Duration, Timestamp
@@ -202,8 +200,7 @@ def cached_forever(source: SetPollingSource, state: DatasetState, progress: Prog
 
 def uncacheable(source: SetPollingSource, state: DatasetState) -> bool:
     """True if rows of an unknown source state are recorded, which merging would repeat."""
-    repeats = isinstance(source.merge, MergeStrategyAppend | MergeStrategyChangelogStream)
-    return repeats and state.last_offset is not None and _previous(source, state) is None
+    return not source.merge.LOOKS_BACK and state.last_offset is not None and _previous(source, state) is None
 
 
 def _previous(source: SetPollingSource, state: DatasetState) -> tuple[SourceState, Timestamp] | None:

@@ -24,7 +24,7 @@ from odfchain.errors import (
 )
 from odfchain.ingest.fetch_files import check_pattern
 from odfchain.ingest.fetch_url import check_url
-from odfchain.ingest.merge_strategies import check_strategy, takes_operations
+from odfchain.ingest.merge_strategies import check_strategy
 from odfchain.ingest.read_csv import codec_name
 from odfchain.ingest.read_formats import declared_schema, dialect_of
 from odfchain.odf import events as ev
@@ -450,19 +450,19 @@ def _check_source(
     if columns is not None:
         with _at(f"{path}.read.schema"):
             check_columns(columns.names, _COLUMNS)
-            columns, *_ = settled(columns, dataset, vocabulary, _COLUMNS, operations=takes_operations(merge))
+            columns, *_ = settled(columns, dataset, vocabulary, _COLUMNS, operations=merge.TAKES_OPERATIONS)
     with _at(f"{path}.merge"):
         operation = vocabulary.operation_type_column
         check_strategy(merge, columns, _COLUMNS, operation=operation)
         _check_key(merge, vocabulary)
-        field = columns.field(operation) if columns is not None and takes_operations(merge) else None
+        field = columns.field(operation) if columns is not None and merge.TAKES_OPERATIONS else None
         if field is not None and isinstance(field.value_type, _NO_OPERATION):
             raise SchemaError(f"column {operation!r} cannot say what a row does: a whole number is expected")
 
 
 def _check_key(merge: src.MergeStrategy, vocabulary: ev.DatasetVocabulary) -> None:
     compared = merge.compare_columns if isinstance(merge, src.MergeStrategySnapshot) else None
-    for what, names in (("primaryKey", src.primary_key(merge)), ("compareColumns", compared or ())):
+    for what, names in (("primaryKey", merge.primary_key), ("compareColumns", compared or ())):
         for name in names:
             if name in vocabulary.columns[:3]:
                 raise SchemaError(

@@ -41,7 +41,6 @@ from odfchain.ingest.merge_strategies import (
     merge,
     merge_with_edits,
     old_name,
-    takes_operations,
     times_after,
 )
 from odfchain.ingest.schema_fit import settled
@@ -58,7 +57,6 @@ from odfchain.odf.sources import (
     MergeStrategyLedger,
     MergeStrategySnapshot,
     WatermarkRule,
-    primary_key,
 )
 from odfchain.odf.times import Duration, Timestamp
 from odfchain.slices.state import SliceFile
@@ -79,7 +77,7 @@ from odfchain.workspace.commit import StagedFile, slice_path
 from odfchain.workspace.config import DuplicateKeys, LateEdits
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns
-from odfchain.workspace.read_slices import RecordedRows, RecordedSlice, keeps_state
+from odfchain.workspace.read_slices import RecordedRows, RecordedSlice
 from odfchain.workspace.slice_lookup import SOURCES, are_of_several_keys, taken_back_in_vain
 from odfchain.workspace.watermark import DEFAULT_RULE, latest_believed, of_data
 
@@ -436,7 +434,7 @@ def _settle_schema(
     """(schema of the input's data columns, filled ones included; schema of the dataset after; notes)."""
     return settled(
         source.schema, state.schema, state.vocabulary, source.file, system_columns,
-        operations=takes_operations(state.merge), may_grow=state.has_source,
+        operations=state.merge.TAKES_OPERATIONS, may_grow=state.has_source,
     )  # fmt: skip
 
 
@@ -481,13 +479,13 @@ def _run(
     cut = _microseconds_cut(source, data)
     finer = [FinerTimes(seen, source.finer), FinerTimes(seen, cut, "cut")]
     counts = [F.count(F.lit(1)).alias("rows")]
-    if vocabulary.event_time_column in primary_key(state.merge):
+    if vocabulary.event_time_column in state.merge.primary_key:
         counts.append(F.count_if(col(vocabulary.event_time_column).isNull()).alias("timeless"))
     # one observation for all that is counted: each costs a pass over the rows
     frame = frame.observe(seen, *counts, *[total for times in finer for total in times.sums])
     if cut:
         frame = frame.withColumns({name: to_milliseconds(col(name)) for name in cut})
-    if vocabulary.event_time_column in primary_key(state.merge):
+    if vocabulary.event_time_column in state.merge.primary_key:
         # a key is compared as it will be recorded
         frame = _with_event_times(frame, data, options, vocabulary)
     new = MergeInput(frame, data, vocabulary, source.file)
@@ -515,7 +513,7 @@ def _run(
     notes = () if source.known_empty else _notes_on_keys(session(), new, merged, seen, state, options)
     edits = _observed(merged.edits, "edits") if merged.edits else 0
     if edits and edited is not None and options.late_edits is LateEdits.REFUSE:
-        raise run_job(session(), lambda: first_edit(edited, new, primary_key(state.merge)))
+        raise run_job(session(), lambda: first_edit(edited, new, state.merge.primary_key))
     recorded = _observed(merged.recorded, "recorded") if merged.recorded else None
     if not source.known_empty:
         for times in (*finer, *([source.counted] if source.counted else [])):
@@ -571,7 +569,7 @@ def _notes_on_keys(
     options: WriteOptions,
 ) -> tuple[str, ...]:
     notes: tuple[str, ...] = ()
-    key, which = primary_key(state.merge), options.duplicate_keys
+    key, which = state.merge.primary_key, options.duplicate_keys
     if merged.duplicates is not None and _observed(merged.duplicates, "repeated"):
         notes = notes_on_duplicates(*run_job(session, lambda: check_repeated(new, key, which)), which)
     name = state.vocabulary.event_time_column
@@ -617,8 +615,8 @@ def _history(
     if columns is None or state.prev_offset is None or state.schema is None:
         return None
     recorded = state.recorded()
-    if keeps_state(state.merge):
-        recorded = recorded.for_state(primary_key(state.merge))
+    if state.merge.KEEPS_STATE:
+        recorded = recorded.for_state(state.merge.primary_key)
     elif size is not None and size <= LARGEST_INPUT:
         recorded = _relevant(session(), state, state.schema, new, recorded, options.staging)
     wanted = {*columns, state.vocabulary.offset_column, state.vocabulary.operation_type_column}
@@ -637,7 +635,7 @@ def _relevant(
     recorded: RecordedRows,
     staging: Path,
 ) -> RecordedRows:
-    key, offset = primary_key(state.merge), state.vocabulary.offset_column
+    key, offset = state.merge.primary_key, state.vocabulary.offset_column
     try:
         return run_job(session, lambda: only_relevant(session, new, key, recorded, schema, offset, staging))
     except Exception as error:
@@ -679,10 +677,10 @@ def _diagnose(
     def search() -> OdfchainError | None:
         cause = malformed() if malformed is not None else None
         cause = cause or first_bad_row(source, required)
-        if cause is None and takes_operations(strategy) and new.schema.field(operation) is not None:
+        if cause is None and strategy.TAKES_OPERATIONS and new.schema.field(operation) is not None:
             cause = first_bad_operation(new)
-        if cause is None and (key := primary_key(strategy)):
-            cause = first_bad_key(new, key, unique=not takes_operations(strategy))
+        if cause is None and (key := strategy.primary_key):
+            cause = first_bad_key(new, key, unique=not strategy.TAKES_OPERATIONS)
         return cause
 
     try:

@@ -142,43 +142,62 @@ Transform: TypeAlias = TransformSql
 # --- merging ---------------------------------------------------------------------------------------
 
 
+class _Strategy:
+    # asked where a strategy matters: a new one is declared here, and merged in `ingest`
+    __slots__ = ()
+    TAKES_OPERATIONS: ClassVar[bool] = False
+    """The input gives the operation of each row."""
+    LOOKS_BACK: ClassVar[bool] = False
+    """It compares the input with what is recorded: an input may come twice."""
+    KEEPS_STATE: ClassVar[bool] = False
+    """It compares the input with the state by key, which a checkpoint can hold."""
+
+
 @dataclass(frozen=True, slots=True)
-class MergeStrategyAppend:
+class MergeStrategyAppend(_Strategy):
     """Every row is appended as it is."""
 
     KIND: ClassVar[str] = "Append"
+    primary_key: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeStrategyLedger:
+class MergeStrategyLedger(_Strategy):
     """Rows whose primary key was seen before are dropped, the rest appended."""
 
     KIND: ClassVar[str] = "Ledger"
+    LOOKS_BACK = True
     primary_key: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeStrategySnapshot:
+class MergeStrategySnapshot(_Strategy):
     """The input is the whole present state; differences become appends, retractions and corrections."""
 
     KIND: ClassVar[str] = "Snapshot"
+    LOOKS_BACK = True
+    KEEPS_STATE = True
     primary_key: tuple[str, ...]
     compare_columns: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeStrategyChangelogStream:
+class MergeStrategyChangelogStream(_Strategy):
     """The input carries operation types of its own (ODF 0.37)."""
 
     KIND: ClassVar[str] = "ChangelogStream"
+    TAKES_OPERATIONS = True
     primary_key: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeStrategyUpsertStream:
+class MergeStrategyUpsertStream(_Strategy):
     """The input says which keys are present or deleted (ODF 0.37)."""
 
     KIND: ClassVar[str] = "UpsertStream"
+    TAKES_OPERATIONS = True
+    LOOKS_BACK = True
+    KEEPS_STATE = True
     primary_key: tuple[str, ...]
 
 
@@ -189,11 +208,6 @@ MergeStrategy: TypeAlias = (
     | MergeStrategyChangelogStream
     | MergeStrategyUpsertStream
 )
-
-
-def primary_key(strategy: MergeStrategy) -> tuple[str, ...]:
-    """The strategy's primary key; empty for Append."""
-    return () if isinstance(strategy, MergeStrategyAppend) else strategy.primary_key
 
 
 # --- fetching --------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.schema import DataSchema, DataTypeString, parse_ddl, type_name
-from odfchain.odf.sources import primary_key
 from odfchain.text import one_line
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.declared_constraints import (
@@ -64,7 +63,7 @@ class Columns:
                 schema = schema_of_event(event.raw_arrow_schema, event.schema)
         if schema is None:
             schema, whole = _declared(sources), False
-        keys = {primary_key(source.merge) for source in sources} - {()}
+        keys = {source.merge.primary_key for source in sources} - {()}
         return cls(name, vocabulary, schema, keys.pop() if len(keys) == 1 else declared.primary_key, whole)
 
     def has(self, column: str) -> bool | None:

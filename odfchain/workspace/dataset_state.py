@@ -34,7 +34,7 @@ from odfchain.odf.events import (
 )
 from odfchain.odf.identity import Multihash
 from odfchain.odf.schema import DataSchema
-from odfchain.odf.sources import MergeStrategy, MergeStrategyChangelogStream, primary_key
+from odfchain.odf.sources import MergeStrategy, MergeStrategyChangelogStream
 from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import is_rebuilt
 from odfchain.text import one_line
@@ -242,7 +242,7 @@ def key_of_sources(
     in_force = [source for source in (polling, *push.values()) if source is not None]
     if not in_force and last is not None:
         in_force = [last]
-    keys = {primary_key(source.merge) for source in in_force}
+    keys = {source.merge.primary_key for source in in_force}
     if len(keys) > 1:
         listed = "; ".join(sorted(one_line(", ".join(key)) or "none" for key in keys))
         raise SchemaError(f"the sources of the dataset have different primary keys: {listed}")

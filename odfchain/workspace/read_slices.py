@@ -31,7 +31,6 @@ from odfchain.errors import (
 from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.events import OffsetInterval
 from odfchain.odf.identity import Multihash
-from odfchain.odf.sources import MergeStrategy, MergeStrategySnapshot, MergeStrategyUpsertStream
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.text import first_line, one_line
@@ -552,11 +551,6 @@ def _recorded_slice(dataset: DatasetFiles, ref: SliceRef, kept: KeptFooters) -> 
     locate = functools.partial(dataset.data.verified_path, name)
     key, footer = dataset.key("data", name), functools.partial(kept.stats, ref)
     return RecordedSlice(ref.slice.offset_interval, locate, name, footer, key)
-
-
-def keeps_state(strategy: MergeStrategy) -> bool:
-    """True if the strategy compares its input with the state that a checkpoint can hold."""
-    return isinstance(strategy, MergeStrategySnapshot | MergeStrategyUpsertStream)
 
 
 def checkpoint_is_due(rows: RecordedRows) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 
 from odfchain.odf.events import AddPushSource, MetadataEvent, SetPollingSource
 from odfchain.odf.row_hash import Numbers
-from odfchain.odf.sources import primary_key
 from odfchain.slices.skipping import Condition, may_match, understood
 from odfchain.slices.state import SliceFile, Walk, hashed_rows, takes_back
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -51,7 +50,7 @@ SOURCES = AddPushSource.KIND, SetPollingSource.KIND
 
 def are_of_several_keys(events: Iterable[MetadataEvent]) -> bool:
     """True if the sources that these events define tell records apart by different keys."""
-    keys = {primary_key(e.merge) for e in events if isinstance(e, AddPushSource | SetPollingSource)}
+    keys = {e.merge.primary_key for e in events if isinstance(e, AddPushSource | SetPollingSource)}
     # with several keys, what one source took back another may take back again
     return len(keys) > 1
 

@@ -18,7 +18,6 @@ from odfchain.odf.sources import (
     MergeStrategyLedger,
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
-    primary_key,
 )
 from odfchain.slices.marker import find_marker
 from odfchain.spark.input_frames import ROW_ID
@@ -111,7 +110,7 @@ def checked_rows(
     merged: Merged, new: MergeInput, columns: list[str], strategy: MergeStrategy
 ) -> list[list[Any]]:
     """The rows to append, or why the input is refused."""
-    key = primary_key(strategy)
+    key = strategy.primary_key
     try:
         rows = merged.frame.orderBy(*merged.order).collect()
     except Exception as error:

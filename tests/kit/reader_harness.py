@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from odfchain.ingest.merge_strategies import takes_operations
 from odfchain.ingest.read_formats import declared_schema, open_input
 from odfchain.ingest.schema_fit import fix_up
 from odfchain.ingest.write import WriteOptions, WriterState, Written, write_input
@@ -72,7 +71,7 @@ class Harness:
             opened = open_input(lambda: self.session, path, read, scratch=staging)
             source = opened.frame
             if source is not None and declared_schema(read) is None:
-                source = fix_up(source, writer.vocabulary, operations=takes_operations(writer.merge))
+                source = fix_up(source, writer.vocabulary, operations=writer.merge.TAKES_OPERATIONS)
             written = write_input(
                 lambda: self.session,
                 writer,
