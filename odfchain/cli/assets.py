@@ -13,11 +13,10 @@ import click
 
 from odfchain.api.asset_locks import StoreOptions
 from odfchain.api.options import MergeKeywords
-from odfchain.cli.context import open_workspace, options, say
-from odfchain.cli.output import print_records
+from odfchain.cli.context import open_workspace, say
 from odfchain.cli.parameters import DATASET_AT, MERGING, argument, command, formats, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import echo, echo_lines, echo_page
+from odfchain.cli.screen import echo, echo_lines, echo_page, print_records
 from odfchain.errors import UsageError
 from odfchain.text import counted
 
@@ -84,7 +83,7 @@ def derive_command(
     from odfchain.api.asset_locks import AssetLock, slices_lock
     from odfchain.api.branching import at_point
 
-    with TerminalProgress(quiet=options().quiet) as progress:
+    with TerminalProgress() as progress:
         if slices is not None:
             lock = slices_lock(
                 at_point(open_workspace(), slices), at or "", folder=_folder(output, into),
@@ -131,7 +130,7 @@ def check_command(
     if checksum and "file_checksum" not in found.table.schema.names:
         raise UsageError(f"{lock}: has no checksums", hint="`assets derive --checksum` records them")
     lines = output == "ndjson" and sys.stdout.isatty()  # they show the progress
-    with TerminalProgress(quiet=options().quiet or lines) as progress:
+    with TerminalProgress(quiet=lines) as progress:
         checked = found.check(checksums=checksum, stores=_stores(stores), progress=progress)
         _print_checked(summary.watched(checked), output, progress)
     if output == "html":
@@ -174,7 +173,7 @@ def _check_table(lock: str, output: str) -> int:
 
     if output == "table":
         rows = ({**each, "": ", ".join(each["errors"])} for each in documents())
-        with TerminalProgress(quiet=options().quiet) as progress:
+        with TerminalProgress() as progress:
             _print_in_tables(rows, ["row", "item_id", "asset_key", ""], progress)
     else:
         print_records(documents(), [], output)
@@ -219,7 +218,7 @@ def relocate_command(
     if not dry_run:
         _check_target(output, into, merging, checksum=checksum)
     arrivals = _arrivals(output, into)
-    with TerminalProgress(quiet=options().quiet) as progress:
+    with TerminalProgress() as progress:
         moved = _read(lock).relocate(
             to, layout=layout, prefix=prefix, folder=_folder(output, into), overwrite=overwrite,
             checksum=checksum, dry_run=dry_run, arrivals=arrivals, stores=_stores(stores),
@@ -389,7 +388,7 @@ def _put(
     from odfchain.api.asset_locks import record_lock
     from odfchain.api.branching import on_branch
 
-    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+    with open_workspace() as workspace, TerminalProgress() as progress:
         dataset = on_branch(workspace, into or "")
         outcome = record_lock(dataset, lock, probed=probed, progress=progress, **merging)
         progress.stop()

@@ -19,11 +19,10 @@ from odfchain.api.options import (
     PullKeywords,
     SourceKeywords,
     TransformKeywords,
+    check_pull_options,
 )
 from odfchain.api.pulling import pulling
-from odfchain.cli.change_output import print_outcome
-from odfchain.cli.context import open_workspace, options, say, silence_libraries
-from odfchain.cli.output import count_of, human_size, print_records
+from odfchain.cli.context import open_workspace, print_outcome, say, silence_libraries
 from odfchain.cli.parameters import (
     DATASET,
     DATASET_AT,
@@ -37,8 +36,9 @@ from odfchain.cli.parameters import (
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress, TransferProgress, one_by_one
-from odfchain.cli.screen import echo, standard_input
+from odfchain.cli.screen import echo, human_size, print_records, standard_input
 from odfchain.errors import UsageError
+from odfchain.text import counted
 
 if TYPE_CHECKING:
     from odfchain import Timestamp, Workspace
@@ -46,11 +46,9 @@ if TYPE_CHECKING:
     from odfchain.results import PullResult, PullTarget
 
 
-_COLUMNS = ("dataset", "status", "rows", "+A", "-R", "-C", "+C", "blocks", "watermark")
+_COLUMNS = ["dataset", "status", "rows", "+A", "-R", "-C", "+C", "blocks", "watermark"]
+_OF_COPIES = ["objects", "bytes", "signature"]
 _TEXTS = ("dataset", "status", "watermark")
-
-
-_OF_COPIES = ("objects", "bytes", "signature")
 
 
 @command("pull")
@@ -80,7 +78,6 @@ def pull_command(
     Every byte of a source is ingested once, however often and however interrupted this runs. One dataset that
     fails does not stop the others.
     """
-    from odfchain.api.options import check_pull_options
     from odfchain.api.pulling import branch_target, check_branch_options
 
     if bool(datasets) == everything:
@@ -146,14 +143,14 @@ class _Run:
 
     def pull_all(self, targets: list[PullTarget]) -> int:
         with (
-            TerminalProgress(quiet=options().quiet) as progress,
+            TerminalProgress() as progress,
             pulling(self.workspace, targets, self.name, self.token, self.chosen) as pull,
         ):
             rows, code = one_by_one(targets, lambda target: self._row(target, progress, pull), progress)
         if rows or code == 0:
             columns = _columns(targets, rows)
             right = [column for column in columns if column not in _TEXTS]
-            print_records(rows, columns, self.output, right=right)
+            print_records(rows, columns, self.output, shown={"bytes": human_size}, right=right)
         return code
 
     def _row(
@@ -169,7 +166,7 @@ class _Run:
         for text in result.warnings:
             progress.stop()
             echo(f"warning: {text}", err=True)
-        return _copy_row(result, people=self.output == "table")
+        return _copy_row(result)
 
 
 def _columns(targets: Sequence[PullTarget], rows: list[dict[str, Any]]) -> list[str]:
@@ -177,7 +174,7 @@ def _columns(targets: Sequence[PullTarget], rows: list[dict[str, Any]]) -> list[
     # columns of sources, of copies, or of both
     ways = {target.way.value == "peer" for target in targets}
     if True not in ways:
-        return list(_COLUMNS)
+        return _COLUMNS
     if False in ways:
         return [*_COLUMNS, *_OF_COPIES, *missing]
     return ["dataset", "status", "blocks", *_OF_COPIES, *missing]
@@ -194,29 +191,23 @@ def _row(result: PullResult) -> dict[str, Any]:
     }
 
 
-def _copy_row(result: PullResult, *, people: bool) -> dict[str, Any]:
+def _copy_row(result: PullResult) -> dict[str, Any]:
     outcome: Any = result.details
-    row: dict[str, Any] = {
+    return {
         "dataset": result.dataset.label,
         "status": result.status,
         "blocks": outcome.blocks,
         "objects": outcome.objects,
-        "bytes": human_size(outcome.bytes) if people else outcome.bytes,
+        "bytes": outcome.bytes,
         "signature": str(outcome.signature.status) if outcome.signature else None,
+        **({"missing": outcome.missing_slices} if outcome.missing_slices else {}),
+        "source": result.where,
+        "head": str(outcome.new),
+        "oldHead": outcome.old and str(outcome.old),
+        "signatureMessage": outcome.signature.message if outcome.signature else None,
+        "attestations": outcome.attestations,
+        "warnings": list(outcome.warnings),
     }
-    if outcome.missing_slices:
-        row["missing"] = outcome.missing_slices
-    if not people:
-        row |= {"source": result.where, "head": str(outcome.new), "oldHead": outcome.old and str(outcome.old)}
-        row |= {
-            "signatureMessage": outcome.signature.message if outcome.signature else None,
-            "attestations": outcome.attestations,
-            "warnings": list(outcome.warnings),
-        }
-    return row
-
-
-# `odfchain ingest`: files into a root dataset.
 
 
 @command("ingest")
@@ -241,15 +232,12 @@ def ingest_command(
         if not file.is_file():
             raise UsageError(f"{file}: {'is a folder' if file.is_dir() else 'no such file'}")
     silence_libraries()
-    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+    with open_workspace() as workspace, TerminalProgress() as progress:
         target = on_branch(workspace, dataset)
         start_spark_ahead(workspace)
         outcome = target.ingest(standard_input() if from_stdin else files, progress=progress, **chosen)
         progress.stop()
         print_outcome(outcome, output)
-
-
-# `odfchain fetch`: the slices that a partial copy lacks are brought.
 
 
 @command("fetch")
@@ -289,15 +277,14 @@ def fetch_command(
         found = on_branch(workspace, dataset)
         token = token_for([workspace.url_of(source)] if source else [])
         if merged:
-            with TerminalProgress(quiet=options().quiet) as progress:
+            with TerminalProgress() as progress:
                 brought = found.fetch_merged(
                     source, parallel=parallel, token=token, progress=TransferProgress(progress)
                 )
             row = {"dataset": found.label, "blocks": brought.blocks, "objects": brought.objects}
-            row["bytes"] = human_size(brought.bytes) if output == "table" else brought.bytes
-            print_records([row], list(row), output, right=list(row)[1:])
+            _print_fetched(row | {"bytes": brought.bytes}, output)
             return
-        with TerminalProgress(quiet=options().quiet) as progress:
+        with TerminalProgress() as progress:
             shown = TransferProgress(progress)
             if locks:
                 from odfchain import AssetLock, StoreOptions
@@ -314,7 +301,7 @@ def fetch_command(
     row = {
         "dataset": found.label,
         "objects": outcome.objects,
-        "bytes": human_size(outcome.bytes) if output == "table" else outcome.bytes,
+        "bytes": outcome.bytes,
         "missing": outcome.missing_slices,
     }
     if where is not None:
@@ -324,12 +311,14 @@ def fetch_command(
         elif outcome.unknown:
             say(
                 f"note: no manifest that the owner signed is here that says what is in "
-                f"{count_of(outcome.unknown, 'slice')}"
+                f"{counted(outcome.unknown, 'slice')}"
             )
-    print_records([row], list(row), output, right=list(row)[1:])
+    _print_fetched(row, output)
 
 
-# `odfchain source`: a dataset's source is disabled.
+def _print_fetched(row: dict[str, Any], output: str) -> None:
+    columns = list(row)
+    print_records([row], columns, output, shown={"bytes": human_size}, right=columns[1:])
 
 
 @click.group("source")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,16 +13,7 @@ import click
 
 from odfchain.api.branching import at_point, on_branch
 from odfchain.api.options import VerifyKeywords
-from odfchain.cli.context import (
-    INTEGRITY_FAULT,
-    UNCHECKED,
-    confirm,
-    open_workspace,
-    options,
-    say,
-    silence_libraries,
-)
-from odfchain.cli.output import print_records
+from odfchain.cli.context import INTEGRITY_FAULT, UNCHECKED, confirm, open_workspace, say, silence_libraries
 from odfchain.cli.parameters import (
     DATASET,
     DATASET_AT,
@@ -32,8 +27,15 @@ from odfchain.cli.parameters import (
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import echo, echo_json, echo_json_text, echo_page
-from odfchain.cli.verdicts import print_report
+from odfchain.cli.screen import (
+    echo,
+    echo_json,
+    echo_json_text,
+    echo_page,
+    echo_table,
+    human_size,
+    print_records,
+)
 from odfchain.errors import SignatureError, StoreError, UsageError
 from odfchain.odf.identity import encode_base16
 from odfchain.storage import fsio
@@ -89,7 +91,7 @@ def verify_command(
         )
     if datasets and remote is not None:
         raise UsageError("--remote names the dataset: datasets of the workspace are verified on their own")
-    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+    with open_workspace() as workspace, TerminalProgress() as progress:
         if remote is not None:
             token = token_for([workspace.url_of(remote)])
             reports = [workspace.verify_remote(remote, token=token, progress=progress, **checks)]
@@ -133,9 +135,6 @@ def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None
             echo_json_text(dump_json(document, indent=None))
 
 
-# `odfchain attest`: a dataset is verified, and the verdict signed.
-
-
 @command("attest")
 def attest_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
@@ -159,7 +158,7 @@ def attest_command(
     codes are those of verify.
     """
     checks |= _replay(replay=replay, integrity=integrity)
-    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+    with open_workspace() as workspace, TerminalProgress() as progress:
         done = at_point(workspace, dataset).attest(key_file, faulty=faulty, progress=progress, **checks)
     if report_file is not None:
         from odfchain.odf.canonical_json import canonical_json
@@ -177,9 +176,6 @@ def attest_command(
         print_report(done.report)
         echo(f"attested as {done.report.verdict} by {done.attestation.auditor}")
     return _exit_code([done.report])
-
-
-# `odfchain attestations`: the verdicts of auditors.
 
 
 @command("attestations")
@@ -349,9 +345,6 @@ def _line(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-# `odfchain sign`: the head of a dataset is signed anew.
-
-
 @command("sign")
 def sign_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
@@ -387,11 +380,8 @@ def sign_command(
         "time": str(signed.time),
         "signer": str(signed.dataset_id),
     }
-    columns = [name for name in row if name != "signer"]
-    print_records([row], columns, output, titles={"sequenceNumber": "block"}, right=("sequenceNumber",))
-
-
-# `odfchain key`: keys that sign.
+    columns = ["dataset", "sequenceNumber", "head", "time"]
+    print_records([row], columns, output, titles={"sequenceNumber": "block"}, right=columns[1:2])
 
 
 @click.group("key")
@@ -479,8 +469,8 @@ def evidence_command(
     rows = [_row(item.evidence, item, names) for item in sound if item.evidence is not None]
     if rows or output != "table":
         print_records(rows, _COLUMNS, output, titles=_TITLES, right=["sequenceNumber"])
-    elif not kept and not options().quiet:
-        echo("no owner is known to have signed two histories", err=True)
+    elif not kept:
+        say("no owner is known to have signed two histories")
     if len(sound) < len(kept):
         raise SignatureError(
             "damaged",
@@ -542,3 +532,151 @@ def _row(
             "file": str(kept.path),
         }
     return row
+
+
+# Reports as people read them: in a terminal tables, where what is clean takes few lines; elsewhere plain
+# lines, one fact to a line and the same with every version, which scripts may look for.
+
+_STATES = {"notChecked": "not checked", "notApplicable": "nothing"}
+
+
+def print_report(report: Report, *, verbose: bool = False) -> None:
+    """One report; with `verbose` all checks are listed also where the dataset is clean."""
+    _print_verdict(report)
+    if sys.stdout.isatty():
+        _print_tables(report, verbose=verbose)
+        return
+    _print_lines(report)
+    if verbose:
+        _print_checks(report)
+
+
+def _print_verdict(report: Report) -> None:
+    word, colour = {"faulty": ("FAULT ", "red"), "clean": ("ok    ", "green")}.get(
+        report.verdict, ("PART  ", "yellow")
+    )
+    echo(word, fg=colour, bold=True, nl=False)
+    echo(
+        f"{report.alias}: {report.blocks:,} blocks, {report.slices:,} slices, {report.records:,} records, "
+        f"{human_size(report.data_bytes)}{_replayed(report)}"
+    )
+
+
+def _replayed(report: Report) -> str:
+    if report.replay is None:
+        return ""
+    count, engines = report.replay.transactions, report.replay.engines
+    said = f", replayed {count:,} transaction{'' if count == 1 else 's'}"
+    return f"{said} with {' and '.join(engines)}" if engines else said
+
+
+def _print_lines(report: Report) -> None:
+    for fault in report.faults:
+        block = f", block {fault.sequence_number}" if fault.sequence_number is not None else ""
+        echo(f"  {_named([fault.check])}{block}")
+        echo(f"    {fault.file}")
+        echo(f"    {fault.message}")
+    for item in report.unchecked:
+        echo(f"  not checked{', ' + item.where if item.where else ''}: {item.message}")
+    for numbers, reason in report.not_run():
+        echo(f"  not run, or not everywhere: {_named(numbers)}: {reason}")
+    for note in report.remarks:
+        echo(f"  note: {note}")
+
+
+def _named(numbers: list[int]) -> str:
+    from odfchain.audit.report import CHECKS
+
+    if len(numbers) > 3:
+        return "checks " + ", ".join(map(str, numbers))
+    return ", ".join(f"check {n} ({CHECKS[n].name})" for n in numbers)
+
+
+def _print_tables(report: Report, *, verbose: bool) -> None:
+    long = verbose or report.verdict != "clean"
+    if report.faults:
+        echo()
+        rows = [
+            {
+                "check": _numbered(fault.check),
+                "block": fault.sequence_number,
+                "file, and what is wrong with it": (fault.file, fault.message),
+            }
+            for fault in report.faults
+        ]
+        _print_rows(rows, right=["block"])
+    if long:
+        echo()
+        _print_checks(report)
+    # the signature has a line of its own
+    left = [(n, reason) for n, reason in report.not_run() if reason != report.signature.message]
+    if long and (report.unchecked or left):
+        echo()
+        asked = [(item.where or "the dataset", item.message) for item in report.unchecked]
+        others = [(_numbers(numbers), reason) for numbers, reason in left]
+        _print_rows([{"not checked": what, "because": why} for what, why in asked + others], keep=[])
+    if long:
+        echo()
+    _say(report.signature_text)
+    if not long:
+        for numbers, reason in left:
+            _say(f"not checked: {_named(numbers)}: {reason}")
+    for note in report.remarks:
+        if note != report.signature.message:
+            _say(f"note: {note}")
+    if long:
+        echo()
+
+
+def _print_checks(report: Report) -> None:
+    from odfchain.audit.report import CHECKS
+
+    rows = [
+        {
+            "check": _numbered(number),
+            "state": _STATES.get(report.state(number), report.state(number)),
+            "checked": report.done.get(number, 0),
+            "faults": sum(fault.check == number for fault in report.faults),
+            "section": check.section,
+        }
+        for number, check in CHECKS.items()
+    ]
+    _print_rows(rows, right=["checked", "faults"])
+
+
+def _print_rows(
+    rows: list[dict[str, Any]], *, right: Sequence[str] = (), keep: Sequence[str] = ("check",)
+) -> None:
+    names = list(rows[0])
+    echo_table(
+        names,
+        [[_cell(cell) for cell in row.values()] for row in rows],
+        right={names.index(name) for name in right},
+        no_wrap={names.index(name) for name in (*keep, *right)},
+    )
+
+
+def _cell(value: Any) -> str | tuple[str, ...]:
+    return value if isinstance(value, tuple) else "" if value is None else str(value)
+
+
+def _say(text: str) -> None:
+    for line in textwrap.wrap(
+        text,
+        max(40, shutil.get_terminal_size().columns),
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    ):
+        echo(line)
+
+
+def _numbered(number: int) -> str:
+    from odfchain.audit.report import CHECKS
+
+    return f"{number:>2} {CHECKS[number].name}"
+
+
+def _numbers(numbers: list[int]) -> str:
+    return f"check{'s' if len(numbers) > 1 else ''} " + ", ".join(map(str, numbers))

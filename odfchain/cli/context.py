@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.screen import ask, echo, is_somebody_there
+from odfchain.cli.screen import ask, echo, is_somebody_there, print_records
 from odfchain.errors import ForeignKeyError, OdfchainError, QueryError, UsageError
+from odfchain.text import counted
 
 if TYPE_CHECKING:
     from odfchain import Dataset, Workspace
-    from odfchain.api.definitions import Question
-    from odfchain.odf.events import DatasetSnapshot
+    from odfchain.results import IngestOutcome
 
 
 @dataclass(slots=True)
@@ -43,10 +42,10 @@ def silence_libraries() -> None:
         logging.getLogger().addHandler(logging.NullHandler())
 
 
-def say(text: str) -> None:
+def say(text: str, **style: Any) -> None:
     """Print a line for people on standard error, unless --quiet."""
     if not options().quiet:
-        echo(text, err=True)
+        echo(text, err=True, **style)
 
 
 def open_workspace(*, session_stays: bool = True) -> Workspace:
@@ -114,46 +113,23 @@ def report_error(error: OdfchainError, *, about: str = "") -> None:
         echo(error.hint, err=True)
 
 
-# Asking before an untrusted manifest runs commands or gets variables.
-# No file says who wrote it, so every manifest with effects is shown, and nothing is made before they are
-# allowed: by options, settings, or an answer. Source: RFC-014.
+# Results of ingestion, for people and programs.
 
 
-def ask_for_effects(
-    found: Sequence[tuple[str, DatasetSnapshot]],
-    workspace: Workspace,
-    *,
-    allow_commands: bool,
-    hosts: tuple[str, ...],
-) -> None:
-    """Show the effects of the definitions other than reads, and ask where they are not allowed yet.
-
-    Raises:
-        UsageError: it is not allowed, or the settings bind a variable to other hosts.
-    """
-    from odfchain.api.definitions import Allowed, questions
-
-    asked = questions(found, Allowed(allow_commands, hosts), workspace.ingest_config)
-    if not asked or options().yes:
-        return
-    for question in asked:
-        echo(f"{question.source}: ingesting into {question.name}", err=True)
-        for text in question.effects:
-            echo(f"  {text}", err=True)
-    flags = _flags(asked)
-    if not is_somebody_there():
-        raise UsageError(
-            "the manifest does what has to be allowed (see above), but standard input is not a terminal; "
-            "nothing was made",
-            hint=f"if you trust it, add {flags}",
-        )
-    if not ask("Is this what you want?"):
-        raise UsageError("not confirmed; nothing was made", hint=f"to be asked no more, add {flags}")
-
-
-def _flags(asked: Sequence[Question]) -> str:
-    import shlex
-
-    hosts = dict.fromkeys(host for question in asked for host in question.hosts)
-    given = ["--allow-commands"] * any(question.commands for question in asked)
-    return " ".join(given + [f"--allow-host {shlex.quote(host)}" for host in hosts])
+def print_outcome(outcome: IngestOutcome, output: str) -> None:
+    """Print what each file brought, and what was committed."""
+    columns = ["file", "rows", "+A", "-R", "-C", "+C", "offsets"]
+    rows = [
+        {
+            "file": Path(item.file).name if output == "table" else item.file,
+            "rows": item.input_rows,
+            **{op: item.operations.get(op, 0) for op in ("+A", "-R", "-C", "+C")},
+            "offsets": f"{item.offsets[0]}-{item.offsets[1]}" if item.offsets else None,
+        }
+        for item in outcome.inputs
+    ]
+    print_records(rows, columns, output, right=columns[1:])
+    if outcome.up_to_date:
+        say("up to date: nothing new to commit", fg="yellow")
+    else:
+        say(f"committed {counted(outcome.blocks, 'block')}, head is {outcome.head}", fg="green")

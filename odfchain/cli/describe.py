@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.change_output import print_profile
-from odfchain.cli.context import open_workspace, options, report_error, say
-from odfchain.cli.output import count_of, human_size, print_json, print_records
+from odfchain.cli.context import open_workspace, report_error, say
 from odfchain.cli.parameters import DATASET, DATASET_AT, argument, command, formats, key_values, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import (
     echo,
     echo_canonical,
     echo_document,
+    echo_json,
     echo_json_text,
     echo_lines,
     echo_page,
     echo_table,
+    human_size,
+    print_records,
     print_trees,
     standard_input,
 )
@@ -33,9 +34,10 @@ from odfchain.errors import (
     PointNotFoundError,
     UsageError,
 )
+from odfchain.text import counted, one_line, printable
 
 if TYPE_CHECKING:
-    from odfchain import Manifest, Workspace
+    from odfchain import Manifest, Profile, Workspace
     from odfchain.results import Definition, Graph, TextTree
 
 
@@ -131,7 +133,7 @@ def inspect_lineage(
         case "html":
             echo_page(to_html(graph, _known_profiles(workspace, graph)))
         case "json":
-            print_json(graph_document(graph))
+            echo_json(graph_document(graph))
         case _:
             print_trees(trees_of(graph))
 
@@ -152,7 +154,7 @@ def inspect_query(
     """Show every transform or source that a dataset has had, oldest first, and the records it brought."""
     found = open_workspace()[dataset].definitions()
     if output == "json":
-        print_json([item.to_document() for item in found])
+        echo_json([item.to_document() for item in found])
         return
     for index, item in enumerate(found):
         if index:
@@ -164,7 +166,6 @@ def inspect_query(
 
 
 def _definition_lines(item: Definition) -> Iterator[tuple[str, str]]:
-    from odfchain.text import one_line, printable
 
     tree = item.to_document()
     yield "block", f"#{item.sequence_number} {item.block}"
@@ -209,13 +210,9 @@ def inspect_slices(
         return
     for row in found:
         row["start"], row["end"] = row.pop("offsetInterval").values()
-    names = ["block", "start", "end", "records", "size", "here", "logicalHash", "physicalHash", "path"]
-    if output == "table":
-        names = ["block", "start", "end", "records", "size", "here", "path"]
-    print_records(found, names, output, right=["block", "start", "end", "records", "size"])
-
-
-# `odfchain profile`: statistics of the rows in force.
+    hashes = [] if output == "table" else ["logicalHash", "physicalHash"]
+    names = ["block", "start", "end", "records", "size", "here", *hashes, "path"]
+    print_records(found, names, output, right=names[:5])
 
 
 @command("profile")
@@ -241,7 +238,7 @@ def profile_command(
     from odfchain.chain.statements import read_key_file
 
     labels = dict(_label(tag) for tag in tags)
-    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+    with open_workspace() as workspace, TerminalProgress() as progress:
         opened = at_point(workspace, dataset)
         signer = None if key is None else read_key_file(key).dataset_id
         # as the dataset itself, or as an auditor
@@ -328,8 +325,8 @@ def _print(found: Manifest, where: str | None) -> None:
     name, block = document["snapshot_id"], document["odf"]["sequence_number"]
     kept = None if where is None else {file["path"] for file in found.prune(where)}
     echo(
-        f"snapshot {name[:_SHOWN]}…{name[-4:]}  block {block}  {count_of(len(found.files), 'slice')}  "
-        f"{count_of(found.row_count, 'record')}"
+        f"snapshot {name[:_SHOWN]}…{name[-4:]}  block {block}  {counted(len(found.files), 'slice')}  "
+        f"{counted(found.row_count, 'record')}"
     )
     names = ["slice", "records", "size", document["odf"]["columns"]["event_time"]]
     rows = [[*_line(found, file), *_marked(file, kept)] for file in found.files]
@@ -349,9 +346,6 @@ def _line(found: Manifest, file: Mapping[str, Any]) -> list[str]:
 
 def _marked(file: Mapping[str, Any], kept: set[str] | None) -> list[str]:
     return [] if kept is None else ["yes" if file["path"] in kept else "no"]
-
-
-# `odfchain blame`: the origin of a record.
 
 
 @command("blame")
@@ -383,7 +377,7 @@ def blame_command(
     blame = found.blame(offset, last, recursive=recursive)
     match output:
         case "json":
-            print_json(blame_document(blame))
+            echo_json(blame_document(blame))
         case "table":
             print_records(_flat([blame_tree(blame)]), ["level", "what"], "table", right=["level"])
         case _:
@@ -398,9 +392,6 @@ def _flat(trees: Iterable[TextTree], level: int = 0) -> Iterator[dict[str, Any]]
     for branch in trees:
         yield {"level": level, "what": branch.text}
         yield from _flat(branch.below, level + 1)
-
-
-# `odfchain block`: metadata blocks into YAML or JSON and back.
 
 
 @click.group("block")
@@ -498,9 +489,6 @@ def block_encode(
     echo(block_hash(data))
 
 
-# `odfchain digest`: the two hashes of Parquet files.
-
-
 @command("digest")
 def digest_command(
     files: tuple[Path, ...] = argument(click.Path(path_type=Path), required=True, metavar="FILE.parquet…"),
@@ -540,3 +528,20 @@ def digest_command(
     else:
         print_records(rows, ["file", "physicalHash", "logicalHash", "size", "records"], output)
     return code
+
+
+# Profiles as tables: a line for each column, with its histogram in bars.
+
+
+def print_profile(found: Profile, label: str) -> None:
+    """Print a profile of the dataset that is called so."""
+    from odfchain.profiles.page import line_of, percent
+
+    document = found.document
+    rows = [line_of(column, document["column_stats"][column["name"]]) for column in document["columns"]]
+    echo_table(["column", "type", "nulls", "distinct", "values", ""], rows, right={2, 3})
+    number = document["odf"]["sequence_number"]
+    say(
+        f"{label}, block {number}: {counted(found.num_rows, 'row')}, "
+        f"{percent(document['duplicate_row_fraction'])} repeat another one"
+    )

@@ -113,7 +113,7 @@ def engine_warm_up() -> None:
     then the old one is left alone. Deleting it does no harm.
     """
     silence_libraries()
-    with TerminalProgress(quiet=options().quiet) as progress:
+    with TerminalProgress() as progress:
         path = _make_class_archive(progress)
     echo(path)
 

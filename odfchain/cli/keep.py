@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from odfchain.api.branching import on_branch
-from odfchain.cli.context import (
-    INTEGRITY_FAULT,
-    confirm,
-    named_or_all,
-    open_workspace,
-    options,
-    report_error,
-    say,
-)
-from odfchain.cli.output import (
-    count_of,
-    dependents_tree,
-    human_size,
-    places_tree,
-    print_records,
-    tell_consequences,
-    tell_of_proof,
-)
+from odfchain.cli.context import INTEGRITY_FAULT, confirm, named_or_all, open_workspace, report_error, say
 from odfchain.cli.parameters import (
     BREAK_REFERENCES,
     DATASET,
@@ -39,13 +23,23 @@ from odfchain.cli.parameters import (
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import echo, echo_json, echo_lines
+from odfchain.cli.screen import echo, echo_json, echo_lines, human_size, print_records
 from odfchain.errors import BrokenChainError, OdfchainError, UsageError
+from odfchain.text import counted
 
 if TYPE_CHECKING:
     from odfchain import BatchLimits, Dataset, Multihash, Workspace
     from odfchain.api.settings import Configuration, DatasetConfiguration
-    from odfchain.results import Collected, CompactPlan, Finding, FsckReport, ResetPlan, SoftPlan
+    from odfchain.results import (
+        Collected,
+        CompactPlan,
+        Dependent,
+        Finding,
+        FsckReport,
+        Remote,
+        ResetPlan,
+        SoftPlan,
+    )
 
 
 _GLOBAL = "odfchain.global"
@@ -189,9 +183,6 @@ def config_unset(
     _say(found, found.unset(name), "is unset")
 
 
-# `odfchain rename`: another local name for a dataset.
-
-
 @command("rename")
 def rename_command(
     dataset: str = argument(DATASET),
@@ -200,9 +191,6 @@ def rename_command(
     """Give a dataset another local name; its id and history stay."""
     open_workspace().rename(dataset, name)
     say(f"{dataset} is now {name}")
-
-
-# `odfchain delete`: datasets are removed from the workspace.
 
 
 @command("delete")
@@ -222,9 +210,6 @@ def delete_command(
     workspace.delete(*names, force=force)
     for name in names:
         say(f"deleted {name}")
-
-
-# `odfchain reset`: the head of a dataset goes back to a block.
 
 
 @command("reset")
@@ -260,7 +245,7 @@ def reset_command(
             if not plan.follows:
                 tell_of_proof(found)
             confirm(
-                f"Drop {count_of(len(plan.dropped), 'block')} with {count_of(plan.records, 'record')} "
+                f"Drop {counted(len(plan.dropped), 'block')} with {counted(plan.records, 'record')} "
                 f"of {plan.dataset}{' here, as the store has' if plan.follows else ''}?"
             )
         kept = found.reset(plan, force=force, break_references=break_references)
@@ -287,7 +272,6 @@ def _status(plan: ResetPlan) -> str:
 
 
 def _print_reset(plan: ResetPlan, status: str, kept: str | None, output: str) -> None:
-    people = output == "table"
     row: dict[str, Any] = {
         "dataset": plan.dataset,
         "status": status,
@@ -295,22 +279,20 @@ def _print_reset(plan: ResetPlan, status: str, kept: str | None, output: str) ->
         "blocks": len(plan.dropped),
         "records": plan.records,
         "unsaved": len(plan.unsaved),
-        "breaks": ", ".join(d.alias for d in plan.dependents) if people else dependents_tree(plan.dependents),
+        "breaks": dependents_tree(plan.dependents),
+        "head": str(plan.new_head),
+        "oldHead": str(plan.old_head),
+        "keptAs": kept,
+        "dropped": [str(name) for name in plan.dropped],
+        "places": places_tree(plan.places),
+        "referrers": list(plan.referrers),
     }
-    if not people:
-        row |= {
-            "head": str(plan.new_head),
-            "oldHead": str(plan.old_head),
-            "keptAs": kept,
-            "dropped": [str(name) for name in plan.dropped],
-            "places": places_tree(plan.places),
-            "referrers": list(plan.referrers),
-        }
     columns = ["dataset", "status", "block", "blocks", "records", "unsaved", "breaks"]
-    print_records([row], columns, output, right=("block", "blocks", "records", "unsaved"))
+    print_records([row], columns, output, shown={"breaks": _names}, right=columns[2:6])
 
 
-# `odfchain compact`: small slices of a dataset are merged into larger ones.
+def _names(dependents: list[dict[str, Any]]) -> str:
+    return ", ".join(each["dataset"] for each in dependents)
 
 
 @command("compact")
@@ -364,12 +346,12 @@ def compact_command(
 
 
 def _verify(dataset: Dataset) -> None:
-    with TerminalProgress(quiet=options().quiet) as progress:
+    with TerminalProgress() as progress:
         report = dataset.verify(progress=progress)
     if report.faults:
         first = report.faults[0]
         raise BrokenChainError(
-            f"{dataset.alias}: verification found {count_of(len(report.faults), 'fault')}; the first one: "
+            f"{dataset.alias}: verification found {counted(len(report.faults), 'fault')}; the first one: "
             f"{first.file}: {first.message}",
             hint=f"`odfchain verify {dataset.alias}` lists all of them",
         )
@@ -394,37 +376,38 @@ def _hard(
     if plan.referrers and not break_references:
         dataset.compact(plan, force=force)  # says why not
     tell_of_proof(dataset)
-    what = "give up all data" if metadata_only else f"merge {count_of(plan.slices_before, 'slice')}"
+    what = "give up all data" if metadata_only else f"merge {counted(plan.slices_before, 'slice')}"
     confirm(
-        f"Replace {count_of(len(plan.replaced), 'block')} of {plan.dataset} ({what})? "
+        f"Replace {counted(len(plan.replaced), 'block')} of {plan.dataset} ({what})? "
         "Everybody who has read them must start over."
     )
-    with TerminalProgress(quiet=options().quiet) as progress:
+    with TerminalProgress() as progress:
         head = dataset.compact(plan, force=force, break_references=break_references, progress=progress)
     _print_hard(plan, "compacted", head, output)
 
 
 def _print_hard(plan: CompactPlan, status: str, head: Multihash, output: str) -> None:
-    people = output == "table"
     row: dict[str, Any] = {
         "dataset": plan.dataset,
         "status": status,
-        "blocks": f"{plan.blocks_before:,} to {plan.blocks_after:,}" if people else plan.blocks_after,
-        "slices": f"{plan.slices_before:,} to {plan.slices_after:,}" if people else plan.slices_after,
+        "blocks": plan.blocks_after,
+        "slices": plan.slices_after,
         "records": plan.records,
-        "breaks": ", ".join(d.alias for d in plan.dependents) if people else dependents_tree(plan.dependents),
+        "breaks": dependents_tree(plan.dependents),
+        "blocksBefore": plan.blocks_before,
+        "slicesBefore": plan.slices_before,
+        "replaced": [str(name) for name in plan.replaced],
+        "oldHead": str(plan.old_head),
+        "head": str(head),
+        "places": places_tree(plan.places),
+        "referrers": list(plan.referrers),
     }
-    if not people:
-        row |= {
-            "blocksBefore": plan.blocks_before,
-            "slicesBefore": plan.slices_before,
-            "replaced": [str(name) for name in plan.replaced],
-            "oldHead": str(plan.old_head),
-            "head": str(head),
-            "places": places_tree(plan.places),
-            "referrers": list(plan.referrers),
-        }
-    print_records([row], ["dataset", "status", "blocks", "slices", "records", "breaks"], output)
+    shown = {
+        "blocks": lambda after: f"{plan.blocks_before:,} to {after:,}",
+        "slices": lambda after: f"{plan.slices_before:,} to {after:,}",
+        "breaks": _names,
+    }
+    print_records([row], ["dataset", "status", "blocks", "slices", "records", "breaks"], output, shown=shown)
 
 
 def _soft(dataset: Dataset, name: str, limits: BatchLimits, output: str, *, dry_run: bool) -> None:
@@ -432,26 +415,24 @@ def _soft(dataset: Dataset, name: str, limits: BatchLimits, output: str, *, dry_
     if dry_run:
         _print_soft(plan, "would be made", None, output)
         return
-    with TerminalProgress(quiet=options().quiet) as progress:
+    with TerminalProgress() as progress:
         made = dataset.soft_compact(plan, progress=progress)
     _print_soft(plan, "made", str(made.id), output)
 
 
 def _print_soft(plan: SoftPlan, status: str, made: str | None, output: str) -> None:
-    people = output == "table"
     row: dict[str, Any] = {
         "dataset": str(plan.alias),
         "status": status,
         "from": plan.dataset,
-        "slices": f"{plan.slices_before:,} to {plan.slices_after:,}" if people else plan.slices_after,
+        "slices": plan.slices_after,
         "records": plan.records,
+        "slicesBefore": plan.slices_before,
+        "fromHead": str(plan.head),
+        "id": made,
     }
-    if not people:
-        row |= {"slicesBefore": plan.slices_before, "fromHead": str(plan.head), "id": made}
-    print_records([row], ["dataset", "status", "from", "slices", "records"], output)
-
-
-# `odfchain gc`: unreferenced objects are removed.
+    shown = {"slices": lambda after: f"{plan.slices_before:,} to {after:,}"}
+    print_records([row], ["dataset", "status", "from", "slices", "records"], output, shown=shown)
 
 
 @command("gc")
@@ -492,28 +473,21 @@ def gc_command(
 
 
 def _print_gc(found: list[Collected], output: str, *, dry_run: bool) -> None:
+    if output in ("json", "ndjson"):
+        print_records([_gc_tree(item, dry_run=dry_run) for item in found], [], output)
+        return
     people = output == "table"
     rows = [
-        {
-            "dataset": item.dataset,
-            "kind": kind.kind,
-            "files": kind.files,
-            "bytes": human_size(kind.bytes) if people else kind.bytes,
-        }
+        {"dataset": item.dataset or ("(workspace)" if people else item.dataset),
+         "kind": kind.kind, "files": kind.files, "bytes": kind.bytes}
         for item in found
         for kind in item.removed
-    ]
+    ]  # fmt: skip
+    columns = ["dataset", "kind", "files", "bytes"]
+    if rows or not people:
+        print_records(rows, columns, output, shown={"bytes": human_size}, right=columns[2:])
     if people:
-        for row in rows:
-            row["dataset"] = row["dataset"] or "(workspace)"
-        if rows:
-            print_records(rows, ["dataset", "kind", "files", "bytes"], output, right=("files", "bytes"))
         _tell_gc(found, dry_run=dry_run)
-        return
-    if output == "csv":
-        print_records(rows, ["dataset", "kind", "files", "bytes"], output)
-        return
-    print_records([_gc_tree(item, dry_run=dry_run) for item in found], [], output)
 
 
 def _gc_tree(item: Collected, *, dry_run: bool) -> dict[str, Any]:
@@ -531,11 +505,11 @@ def _gc_tree(item: Collected, *, dry_run: bool) -> dict[str, Any]:
 def _tell_gc(found: list[Collected], *, dry_run: bool) -> None:
     word = "would be removed" if dry_run else "removed"
     files = sum(kind.files for item in found for kind in item.removed)
-    say(f"{count_of(files, 'file')} {word}, {human_size(sum(item.bytes for item in found))}")
+    say(f"{counted(files, 'file')} {word}, {human_size(sum(item.bytes for item in found))}")
     young = sum(item.young.files for item in found)
     if young:
         size = human_size(sum(item.young.bytes for item in found))
-        say(f"{count_of(young, 'object')} ({size}) not needed, but too young")
+        say(f"{counted(young, 'object')} ({size}) not needed, but too young")
     for item in found:
         for name in item.refs:
             say(f"{item.dataset}: {'would give' if dry_run else 'gave'} up refs/{name}")
@@ -544,10 +518,7 @@ def _tell_gc(found: list[Collected], *, dry_run: bool) -> None:
             say(f"{item.dataset}: changes stay that {who} refers to; --break-references gives them up")
     kept = sum(len(item.kept_refs) for item in found)
     if kept:
-        say(f"{count_of(kept, 'overwritten head')} kept; --drop-refs gives up the old ones")
-
-
-# `odfchain fsck`: damaged and missing files are found, and repaired.
+        say(f"{counted(kept, 'overwritten head')} kept; --drop-refs gives up the old ones")
 
 
 @command("fsck")
@@ -572,7 +543,7 @@ def fsck_command(
         raise UsageError(f"--from and --head are for one dataset, these are {len(found)}")
     lost = _block(head)
     token = token_for([workspace.url_of(source)] if source else [])
-    with TerminalProgress(quiet=options().quiet) as progress:
+    with TerminalProgress() as progress:
         if datasets:
             reports = [
                 dataset.fsck(source, head=lost, dry_run=dry_run, token=token, progress=progress)
@@ -597,8 +568,8 @@ def _print_fsck(reports: list[FsckReport], output: str) -> None:
     for report in reports:
         word, colour = ("ok    ", "green") if report.whole else ("BROKEN", "red")
         echo(f"{word} ", fg=colour, bold=True, nl=False)
-        absent = f", {count_of(report.absent, 'file')} not here (a partial copy)" if report.absent else ""
-        echo(f"{report.dataset}: {count_of(report.objects, 'object')}, {human_size(report.bytes)}{absent}")
+        absent = f", {counted(report.absent, 'file')} not here (a partial copy)" if report.absent else ""
+        echo(f"{report.dataset}: {counted(report.objects, 'object')}, {human_size(report.bytes)}{absent}")
         for finding in report.findings:
             echo(f"  {finding.kind} {finding.state.value}: {_where(finding)}")
             echo(f"    {finding.message.removeprefix(f'{finding.file}: ')}")
@@ -632,3 +603,40 @@ def _fsck_tree(report: FsckReport) -> dict[str, Any]:
         ],
         "notes": report.notes,
     }
+
+
+# Warnings before history is given up: other copies, and broken references.
+
+
+def tell_consequences(places: Sequence[Remote], dependents: Sequence[Dependent]) -> None:
+    """Say which places have what is given up, and whose transactions have read it."""
+    for place in places:
+        known = f"has {len(place.has):,} of these blocks" if place.has else place.answer.value
+        say(f"  {' and '.join(place.kinds)} {place.alias}: {place.problem or known}")
+    for item in dependents:
+        say(f"  breaks {item.alias}: {counted(item.transactions, 'transaction')} read what is given up")
+
+
+def tell_of_proof(dataset: Dataset) -> None:
+    """Say that a second history can be proven, where the first one is signed."""
+    if dataset.has_key and dataset.ref == "head":
+        say("  the old head was signed: anyone who kept it and sees the new one can prove equivocation")
+
+
+def places_tree(places: Sequence[Remote]) -> list[dict[str, Any]]:
+    """The places for programs."""
+    return [
+        {
+            "alias": place.alias,
+            "kinds": list(place.kinds),
+            "answer": place.answer.value,
+            "blocks": len(place.has),
+            "problem": place.problem,
+        }
+        for place in places
+    ]
+
+
+def dependents_tree(found: Sequence[Dependent]) -> list[dict[str, Any]]:
+    """The dependents for programs."""
+    return [{"dataset": item.alias, "transactions": item.transactions} for item in found]

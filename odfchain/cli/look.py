@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.api.branching import at_point
 from odfchain.cli.context import open_workspace, report_error, say
-from odfchain.cli.output import (
+from odfchain.cli.parameters import DATASET_AT, argument, command, formats, key_values, option
+from odfchain.cli.rows import TABLE_ROWS, numeric_columns
+from odfchain.cli.screen import (
     cell_text,
-    count_of,
+    echo,
+    echo_document,
+    echo_json_text,
     human_age,
     human_size,
-    numeric_columns,
     plain,
     print_records,
 )
-from odfchain.cli.parameters import DATASET_AT, argument, command, formats, key_values, option
-from odfchain.cli.result_output import TABLE_ROWS
-from odfchain.cli.screen import echo, echo_document, echo_json_text
 from odfchain.errors import OdfchainError, UsageError
+from odfchain.text import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -195,9 +196,6 @@ def _describe_data(event: Any) -> list[str]:
     return lines + [f"input {item.dataset_id}: {item.record_count:,} records" for item in inputs]
 
 
-# `odfchain list`: the datasets of the workspace.
-
-
 @command("list")
 def list_command(
     output: str = formats(),
@@ -206,11 +204,9 @@ def list_command(
     """List the datasets of the workspace."""
 
     rows, people, code = [], output == "table", 0
-    now = time.time_ns()
     for dataset in open_workspace():
         try:
-            row = _list_row(dataset, now, people=people)
-            rows.append(row | _local_slices(dataset, people=people))
+            rows.append(_list_row(dataset, people=people))
         except OdfchainError as error:  # one damaged dataset must not hide the others
             report_error(error, about=str(dataset.alias))
             code = error.exit_code
@@ -222,43 +218,32 @@ def list_command(
     if not rows and people:
         say("no datasets yet; make one with `odfchain add MANIFEST`")
         return code
-    titles = {c: c.capitalize() if c != "id" else "Id" for c in columns}
-    print_records(
-        rows,
-        columns,
-        output,
-        titles=titles,
-        right=[c for c in ("records", "size", "slices", "blocks") if c in columns],
-    )
+    shown = {"records": "{:,}".format, "size": human_size}
+    titles = {c: c.capitalize() for c in columns}
+    right = [c for c in ("records", "size", "slices", "blocks") if c in columns]
+    print_records(rows, columns, output, shown=shown, titles=titles, right=right)
     return code
 
 
-def _local_slices(dataset: Dataset, *, people: bool) -> dict[str, Any]:
-    found = dataset.local_slices()
-    if found is None:
-        return {}
-    if people:
-        return {"slices": f"{found.present:,} of {found.total:,}"}
-    return {"slicesLocal": found.present, "slices": found.total}
-
-
-def _list_row(dataset: Dataset, now: int, *, people: bool) -> dict[str, Any]:
-    state = dataset.summary
+def _list_row(dataset: Dataset, *, people: bool) -> dict[str, Any]:
+    state, slices = dataset.summary, dataset.local_slices()
     watermark, updated = state.watermark, state.head_block.system_time
-    return {
+    row: dict[str, Any] = {
         "name": str(dataset.alias),
         "kind": state.seed.dataset_kind.value,
-        "records": f"{state.record_count:,}" if people else state.record_count,
-        "size": human_size(dataset.data_size) if people else dataset.data_size,
+        "records": state.record_count,
+        "size": dataset.data_size,
         "blocks": state.head_block.sequence_number + 1,
-        "updated": human_age(updated.epoch_ns, now) if people else str(updated),
+        "updated": human_age(updated.epoch_ns, time.time_ns()) if people else str(updated),
         "watermark": str(watermark) if watermark else None,
         "id": str(state.seed.dataset_id),
         "head": str(state.head),
     }
-
-
-# `odfchain tail`: the newest records of a dataset.
+    if slices is not None and people:
+        row["slices"] = f"{slices.present:,} of {slices.total:,}"
+    elif slices is not None:
+        row |= {"slicesLocal": slices.present, "slices": slices.total}
+    return row
 
 
 @command("tail")
@@ -288,9 +273,6 @@ def tail_command(
     print_records(rows, names, output, right=numeric_columns(table.schema))
 
 
-# `odfchain state`: the rows in force, at any point of the history.
-
-
 @command("state")
 def state_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
@@ -314,7 +296,7 @@ def state_command(
     right = [name for name in numeric_columns(rows.schema) if name != op]
     print_records(_rows(rows, op), rows.schema.names, output, right=right)
     if newest is None and rows.num_rows < found.num_rows:
-        say(f"the newest {rows.num_rows:,} of {count_of(found.num_rows, 'row')}")
+        say(f"the newest {rows.num_rows:,} of {counted(found.num_rows, 'row')}")
 
 
 def _rows(table: pa.Table, op: str | None) -> Iterator[dict[str, Any]]:
@@ -326,9 +308,6 @@ def _rows(table: pa.Table, op: str | None) -> Iterator[dict[str, Any]]:
                 # people read names, not codes
                 row[op] = OperationType.from_code(row[op]).value
             yield row
-
-
-# `odfchain history`: every change of one row.
 
 
 @command("history")

@@ -185,9 +185,6 @@ def cli(
         os.environ["NO_COLOR"] = "1"  # rich looks there
 
 
-# `odfchain completions`: a completion script for a shell.
-
-
 @command("completions")
 def completions_command(
     shell: str = argument(click.Choice(["bash", "zsh", "fish"])),
@@ -201,9 +198,6 @@ def completions_command(
     cls = get_completion_class(shell)
     assert cls is not None  # noqa: S101 - one of click's own
     echo_document(ShellComplete.source(cls(cli, {}, "odfchain", "_ODFCHAIN_COMPLETE")))
-
-
-# `odfchain version`: the versions of odfchain and its parts.
 
 
 @command("version")

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
 from odfchain.api.known_errors import known_error
-from odfchain.cli.context import report_error
-from odfchain.cli.output import human_size
-from odfchain.cli.screen import console, echo, styled
+from odfchain.cli.context import options, report_error
+from odfchain.cli.screen import console, echo, human_size, styled
 from odfchain.errors import was_interrupted
 from odfchain.progress import WorkDone
 from odfchain.text import printable
@@ -93,6 +94,8 @@ class TerminalProgress:
     """One line that says what is being done; notes are printed above it."""
 
     def __init__(self, *, quiet: bool = False) -> None:
+        context = click.get_current_context(silent=True)
+        quiet = quiet or (context is not None and options().quiet)
         self._quiet = quiet
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None

@@ -8,12 +8,14 @@ data.
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -35,9 +37,9 @@ def echo(line: object = "", *, err: bool = False, nl: bool = True, **style: Any)
     click.echo(click.style(text, **style) if style else text, err=err, nl=nl)
 
 
-def echo_json(tree: Any, *, default: Any = None, indent: int | None = 2) -> None:
+def echo_json(tree: Any, *, indent: int | None = 2) -> None:
     """Print a JSON document; on a terminal the same data without a character that acts."""
-    echo_json_text(json.dumps(tree, default=default, ensure_ascii=False, indent=indent))
+    echo_json_text(json.dumps(tree, default=plain, ensure_ascii=False, indent=indent))
 
 
 def echo_json_text(document: str) -> None:
@@ -229,3 +231,97 @@ def print_trees(trees: Iterable[TextTree]) -> None:
 def _grow(tree: Tree, branch: TextTree) -> None:
     for item in branch.below:
         _grow(tree.add(styled(item.text, item.style)), item)
+
+
+def print_records(
+    rows: Iterable[dict[str, Any]],
+    columns: Sequence[str],
+    output: str,
+    *,
+    shown: Mapping[str, Callable[[Any], object]] | None = None,
+    titles: Mapping[str, str] | None = None,
+    right: Sequence[str] = (),
+) -> None:
+    """Print records: JSON has all of each, CSV and tables the columns.
+
+    In tables `shown` writes the values of a column, `titles` are headings, and `right` is aligned right.
+    """
+    match output:
+        case "json":
+            echo_json(list(rows))
+        case "ndjson":
+            for row in rows:
+                echo_json(row, indent=None)
+        case "csv":
+            echo_csv(columns, ([cell_text(row.get(c)) for c in columns] for row in rows))
+        case _:
+            how = [(shown or {}).get(c, cell_text) for c in columns]
+            values = ([row.get(c) for c in columns] for row in rows)
+            cells = (
+                ["" if v is None else cell_text(to(v)) for v, to in zip(row, how, strict=True)]
+                for row in values
+            )
+            names = [(titles or {}).get(c, c) for c in columns]
+            echo_table(names, cells, right={columns.index(c) for c in right})
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    match value:
+        case dt.datetime():
+            utc = value.astimezone(dt.UTC) if value.tzinfo else value
+            fine = "microseconds" if utc.microsecond % 1_000 else "milliseconds"
+            text = utc.isoformat(timespec=fine if utc.microsecond else "seconds")
+            return text.replace("+00:00", "Z")
+        case dt.date() | dt.time():
+            return value.isoformat()
+        case Decimal():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case dt.timedelta():
+            return value.total_seconds()
+    return str(value)
+
+
+def cell_text(value: Any) -> str:
+    """A value as a table and CSV have it; nothing for None."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return str(value)
+        case list() | dict():
+            return json.dumps(value, default=plain, ensure_ascii=False)
+    return str(plain(value))
+
+
+def human_size(size: float) -> str:
+    """Bytes for people: `1.2 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def human_age(epoch_ns: int, now_ns: int) -> str:
+    """A time for people: `3 hours ago`."""
+    seconds = (now_ns - epoch_ns) // 1_000_000_000
+    if seconds < 0:
+        return "in the future"
+    for size, unit in (
+        (31_536_000, "year"),
+        (2_592_000, "month"),
+        (86_400, "day"),
+        (3_600, "hour"),
+        (60, "minute"),
+    ):
+        if seconds >= size:
+            count = seconds // size
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now"

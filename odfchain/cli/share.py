@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.api.options import PeerKeywords, ServeKeywords
+from odfchain.api.options import PeerKeywords, ServeKeywords, signature_policy
 from odfchain.api.pushing import split_target
 from odfchain.cli.context import open_workspace, options, report_error, say
-from odfchain.cli.output import human_size, print_records
 from odfchain.cli.parameters import (
     DATASET,
     DATASET_AT,
@@ -26,7 +25,15 @@ from odfchain.cli.parameters import (
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress, TransferProgress, one_by_one
-from odfchain.cli.screen import ask_secret, ask_text, echo, is_somebody_there, read_line
+from odfchain.cli.screen import (
+    ask_secret,
+    ask_text,
+    echo,
+    human_size,
+    is_somebody_there,
+    print_records,
+    read_line,
+)
 from odfchain.errors import AccessError, OdfchainError, UnsupportedPeerError, UsageError
 from odfchain.transfer.publishing import HOST, PORT
 
@@ -128,30 +135,29 @@ def push_command(
             return 0
         shared: Any = {"force": force, "create": not no_create, "merged": not no_merged, "token": token}
         public = visibility == "public"
-        with TerminalProgress(quiet=options().quiet) as progress:
+        with TerminalProgress() as progress:
 
             def send(each: PushTarget) -> dict[str, Any]:
                 if dry_run:
                     plan = each.dataset.plan_push(each.to, **shared)
                     status = "up to date" if plan.up_to_date else "would be pushed"
-                    return _row(str(each), plan, status, output)
+                    return _row(str(each), plan, status)
                 outcome = each.dataset.push(
                     each.to, public=public, parallel=parallel, progress=TransferProgress(progress), **shared
                 )
                 _remark(outcome, progress, f"{each}: " if len(targets) > 1 else "")
-                signature = str(outcome.signature)
-                return _row(str(each), outcome.plan, _status(outcome), output, signature)
+                return _row(str(each), outcome.plan, _status(outcome), str(outcome.signature))
 
             rows, code = one_by_one(targets, send, progress)
         if rows:
-            print_records(rows, _PUSHED, output, right=("blocks", "objects", "bytes"))
+            print_records(rows, _PUSHED, output, shown={"bytes": human_size}, right=_PUSHED[2:5])
         return code
 
 
 def _remark(outcome: PushOutcome, progress: TerminalProgress, about: str) -> None:
-    if outcome.caveat and not options().quiet:
+    if outcome.caveat:
         progress.stop()
-        echo(f"note: {about}{outcome.caveat}", err=True)
+        say(f"note: {about}{outcome.caveat}")
     if outcome.problem:
         progress.stop()
         echo(f"warning: {outcome.plan.where}: {outcome.problem}; push again", err=True)
@@ -173,29 +179,21 @@ def _token(place: str) -> str | None:
     return token_for([url])
 
 
-def _row(name: str, plan: PushPlan, status: str, output: str, signature: str | None = None) -> dict[str, Any]:
-    people = output == "table"
-    row: dict[str, Any] = {
+def _row(name: str, plan: PushPlan, status: str, signature: str | None = None) -> dict[str, Any]:
+    return {
         "dataset": name,
         "status": status,
         "blocks": len(plan.blocks),
         "objects": len(plan.objects),
-        "bytes": human_size(plan.bytes) if people else plan.bytes,
+        "bytes": plan.bytes,
         "destination": plan.where,
+        "present": plan.present,
+        "merged": len(plan.merged),
+        "overwrites": plan.overwrites,
+        "head": str(plan.new_head),
+        "oldHead": str(plan.old_head) if plan.old_head else None,
+        "signature": signature,
     }
-    if not people:
-        row |= {
-            "present": plan.present,
-            "merged": len(plan.merged),
-            "overwrites": plan.overwrites,
-            "head": str(plan.new_head),
-            "oldHead": str(plan.old_head) if plan.old_head else None,
-            "signature": signature,
-        }
-    return row
-
-
-# `odfchain token`: read and write access to the server of this workspace.
 
 
 @click.group("token")
@@ -219,8 +217,7 @@ def token_create(
     others; push: allows that, too.
     """
     made = open_workspace().create_token(name, allow)
-    if not options().quiet:
-        echo(f"the token {made.token.name}; it is shown this once:", err=True)
+    say(f"the token {made.token.name}; it is shown this once:")
     echo(made.text)
 
 
@@ -232,7 +229,7 @@ def token_list(
     rows = [
         {
             "name": token.name,
-            "allow": " ".join(map(str, token.allow)) if output == "table" else list(map(str, token.allow)),
+            "allow": list(map(str, token.allow)),
             "created": str(token.created),
         }
         for token in open_workspace().tokens()
@@ -240,7 +237,7 @@ def token_list(
     if not rows and output == "table":
         say("no tokens; `odfchain token create NAME --allow push:DATASET` makes one")
         return
-    print_records(rows, ["name", "allow", "created"], output)
+    print_records(rows, ["name", "allow", "created"], output, shown={"allow": " ".join})
 
 
 @command("revoke", token_command)
@@ -285,27 +282,23 @@ def search_command(
             code = code or error.exit_code
             continue
         prefix = str(workspace.repository_url(place)) if "/" in place else f"{place}/"
-        rows += [_search_row(f"{prefix}{entry.alias}", entry, people=output == "table") for entry in found]
+        rows += [_search_row(f"{prefix}{entry.alias}", entry) for entry in found]
     if rows or not code:
         columns = _FOUND if output == "table" else [*_FOUND, "id", "head"]
-        print_records(rows, columns, output, right=_FOUND[2:])
+        print_records(rows, columns, output, shown={"size": human_size}, right=_FOUND[2:])
     return code
 
 
-def _search_row(name: str, entry: RepositoryEntry, *, people: bool) -> dict[str, Any]:
-    size = entry.size
+def _search_row(name: str, entry: RepositoryEntry) -> dict[str, Any]:
     return {
         "dataset": name,
         "kind": entry.kind.value if entry.kind else None,
         "records": entry.records,
-        "size": human_size(size) if people and size is not None else size,
+        "size": entry.size,
         "blocks": entry.blocks,
         "id": str(entry.id) if entry.id else None,
         "head": str(entry.head),
     }
-
-
-# `odfchain repo`: names for places that have datasets, and where a dataset comes from and goes to.
 
 
 @click.group("repo")
@@ -326,7 +319,6 @@ def repo_add(
     has to have signed the newest block.
     """
     from odfchain import RepoName, SignaturePolicy
-    from odfchain.api.options import signature_policy
 
     policy = signature_policy(require=require_signature or None, max_age=max_age) or SignaturePolicy()
     known = open_workspace().repositories.add(RepoName(name), url, policy)
@@ -339,11 +331,7 @@ def repo_list(
 ) -> None:
     """List the repositories that the workspace knows."""
     rows: list[dict[str, Any]] = [
-        {
-            "name": str(known.name),
-            "url": str(known.url),
-            **_wanted(known.policy, people=output == "table"),
-        }
+        {"name": str(known.name), "url": str(known.url), **_wanted(known.policy, people=output == "table")}
         for known in open_workspace().repositories.list()
     ]
     if not rows and output == "table":
@@ -353,9 +341,9 @@ def repo_list(
 
 
 def _wanted(policy: SignaturePolicy, *, people: bool) -> dict[str, Any]:
-    if not people:
-        return {"requireSignature": policy.required, "maxSignatureAgeSeconds": policy.max_age}
-    return {"signature": str(policy)}
+    if people:
+        return {"signature": str(policy)}
+    return {"requireSignature": policy.required, "maxSignatureAgeSeconds": policy.max_age}
 
 
 @command("delete", repo_command)
@@ -417,9 +405,8 @@ def alias_delete(
     workspace = open_workspace()
     found = workspace[dataset]
     gone = found.delete_alias(_kind(kind), alias)
-    if not options().quiet:
-        for item in gone:
-            echo(f"{found.alias}: forgot {kind} {_without_password(item)}", err=True)
+    for item in gone:
+        say(f"{found.alias}: forgot {kind} {_without_password(item)}")
 
 
 def _kind(kind: str | None) -> str:
@@ -484,10 +471,9 @@ def login_command(
         )
     token = _typed_token(url, from_stdin=from_stdin, user=user, password_stdin=password_stdin)
     origin = credentials.put(url, token)
-    if not options().quiet:
-        echo(f"the token for {origin} is kept in {credentials.path}", err=True)
-        if is_readable_on_the_way(url):
-            echo("warning: it goes over plain http: anyone on the network path can read it", err=True)
+    say(f"the token for {origin} is kept in {credentials.path}")
+    if is_readable_on_the_way(url):
+        say("warning: it goes over plain http: anyone on the network path can read it")
 
 
 def _check(url: PeerUrl, *, from_stdin: bool, user: str | None, password_stdin: bool) -> None:
@@ -532,9 +518,6 @@ def _known(url: PeerUrl, token: str) -> str:
     return token
 
 
-# `odfchain logout`: the token for a server is forgotten.
-
-
 @command("logout")
 def logout_command(
     place: str | None = argument(REPOSITORY, metavar="URL|REPOSITORY"),
@@ -549,6 +532,5 @@ def logout_command(
     gone = Credentials.of_user().remove(url)
     if url is not None and not gone:
         raise UsageError(f"no token is kept for {url}", hint="`odfchain login` lists those that are")
-    if not options().quiet:
-        for origin in gone:
-            echo(f"forgot the token for {origin}", err=True)
+    for origin in gone:
+        say(f"forgot the token for {origin}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import click
 
 from odfchain.api.options import FILE_FORMATS, MergeKeywords
-from odfchain.cli.change_output import print_outcome
-from odfchain.cli.context import (
-    ask_for_effects,
-    open_workspace,
-    options,
-    report_error,
-    say,
-    silence_libraries,
-)
+from odfchain.cli.context import open_workspace, options, print_outcome, report_error, say, silence_libraries
 from odfchain.cli.parameters import argument, command, formats, one_of, option
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import echo, echo_document, echo_json, echo_manual, standard_input
+from odfchain.cli.screen import (
+    ask,
+    echo,
+    echo_document,
+    echo_json,
+    echo_manual,
+    is_somebody_there,
+    standard_input,
+)
 from odfchain.errors import (
     AppendError,
     ManifestError,
@@ -38,7 +38,7 @@ from odfchain.text import printable
 
 if TYPE_CHECKING:
     from odfchain import Dataset, DatasetAlias, StateChange, Workspace
-    from odfchain.api.definitions import Imported
+    from odfchain.api.definitions import Imported, Question
     from odfchain.odf.events import DatasetSnapshot
     from odfchain.results import ImportPlan
 
@@ -85,7 +85,7 @@ def add_command(
     alias = DatasetAlias.parse(name) if name is not None else None
     with open_workspace() as workspace:
         ask_for_effects(found, workspace, allow_commands=allow_commands, hosts=hosts)
-        with TerminalProgress(quiet=options().quiet) as progress:
+        with TerminalProgress() as progress:
             adding = _Adding(workspace, progress, found, alias, system_columns, state, drop_constraints)
             return adding.run(update=update, check=not no_check)
 
@@ -124,7 +124,7 @@ def _read_manifests(
         given = read_given(standard_input().read(LIMITS.manifest_bytes + 1), "<stdin>")
     else:
         given = read_given(paths)
-    given.say(TerminalProgress(quiet=options().quiet).note)
+    given.say(TerminalProgress().note)
     return given.found
 
 
@@ -198,8 +198,7 @@ class _Adding:
 
     def _say(self, text: str) -> None:
         self.progress.stop()
-        if not options().quiet:
-            echo(text, err=True)
+        say(text)
 
 
 def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
@@ -218,9 +217,6 @@ _WITHOUT_PLACE = (AppendError, QueryError, SchemaError, TransformError)
 _STDIN = Path("-")
 
 
-# `odfchain init`: a workspace in the current folder.
-
-
 @command("init")
 def init_command(
     exists_ok: bool = option("Succeed if there is one already."),
@@ -237,9 +233,6 @@ def init_command(
 
     workspace = Workspace.init(Path(options().workspace or "."), exists_ok=exists_ok, store=store)
     say(f"workspace ready in {workspace.path}" + (f", datasets in {workspace.store}" if store else ""))
-
-
-# `odfchain import`: a dataset of a file, without a manifest.
 
 
 @command("import")
@@ -272,7 +265,7 @@ def import_command(
     merging: MergeKeywords = {"allow_future": allow_future}
     if duplicate_keys is not None:
         merging["duplicate_keys"] = duplicate_keys
-    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+    with open_workspace() as workspace, TerminalProgress() as progress:
 
         def say_inferred(plan: ImportPlan) -> None:
             progress.stop()
@@ -324,9 +317,6 @@ def _document(made: Imported) -> dict[str, object]:
     }
 
 
-# `odfchain new`: a commented manifest to start from.
-
-
 @command("new")
 def new_command(
     name: str = argument(),
@@ -370,9 +360,6 @@ def new_command(
     say(f"wrote {path}; edit it, then: odfchain add {more}{path}")
 
 
-# `odfchain help`: the page of the manual about a command or a topic.
-
-
 @command("help")
 def help_command(
     topic: str | None = argument(),
@@ -400,3 +387,48 @@ def _pages() -> dict[str, Path]:
     # installed with the package, or in the checkout
     folder = shipped if shipped.is_dir() else package.parent / "docs"
     return {path.stem: path for path in (*folder.glob("*.md"), *folder.glob("commands/*.md"))}
+
+
+# Asking before an untrusted manifest runs commands or gets variables.
+# No file says who wrote it, so every manifest with effects is shown, and nothing is made before they are
+# allowed: by options, settings, or an answer. Source: RFC-014.
+
+
+def ask_for_effects(
+    found: Sequence[tuple[str, DatasetSnapshot]],
+    workspace: Workspace,
+    *,
+    allow_commands: bool,
+    hosts: tuple[str, ...],
+) -> None:
+    """Show the effects of the definitions other than reads, and ask where they are not allowed yet.
+
+    Raises:
+        UsageError: it is not allowed, or the settings bind a variable to other hosts.
+    """
+    from odfchain.api.definitions import Allowed, questions
+
+    asked = questions(found, Allowed(allow_commands, hosts), workspace.ingest_config)
+    if not asked or options().yes:
+        return
+    for question in asked:
+        echo(f"{question.source}: ingesting into {question.name}", err=True)
+        for text in question.effects:
+            echo(f"  {text}", err=True)
+    flags = _flags(asked)
+    if not is_somebody_there():
+        raise UsageError(
+            "the manifest does what has to be allowed (see above), but standard input is not a terminal; "
+            "nothing was made",
+            hint=f"if you trust it, add {flags}",
+        )
+    if not ask("Is this what you want?"):
+        raise UsageError("not confirmed; nothing was made", hint=f"to be asked no more, add {flags}")
+
+
+def _flags(asked: Sequence[Question]) -> str:
+    import shlex
+
+    hosts = dict.fromkeys(host for question in asked for host in question.hosts)
+    given = ["--allow-commands"] * any(question.commands for question in asked)
+    return " ".join(given + [f"--allow-host {shlex.quote(host)}" for host in hosts])

@@ -30,7 +30,7 @@ from odfchain.branches.conflict_file import (
 )
 from odfchain.branches.row_diff import RowDiff, array_of, canonical_text, json_text, net_of, tree_of
 from odfchain.branches.three_way import ThreeWay, merge_rows
-from odfchain.cli.change_output import print_conflicts
+from odfchain.cli.change import print_conflicts
 from odfchain.errors import BadInputError, MergeConflictError, OdfchainError, UsageError
 from odfchain.workspace import merge_record
 

@@ -20,7 +20,7 @@ import pytest
 from odfchain.api.options import parameter
 from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
-from odfchain.cli.output import python_values
+from odfchain.cli.rows import python_values
 from odfchain.errors import UsageError
 from tests.kit.opened_files import opened_files
 from tests.kit.processes import HEEDS_INTERRUPTS, ODFCHAIN, begun_with, environment

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.cli.sql_shell import names_for, statements
+from odfchain.cli.query import names_for, statements
 from tests.kit.processes import HEEDS_INTERRUPTS, ODFCHAIN, begun_with, environment, wait_until
 from tests.kit.queried_workspace import add_numbers, new_workspace
 

@@ -18,7 +18,7 @@ import odfchain as odf
 from odfchain.api.queries import explained
 from odfchain.api.scan import exported
 from odfchain.cli.main import main
-from odfchain.cli.sql_shell import Shell
+from odfchain.cli.query import Shell
 from odfchain.query import local_queries
 from odfchain.query.on_spark import OnSpark
 from odfchain.query.resolved_tables import CheckedSlices, Pins
@@ -285,7 +285,7 @@ def test_ctrl_c_in_a_shell_ends_the_query_and_not_the_shell(
     assert "interrupted" in capsys.readouterr().err
     assert not children()
     monkeypatch.setattr(local_queries.LocalProcess, "plan", real)
-    monkeypatch.setattr("odfchain.cli.sql_shell.show_answer", lambda result, *_, **__: result.to_arrow())
+    monkeypatch.setattr("odfchain.cli.query.show_answer", lambda result, *_, **__: result.to_arrow())
     assert shell._guarded(shell._answer, "select 1")
 
 
