@@ -47,10 +47,8 @@ CLONE_TARGET = 1_000.0
 """At least so many blocks a second with the hint."""
 PROGRAM = """\
 import sys
-from pathlib import Path
-from odfchain.transfer.server import serve
-from odfchain.workspace.workspace_files import WorkspaceFiles
-serve(WorkspaceFiles.find(Path(sys.argv[1])), port=0, listening=lambda url: print(url, flush=True))
+from odfchain import Workspace
+Workspace.open(sys.argv[1]).serve(port=0, listening=lambda url: print(url, flush=True))
 """
 NGINX = """\
 daemon on; worker_processes 2; pid {run}/pid; error_log {run}/error.log; user {user};

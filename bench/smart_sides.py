@@ -34,16 +34,14 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 def serve(folder: str, log: str) -> None:
     """`odfchain serve --write`."""
-    from odfchain.transfer.server import serve as published  # noqa: PLC0415
-    from odfchain.workspace.workspace_files import WorkspaceFiles  # noqa: PLC0415 - others are not to load it
+    from odfchain import Workspace  # noqa: PLC0415 - others are not to load it
 
     with Path(log).open("a", encoding="utf-8", buffering=1) as lines:
 
         def note(line: str) -> None:
             lines.write(f"{line}\n")
 
-        published(
-            WorkspaceFiles.find(Path(folder)),
+        Workspace.open(folder).serve(
             port=0,
             listening=lambda url: print(url, flush=True),
             on_request=note,

@@ -8,7 +8,9 @@ bidi controls show `exe.pdf` as `fdp.exe`, tag characters hide a message. In tex
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 TEXT_CHARACTERS = 200
 """A text that is quoted in a message [characters]."""
@@ -80,6 +82,15 @@ def message_of(error: BaseException) -> str:
 def first_line(error: BaseException, limit: int = TEXT_CHARACTERS) -> str:
     """The first line of the message of a library's exception, or else its name."""
     return one_line(message_of(error).strip().partition("\n")[0], limit) or type(error).__name__
+
+
+def json_object(text: str | bytes) -> dict[str, Any]:
+    """The object that a JSON text is; empty for every other text."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def escaped_json(document: str) -> str:

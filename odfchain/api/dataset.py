@@ -761,7 +761,7 @@ class Dataset(Branching, Publishing, Upkeep):
             workspace._files, self._files, workspace._engines.of, Path(key_file), VerifyOptions(**checks),
             faulty=faulty, progress=progress, now=None if now is None else as_time(now),
         )  # fmt: skip
-        self._files.shared.stated(self._files.folder)
+        self._files.shared.publish_statements(self._files.folder)
         return made
 
     def attestations(self) -> list[ListedAttestation]:
@@ -780,7 +780,7 @@ class Dataset(Branching, Publishing, Upkeep):
         from odfchain.audit.verification import add_statement
 
         add_statement(self._workspace._files, self._files, text)
-        self._files.shared.stated(self._files.folder)
+        self._files.shared.publish_statements(self._files.folder)
 
     # --- where data come from ----------------------------------------------------------------------
 

@@ -393,7 +393,7 @@ class Publishing(Snapshots):
         elif workspace.has_key(state.seed.dataset_id):
             signer = workspace.key(state.seed.dataset_id)
         written = publish(self._files, state, kind, found.content, signer)
-        self._files.shared.stated(self._files.folder)
+        self._files.shared.publish_statements(self._files.folder)
         return written
 
     def published(self, kind: SnapshotKind | None = None) -> list[SnapshotLine]:

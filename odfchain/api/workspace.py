@@ -262,7 +262,8 @@ class Workspace(Elsewhere, GivenTokens):
 
         refuse_unknown(options, ServeKeywords)
         chosen: Any = {"host": HOST, "port": PORT} | {n: v for n, v in options.items() if v is not None}
-        server.serve(self._files, **chosen)
+        listening = chosen.pop("listening", None)
+        server.RepositoryServer(self._files, **chosen).run(listening)
 
     # --- datasets ----------------------------------------------------------------------------------
 

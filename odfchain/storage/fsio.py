@@ -56,7 +56,7 @@ FileState = tuple[int, int, int, int]
 
 def file_state(found: os.stat_result) -> FileState:
     """The state of a file: its inode and size, and its times of change."""
-    # the modification time can be set by whoever edits the file, the change time cannot
+    # the modification time can be set by an editor of the file, the change time cannot
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
@@ -67,31 +67,37 @@ def read_start(path: Path, limit: int) -> bytes | None:
     return None
 
 
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+_OWN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    with storage_errors(path):
+        fd = os.open(path, flags, 0o644)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the folder's entries durable."""
-    with storage_errors(folder):
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    with storage_errors(folder), _opened(folder, _FOLDER) as fd:
+        os.fsync(fd)
 
 
 def sync_file(path: Path) -> None:
     """Make a file's content durable."""
-    with storage_errors(path):
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    with storage_errors(path), _opened(path, os.O_RDONLY) as fd:
+        os.fsync(fd)
 
 
 def sync_files(paths: Sequence[Path]) -> Iterator[Path]:
     """Make the content of many files durable; yields each when it is."""
     # one write of the journal does for all; each is synced by itself after that, for only that reports errors
     os.sync()
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - who only reads does not load it
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - readers do not load it
 
     with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sync") as pool:
         for path, _ in zip(paths, pool.map(sync_file, paths), strict=True):
@@ -109,25 +115,21 @@ def remove_quietly(path: Path) -> None:
         path.unlink()
 
 
-def remove_own(path: Path, fd: int) -> None:
-    """Remove a file if it is the one that is open, for clean-up: another one may have its name by now."""
-    with contextlib.suppress(OSError):
-        if os.path.samestat(path.lstat(), os.fstat(fd)):
-            path.unlink()
-
-
-def _write_temp(folder: Path, data: bytes, mode: int) -> Path:
+@contextlib.contextmanager
+def _temporary(folder: Path, mode: int) -> Iterator[tuple[Path, BinaryIO]]:
     temp = temp_path(folder)
     fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(fd, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
+            yield temp, stream
     except BaseException:
         remove_quietly(temp)
         raise
-    return temp
+
+
+def _sync(stream: BinaryIO) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
 
 
 def create_file(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
@@ -135,8 +137,9 @@ def create_file(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
 
     Returns whether it was created; a reader sees all of the file or none of it.
     """
-    with storage_errors(path):
-        temp = _write_temp(path.parent, data, mode)
+    with storage_errors(path), _temporary(path.parent, mode) as (temp, stream):
+        stream.write(data)
+        _sync(stream)
         try:
             # a link fails where the name exists, a rename would replace it
             os.link(temp, path)
@@ -150,31 +153,17 @@ def create_file(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
 
 def replace_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Durably give `path` the content `data`, atomically."""
-    with storage_errors(path):
-        temp = _write_temp(path.parent, data, mode)
-        try:
-            os.replace(temp, path)
-        except BaseException:
-            remove_quietly(temp)
-            raise
-    sync_folder(path.parent)
+    with replaced(path, mode=mode) as stream:
+        stream.write(data)
 
 
 @contextlib.contextmanager
-def replaced(path: Path) -> Iterator[BinaryIO]:
+def replaced(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
     """A stream of what `path` durably has once the block inside ends; after an error all is as it was."""
-    with storage_errors(path):
-        temp = temp_path(path.parent)
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-        try:
-            with os.fdopen(fd, "wb") as stream:
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temp, path)
-        except BaseException:
-            remove_quietly(temp)
-            raise
+    with storage_errors(path), _temporary(path.parent, mode) as (temp, stream):
+        yield stream
+        _sync(stream)
+        os.replace(temp, path)
     sync_folder(path.parent)
 
 
@@ -230,25 +219,17 @@ def locked(path: Path) -> Iterator[None]:
 
     The lock is advisory (flock) and does not depend on what the file contains.
     """
-    with storage_errors(path):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    try:
+    with _opened(path, _OWN) as fd:
         # the kernel releases the lock when its holder dies
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
 
 
 @contextlib.contextmanager
 def try_locked(path: Path) -> Iterator[bool]:
     """Take the lock named by `path` if it is free; yields whether it is held."""
-    with storage_errors(path):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    try:
+    with _opened(path, _OWN) as fd:
         yield lock_at_once(fd)
-    finally:
-        os.close(fd)
 
 
 def lock_at_once(fd: int) -> bool:
@@ -263,14 +244,10 @@ def lock_at_once(fd: int) -> bool:
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
     """Hold the exclusive lock of a folder itself; it needs no file in it."""
-    with storage_errors(folder):
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with _opened(folder, _FOLDER) as fd:
         with storage_errors(folder):
             fcntl.flock(fd, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
 
 
 def is_unused_since(path: Path, since_ns: int) -> bool:
@@ -340,11 +317,7 @@ def link_file(source: Path, path: Path) -> bool:
 
 
 def link_or_copy(source: Path, path: Path) -> bool:
-    """Durably have a file's content under a second name, which is free; returns whether it is the same file.
-
-    Raises:
-        StoreError: neither is possible; nothing has the name.
-    """
+    """Durably have a file's content under a second name, which is free; returns whether it is one file."""
     try:
         os.link(source, path)
     except FileExistsError as error:
@@ -360,7 +333,7 @@ def link_or_copy(source: Path, path: Path) -> bool:
 
 @contextlib.contextmanager
 def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
-    """A folder in `base` that is gone afterwards, whatever happens, and is not handed out twice.
+    """A folder in `base` that is gone afterwards, also after an error, and is not handed out twice.
 
     It is locked by its owner; what owners that died have left in `base` is removed on the way.
     """
@@ -369,10 +342,11 @@ def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
     try:
         with locked(base / ".lock"):
             # under the lock: a new folder is not yet locked by its owner
-            _remove_abandoned(base)
+            for abandoned in _abandoned(base):
+                shutil.rmtree(abandoned, ignore_errors=True)
             with storage_errors(folder):
                 folder.mkdir()
-                fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                fd = os.open(folder, _FOLDER)
                 fcntl.flock(fd, fcntl.LOCK_EX)
         yield folder
     finally:
@@ -382,17 +356,12 @@ def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
             os.close(fd)
 
 
-def _remove_abandoned(base: Path) -> None:
-    for folder in _abandoned(base):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _abandoned(base: Path) -> Iterator[Path]:
     for folder in sorted(base.iterdir()):
         if not folder.is_dir() or folder.is_symlink():
             continue
         try:
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fd = os.open(folder, _FOLDER)
         except OSError:
             continue
         try:
@@ -436,17 +405,13 @@ def weigh(path: Path) -> tuple[int, int]:
 
 
 class LocalScratch:
-    """A file that is never synced: losing it costs time, not data.
-
-    It begins as a copy of `first`, where that is given and there.
-    """
+    """A file that is never synced, at first a copy of `first`; fulfils `Scratch`: only a cache."""
 
     def __init__(self, path: Path, first: Path | None = None) -> None:
         self._path = path
         self._first = first
 
     def read(self, start: int, count: int) -> bytes:
-        """Up to `count` bytes from `start`; nothing when the file cannot be read."""
         if self._first is not None:
             self._begin(self._first)
             self._first = None
@@ -467,27 +432,20 @@ class LocalScratch:
             remove_quietly(copy)
 
     def write(self, start: int, data: bytes) -> None:
-        """Write at `start` and drop everything after."""
-        with storage_errors(self._path):
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-            try:
-                os.pwrite(fd, data, start)
-                os.ftruncate(fd, start + len(data))
-            finally:
-                os.close(fd)
+        with storage_errors(self._path), _opened(self._path, _OWN) as fd:
+            os.pwrite(fd, data, start)
+            os.ftruncate(fd, start + len(data))
 
 
 class MemoryScratch:
-    """The same in memory; `data` is open to tests that damage it."""
+    """The same in memory; fulfils `Scratch`. `data` is open to tests that damage it."""
 
     def __init__(self) -> None:
         self.data = bytearray()
 
     def read(self, start: int, count: int) -> bytes:
-        """Up to `count` bytes from `start`."""
         return bytes(self.data[start : start + count])
 
     def write(self, start: int, data: bytes) -> None:
-        """Write at `start` and drop everything after."""
         self.data[start:] = b"\0" * max(0, start - len(self.data))
         self.data[start:] = data

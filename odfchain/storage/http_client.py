@@ -65,11 +65,7 @@ def dial(route: Route, tls: TlsContext, *, limits: FetchLimits, deadline: Deadli
 
 
 def admitted(route: Route, addresses: list[str], *, name: str) -> list[str]:
-    """Those of the addresses that the route's present target may be at; at least one.
-
-    Raises:
-        FetchError: there is none.
-    """
+    """Those of the addresses that the route's present target may be at; at least one."""
     found = [address for address in addresses if route.admits(address)]
     if not found:
         raise FetchError(f"{name}: a redirect to a private network address is refused", hint=PRIVATE_HINT)
@@ -79,11 +75,7 @@ def admitted(route: Route, addresses: list[str], *, name: str) -> list[str]:
 def connect(
     addresses: list[str], port: int, limits: FetchLimits, deadline: Deadline
 ) -> tuple[socket.socket, str]:
-    """A connection to the first of the addresses that answers, and which one that is.
-
-    Raises:
-        TransientError: none does.
-    """
+    """A connection to the first of the addresses that answers, and which one that is."""
     failure = "no address"
     for address in addresses:
         deadline.check()
@@ -104,11 +96,7 @@ def connect(
 
 
 def trusted_authorities() -> ssl.SSLContext:
-    """The certificate authorities that browsers trust, or those of `SSL_CERT_FILE`.
-
-    Raises:
-        FetchError: they cannot be read.
-    """
+    """The certificate authorities that browsers trust, or those of `SSL_CERT_FILE`."""
     import certifi  # noqa: PLC0415 - for https alone
 
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
@@ -375,8 +363,8 @@ class HttpPool:
     def lend(self, route: Route, *, deadline: Deadline, name: str, new: bool) -> Connection | None:
         """A kept connection to the route's present target, None if there is none; or else a new one.
 
-        It is for several requests at a time and counts as one of the parallel ones nowhere. Whoever gets it
-        gives it back.
+        It is for several requests at a time, does not count as one of the parallel ones, and has to be given
+        back.
         """
         if not new:
             return self._take(_origin(route), route)
@@ -389,7 +377,7 @@ class HttpPool:
         connection = dial(route, self._tls, limits=self._limits, deadline=deadline, name=name)
         if connection.address is not None:
             route.connected(connection.address)
-        return connection.socket
+        return connection.sock
 
     def give_back(self, route: Route, connection: Connection, *, usable: bool) -> None:
         """Keep a lent connection for the next request if it can be used, or close it."""
@@ -460,8 +448,8 @@ class HttpPool:
 # call brings the answers to dozens of them.
 #
 # Only a connection that has answered before is used this way. A server may close it in the middle: what was
-# not answered is asked for again on a new one, as long as each brings a good number of answers. Whatever
-# else is unusual (a redirect, an error, another body) ends the pipeline, and the caller asks for the blocks
+# not answered is asked for again on a new one, as long as each brings a good number of answers. All else
+# that is unusual (a redirect, an error, another body) ends the pipeline, and the caller asks for the blocks
 # one by one, where failures are judged. Source: RFC 9112, 9.3.2.
 
 # How many answers a connection must bring, or there is no gain in asking ahead on the next.

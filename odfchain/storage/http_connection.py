@@ -3,7 +3,7 @@
 A clone asks for thousands of small blocks: over a general client library it stays below a thousand of them a
 second, because none asks ahead on one connection (RFC-021 has the figures). So this is the part of the
 protocol that files need: GET, keep-alive, the three framings of a body. Sources are read with it, too.
-Whatever is ambiguous or oversized is refused. Source: RFC 9110 and RFC 9112 of the IETF.
+What is ambiguous or oversized is refused. Source: RFC 9110 and RFC 9112 of the IETF.
 """
 
 from __future__ import annotations
@@ -70,6 +70,24 @@ class Body(ABC):
             if len(data) > limit:
                 return None
         return bytes(data)
+
+
+class Pieces(Body):
+    """Pieces of any size as a body."""
+
+    def __init__(self, pieces: Iterator[bytes | memoryview]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def read_into(self, view: memoryview) -> int:
+        while not self._rest:
+            if (following := next(self._pieces, None)) is None:
+                return 0
+            self._rest = memoryview(following)
+        count = min(len(view), len(self._rest))
+        view[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
 
 
 class Response(Body):
@@ -141,7 +159,8 @@ class Connection:
         """By when the present exchange must be over."""
         self.name = name
         """The name of the request's target in messages."""
-        self._sock = sock
+        self.sock = sock
+        """The socket, while no body is read from it."""
         self._idle, self._slowest = limits.idle_timeout, limits.bytes_per_second
         self._prefix = prefix
         self._extra = extra
@@ -155,11 +174,6 @@ class Connection:
         self._trailer_bytes = 0
         self._window = SHARING.window_seconds
         self._waited, self._came = 0.0, 0
-
-    @property
-    def socket(self) -> socket.socket:
-        """The socket, while no body is read from it."""
-        return self._sock
 
     def ask(
         self,
@@ -178,15 +192,13 @@ class Connection:
         Raises:
             StaleError: the connection had been closed since it was last used.
             TransientError: no response.
-            ProtocolError: what answers does not keep to the protocol, or says too much.
-            FetchError: time is up.
         """
         self._begin(deadline, name)
         used, self._used = self._used, True
         self._start = self._end = 0
         try:
             self._set_timeout(deadline)
-            self._sock.sendall(self._request(method, path, headers) + body)
+            self.sock.sendall(self._request(method, path, headers) + body)
             while file is not None and self._send_piece(file):
                 self._set_timeout(deadline)
             self._acknowledge_at_once()
@@ -216,21 +228,17 @@ class Connection:
 
     def _send_piece(self, file: BinaryIO) -> int:
         # by the kernel, which can do that only where nothing is encrypted on the way
-        if type(self._sock) is socket.socket:
-            return self._sock.sendfile(file, file.tell(), _SENT_BYTES)
+        if type(self.sock) is socket.socket:
+            return self.sock.sendfile(file, file.tell(), _SENT_BYTES)
         piece = file.read(_SENT_BYTES)
-        self._sock.sendall(piece)
+        self.sock.sendall(piece)
         return len(piece)
 
     def send_ahead(self, paths: Iterable[bytes], headers: bytes, deadline: Deadline) -> None:
-        """Send GETs whose answers `next_response` reads in the same order (RFC 9112, 9.3.2).
-
-        Raises:
-            TransientError: they cannot be sent.
-        """
+        """Send GETs whose answers `next_response` reads in the same order (RFC 9112, 9.3.2)."""
         try:
             self._set_timeout(deadline)
-            self._sock.sendall(b"".join(self._request(b"GET", path, headers) for path in paths))
+            self.sock.sendall(b"".join(self._request(b"GET", path, headers) for path in paths))
         except OSError as error:
             raise TransientError(_lost(error)) from error
 
@@ -251,7 +259,7 @@ class Connection:
     def _acknowledge_at_once(self) -> None:
         # many simple servers send the body only once the head is acknowledged
         if _QUICKACK is not None and self._start == self._end:
-            self._sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+            self.sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
 
     def _read_head(self, *, connects: bool) -> Response:
         allowed = _HEAD_BYTES
@@ -309,7 +317,7 @@ class Connection:
         if status == 101:
             raise self._broken("the server wants another protocol, which was not asked for")
         length = headers.length()
-        # these have no body, whatever their headers say
+        # these have no body, also if their headers declare one
         if status in _BODILESS or (connects and status == 200):
             length = 0
         self._chunked = length is None and headers.get("transfer-encoding") is not None
@@ -319,11 +327,7 @@ class Connection:
         return Response(self, status, headers, length=length, until_close=self._until_close)
 
     def read_into(self, view: memoryview) -> int:
-        """Bytes of the body, as many as have arrived and fit; 0 at its end.
-
-        Raises:
-            TransientError, FetchError: the connection ends early, or is too slow.
-        """
+        """Bytes of the body, as many as have arrived and fit; 0 at its end."""
         if self._left == 0 and self._chunked:
             self._next_chunk()
         if self._left == 0:
@@ -391,7 +395,7 @@ class Connection:
         """True if another request can be sent after this one; a short rest of the body is read for it."""
         rest = memoryview(bytearray(1 << 10))
         read = 0
-        with contextlib.suppress(Exception):  # whatever it is, the connection is not used again
+        with contextlib.suppress(Exception):  # after any error the connection is not used again
             while self._keep and not self._until_close and (self._left or self._chunked):
                 if self._left > _SETTLE_BYTES or read > _SETTLE_BYTES:
                     return False
@@ -409,14 +413,14 @@ class Connection:
         return count
 
     def _fill(self) -> None:
-        self._end = self._sock.recv_into(self._view)
+        self._end = self.sock.recv_into(self._view)
 
     def _guarded(self, view: memoryview) -> int:
         assert self.deadline is not None  # noqa: S101 - ask comes first
         began = time.monotonic()
         try:
             self._set_timeout(self.deadline)
-            count = self._sock.recv_into(view)
+            count = self.sock.recv_into(view)
         except TimeoutError as error:
             raise self._late() from error
         except OSError as error:
@@ -445,7 +449,7 @@ class Connection:
         deadline.check()
         timeout = min(self._idle, max(1e-3, deadline.remaining))
         if timeout != self._timeout:  # a system call each
-            self._sock.settimeout(timeout)
+            self.sock.settimeout(timeout)
             self._timeout = timeout
 
     def _late(self) -> TransientError:
@@ -454,15 +458,15 @@ class Connection:
         return TransientError(f"no byte within {self._idle:g} s")
 
     def abort(self) -> None:
-        """End whatever another thread is waiting for on this connection."""
+        """End what another thread is waiting for on this connection."""
         with contextlib.suppress(OSError):
             # below TLS: its state is the other thread's
-            socket.socket.shutdown(getattr(self._sock, "outer", self._sock), socket.SHUT_RDWR)
+            socket.socket.shutdown(getattr(self.sock, "outer", self.sock), socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Let go of the socket."""
         with contextlib.suppress(OSError):
-            self._sock.close()
+            self.sock.close()
 
 
 def _quoted(value: bytes) -> str:

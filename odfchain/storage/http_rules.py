@@ -170,11 +170,7 @@ class Deadline:
         return self._end - self._clock()
 
     def check(self) -> None:
-        """Nothing happens while there is time.
-
-        Raises:
-            FetchError: time is up.
-        """
+        """Nothing happens while there is time."""
         if self.remaining <= 0:
             raise self.error()
 

@@ -22,7 +22,7 @@ from odfchain.odf.identity import Multicodec, Multihash
 from odfchain.odf.physical_hash import hash_bytes, hash_file
 from odfchain.storage import fsio
 
-# What a store promises, whatever it is made of.
+# What a store promises, of any kind.
 #
 # `tests/store/test_contract.py` runs the same suite over every implementation.
 
@@ -102,21 +102,13 @@ class RefStore(Protocol):
 
 
 def check_object_name(name: Multihash) -> None:
-    """Objects are named by full SHA3-256 multihashes and nothing else.
-
-    Raises:
-        StoreError: another algorithm or a cut digest.
-    """
+    """Objects are named by full SHA3-256 multihashes and nothing else."""
     if name.codec is not Multicodec.SHA3_256 or len(name.digest) != 32:
         raise StoreError(f"{name} cannot name an object (a full sha3-256 multihash can)")
 
 
 def parse_ref(data: bytes, where: str) -> Multihash:
-    """The hash that a reference file holds; surrounding white space is ignored.
-
-    Raises:
-        StoreError: too long, or not the multihash of a block.
-    """
+    """The hash that a reference file holds; surrounding white space is ignored."""
     if len(data) > LIMITS.ref_bytes:
         raise StoreError(f"{where}: a reference of {len(data)} bytes (at most {LIMITS.ref_bytes})")
     try:
@@ -140,7 +132,7 @@ _DISCARDED_AT_ONCE = 256
 
 
 class LocalObjectStore:
-    """One folder, one file for each object, named by the base16 text of its multihash."""
+    """One folder, one file for each object, named by its multihash in base16; fulfils `ObjectStore`."""
 
     on_demand = False
     """True if objects come from elsewhere when they are asked for."""
@@ -155,7 +147,6 @@ class LocalObjectStore:
         return self._folder / str(name)
 
     def locate(self, name: Multihash) -> str:
-        """The object's file."""
         return str(self._path(name))
 
     def path(self, name: Multihash) -> Path:
@@ -163,11 +154,9 @@ class LocalObjectStore:
         return self._path(name)
 
     def contains(self, name: Multihash) -> bool:
-        """True if the object's file is there."""
         return self._path(name).is_file()
 
     def size(self, name: Multihash) -> int:
-        """Size of the object's file [bytes]."""
         path = self._path(name)
         try:
             return path.stat().st_size
@@ -175,7 +164,6 @@ class LocalObjectStore:
             raise _unreadable(path, error) from error
 
     def get(self, name: Multihash) -> bytes:
-        """The bytes of a block, hashed before they are returned."""
         return self.read(name, LIMITS.block_bytes, "a block")
 
     def read(self, name: Multihash, most: int, what: str) -> bytes:
@@ -183,7 +171,6 @@ class LocalObjectStore:
 
         Raises:
             ObjectNotFoundError, ObjectCorruptedError: it is not there, or too large, or another one.
-            StoreError: it cannot be read.
         """
         path = self._path(name)
         try:
@@ -199,12 +186,11 @@ class LocalObjectStore:
         return data
 
     def verified_path(self, name: Multihash) -> Path:
-        """The object's file, hashed once for each state (inode, size, times of change) in this process."""
         path = self._path(name)
         try:
             found = _ordinary(path)
             stamp = fsio.file_state(found)
-            # an unchanged file need not be hashed again in this process
+            # hashed once for each state (inode, size, times of change) in this process
             if self._verified.get(name) == stamp:
                 return path
             actual, _ = hash_file(path)
@@ -217,7 +203,6 @@ class LocalObjectStore:
         return path
 
     def put(self, data: bytes) -> Multihash:
-        """Store bytes; a damaged file under their name is repaired, a good one is used from now on."""
         name = hash_bytes(data)
         path = self._path(name)
         while not (fsio.create_file(path, data) or self._reuse(name, lambda: fsio.replace_file(path, data))):
@@ -225,7 +210,6 @@ class LocalObjectStore:
         return name
 
     def put_file(self, source: Path, name: Multihash) -> None:
-        """Move a finished file into the store; a damaged file under its name is repaired."""
         path = self._path(name)
         while not fsio.adopt_file(source, path):
             # the name is taken: use that file, or put this one in its place if it is damaged
@@ -262,20 +246,20 @@ class LocalObjectStore:
         with fsio.locked_folder(self._folder):
             if not path.exists() and not path.is_symlink():
                 return False
-            if not self._is_intact(name) or not fsio.mark_used(path):
+            if not self.is_intact(name) or not fsio.mark_used(path):
                 repair()
         return True
 
     def discard(self, names: Iterable[Multihash], *, unused_since_ns: int) -> list[tuple[Multihash, int]]:
         """Remove objects that were not stored, or stored again, since a time [ns since the epoch].
 
-        Returns the names and sizes [bytes] of those removed. Whoever stores one of them meanwhile either
-        keeps it from being removed or writes it anew.
+        Returns the names and sizes [bytes] of those removed. A writer that stores one of them meanwhile
+        either keeps it from being removed or writes it anew.
         """
         gone: list[tuple[Multihash, int]] = []
         waiting = list(names)
         for start in range(0, len(waiting), _DISCARDED_AT_ONCE):
-            # the lock of `_reuse`: who stores an object meanwhile either keeps it or writes it anew
+            # the lock of `_reuse`: a writer of an object meanwhile either keeps it or writes it anew
             with fsio.locked_folder(self._folder):
                 gone += self._discard(waiting[start : start + _DISCARDED_AT_ONCE], unused_since_ns)
         return gone
@@ -294,7 +278,8 @@ class LocalObjectStore:
                 raise fsio.storage_error(error, path) from error
             yield name, size
 
-    def _is_intact(self, name: Multihash) -> bool:
+    def is_intact(self, name: Multihash) -> bool:
+        """True if the object's file is there and hashes to its name."""
         try:
             self.verified_path(name)
         except (ObjectCorruptedError, ObjectNotFoundError):
@@ -302,18 +287,17 @@ class LocalObjectStore:
         return True
 
     def names(self) -> Iterator[Multihash]:
-        """Every well-named file; temporary and foreign files are passed over."""
         try:
             entries = sorted(path.name for path in self._folder.iterdir())
         except FileNotFoundError:
             return
-        for entry in entries:
+        for entry in entries:  # temporary and foreign files are passed over
             if _OBJECT_NAME.fullmatch(entry):
                 yield Multihash.parse(entry)
 
 
 class LocalRefStore:
-    """One folder, one file for each reference, holding the base16 text of a multihash and nothing else."""
+    """One folder, one file for each reference with the base16 text of a multihash; fulfils `RefStore`."""
 
     def __init__(self, folder: Path, lock: Path) -> None:
         self._folder = folder
@@ -325,13 +309,11 @@ class LocalRefStore:
         return self._folder / name
 
     def get(self, name: str) -> Multihash | None:
-        """The hash in the reference file."""
         path = self._path(name)
         data = fsio.read_start(path, 4096)
         return None if data is None else parse_ref(data, str(path))
 
     def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
-        """Compare under a lock that dies with its process, then replace the file."""
         check_object_name(new)
         path = self._path(name)
         with fsio.locked(self._lock):
@@ -341,12 +323,7 @@ class LocalRefStore:
             fsio.replace_file(path, str(new).encode())
 
     def remove(self, name: str, expected: Multihash) -> None:
-        """Durably remove a reference that points at `expected` now.
-
-        Raises:
-            RefConflictError: it points elsewhere; it stays.
-            StoreError: it cannot be removed.
-        """
+        """Durably remove a reference that points at `expected` now."""
         path = self._path(name)
         with fsio.locked(self._lock):
             actual = self.get(name)
@@ -355,7 +332,6 @@ class LocalRefStore:
             fsio.remove_file(path)
 
     def names(self) -> Iterator[str]:
-        """Every well-named file in the folder."""
         if self._folder.is_dir():
             yield from sorted(p.name for p in self._folder.iterdir() if _REF_NAME.fullmatch(p.name))
 

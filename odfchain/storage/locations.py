@@ -43,7 +43,8 @@ _TYPES = {
     "az": "az", "azure": "az", "adl": "az", "abfs": "az", "abfss": "az",
     "http": "http", "https": "https", "file": "file",
 }  # fmt: skip
-_PORTS = {"http": 80, "https": 443}
+PORTS = {"http": 80, "https": 443}
+"""The usual ports."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _ACCOUNT = re.compile(
     r"([a-z0-9]+)\.(?:dfs|blob)\.(core\.windows\.net|fabric\.microsoft\.com)", re.IGNORECASE
@@ -103,7 +104,7 @@ class Location:
                 "the URL of a store carries no credentials",
                 hint=ENVIRONMENT_HINT,
             )
-        if store in _PORTS:
+        if store in PORTS:
             return cls(store, _origin(scheme, host, port), None, _key(path, folder=folder))
         if scheme.startswith("s3+"):
             bucket, _, path = path.partition("/")
@@ -115,7 +116,7 @@ class Location:
         for text in (self.container or "", self.endpoint or "", self.key):
             if not text.isprintable() or (len(text) > LONGEST // 4 and len(text.encode()) > LONGEST):
                 raise InvalidIdError(f"control characters, or longer than {LONGEST:,} bytes")
-        if self.store not in _PORTS and not _CONTAINER.fullmatch(self.container or "x"):
+        if self.store not in PORTS and not _CONTAINER.fullmatch(self.container or "x"):
             raise InvalidIdError("not the name of a bucket")
 
     @property
@@ -125,7 +126,7 @@ class Location:
 
     def href(self) -> str:
         """The href of an object; that of a file that is relative to something begins with `./`."""
-        if self.store in _PORTS:
+        if self.store in PORTS:
             return f"{self.container}/{quote(self.key, _IN_PATH)}"
         if self.store == "file":
             path = quote(self.key, _IN_PATH)
@@ -168,7 +169,7 @@ def _origin(scheme: str, host: str, port: int | None) -> str:
     if not host:
         raise InvalidIdError("names no host")
     shown = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{shown}" if port in (None, _PORTS[scheme]) else f"{scheme}://{shown}:{port}"
+    return f"{scheme}://{shown}" if port in (None, PORTS[scheme]) else f"{scheme}://{shown}:{port}"
 
 
 def _key(path: str, *, folder: bool) -> str:
@@ -199,28 +200,6 @@ _SWITCHES = ("allow_http", "allow_invalid_certificates")
 _TEXTS = ("proxy_url", "proxy_ca_certificate", "proxy_excludes")
 _PREAMBLE = re.compile(r"^.*? in [0-9.]+[^\s,]*s(?:, after .*?)? +- ")
 _SHOWN = 300
-_CLOCK = "RequestTimeTooSkewed|RequestExpired|Request date header too old|check your iat and exp"
-_CLOCK_HINT = (
-    "set the clock of this machine: it differs from the store's by more than that takes (S3: 15 minutes)"
-)
-_BUSY_HINT = "the store has too much to do: run the command again later"
-_LOST_HINT = f"run the command again when the store can be reached; {ENVIRONMENT_HINT}"
-_ACCESS_HINT = (
-    "grant reading and listing (without it a store does not say what is absent), and look at the clock"
-)
-# Hints for failures, by a part of the library's message.
-_HINTS = tuple(
-    (re.compile(pattern), hint)
-    for pattern, hint in (
-        (_CLOCK, _CLOCK_HINT),
-        (" (?:429|503) |SlowDown", _BUSY_HINT),
-        (
-            "error sending request|body error|timed out|header not present in partial| 5[0-9][0-9] ",
-            _LOST_HINT,
-        ),
-        (" 40[13] ", _ACCESS_HINT),
-    )
-)
 
 
 def open_store(
@@ -309,21 +288,6 @@ def _client_options(scheme: str) -> dict[str, Any]:
         if option in options:
             options[option] = options[option].lower() in ("1", "true", "yes", "on", "y")
     return options
-
-
-def store_hint(error: BaseException) -> str:
-    """A hint for a failure of the library's."""
-    line = (str(error).splitlines() or [""])[0]
-    return next((hint for pattern, hint in _HINTS if pattern.search(line)), ENVIRONMENT_HINT)
-
-
-def store_refuses(error: BaseException) -> bool:
-    """True if a store refuses a request as not allowed; of listings the library does not say so by itself."""
-    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError  # noqa: PLC0415 - as above
-
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-        return True
-    return bool(re.search(r"status code: 40[13] ", (str(error).splitlines() or [""])[0]))
 
 
 def store_message(error: BaseException, secrets: Iterable[str] = ()) -> str:

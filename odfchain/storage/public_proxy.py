@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from odfchain.storage.urls import PORTS, is_public
+from odfchain.storage.locations import PORTS
+from odfchain.storage.urls import is_public
 
 _T = TypeVar("_T")
 # Bytes of a head at most.

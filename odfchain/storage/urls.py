@@ -13,10 +13,10 @@ from urllib.request import getproxies, proxy_bypass
 
 from odfchain.errors import FetchError
 from odfchain.storage.http_rules import TransientError
+from odfchain.storage.locations import PORTS
 from odfchain.storage.template import public_name, redact, unreadable_name
 from odfchain.text import one_line
 
-PORTS = {"http": 80, "https": 443}
 _LONGEST = 65_536
 CONTROLS = re.compile(r"^ |[\x00-\x1f\x7f]")
 """Characters that no URL holds."""
@@ -37,15 +37,10 @@ class Target:
     """The `Authorization` header for the user and password in the URL."""
 
     @property
-    def has_default_port(self) -> bool:
-        """True if the port goes without saying."""
-        return self.port == PORTS[self.scheme]
-
-    @property
     def authority(self) -> str:
         """Host and port as `Host` names them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.has_default_port else f"{host}:{self.port}"
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     def public(self, secrets: Iterable[str]) -> str:
         """The name in messages of a target that a server named: no query, none of the secrets."""
@@ -54,11 +49,7 @@ class Target:
 
 
 def parse_target(url: str, *, name: str) -> Target:
-    """The target of an http or https URL; messages call it `name`.
-
-    Raises:
-        FetchError: it is not a URL that a request can be sent to.
-    """
+    """The target of an http or https URL; messages call it `name`."""
     try:
         return read_target(url)
     except ValueError:
@@ -127,7 +118,7 @@ def _without_dots(path: str) -> str:
 
 # Where a redirect may lead.
 #
-# The user wrote the first URL and may write any. A redirect is written by the server, who could point it at
+# The user wrote the first URL and may write any. A redirect is written by the server, which could point it at
 # what only this machine can reach. So:
 #
 # - a redirect leads to http or https, and never from https to http;
@@ -151,7 +142,7 @@ _ISATAP = (b"\0\0\x5e\xfe", b"\2\0\x5e\xfe")
 
 
 def is_public(address: str) -> bool:
-    """True if an IP address is globally reachable, whatever IPv6 form an IPv4 address is wrapped in."""
+    """True if an IP address is globally reachable, in any IPv6 form of an IPv4 address."""
     found = ipaddress.ip_address(address)
     if isinstance(found, ipaddress.IPv4Address):
         return found.is_global and not found.is_multicast
@@ -194,11 +185,7 @@ class Route:
             self._first_is_private = not is_public(address)
 
     def follow(self, location: str, secrets: Iterable[str]) -> None:
-        """Go where an answer's `Location` says.
-
-        Raises:
-            FetchError: it leads nowhere, to another protocol, from https to http, in a circle, or too far.
-        """
+        """Go where an answer's `Location` says."""
         target = self._next(location, secrets)
         end = target.public(secrets)
         if self.current.scheme == "https" and target.scheme == "http":
@@ -239,12 +226,7 @@ def _same_origin(first: Target, other: Target) -> bool:
 
 
 def resolve(host: str, port: int, *, name: str) -> list[str]:
-    """The IP addresses of a host, at least one.
-
-    Raises:
-        FetchError: no such host.
-        TransientError: the name service does not answer.
-    """
+    """The IP addresses of a host, at least one."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:

@@ -1,7 +1,7 @@
-"""Tokens that a workspace gives out: who has one may do there what its rights say.
+"""Access tokens of a workspace: a token gives its holder the rights that it names.
 
-A token is `ka_` and the base32 text of 20 random bytes. It is shown once; what is kept of it is its sha3-256,
-so that who reads the file of tokens can use none of them. Source: RFC-050.
+A token is `ka_` and the base32 text of 20 random bytes. It is shown once; only its sha3-256 is kept, so that
+a leaked file of tokens gives no access. Source: RFC-050.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import AccountName, DatasetAlias, DatasetNamePattern
 from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.times import Timestamp
-from odfchain.odf.tree import from_tree
+from odfchain.odf.tree import from_tree, to_tree
 from odfchain.odf.yaml import dump_yaml, read_document
 from odfchain.storage import fsio
 from odfchain.storage.fsio import FileState
@@ -50,7 +50,7 @@ class Right(Enum):
     """Permissions of a token."""
 
     READ = "read"
-    """To read, where a server asks readers who they are."""
+    """To read, where a server restricts reading."""
     PUSH = "push"
     """Reading goes with it: a push begins with the head, and compares chains."""
     FORCE = "force"
@@ -71,11 +71,7 @@ class Grant:
 
     @classmethod
     def parse(cls, text: str) -> Grant:
-        """The right that a text such as `push:org.%`, `push:alice/%` or `read:%/%` names.
-
-        Raises:
-            UsageError: there is no such right, or the pattern is none.
-        """
+        """The right that a text such as `push:org.%`, `push:alice/%` or `read:%/%` names."""
         right, colon, pattern = text.partition(":")
         known = {each.value: each for each in Right}
         if right not in known or not colon:
@@ -135,11 +131,7 @@ class NewToken:
 
 
 def checked_name(text: str) -> str:
-    """The text, which can name a token.
-
-    Raises:
-        UsageError: it has other characters than names have, or too many.
-    """
+    """The text, which can name a token."""
     if not _NAME.fullmatch(text):
         raise UsageError(
             f"{one_line(text, 100)!r} cannot be the name of a token",
@@ -149,11 +141,7 @@ def checked_name(text: str) -> str:
 
 
 def made_token(name: str, allow: Iterable[str], now: Timestamp) -> NewToken:
-    """A new token with these rights.
-
-    Raises:
-        UsageError: a name or a right is none, or there is no right.
-    """
+    """A new token with these rights."""
     grants = tuple(dict.fromkeys(Grant.parse(text) for text in allow))
     if not grants:
         raise UsageError("a token needs a right", hint="name it, such as --allow push:NAME")
@@ -164,11 +152,6 @@ def made_token(name: str, allow: Iterable[str], now: Timestamp) -> NewToken:
 def digest_of(text: str) -> bytes:
     """The digest that is stored of a token."""
     return sha3_256(text.encode()).digest()
-
-
-def is_shown(authorization: str | None) -> bool:
-    """True if a header `Authorization` has a token, valid or not; a proxy's password is none."""
-    return (authorization or "")[:7].lower() == "bearer "
 
 
 def holder(authorization: str | None, tokens: Iterable[AccessToken]) -> AccessToken | None:
@@ -207,11 +190,7 @@ class TokenFile:
         return self.root / "tokens.yaml"
 
     def tokens(self) -> tuple[AccessToken, ...]:
-        """All tokens, ordered by name.
-
-        Raises:
-            AccessError: the file is malformed, or others may read it.
-        """
+        """All tokens, ordered by name."""
         try:
             with self.path.open("rb") as stream:
                 found = os.fstat(stream.fileno())
@@ -232,12 +211,7 @@ class TokenFile:
         return self._known
 
     def create(self, name: str, allow: Iterable[str], now: Timestamp) -> NewToken:
-        """Durably keep a new token; its text is in what is returned, and nowhere else.
-
-        Raises:
-            UsageError: a name or a right is none, or there are too many tokens.
-            NameCollisionError: there is a token of this name.
-        """
+        """Durably keep a new token; its text is in what is returned, and nowhere else."""
         made = made_token(name, allow, now)
         with fsio.locked(self._lock):
             known = self.tokens()
@@ -251,11 +225,7 @@ class TokenFile:
         return made
 
     def revoke(self, name: str) -> None:
-        """Durably revoke a token; from now on it gives no access.
-
-        Raises:
-            UsageError, WorkspaceError: there is no such token.
-        """
+        """Durably revoke a token; from now on it gives no access."""
         checked_name(name)
         with fsio.locked(self._lock):
             known = self.tokens()
@@ -269,17 +239,11 @@ class TokenFile:
         return self.root / ".tokens.lock"
 
     def _write(self, tokens: Iterable[AccessToken]) -> None:
-        documents = [
-            {
-                "name": token.name,
-                "sha3": token.digest.hex(),
-                "allow": [str(grant) for grant in token.allow],
-                "created": str(token.created),
-            }
-            for token in sorted(tokens, key=lambda each: each.name)
+        kept = [
+            _Kept(each.name, each.digest.hex(), tuple(map(str, each.allow)), each.created)
+            for each in sorted(tokens, key=lambda each: each.name)
         ]
-        text = dump_yaml({"version": 1, "tokens": documents})
-        fsio.replace_file(self.path, text.encode(), mode=0o600)
+        fsio.replace_file(self.path, dump_yaml(to_tree(_File(1, tuple(kept)))).encode(), mode=0o600)
 
     def _parsed(self, data: bytes) -> tuple[AccessToken, ...]:
         try:
@@ -341,7 +305,7 @@ def _at(path: str, parse: Callable[[str], _T], text: str) -> _T:
 
 # Pushes at a time [count]…
 _MOST_PUSHES = 8
-# …and those of one token: whatever it does, others can push.
+# …and those of one token, so that others can push.
 _MOST_OF_TOKEN = 4
 # Connections of a token that wait for their first message, or push [count].
 _CONNECTIONS = 32
@@ -365,7 +329,7 @@ class PushSession:
     touched: float
     """When the last message or byte came."""
     until: float
-    """When it is over, whatever still comes."""
+    """When it is over, even if more comes."""
     wanted: dict[ObjectKey, int] = field(default_factory=dict)
     """The objects that are to be uploaded, and their sizes [bytes]; none once it commits, or is over."""
     arriving: set[ObjectKey] = field(default_factory=set)

@@ -1,6 +1,6 @@
 """Blocks in one piece: a gzip-compressed tar with a file for each, oldest first, named by its hash.
 
-Whatever comes is unpacked within bounds and hashed; nothing is written under the names in it.
+What comes is unpacked within bounds and hashed; nothing is written under the names in it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from odfchain.errors import CorruptedPeerError
 from odfchain.limits import LIMITS, SMART
-from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.text import one_line
+from odfchain.transfer.peer import RawBlock
 from odfchain.transfer.smart_messages import BlocksBatch
 
 _END = b"\0" * 1024
@@ -31,13 +30,6 @@ _PLAIN = re.compile(
     rb"(f1620[0-9a-f]{64})\0{31}[0-7 \0]{24}([0-7]{11})[ \0][0-7 \0]{20}[0\0]\0{100}ustar.{83}\0{167}",
     re.DOTALL,
 )
-
-
-class RawBlock(NamedTuple):
-    """The file of a block, and the hash that it has."""
-
-    hash: Multihash
-    data: bytes
 
 
 def packed(blocks: Iterable[RawBlock]) -> BlocksBatch:
@@ -69,12 +61,7 @@ def _empty_head() -> bytes:
 
 
 def unpacked(batch: BlocksBatch) -> list[RawBlock]:
-    """All blocks of a batch, as many as it says.
-
-    Raises:
-        CorruptedPeerError: more or fewer, one that does not hash to its name, something else than files of
-            blocks, or more bytes than blocks can have.
-    """
+    """All blocks of a batch, as many as it says."""
     if batch.num_blocks > SMART.blocks:
         raise _fault(f"{batch.num_blocks:,} blocks; {SMART.blocks:,} are allowed")
     found = list(readable(batch))
@@ -84,11 +71,7 @@ def unpacked(batch: BlocksBatch) -> list[RawBlock]:
 
 
 def readable(batch: BlocksBatch) -> Iterator[RawBlock]:
-    """The blocks of a batch, one after the other, however many there are.
-
-    Raises:
-        CorruptedPeerError: when the first thing comes that is none; those before it are what they seem.
-    """
+    """The blocks of a batch, one after the other, however many there are."""
     if len(batch.payload) > SMART.batch_bytes:
         raise _fault(f"{len(batch.payload):,} bytes; {SMART.batch_bytes:,} are allowed")
     try:
@@ -139,11 +122,7 @@ def _hashed(name: str, data: bytes) -> RawBlock:
 
 
 class _Inflated(io.RawIOBase):
-    """A gzip stream, decompressed in pieces, up to a limit.
-
-    Raises:
-        CorruptedPeerError: it unpacks to more.
-    """
+    """A gzip stream, decompressed in pieces, up to a limit."""
 
     def __init__(self, data: bytes) -> None:
         self._packed = memoryview(data)

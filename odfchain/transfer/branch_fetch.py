@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from odfchain.chain.compare import Descent
+from odfchain.chain.compare import Descent, Diverged
 from odfchain.chain.index import MERGE
 from odfchain.chain.signed_heads import HeadSignature, SignatureStatus, check_branch, signature_key
 from odfchain.chain.signing import SignedFile
@@ -22,22 +22,21 @@ from odfchain.errors import (
     CorruptedPeerError,
     DatasetsDivergedError,
     DestinationAheadError,
-    TransferError,
 )
 from odfchain.odf.events import MetadataBlock
 from odfchain.odf.identity import Multihash
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore
+from odfchain.text import counted
 from odfchain.transfer.peer import AbsentError, Peer
 from odfchain.transfer.pulling import DEFAULTS, SyncOptions, SyncOutcome, SyncStatus
-from odfchain.transfer.receive import Arrival, Spool, shortened
+from odfchain.transfer.receive import Download, Spool, differ, shortened
 from odfchain.transfer.signed_statements import NO_POLICY, refuse_unsigned
 from odfchain.transfer.slice_files import (
     EVERYTHING,
     DataObject,
     Selection,
-    absent,
     incoming_folder,
     missing_slices,
     objects_of,
@@ -59,19 +58,18 @@ from odfchain.workspace.points import keep_reachable, lock_path
 # stored oldest first, after their slices and checkpoints. Source: RFC-021, RFC-038.
 
 
-class Beside:
+class BranchFetch:
     """The blocks up to one that a peer has, and the newest of them that the dataset's chains have.
 
     Those are the chain of the head, and that of the branch that the dataset is opened on.
     """
 
-    def __init__(self, dataset: DatasetFiles, arrival: Arrival) -> None:
-        self.arrival = arrival
+    def __init__(self, dataset: DatasetFiles, download: Download) -> None:
+        self.download = download
         # The blocks that the chains do not have, newest first.
         self.new: Sequence[Multihash] = ()
         self._dataset = dataset
-        self._store = LocalObjectStore(dataset.folder / "blocks")
-        self._spool = Spool(arrival.area / "blocks")
+        self._spool = Spool(download.area / "blocks")
         self._objects: list[DataObject] = []
         chains = [dataset.on(ref) for ref in dict.fromkeys((HEAD, dataset.ref))]
         self._own = [(on, top) for on in chains if (top := on.chain.head()) is not None]
@@ -79,23 +77,19 @@ class Beside:
         self._number = -1
 
     def read(self, head: Multihash) -> None:
-        """The blocks up to `head` are received and checked.
-
-        Raises:
-            DatasetsDivergedError: it is a block of another dataset.
-            CorruptedPeerError, AccessError, TransferError: from the peer.
-            StorageFullError, StoreError, BrokenChainError: what came cannot be kept, or what is here be read.
-        """
+        """The blocks up to `head` are received and checked."""
         fsio.make_folder(self._spool.folder)
-        with self.arrival.links(self._spool, self._store) as links:
+        with self.download.links(self._spool, LocalObjectStore(self._dataset.folder / "blocks")) as links:
             descent = Descent(links, head)
-            while descent.at is not None and not self._is_own(descent.number, descent.at):
+            while descent.at is not None and not any(
+                on.chain.hash_at(descent.number, top) == descent.at for on, top in self._own
+            ):
                 descent.step()
             if descent.at is None:
                 raise self._other_dataset(head, len(descent.passed))
             self.new, self._common, self._number = descent.passed, descent.at, descent.number
             base = self._dataset.chain.history(descent.at)
-            self._objects = self.arrival.check(links, self.new, base).objects if self.new else []
+            self._objects = self.download.check(links, self.new, base).objects if self.new else []
 
     def has(self, block: Multihash) -> bool:
         """True if a block is stored, and one of the chain that was read."""
@@ -112,46 +106,33 @@ class Beside:
         return next(name for name, _ in self._dataset.chain.walk(head) if self.has(name))
 
     def bring(self, selection: Selection) -> None:
-        """The slices and checkpoints of the new blocks are here; errors as `slice_files.bring`."""
-        self.arrival.bring(self._dataset, selection.of(self._objects))
+        """The slices and checkpoints of the new blocks are here."""
+        self.download.bring(self._dataset, selection.of(self._objects))
 
     def store(self) -> int:
         """The new blocks are stored; returns how many of them were not here."""
-        count = 0
-        self.arrival.progress.phase("Publishing", len(self.new))
-        for name in reversed(self.new):
-            if self._spool.contains(name):
-                self._store.put_file(self._spool.path(name), name)
-                count += 1
-            self.arrival.progress.advance()
-        return count
-
-    def _is_own(self, number: int, name: Multihash) -> bool:
-        return any(on.chain.hash_at(number, top) == name for on, top in self._own)
+        return self.download.publish(self._dataset, self._spool, self.new)
 
     def _other_dataset(self, head: Multihash, count: int) -> DatasetsDivergedError:
         here = self._own[0][1]
-        return DatasetsDivergedError(
-            f"{self.arrival.peer.where}: block {shortened(head)} is of another dataset than "
+        return differ(
+            DatasetsDivergedError,
+            (head, here, Diverged(count, self._dataset.chain.get(here).sequence_number + 1, None)),
+            f"{self.download.peer.where}: block {shortened(head)} is of another dataset than "
             f"{self._dataset.alias}: they have no block in common",
-            source_head=str(head),
-            destination_head=str(here),
-            source_blocks=count,
-            destination_blocks=self._dataset.chain.get(here).sequence_number + 1,
-            common=None,
-            hint="check the URL",
+            "check the URL",
         )
 
 
 @contextmanager
-def arriving(dataset: DatasetFiles, peer: Peer, parallel: int, progress: Progress) -> Iterator[Beside]:
+def fetching(dataset: DatasetFiles, peer: Peer, parallel: int, progress: Progress) -> Iterator[BranchFetch]:
     """A private area for a fetch, removed afterwards unless the next attempt can use it.
 
     The caller holds the lock for what arrives.
     """
     area = incoming_folder(dataset) / f"beside-{dataset.ref}"
     try:
-        yield Beside(dataset, Arrival(peer, area, parallel, progress))
+        yield BranchFetch(dataset, Download(peer, area, parallel, progress))
     except (CorruptedPeerError, ChainsDifferError):
         shutil.rmtree(area, ignore_errors=True)
         raise
@@ -222,11 +203,6 @@ def _brought(
     return MergedBlocks(source, found, whole)
 
 
-def sendable(dataset: DatasetFiles, merged: MergedBlocks) -> bool:
-    """True if all of it is here, slices and checkpoints, too."""
-    return merged.whole and not absent(dataset, merged.objects)
-
-
 def unknown_sources(dataset: DatasetFiles, head: Multihash) -> Iterator[Multihash]:
     """The sources of merges that are not here, also of merges in what was merged."""
     waiting, seen = [head], set[Multihash]()
@@ -252,18 +228,7 @@ def pull_branch(
     """The branch that the dataset is opened on is the peer's of that name, or is as it was.
 
     `where` is remembered as the place that it came from. A branch that has nothing of its own follows the
-    peer's also where that was set back; what is given up stays under a reference.
-
-    Raises:
-        BranchNotFoundError: the peer has no such branch.
-        DatasetsDivergedError, DestinationAheadError: the branch here has blocks of its own (unless `force`),
-            or the peer's is of another dataset.
-        SignatureError: its signature is not what the options want.
-        CorruptedPeerError: what the peer sent is wrong; the message names the object or the block.
-        AccessError, TransferError: the peer refuses or cannot be reached.
-        RefConflictError: another writer moved the branch meanwhile.
-        BrokenChainError, CodecError: the local dataset is damaged.
-        StorageFullError, StoreError: it cannot be stored.
+    peer's also where that was rewound; what is given up stays under a reference.
     """
     peer.ref = dataset.ref
     head = peer.head()
@@ -272,21 +237,21 @@ def pull_branch(
     about = f"{dataset.alias}@{dataset.ref}"
     signature = check_branch(peer.signed(SignedFile.HEAD), dataset.on(HEAD).id, dataset.ref, head)
     refuse_unsigned(signature, options.signature or NO_POLICY, name=about, where=peer.where)
-    with fsio.locked(lock_path(dataset)), arriving(dataset, peer, options.parallel, progress) as beside:
+    with fsio.locked(lock_path(dataset)), fetching(dataset, peer, options.parallel, progress) as fetch:
         old, entry = dataset.chain.head(), fetched_branch(dataset, dataset.ref)
-        beside.read(head)
-        status = _status(beside, old, head)
+        fetch.read(head)
+        status = _status(fetch, old, head)
         fetched = {known.block for known in fetched_branches(dataset)}
         own = old not in fetched or dataset.shared.where is not None  # other machines have added to it
         if status is SyncStatus.OVERWRITTEN and old is not None:
             if own and not options.force:
-                raise _refusal(dataset, peer, beside, old, head)
+                raise _refusal(dataset, peer, fetch, old, head)
             keep_reachable(dataset, old)
         if not options.on_demand:
-            beside.bring(selection_of(dataset))
-        beside.store()
+            fetch.bring(selection_of(dataset))
+        fetch.store()
         if status is not SyncStatus.UP_TO_DATE:
-            trusted = _trusted(dataset, beside, old, entry)
+            trusted = _trusted(dataset, fetch, old, entry)
             remember_fetched(dataset, FetchedBranch(dataset.ref, where, head, trusted))
             dataset.chain.set_ref(dataset.ref, head, expected=old)
     _keep_signature(dataset, head, signature)
@@ -295,66 +260,58 @@ def pull_branch(
         status,
         old,
         head,
-        len(beside.new),
-        beside.arrival.objects,
-        beside.arrival.bytes,
+        len(fetch.new),
+        fetch.download.objects,
+        fetch.download.bytes,
         missing_slices(dataset),
         signature,
         warnings=(f"{about} at {peer.where}: {signature.message}; it is not kept",) if wrong else (),
     )
 
 
-def _status(beside: Beside, old: Multihash | None, head: Multihash) -> SyncStatus:
+def _status(fetch: BranchFetch, old: Multihash | None, head: Multihash) -> SyncStatus:
     if old is None:
         return SyncStatus.CREATED
     if old == head:
         return SyncStatus.UP_TO_DATE
-    return SyncStatus.UPDATED if beside.has(old) else SyncStatus.OVERWRITTEN
+    return SyncStatus.UPDATED if fetch.has(old) else SyncStatus.OVERWRITTEN
 
 
 def _trusted(
-    dataset: DatasetFiles, beside: Beside, old: Multihash | None, entry: FetchedBranch | None
+    dataset: DatasetFiles, fetch: BranchFetch, old: Multihash | None, entry: FetchedBranch | None
 ) -> Multihash:
-    if entry is not None and beside.has(entry.verified):
+    if entry is not None and fetch.has(entry.verified):
         return entry.verified
     # no record of a fetch: the branch was made here
     if entry is None and old is not None:
-        return beside.newest_of(old)
-    return beside.newest_of(DatasetState.read(dataset.on(HEAD).chain).head)
+        return fetch.newest_of(old)
+    return fetch.newest_of(DatasetState.read(dataset.on(HEAD).chain).head)
 
 
 def _refusal(
-    dataset: DatasetFiles, peer: Peer, beside: Beside, old: Multihash, head: Multihash
+    dataset: DatasetFiles, peer: Peer, fetch: BranchFetch, old: Multihash, head: Multihash
 ) -> ChainsDifferError:
     number = dataset.chain.get(old).sequence_number
-    fork = beside.newest_of(old)
+    fork = fetch.newest_of(old)
     ours = number - dataset.chain.get(fork).sequence_number
     name, branch = f"{dataset.alias}@{dataset.ref}", dataset.ref
     rename = f"`odfchain branch rename {dataset.alias} {branch} my-{branch}`"
     give_up = "give its blocks up with --force"
+    found = Diverged(0 if fork == head else len(fetch.new), ours, fork)
     if fork == head:
-        return DestinationAheadError(
-            f"{name} has {_count(ours)} that {peer.where} has not: its branch is at {shortened(head)}",
-            source_head=str(head),
-            destination_head=str(old),
-            source_blocks=0,
-            destination_blocks=ours,
-            common=str(fork),
-            hint=f"push them (`odfchain push {name}`), or {give_up}",
+        return differ(
+            DestinationAheadError,
+            (head, old, found),
+            f"{name} has {counted(ours, 'block')} that {peer.where} has not: its branch is at "
+            f"{shortened(head)}",
+            f"push them (`odfchain push {name}`), or {give_up}",
         )
-    return DatasetsDivergedError(
-        f"{name} and {peer.where} diverged after block {shortened(fork)}: {_count(ours)} only here",
-        source_head=str(head),
-        destination_head=str(old),
-        source_blocks=len(beside.new),
-        destination_blocks=ours,
-        common=str(fork),
-        hint=f"{rename}, then pull again and merge the two; or {give_up}",
+    return differ(
+        DatasetsDivergedError,
+        (head, old, found),
+        f"{name} and {peer.where} diverged after block {shortened(fork)}: {counted(ours, 'block')} only here",
+        f"{rename}, then pull again and merge the two; or {give_up}",
     )
-
-
-def _count(blocks: int) -> str:
-    return f"{blocks:,} block{'' if blocks == 1 else 's'}"
 
 
 def _keep_signature(dataset: DatasetFiles, head: Multihash, found: HeadSignature) -> None:
@@ -391,26 +348,6 @@ class FetchedSources:
     bytes: int
 
 
-def fetch_merged(
-    dataset: DatasetFiles, peer: Peer, *, parallel: int = 10, progress: Progress = SILENT
-) -> FetchedSources:
-    """All that was merged into the dataset is here, from any mirror: nothing but hashes is believed.
-
-    Raises:
-        AccessError, TransferError: the peer refuses, cannot be reached, or does not have all of it. What it
-            has is here then.
-    """
-    # merge records are followed by hash; no reference of the peer is requested
-    found, lacking = bring_merged(dataset, peer, parallel=parallel, progress=progress)
-    if lacking:
-        raise TransferError(
-            f"{peer.where}: {len(lacking):,} of the branches that were merged into {dataset.alias} "
-            f"are not there: {', '.join(map(shortened, lacking[:3]))}; what is there was brought",
-            hint="try another copy of the dataset: --from URL",
-        )
-    return found
-
-
 def bring_merged(
     dataset: DatasetFiles,
     peer: Peer,
@@ -419,28 +356,28 @@ def bring_merged(
     parallel: int = 10,
     progress: Progress = SILENT,
 ) -> tuple[FetchedSources, list[Multihash]]:
-    """As `fetch_merged`, but what the peer does not have is returned; `on_demand` no slices come."""
+    """All that was merged into the dataset is here, from any mirror, but for what the peer lacks.
+
+    Nothing but hashes is believed. `on_demand` no slices come. Returns also the sources that are lacking.
+    """
+    # merge records are followed by hash; no reference of the peer is requested
     blocks, lacking = 0, list[Multihash]()
     head = DatasetState.read(dataset.chain).head
-    with fsio.locked(lock_path(dataset)), arriving(dataset, peer, parallel, progress) as beside:
-        while wanted := _next_source(dataset, head, lacking):
+    with fsio.locked(lock_path(dataset)), fetching(dataset, peer, parallel, progress) as fetch:
+        while wanted := next((n for n in unknown_sources(dataset, head) if n not in lacking), None):
             try:
-                beside.read(wanted)
+                fetch.read(wanted)
                 if not on_demand:
-                    beside.bring(EVERYTHING)
+                    fetch.bring(EVERYTHING)
                 # before it is there: a merge may need it for its base, and believes only what was verified
-                fork = beside.newest_of(DatasetState.read(dataset.on(HEAD).chain).head)
+                fork = fetch.newest_of(DatasetState.read(dataset.on(HEAD).chain).head)
                 remember_fetched(dataset, FetchedBranch(None, peer.where, wanted, fork))
-                blocks += beside.store()
+                blocks += fetch.store()
             except CorruptedPeerError as error:
                 if not isinstance(error.__cause__, AbsentError):
                     raise
                 lacking.append(wanted)
         if not on_demand:
             merged = [item for found in merged_into(dataset, head) for item in found.objects]
-            beside.arrival.bring(dataset, merged)
-    return FetchedSources(blocks, beside.arrival.objects, beside.arrival.bytes), lacking
-
-
-def _next_source(dataset: DatasetFiles, head: Multihash, lacking: Collection[Multihash]) -> Multihash | None:
-    return next((name for name in unknown_sources(dataset, head) if name not in lacking), None)
+            fetch.download.bring(dataset, merged)
+    return FetchedSources(blocks, fetch.download.objects, fetch.download.bytes), lacking

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from odfchain.errors import (
     AccessError,
@@ -34,24 +33,24 @@ from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.storage.http_client import HttpPool, request_headers
 from odfchain.storage.http_rules import Deadline, Timing, TransientError
+from odfchain.storage.locations import PORTS
 from odfchain.storage.template import redact
 from odfchain.storage.urls import Target, parse_target
-from odfchain.text import one_line
+from odfchain.text import json_object, one_line
 from odfchain.transfer.peer import PEER_LIMITS, as_transfer_errors
 from odfchain.transfer.public_layout import PeerUrl, is_this_machine
 
 VARIABLE = "ODFCHAIN_CREDENTIALS"
 """Names another file."""
 
-_PORTS = {"http": 80, "https": 443}
 _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*", re.ASCII)
 
 
 def origin_of(url: PeerUrl) -> str | None:
     """The origin of a web URL (`https://host`, and the port where it is not the usual one), else None."""
-    parts = urlsplit(url.plain.text)
+    parts = url.plain.parts
     scheme = parts.scheme.lower()
-    if scheme not in _PORTS or not parts.hostname:
+    if scheme not in PORTS or not parts.hostname:
         return None
     try:
         port = parts.port
@@ -59,20 +58,16 @@ def origin_of(url: PeerUrl) -> str | None:
         return None
     host = parts.hostname.rstrip(".")
     shown = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{shown}" + (f":{port}" if port not in (None, _PORTS[scheme]) else "")
+    return f"{scheme}://{shown}" + (f":{port}" if port not in (None, PORTS[scheme]) else "")
 
 
 def is_readable_on_the_way(url: PeerUrl) -> bool:
     """True if a URL is sent in clear text: plain http to another machine."""
-    return url.plain.scheme == "http" and not is_this_machine(urlsplit(url.text).hostname or "")
+    return url.plain.scheme == "http" and not is_this_machine(url.parts.hostname or "")
 
 
 def checked_token(text: str) -> str:
-    """The text, which is a token that can be sent.
-
-    Raises:
-        AccessError: it has other characters than a token has, or is too long; it is not shown.
-    """
+    """The text, which is a token that can be sent."""
     if len(text) > SHARING.token_bytes or not _TOKEN.fullmatch(text):
         raise AccessError(
             f"this is not a token: expected letters, digits and -._~+/= without blanks, at most "
@@ -152,24 +147,14 @@ class Credentials:
             raise AccessError(
                 f"{self.path}: mode {mode:04o} lets others read your tokens", hint=f"chmod 600 {self.path}"
             )
-        tokens = _tokens(data) if len(data) <= SHARING.credentials_bytes else None
-        if tokens is None:
+        tree = json_object(data) if len(data) <= SHARING.credentials_bytes else {}
+        tokens = tree.get("tokens") if tree.get("version") == 1 else None
+        if not isinstance(tokens, dict) or not all(isinstance(token, str) for token in tokens.values()):
             raise AccessError(
                 f"{self.path}: not a file of tokens",
                 hint="remove it, then `odfchain login URL` makes a new one",
             )
         return tokens
-
-
-def _tokens(data: bytes) -> dict[str, str] | None:
-    try:
-        tree: Any = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(tree, dict) or tree.get("version") != 1 or not isinstance(tree.get("tokens"), dict):
-        return None
-    tokens = tree["tokens"]
-    return tokens if all(isinstance(token, str) for token in tokens.values()) else None
 
 
 # Accounts at a node: a token for a user and a password, the validity of a token, and its owner.
@@ -185,7 +170,7 @@ _PASSWORD_CHARACTERS = 1_024
 
 # Hints for nodes that accept no password.
 _ISSUED = (
-    "get a token from those who run the node (`odfchain token create` makes one, other nodes have a page for "
+    "get a token from the node's operator (`odfchain token create` makes one, other nodes have a page for "
     "that), then: odfchain login URL --token-stdin"
 )
 
@@ -195,9 +180,7 @@ def password_login(url: PeerUrl, user: str, password: str) -> str:
 
     Raises:
         AccessError: the node refuses them, takes no passwords, or they cannot be sent.
-        UnsupportedPeerError: there is no node.
         CorruptedPeerError: what it answers is no token.
-        TransferError: it cannot be reached, fails, or sends elsewhere.
     """
     if not 0 < len(user) <= _USER_CHARACTERS or not 0 < len(password) <= _PASSWORD_CHARACTERS:
         raise AccessError(
@@ -220,11 +203,7 @@ def password_login(url: PeerUrl, user: str, password: str) -> str:
 
 
 def check_token(url: PeerUrl, token: str) -> str | None:
-    """None if the node at a URL knows a token, or does not say; else why it cannot be asked now.
-
-    Raises:
-        AccessError: it does not know the token.
-    """
+    """None if the node at a URL knows a token, or does not say; else why it cannot be asked now."""
     bearer = ("Authorization", f"Bearer {checked_token(token)}")
     try:
         with _asking(url, token) as node:
@@ -245,20 +224,14 @@ def account_at(url: PeerUrl, token: str | None) -> AccountName | None:
     """The account that a node with several means where the URL of a dataset there names none.
 
     None where the URL needs none, there is no token, or no node answers.
-
-    Raises:
-        AccessError: the node does not know the token.
-        CorruptedPeerError: it names no account.
-        TransferError: it fails.
     """
     if token is None:
         return None
     with _asking(url, token) as node:
         try:
             root, found = node.found()
-        except (
-            TransferError
-        ):  # there is no node, or none that can be asked now: what it was asked for says more
+        # there is no node, or none that can be asked now: what it was asked for says more
+        except TransferError:
             return None
         if len(_folders(node.base)) - len(_folders(root)) != 1:
             return None
@@ -282,12 +255,6 @@ def account_at(url: PeerUrl, token: str | None) -> AccountName | None:
         return AccountName(str(answer.document.get("accountName", "")))
     except InvalidIdError as error:
         raise CorruptedPeerError(f"{answer.where}: {one_line(str(error), _SHOWN_ANSWER)}") from None
-
-
-def with_account(ref: str, account: AccountName) -> str:
-    """A reference to a dataset elsewhere, a URL or `repo/name`, with an account before its name."""
-    prefix, _, name = ref.rstrip("/").rpartition("/")
-    return f"{prefix}/{account}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +320,7 @@ class _Node:
             ) as response:
                 content = response.read(_ANSWER_BYTES) or b""
                 location = response.headers.location() if 300 <= response.status <= 399 else None
-                document = _document(content)
+                document = json_object(content)
                 message = document.get("message")
                 said = response.what
                 if isinstance(message, str):
@@ -384,14 +351,6 @@ def _asking(url: PeerUrl, secret: str) -> Iterator[_Node]:
 
 def _compact(document: dict[str, str]) -> str:
     return json.dumps(document, separators=(",", ":"))
-
-
-def _document(content: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 # The clock of a node: URLs that it signs expire by that clock, not by ours.

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from odfchain.chain.chain import MetadataChain
 from odfchain.chain.signing import SignedFile
@@ -59,13 +58,9 @@ class FolderPeer(WritablePeer):
     """
 
     def __init__(self, url: PeerUrl) -> None:
-        """Prepare to read and write; nothing is touched yet.
-
-        Raises:
-            UnsupportedPeerError: the URL names no folder.
-        """
-        super().__init__(one_line(url.public(), 500), limits=replace(PEER_LIMITS, first_wait=0))
-        path = unquote(urlsplit(url.text).path)
+        """Prepare to read and write; nothing is touched yet."""
+        super().__init__(one_line(str(url), 500), limits=replace(PEER_LIMITS, first_wait=0))
+        path = url.path
         if url.scheme != "file" or "\0" in path or not path.startswith("/"):
             raise UnsupportedPeerError(
                 f"{self._where}: not the URL of a folder", hint="write it like file:///srv/datasets/name"
@@ -80,13 +75,6 @@ class FolderPeer(WritablePeer):
 
     @contextlib.contextmanager
     def open(self, key: str, start: int = 0, /, *_: object) -> Iterator[Opened]:
-        """As `Peer`.
-
-        Raises:
-            AbsentError: there is no such file.
-            CorruptedPeerError: it is a link, or something else than a file.
-            AccessError, TransferError: the operating system refuses.
-        """
         path, name = self._folder / key, self._name(key)
         if path.parent.is_symlink():
             raise _linked(self._name(path.parent.name))
@@ -103,35 +91,31 @@ class FolderPeer(WritablePeer):
             os.close(fd)
 
     def contains(self, key: ObjectKey) -> bool:
-        """True if an object is there (its bytes are not read)."""
         with contextlib.suppress(AbsentError), self.open(str(key)):
             return True
         return False
 
     def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:
-        """Durably store a file that hashes to the key's name; a damaged one in its place is repaired."""
-        if self.contains(key) and self._is_intact(key):
-            with contextlib.suppress(OSError):
-                progress.advance(source.stat().st_size)
-            return
+        if self.contains(key):
+            with contextlib.suppress(StoreError):  # a damaged file in its place is repaired
+                self._store(key).verified_path(key.name)
+                with contextlib.suppress(OSError):
+                    progress.advance(source.stat().st_size)
+                return
         with self._writing(key):
             staged = self._stage() / f"{key.kind.value}-{key.name}-{threading.get_ident()}"
             try:
                 # hashed while it is copied; the source stays
                 _copy(source, staged, key, progress)
-                folder = self._part(key.kind.value)
-                LocalObjectStore(folder).put_file(staged, key.name)
+                self._part(key.kind.value)
+                self._store(key).put_file(staged, key.name)
             finally:
                 fsio.remove_quietly(staged)
 
-    def _is_intact(self, key: ObjectKey) -> bool:
-        with contextlib.suppress(StoreError):
-            LocalObjectStore(self._folder / key.kind.value).verified_path(key.name)
-            return True
-        return False
+    def _store(self, key: ObjectKey) -> LocalObjectStore:
+        return LocalObjectStore(self._folder / key.kind.value)
 
     def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
-        """Point the head, or the branch, at `new` if it points at `expected` now, under a lock."""
         check_object_name(new)
         self.head()  # a link or a malformed reference is refused before anything is written
         with self._writing(ref_key(self.ref)):
@@ -139,21 +123,15 @@ class FolderPeer(WritablePeer):
             refs.compare_and_swap(self.ref, expected, new)
 
     def put_hint(self, hashes: Sequence[Multihash]) -> None:
-        """Say what the chain's blocks are, seed first."""
         self._put(HINT_KEY, encode_hint(hashes))
 
     def put_names(self, branches: Sequence[str]) -> None:
-        """Say what the branches are called."""
         self._put(REFS_HINT_KEY, encode_names(branches))
 
-    def _put(self, key: str, data: bytes) -> None:
-        with self._writing(key):
-            folder, _, file = key.partition("/")
-            fsio.replace_file(self._part(folder) / file, data)
-
     def put_signed(self, file: SignedFile, data: bytes | None) -> None:
-        """Durably replace a file of signed statements; None removes it."""
-        key = self._signed_key(file)
+        self._put(self._signed_key(file), data)
+
+    def _put(self, key: str, data: bytes | None) -> None:
         with self._writing(key):
             folder, _, name = key.partition("/")
             if data is not None:
@@ -162,7 +140,6 @@ class FolderPeer(WritablePeer):
                 fsio.remove_file(self._part(folder) / name)
 
     def close(self) -> None:
-        """Remove what was staged."""
         with self._lock:
             self._staging = None
             self._resources.close()

@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from odfchain.chain.signing import SignedFile
 from odfchain.errors import AccessError, OdfchainError, TransferError
@@ -25,7 +24,7 @@ from odfchain.storage.http_connection import Response
 from odfchain.storage.http_rules import ContentRange, Deadline, Timing
 from odfchain.storage.urls import Route, Target, parse_target
 from odfchain.text import one_line
-from odfchain.transfer.peer import PEER_LIMITS, AbsentError, BlockPipeline, Opened, Peer, as_transfer_errors
+from odfchain.transfer.peer import PEER_LIMITS, AbsentError, Opened, Peer, as_transfer_errors
 from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind, PeerUrl
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
@@ -37,7 +36,7 @@ _FORBIDDEN = "many static hosts answer 403 for what is absent"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """How a file is asked for: where, with which headers, and who named that place."""
+    """A request for a file: its target, headers, and the route to it."""
 
     first: Target
     headers: Callable[[Route, Sequence[tuple[str, str]]], bytes]
@@ -63,12 +62,9 @@ class HttpPeer(Peer):
 
         `token` goes to the URL's own origin and nowhere else. `ipfs_gateway`: absent paths are answered with
         status 500, as Kubo does.
-
-        Raises:
-            AccessError: the token cannot be sent.
         """
         self._pool = HttpPool(limits, parallel)
-        where = one_line(url.public(), 500)
+        where = one_line(str(url), 500)
         super().__init__(
             where,
             limits=limits,
@@ -81,7 +77,7 @@ class HttpPeer(Peer):
             raise AccessError(f"{where}: the token has characters that cannot be sent")
         credentials = f"Bearer {token}" if token is not None else self._base.user
         self._given = [("Authorization", credentials)] if credentials is not None else []
-        password = urlsplit(url.text).password
+        password = url.parts.password
         self._secrets = frozenset(filter(None, (token, password, password and unquote(password))))
         self._ipfs_gateway = ipfs_gateway
 
@@ -90,11 +86,6 @@ class HttpPeer(Peer):
 
     @contextlib.contextmanager
     def open(self, key: str, start: int, _cap: int, deadline: Deadline, /) -> Iterator[Opened]:
-        """As `Peer`.
-
-        Raises:
-            AbsentError, TransientError, FetchError, AccessError, TransferError: as there.
-        """
         asked = self.request(key)
         own = [("Range", f"bytes={start}-")] if start else []
         with self._pool.get(
@@ -172,7 +163,7 @@ def _denied(response: Response, key: str, where: str) -> AccessError | None:
     otherwise = f"there may be no such dataset: {_FORBIDDEN}" if key == HEAD_KEY else _FORBIDDEN
     if response.status == 401:
         return AccessError(
-            f"{where}: HTTP status 401 (Unauthorized): the peer wants to know who asks",
+            f"{where}: HTTP status 401 (Unauthorized): authentication is required",
             hint="keep a token for it: `odfchain login URL`"
             if key == INDEX_KEY
             else "keep a token for it: `odfchain login URL`; name its URL and set ODFCHAIN_TOKEN; or write "
@@ -209,28 +200,15 @@ Fetch = Callable[[Multihash], bytes]
 Keep = Callable[[Multihash, bytes], None]
 
 
-class _Way(Protocol):
-    """How blocks are asked for ahead."""
+class _Ahead:
+    """Blocks that were asked for ahead and not taken."""
 
-    # How many are asked for at most.
+    # How many are asked for at most, and how many of these in one go.
     ahead: int
-    # How many of these are asked for in one go.
     at_once: int
 
-    def __len__(self) -> int:
-        """How many were asked for and not taken."""
-
-    def __contains__(self, name: object) -> bool:
-        """True if a block was requested and not taken."""
-
-    def ask(self, names: Sequence[Multihash]) -> None:
-        """Ask for blocks."""
-
-    def take(self, name: Multihash) -> bytes | None:
-        """A block that was asked for, once it is here; None if it was not asked for or does not come."""
-
-    def close(self) -> None:
-        """Drop what was not needed."""
+    def __init__(self) -> None:
+        self.asked: dict[Multihash, Future[Mapping[Multihash, bytes]] | None] = {}
 
 
 class Prefetch:
@@ -244,7 +222,7 @@ class Prefetch:
         local: Callable[[Multihash], bool],
         fetch: Fetch,
         keep: Keep,
-        pipeline: BlockPipeline | None,
+        pipeline: HttpPipeline | None,
     ) -> None:
         """Prepare to ask.
 
@@ -255,12 +233,12 @@ class Prefetch:
         self._here = here
         self._local = local
         self._fetch = fetch
-        self._way: _Way = _Threads(fetch) if pipeline is None else _Pipelined(pipeline, keep)
+        self._way: _Threads | _Pipelined = _Threads(fetch) if pipeline is None else _Pipelined(pipeline, keep)
 
     def take(self, name: Multihash) -> bytes | None:
-        """The block if it was asked for and came; asks for more."""
+        """The block if it was asked for and has come; asks for more."""
         way = self._way
-        if len(way) <= way.ahead - way.at_once:
+        if len(way.asked) <= way.ahead - way.at_once:
             self._ask(name)
         data = way.take(name)
         if isinstance(way, _Pipelined) and way.ended:
@@ -275,14 +253,14 @@ class Prefetch:
         way = self._way
         wanted: dict[Multihash, None] = {}
         for _ in range(_LOOKED_AT):
-            if len(way) + len(wanted) >= way.ahead:
+            if len(way.asked) + len(wanted) >= way.ahead:
                 break
             following = next(self._hinted, None)
             # below a local block all others are local
             if following is None or self._local(following):
                 self._hinted = iter(())
                 break
-            if following != name and following not in way and not self._here(following):
+            if following != name and following not in way.asked and not self._here(following):
                 wanted[following] = None
         if wanted:
             way.ask(list(wanted))
@@ -292,28 +270,22 @@ class Prefetch:
         self._way.close()
 
 
-class _Threads:
+class _Threads(_Ahead):
     """Parallel requests on threads: for peers of all kinds."""
 
     ahead = _AHEAD_BY_THREADS
     at_once = _AT_ONCE
 
     def __init__(self, fetch: Fetch) -> None:
+        super().__init__()
         self._fetch = fetch
-        self._asked: dict[Multihash, Future[Mapping[Multihash, bytes]]] = {}
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="prefetch")
-
-    def __len__(self) -> int:
-        return len(self._asked)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._asked
 
     def ask(self, names: Sequence[Multihash]) -> None:
         # several for each thread: handing over each one costs too much
         for start in range(0, len(names), _AT_ONCE):
             part = names[start : start + _AT_ONCE]
-            self._asked |= dict.fromkeys(part, self._pool.submit(self._fetch_all, part))
+            self.asked |= dict.fromkeys(part, self._pool.submit(self._fetch_all, part))
 
     def _fetch_all(self, names: Sequence[Multihash]) -> Mapping[Multihash, bytes]:
         found = {}
@@ -324,20 +296,21 @@ class _Threads:
         return found
 
     def take(self, name: Multihash) -> bytes | None:
-        asked = self._asked.pop(name, None)
+        asked = self.asked.pop(name, None)
         return None if asked is None else asked.result().get(name)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-class _Pipelined:
+class _Pipelined(_Ahead):
     """Requests one behind the other, without waiting for the answers."""
 
     ahead = AHEAD
     at_once = _REQUESTS
 
-    def __init__(self, pipeline: BlockPipeline, keep: Keep) -> None:
+    def __init__(self, pipeline: HttpPipeline, keep: Keep) -> None:
+        super().__init__()
         # True if no further answers will come.
         self.ended = False
         # How much has come that the walk has not needed so far.
@@ -345,41 +318,34 @@ class _Pipelined:
         self._pipeline = pipeline
         self._keep = keep
         self._waiting: deque[Multihash] = deque()
-        self._asked: set[Multihash] = set()
-        self._came: dict[Multihash, bytes] = {}
-
-    def __len__(self) -> int:
-        return len(self._asked)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._asked
+        self._unread: dict[Multihash, bytes] = {}
 
     def ask(self, names: Sequence[Multihash]) -> None:
         self._waiting.extend(names)
-        self._asked.update(names)
+        self.asked |= dict.fromkeys(names)
         self._pipeline.ask(names)
 
     def take(self, name: Multihash) -> bytes | None:
-        if name not in self._asked:
+        if name not in self.asked:
             return None
-        self._asked.discard(name)
-        data = self._came.pop(name, None)
+        del self.asked[name]
+        data = self._unread.pop(name, None)
         if data is not None:
             self.unused_bytes -= len(data)
             return data
         while (data := self._pipeline.receive()) is not None:
-            came = self._waiting.popleft()
-            self._keep(came, data)
-            if came == name:
+            found = self._waiting.popleft()
+            self._keep(found, data)
+            if found == name:
                 return data
-            self._came[came] = data
+            self._unread[found] = data
             self.unused_bytes += len(data)
         self.ended = True
         return None
 
     def unanswered(self) -> list[Multihash]:
         # without the block that is needed now: that one is requested alone
-        return [name for name in self._waiting if name in self._asked]
+        return [name for name in self._waiting if name in self.asked]
 
     def close(self) -> None:
         self._pipeline.close()

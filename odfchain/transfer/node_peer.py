@@ -1,20 +1,18 @@
 """A dataset at a node that speaks the smart transfer protocol: its blocks come in one piece.
 
 Everything else is as with a web server, and so is what is believed: blocks that came in a batch are hashed
-and lie where the walk of the chain looks for them, objects are hashed as they arrive, wherever the node says
-that they are. What a batch lacks is asked for one by one. Source: RFC-050.
+and lie where the walk of the chain looks for them, objects are hashed as they arrive, from any
+address. What a batch lacks is asked for one by one. Source: RFC-050.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -44,12 +42,12 @@ from odfchain.storage.http_connection import Response as HttpResponse
 from odfchain.storage.http_rules import Deadline, Timing, TransientError, parse_http_date, with_retries
 from odfchain.storage.local import HEAD, conflict
 from odfchain.storage.urls import Route, proxy_for
-from odfchain.text import one_line
-from odfchain.transfer.block_batch import RawBlock, packed, readable
+from odfchain.text import json_object, one_line
+from odfchain.transfer import smart_messages as msg
+from odfchain.transfer.block_batch import packed, readable
 from odfchain.transfer.credentials import NodeClock
 from odfchain.transfer.http_peer import HttpPeer, Request
-from odfchain.transfer.message_text import FewFrames, fits_message
-from odfchain.transfer.peer import PEER_LIMITS, Opened, WritablePeer, as_transfer_errors
+from odfchain.transfer.peer import PEER_LIMITS, Opened, RawBlock, WritablePeer, as_transfer_errors
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.slice_files import DataObject
 from odfchain.transfer.smart_flows import (
@@ -60,28 +58,6 @@ from odfchain.transfer.smart_flows import (
     PullFlow,
     PushFlow,
     RefusedError,
-)
-from odfchain.transfer.smart_messages import (
-    TOO_MANY_BLOCKS,
-    VERSION,
-    BlocksBatch,
-    Header,
-    Internal,
-    InvalidHead,
-    InvalidInterval,
-    NameCollision,
-    ObjectFile,
-    ObjectType,
-    Phase,
-    PullRequest,
-    PushMethod,
-    PushRequest,
-    PushStrategy,
-    Reason,
-    RefCollision,
-    TransferPlan,
-    TransferUrl,
-    Visibility,
 )
 from odfchain.versions import __version__
 
@@ -98,7 +74,7 @@ _NOT_PASSED_ON = (
 _NOT_SMART = "a web server that hands out files is named without 'odf+'"
 
 
-class _Client(FewFrames, ClientProtocol):
+class _Client(msg.FewFrames, ClientProtocol):
     """Websocket protocol of the client."""
 
 
@@ -123,7 +99,6 @@ class WebSocketChannel:
         A message of the node has `most` bytes.
 
         Raises:
-            AccessError: the node wants to know who asks, or refuses who does.
             UnsupportedPeerError: it speaks another version, or not this protocol at all.
             TransientError, FetchError: no answer.
         """
@@ -144,7 +119,7 @@ class WebSocketChannel:
         )
         try:
             address = str(sock.getpeername()[0])  # asked now: a node may end the connection at once
-            connection.handshake([*headers, VERSION], f"odfchain/{__version__}", deadline.remaining)
+            connection.handshake([*headers, msg.VERSION], f"odfchain/{__version__}", deadline.remaining)
         except InvalidStatus as error:
             _end(connection)
             raise _refused(error, where) from None
@@ -211,7 +186,7 @@ def _refused(error: InvalidStatus, where: str) -> TransferError:
         return AccessError(what, hint="check whose token it is, and the account in the URL")
     # the node does not know the host name of the request
     if status == 421:
-        return TransferError(what, hint="those who run the node name the host: odfchain serve --allow-host")
+        return TransferError(what, hint="the node's operator admits the host: odfchain serve --allow-host")
     if status in (502, 503, 504):
         return TransferError(what, hint="the node behind that address does not answer now: try again later")
     if status == 400 and "version" in said.lower():
@@ -223,37 +198,49 @@ def _refused(error: InvalidStatus, where: str) -> TransferError:
 
 def _said(response: Response) -> str:
     text = (response.body or b"").decode(errors="replace")
-    with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(text)
-        if isinstance(found, dict) and isinstance(found.get("message"), str):
-            text = found["message"]
+    if isinstance(message := json_object(text).get("message"), str):
+        text = message
     # HTML pages are for browsers
     return "" if text.lstrip().startswith("<") else one_line(text.strip(), _SHOWN)
 
 
 # Slices and checkpoints as the smart protocol names them, with our keys.
 
-_TYPES = {ObjectKind.DATA: ObjectType.DATA_SLICE, ObjectKind.CHECKPOINT: ObjectType.CHECKPOINT}
+_TYPES = {
+    ObjectKind.DATA: msg.ObjectType.DATA_SLICE,
+    ObjectKind.CHECKPOINT: msg.ObjectType.CHECKPOINT,
+}
 _KINDS = {name: kind for kind, name in _TYPES.items()}
 
 
-def object_file(key: ObjectKey, size: int) -> ObjectFile | None:
+def object_file(key: ObjectKey, size: int) -> msg.ObjectFile | None:
     """The smart protocol's name of an object of this size [bytes]; None for kinds that it does not carry."""
     name = _TYPES.get(key.kind)
-    return None if name is None else ObjectFile(object_type=name, physical_hash=key.name, size=size)
+    return None if name is None else msg.ObjectFile(object_type=name, physical_hash=key.name, size=size)
 
 
-def key_of(file: ObjectFile) -> ObjectKey:
+def key_of(file: msg.ObjectFile) -> ObjectKey:
     """The key of an object that a message names."""
     return ObjectKey(_KINDS[file.object_type], file.physical_hash)
 
 
-def address_here(base: str, key: ObjectKey, authorization: str | None) -> TransferUrl:
+def _transfer_plan(blocks: int, block_bytes: int, objects: Sequence[DataObject]) -> msg.TransferPlan:
+    offsets = [item.offsets for item in objects if item.offsets is not None]
+    return msg.TransferPlan(
+        num_blocks=blocks,
+        num_objects=len(objects),
+        num_records=sum(each.end - each.start + 1 for each in offsets),
+        bytes_in_raw_blocks=block_bytes,
+        bytes_in_raw_objects=sum(item.size for item in objects),
+    )
+
+
+def address_here(base: str, key: ObjectKey, authorization: str | None) -> msg.TransferUrl:
     """The URL of an object of the dataset at `base`, for authorized reads and uploads."""
-    headers = [Header(name=VERSION[0], value=VERSION[1])]
+    headers = [msg.Header(name=msg.VERSION[0], value=msg.VERSION[1])]
     if authorization is not None:
-        headers.append(Header(name="authorization", value=authorization))
-    return TransferUrl(url=f"{base}{key}", headers=tuple(headers), expires_at=None)
+        headers.append(msg.Header(name="authorization", value=authorization))
+    return msg.TransferUrl(url=f"{base}{key}", headers=tuple(headers), expires_at=None)
 
 
 _HEADERS = 16
@@ -303,12 +290,13 @@ class SmartPeer(HttpPeer):
 
     def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:
         """As `Peer`; a chain that the node cannot send in one piece is walked instead."""
-        if self.ref != HEAD or count > SMART.blocks or self._behind_proxy():
+        behind_proxy = proxy_for(self._base.scheme, self._base.host, self._base.port) is not None
+        if self.ref != HEAD or count > SMART.blocks or behind_proxy:
             return
         with self._lock:
             flow = self._pulling()
             try:
-                plan = flow.plan(PullRequest(begin_after=after))
+                plan = flow.plan(msg.PullRequest(begin_after=after))
                 if not plan.num_blocks:
                     self._end()
                     return
@@ -320,9 +308,6 @@ class SmartPeer(HttpPeer):
                 raise
         with contextlib.suppress(CorruptedPeerError):  # what it lacks is asked for alone
             yield from readable(blocks)
-
-    def _behind_proxy(self) -> bool:
-        return proxy_for(self._base.scheme, self._base.host, self._base.port) is not None
 
     def _pulling(self) -> PullFlow:
         if self._flow is None:
@@ -368,7 +353,7 @@ class SmartPeer(HttpPeer):
             if key is not None:
                 self._addresses[key] = self._judged(strategy.download_from, key)
 
-    def _judged(self, given: TransferUrl, key: str) -> _Address:
+    def _judged(self, given: msg.TransferUrl, key: str) -> _Address:
         name = f"{self._where}{key}"
         # the node names this URL, so it is checked like the target of a redirect
         self.way_to(given.url, name, self._node_address)
@@ -385,11 +370,7 @@ class SmartPeer(HttpPeer):
 
     @contextlib.contextmanager
     def open(self, key: str, start: int, _cap: int, deadline: Deadline, /) -> Iterator[Opened]:
-        """As `Peer`; an address that has expired by the node's clock, or is refused once, is asked for again.
-
-        Raises:
-            AbsentError, TransientError, FetchError, AccessError, TransferError: as there.
-        """
+        """As `Peer`; an address that has expired, or is refused once, is asked for again."""
         given = self._addresses.get(key)
         if given is not None and self.clock.has_passed(given.expires_at, self._timing.clock()):
             self._renew(key, given)
@@ -441,22 +422,16 @@ class SmartPeer(HttpPeer):
         super().close()
 
 
-def _is_walked(reason: Reason) -> bool:
+def _is_walked(reason: msg.Reason) -> bool:
     match reason:
-        case InvalidInterval():
-            return True  # we are ahead, or went apart: the walk says which
-        case Internal(error_message=message):
-            # a chain that is too long for one message
-            return message == TOO_MANY_BLOCKS
+        # we are ahead, or diverged: the walk says which; or the chain is too long for one message
+        case msg.InvalidInterval() | msg.Internal(error_message=msg.TOO_MANY_BLOCKS):
+            return True
     return False
 
 
-def given_headers(given: TransferUrl, name: str) -> tuple[tuple[str, str], ...]:
-    """The headers that a node wants for an object, without those that steer a connection.
-
-    Raises:
-        CorruptedPeerError: too many of them, or one that is no header.
-    """
+def given_headers(given: msg.TransferUrl, name: str) -> tuple[tuple[str, str], ...]:
+    """The headers that a node wants for an object, without those that steer a connection."""
     if len(given.headers) > _HEADERS:
         raise CorruptedPeerError(f"{name}: the node names more than {_HEADERS} headers for it")
     found = tuple((each.name, each.value) for each in given.headers if not _OWN_HEADERS.fullmatch(each.name))
@@ -498,15 +473,7 @@ class Shipment:
     path: Callable[[DataObject], Path]
     """The file of an object, which was hashed."""
     force: bool = False
-    visibility: Visibility = Visibility.PRIVATE
-
-
-@dataclass(frozen=True, slots=True)
-class _Cargo:
-    """Blocks in one piece, and what they come to [bytes]."""
-
-    batch: BlocksBatch
-    block_bytes: int
+    visibility: msg.Visibility = msg.Visibility.PRIVATE
 
 
 class SmartDestination(SmartPeer, WritablePeer):
@@ -519,18 +486,15 @@ class SmartDestination(SmartPeer, WritablePeer):
         """The node's head is the new one, and all that it refers to is there; or it is what it was.
 
         Long or large chains are pushed in several pieces, each of which is a chain in itself.
-
-        Raises:
-            AccessError, TransferError: it refuses, or fails.
         """
         expected = shipment.expected
         waiting = sorted(shipment.objects, key=lambda item: item.sequence_number)
-        first = _first_number(shipment)
+        first = decode_header(shipment.read(shipment.blocks[0])).sequence_number
         start, most = 0, SMART.blocks
         while start < len(shipment.blocks):
             names = shipment.blocks[start : start + most]
-            cargo = _loaded(shipment, names)
-            if cargo is None:
+            loaded = _loaded(shipment, names)
+            if loaded is None:
                 if len(names) == 1:
                     raise TransferError(f"{self.where}: block {names[0]} does not fit into a message")
                 most = (len(names) + 1) // 2
@@ -543,15 +507,15 @@ class SmartDestination(SmartPeer, WritablePeer):
                 progress.note(f"blocks up to {last:,} are pushed on their own")
             self._send(
                 replace(shipment, expected=expected, new=names[-1], blocks=names, objects=part),
-                cargo,
+                *loaded,
                 progress,
             )
             expected = names[-1]
 
-    def _send(self, shipment: Shipment, cargo: _Cargo, progress: Progress) -> None:
+    def _send(self, shipment: Shipment, batch: msg.BlocksBatch, size: int, progress: Progress) -> None:
         for attempt in (1, 2):
             try:
-                self._converse(shipment, cargo, progress)
+                self._converse(shipment, batch, size, progress)
             except RefusedError as refused:
                 if _may_be_done(refused) and self._has(shipment):
                     return  # committed, and the node, or the store behind it, could not say so
@@ -562,7 +526,7 @@ class SmartDestination(SmartPeer, WritablePeer):
                 failure = None
             head = self.head()
             if head == shipment.new:
-                return  # whatever the connection said
+                return  # even if the connection failed
             if head != shipment.expected:
                 raise conflict(self.ref, shipment.expected, head)
             if failure is not None and (attempt == 2 or _is_final(failure)):
@@ -579,33 +543,35 @@ class SmartDestination(SmartPeer, WritablePeer):
 
     def _meant(self, refused: RefusedError, shipment: Shipment) -> Exception:
         match refused.reason:
-            case InvalidHead():
+            case msg.InvalidHead():
                 return conflict(self.ref, shipment.expected, self.head())
-            case RefCollision(dataset_id=other):
+            case msg.RefCollision(dataset_id=other):
                 return NameCollisionError(
                     f"{self.where}: the dataset is there under another name: {one_line(other)}"
                 )
-            case NameCollision(dataset_alias=other):
+            case msg.NameCollision(dataset_alias=other):
                 return NameCollisionError(f"{self.where}: another dataset has that name: {one_line(other)}")
         return refused
 
-    def _converse(self, shipment: Shipment, cargo: _Cargo, progress: Progress) -> None:
+    def _converse(self, shipment: Shipment, batch: msg.BlocksBatch, size: int, progress: Progress) -> None:
         channel = self.connected("push")
         flow = PushFlow(channel, SHARING.request_seconds, _work_seconds(shipment))
         ended = ""
         try:
             flow.begin(
-                PushRequest(
+                msg.PushRequest(
                     current_head=shipment.expected,
-                    transfer_plan=_plan(cargo, shipment.objects),
+                    transfer_plan=_transfer_plan(batch.num_blocks, size, shipment.objects),
                     force_update_if_diverged=shipment.force,
                     visibility_for_created_dataset=shipment.visibility,
                 )
             )
-            flow.send_blocks(cargo.batch)
+            flow.send_blocks(batch)
             progress.advance(len(shipment.blocks))
-            for page, more in _pages(shipment.objects):
-                self._upload(flow, channel, shipment, page, more=more, progress=progress)
+            objects, most = shipment.objects, SMART.items
+            pages = [objects[start : start + most] for start in range(0, len(objects), most)] or [[]]
+            for page in pages:
+                self._upload(flow, channel, shipment, page, more=page is not pages[-1], progress=progress)
                 flow.uploaded()
             flow.commit()
             ended = PUSHED
@@ -628,11 +594,11 @@ class SmartDestination(SmartPeer, WritablePeer):
             item = asked.get(strategy.object_file)
             if item is None:
                 raise CorruptedPeerError(f"{self.where}: the node asks for an object that was not named")
-            if strategy.push_strategy is PushMethod.HTTP_UPLOAD:
+            if strategy.push_strategy is msg.PushMethod.HTTP_UPLOAD:
                 wanted.append((item, strategy))
         stop = threading.Event()
 
-        def put(item: DataObject, strategy: PushStrategy) -> None:
+        def put(item: DataObject, strategy: msg.PushStrategy) -> None:
             self._put(item.key, shipment.path(item), strategy, channel.address, stop)
             progress.advance(0)
 
@@ -651,7 +617,7 @@ class SmartDestination(SmartPeer, WritablePeer):
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _put(
-        self, key: ObjectKey, path: Path, strategy: PushStrategy, address: str, stop: threading.Event
+        self, key: ObjectKey, path: Path, strategy: msg.PushStrategy, address: str, stop: threading.Event
     ) -> None:
         name = f"{self.where}{key}"
         given = strategy.upload_to
@@ -743,11 +709,9 @@ def _is_final(error: TransferError) -> bool:
 
 
 def _may_be_done(refused: RefusedError) -> bool:
+    # an earlier attempt may have committed before its answer was lost
     match refused.reason:
-        # an earlier attempt may have committed before its answer was lost
-        case InvalidHead():
-            return True
-        case Internal(phase=Phase.COMPLETE_REQUEST):
+        case msg.InvalidHead() | msg.Internal(phase=msg.Phase.COMPLETE_REQUEST):
             return True
     return False
 
@@ -758,11 +722,7 @@ def _work_seconds(shipment: Shipment) -> float:
     return SHARING.request_seconds + len(shipment.blocks) / _BLOCKS_PER_SECOND + size / _HASHED_PER_SECOND
 
 
-def _first_number(shipment: Shipment) -> int:
-    return decode_header(shipment.read(shipment.blocks[0])).sequence_number
-
-
-def _loaded(shipment: Shipment, names: Sequence[Multihash]) -> _Cargo | None:
+def _loaded(shipment: Shipment, names: Sequence[Multihash]) -> tuple[msg.BlocksBatch, int] | None:
     blocks, size = [], 0
     for name in names:
         blocks.append(RawBlock(name, shipment.read(name)))
@@ -771,27 +731,4 @@ def _loaded(shipment: Shipment, names: Sequence[Multihash]) -> _Cargo | None:
         if size > _BLOCK_BYTES:
             return None
     batch = packed(blocks)
-    return _Cargo(batch, size) if fits_message(batch, _MESSAGE_BYTES) else None
-
-
-def _plan(cargo: _Cargo, objects: Sequence[DataObject]) -> TransferPlan:
-    offsets = [item.offsets for item in objects if item.offsets is not None]
-    return TransferPlan(
-        num_blocks=cargo.batch.num_blocks,
-        num_objects=len(objects),
-        num_records=sum(each.end - each.start + 1 for each in offsets),
-        bytes_in_raw_blocks=cargo.block_bytes,
-        bytes_in_raw_objects=sum(item.size for item in objects),
-    )
-
-
-def _pages(objects: Sequence[DataObject]) -> Iterator[tuple[list[DataObject], bool]]:
-    rest = iter(objects)
-    page = list(islice(rest, SMART.items))
-    while True:
-        # read ahead, so that the last page is known as such
-        following = list(islice(rest, SMART.items))
-        yield page, bool(following)
-        if not following:
-            return
-        page = following
+    return (batch, size) if msg.fits_message(batch, _MESSAGE_BYTES) else None

@@ -1,7 +1,7 @@
 """Pushes over the smart transfer protocol: `/{alias}/push`, a WebSocket, and the files that go with it.
 
-Who writes shows a token with a right for the dataset; it is looked at again with every message and every
-piece of a file, so that one that was revoked is of no use from then on. A file is written under a name of its
+Writing needs a token with a right for the dataset; it is checked again with every message and every piece of
+a file, so that a revoked one is of no use from then on. A file is written under a name of its
 own, and takes its place once it is complete, hashed and durable. Source: RFC-050.
 """
 
@@ -12,33 +12,35 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
+from operator import attrgetter
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.signing import SignedFile
 from odfchain.errors import (
+    CodecError,
     CorruptedPeerError,
-    DatasetNotFoundError,
     NameCollisionError,
     OdfchainError,
     RefConflictError,
     SetBackError,
     StorageFullError,
-    TransferError,
 )
 from odfchain.limits import SMART
-from odfchain.odf.block_codec import decode_block
+from odfchain.odf.block_codec import decode_block, decode_header
 from odfchain.odf.events import Seed
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_file
 from odfchain.progress import SILENT
 from odfchain.storage import fsio
+from odfchain.transfer import smart_messages as msg
 from odfchain.transfer.access_tokens import (
     LEFT_SECONDS,
     AccessToken,
@@ -48,8 +50,7 @@ from odfchain.transfer.access_tokens import (
     TokenFile,
     holder,
 )
-from odfchain.transfer.block_batch import RawBlock, unpacked
-from odfchain.transfer.message_text import text_of
+from odfchain.transfer.block_batch import unpacked
 from odfchain.transfer.node_peer import address_here, key_of
 from odfchain.transfer.node_pulls import (
     EXPECT,
@@ -62,30 +63,14 @@ from odfchain.transfer.node_pulls import (
     is_this_version,
     refuse_upgrade,
 )
+from odfchain.transfer.peer import RawBlock
 from odfchain.transfer.public_layout import Incoming, ObjectKey
-from odfchain.transfer.pulling import SyncOptions, arrival_folder, judge_pull, pull_dataset
-from odfchain.transfer.pushing import PushedPeer, refuse_disorder
+from odfchain.transfer.pulling import SyncOptions, arrival_folder, judge_pull, present, pull_dataset
+from odfchain.transfer.pushing import PushedPeer
 from odfchain.transfer.signed_statements import NO_POLICY, read_offer
 from odfchain.transfer.slice_files import DataObject, arriving
-from odfchain.transfer.smart_flows import FAILED, Closing, FlowError, PushServing, Turn, failed
-from odfchain.transfer.smart_messages import (
-    BlocksBatch,
-    Empty,
-    Internal,
-    InvalidHead,
-    NameCollision,
-    ObjectFile,
-    Phase,
-    PushMethod,
-    PushRequest,
-    PushStrategies,
-    PushStrategy,
-    Reason,
-    RefCollision,
-    Refusal,
-    SeedBlockOverwriteRestricted,
-)
-from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.transfer.smart_flows import FAILED, NORMAL, Closing, FlowError, Serving, Turn, failed
+from odfchain.transfer.store_commit import UnknownOutcomeError
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 # The dataset of one push, validated and published as a pull is.
@@ -98,14 +83,14 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 _UPLOADS = "uploads"
 _STORE_FAILS = "The store of this node fails."
 _SAID: Mapping[type[OdfchainError], str] = {
-    TransferError: "It is not known whether this was committed.",
-    SetBackError: "The history in this node's store was set back.",
+    UnknownOutcomeError: "It is not known whether this was committed.",
+    SetBackError: "The history in this node's store was rewound.",
 }
 
 
 @dataclass(slots=True)
 class DatasetTarget:
-    """A `PushTarget`: nothing of the dataset is changed before the commit, which is one swap of its head."""
+    """The dataset of one push: nothing of it is changed before the commit, one swap of its head."""
 
     workspace: WorkspaceFiles
     sessions: PushSessions
@@ -116,63 +101,57 @@ class DatasetTarget:
     """The caller's header `Authorization`; his uploads need the same."""
     problem: Callable[[str], object] = lambda _: None
     """Reports faults of the store, which are hidden from the client."""
-    _request: PushRequest | None = field(default=None, init=False)
+    _request: msg.PushRequest | None = field(default=None, init=False)
     # The newest block that was sent.
     _head: Multihash | None = field(default=None, init=False)
     # Of the seed that was sent.
     _new_id: DatasetId | None = field(default=None, init=False)
     # Why a new dataset cannot be here; it is said where nodes say it, when objects are named.
-    _collision: Reason | None = field(default=None, init=False)
+    _collision: msg.Reason | None = field(default=None, init=False)
     _objects: dict[ObjectKey, DataObject] = field(default_factory=dict, init=False)
     # How often each may still be named: as often as blocks do.
     _unnamed: Counter[ObjectKey] = field(default_factory=Counter, init=False)
     # Of those that were named.
-    _strategies: dict[ObjectKey, PushStrategy] = field(default_factory=dict, init=False)
+    _strategies: dict[ObjectKey, msg.PushStrategy] = field(default_factory=dict, init=False)
 
     @property
     def _where(self) -> str:
         return f"what is pushed to {self.session.alias}: "
 
-    def _present(self) -> DatasetFiles | None:
-        try:
-            return self.workspace.dataset(self.session.alias)
-        except DatasetNotFoundError:
-            return None
-
     @property
-    def _name_taken(self) -> Reason:
-        return NameCollision(dataset_alias=str(self.session.alias))
+    def _name_taken(self) -> msg.Reason:
+        return msg.NameCollision(dataset_alias=str(self.session.alias))
 
     @property
     def _is_new(self) -> bool:
         return self._request is not None and self._request.current_head is None
 
-    def begin(self, request: PushRequest) -> Refusal | None:
-        """As `PushTarget`."""
+    def begin(self, request: msg.PushRequest) -> msg.Refusal | None:
+        """Check that the push may follow the head."""
         if request.force_update_if_diverged and not self.session.token.may(Right.FORCE, self.session.alias):
-            raise _refused(Phase.INITIAL_REQUEST, "This token may not overwrite history.")
+            raise _refused(msg.Phase.INITIAL_REQUEST, "This token may not overwrite history.")
         if not 0 < request.transfer_plan.num_blocks <= SMART.blocks:
-            raise _refused(Phase.INITIAL_REQUEST, f"A push has 1 to {SMART.blocks} blocks.")
-        with self._asking(Phase.INITIAL_REQUEST):
-            present = self._present()
-        head = present.chain.head() if present is not None else None
+            raise _refused(msg.Phase.INITIAL_REQUEST, f"A push has 1 to {SMART.blocks} blocks.")
+        with self._asking(msg.Phase.INITIAL_REQUEST):
+            here = present(self.workspace, self.session.alias)
+        head = here.chain.head() if here is not None else None
         if head != request.current_head:
             # the names are the reference node's: its own head is the expected one
-            return Refusal(InvalidHead(actual_head=request.current_head, expected_head=head))
+            return msg.Refusal(msg.InvalidHead(actual_head=request.current_head, expected_head=head))
         self._request = request
         return None
 
-    def take_blocks(self, batch: BlocksBatch) -> Refusal | None:
-        """As `PushTarget`."""
+    def take_blocks(self, batch: msg.BlocksBatch) -> msg.Refusal | None:
+        """Validate the blocks and keep them in private."""
         assert self._request is not None  # noqa: S101 - it began
         if batch.num_blocks != self._request.transfer_plan.num_blocks:
             raise CorruptedPeerError(f"{self._where}other blocks than the plan says")
         blocks = unpacked(batch)
-        refuse_disorder(self._where, blocks)
-        with self._asking(Phase.METADATA_REQUEST):
+        _refuse_disorder(self._where, blocks)
+        with self._asking(msg.Phase.METADATA_REQUEST):
             return self._judge(blocks)
 
-    def _judge(self, blocks: list[RawBlock]) -> Refusal | None:
+    def _judge(self, blocks: list[RawBlock]) -> msg.Refusal | None:
         if (refusal := self._other_seed(blocks[0])) is not None:
             return refusal
         self._head = blocks[-1].hash
@@ -195,15 +174,15 @@ class DatasetTarget:
         fsio.make_folder(uploads)
         fsio.mark_used(uploads)
         if not self.sessions.reserve(self.session, "blocks", size, shutil.disk_usage(uploads).free):
-            raise _refused(Phase.METADATA_REQUEST, "There is no space for it.")
+            raise _refused(msg.Phase.METADATA_REQUEST, "Insufficient storage.")
 
-    def _moved(self) -> Refusal:
+    def _moved(self) -> msg.Refusal:
         assert self._request is not None  # noqa: S101 - it began
         # the answer names the head that the other writer has set
         self.workspace.shared.renew()
-        present = self._present()
-        head = present.chain.head() if present is not None else None
-        return Refusal(InvalidHead(actual_head=self._request.current_head, expected_head=head))
+        here = present(self.workspace, self.session.alias)
+        head = here.chain.head() if here is not None else None
+        return msg.Refusal(msg.InvalidHead(actual_head=self._request.current_head, expected_head=head))
 
     @property
     def _options(self) -> SyncOptions:
@@ -211,32 +190,32 @@ class DatasetTarget:
         head = self._request.current_head
         return SyncOptions(force=self._request.force_update_if_diverged and head is not None, onto=head)
 
-    def _other_seed(self, first: RawBlock) -> Refusal | None:
+    def _other_seed(self, first: RawBlock) -> msg.Refusal | None:
         event = decode_block(first.data).event
         if not isinstance(event, Seed):
             return None
         self._new_id = event.dataset_id
-        present = self._present()
-        if present is not None:
-            seed = present.seed
+        here = present(self.workspace, self.session.alias)
+        if here is not None:
+            seed = here.seed
             if (seed.dataset_id, seed.dataset_kind) == (event.dataset_id, event.dataset_kind):
                 return None
             if not self._is_new:
-                return Refusal(SeedBlockOverwriteRestricted())
+                return msg.Refusal(msg.SeedBlockOverwriteRestricted())
             self._collision = self._name_taken
             return None
-        self.workspace.shared.opening(event.dataset_id)  # it may be there under another name
+        self.workspace.shared.sync_heads(event.dataset_id)  # it may be there under another name
         if self.workspace.has_key(event.dataset_id):
-            raise _refused(Phase.METADATA_REQUEST, "This dataset is written here.")
+            raise _refused(msg.Phase.METADATA_REQUEST, "This dataset is written here.")
         try:
             self.workspace.check_new(event.dataset_id, self.session.alias)
         except NameCollisionError:
-            self._collision = RefCollision(dataset_id=str(event.dataset_id))
+            self._collision = msg.RefCollision(dataset_id=str(event.dataset_id))
         return None
 
-    def take_objects(self, files: tuple[ObjectFile, ...]) -> PushStrategies:
-        """As `PushTarget`."""
-        with self._asking(Phase.OBJECTS_REQUEST):
+    def take_objects(self, files: tuple[msg.ObjectFile, ...]) -> msg.PushStrategies:
+        """The upload strategy of each object."""
+        with self._asking(msg.Phase.OBJECTS_REQUEST):
             self._refuse_collision()
             area = arrival_folder(self.workspace, self.session.alias)
         if self.session.uploads is None:
@@ -244,31 +223,34 @@ class DatasetTarget:
         self.session.folder = area / "objects"
         fsio.make_folder(self.session.uploads)
         fsio.make_folder(self.session.folder)
-        return PushStrategies(object_transfer_strategies=tuple(self._strategy(file) for file in files))
+        return msg.PushStrategies(object_transfer_strategies=tuple(self._strategy(file) for file in files))
 
     def _refuse_collision(self) -> None:
-        present = self._present()
+        here = present(self.workspace, self.session.alias)
         # checked at every step: another dataset may take the name during the push
-        if self._is_new and present is not None and present.id != self._new_id:
+        if self._is_new and here is not None and here.id != self._new_id:
             self._collision = self._name_taken
         if self._collision is not None:
-            raise FlowError(Refusal(self._collision))
+            raise FlowError(msg.Refusal(self._collision))
 
-    def _strategy(self, file: ObjectFile) -> PushStrategy:
+    def _strategy(self, file: msg.ObjectFile) -> msg.PushStrategy:
         key = key_of(file)
         item = self._objects.get(key)
         if item is None or item.size != file.size:
-            raise _refused(Phase.OBJECTS_REQUEST, "No block names this object.")
+            raise _refused(msg.Phase.OBJECTS_REQUEST, "No block names this object.")
         if self._unnamed[key] < 1:
-            raise _refused(Phase.OBJECTS_REQUEST, "This object is named more often than blocks do.")
+            raise _refused(msg.Phase.OBJECTS_REQUEST, "This object is named more often than blocks do.")
         self._unnamed[key] -= 1
         found = self._strategies.get(key)
         if found is None:
-            method, upload = PushMethod.SKIP_UPLOAD, None
+            method, upload = msg.PushMethod.SKIP_UPLOAD, None
             if not self._is_here(item):
                 self.session.wanted[key] = item.size
-                method, upload = PushMethod.HTTP_UPLOAD, address_here(self.base, key, self.authorization)
-            found = PushStrategy(object_file=file, push_strategy=method, upload_to=upload)
+                method, upload = (
+                    msg.PushMethod.HTTP_UPLOAD,
+                    address_here(self.base, key, self.authorization),
+                )
+            found = msg.PushStrategy(object_file=file, push_strategy=method, upload_to=upload)
             self._strategies[key] = found
         return found
 
@@ -276,9 +258,9 @@ class DatasetTarget:
         assert self.session.folder is not None  # noqa: S101 - objects are named
         if self._is_at(arriving(self.session.folder, item.key), item):
             return True
-        present = self._present()
+        here = present(self.workspace, self.session.alias)
         # only the folder is looked at: a store would be asked for each object, and what it has is sent here
-        return present is not None and self._is_at(present.folder / str(item.key), item)
+        return here is not None and self._is_at(here.folder / str(item.key), item)
 
     def _is_at(self, path: Path, item: DataObject) -> bool:
         if not path.is_file() or (found := path.stat()).st_size != item.size:
@@ -292,8 +274,8 @@ class DatasetTarget:
         return True
 
     def commit(self) -> None:
-        """As `PushTarget`."""
-        with self._asking(Phase.COMPLETE_REQUEST):
+        """Publish blocks whose objects are all there."""
+        with self._asking(msg.Phase.COMPLETE_REQUEST):
             self._commit()
 
     def _commit(self) -> None:
@@ -305,13 +287,13 @@ class DatasetTarget:
         try:
             outcome = pull_dataset(self.workspace, peer, self.session.alias, self._options)
         except NameCollisionError:
-            raise FlowError(Refusal(self._name_taken)) from None
+            raise FlowError(msg.Refusal(self._name_taken)) from None
         except RefConflictError:
             raise FlowError(self._moved()) from None
         self.sessions.committed(self.session, outcome.new)
 
     @contextmanager
-    def _asking(self, phase: Phase) -> Iterator[None]:
+    def _asking(self, phase: msg.Phase) -> Iterator[None]:
         try:
             yield
         except OdfchainError as error:
@@ -322,6 +304,87 @@ class DatasetTarget:
             self.problem(f"{error.message} ({error.hint})" if error.hint else error.message)
             said = next((text for kind, text in _SAID.items() if isinstance(error, kind)), _STORE_FAILS)
             raise _refused(phase, said) from None
+
+
+class _Push(Enum):
+    """The awaited message of a push."""
+
+    BEGIN = msg.Phase.INITIAL_REQUEST
+    BLOCKS = msg.Phase.METADATA_REQUEST
+    OBJECTS = msg.Phase.OBJECTS_REQUEST
+    UPLOADS = msg.Phase.OBJECTS_UPLOAD_PROGRESS
+    COMMIT = msg.Phase.COMPLETE_REQUEST
+    END = None
+
+
+class PushServing(Serving):
+    """The node's side of a push."""
+
+    side = "Push"
+
+    def __init__(self, target: DatasetTarget) -> None:
+        self._target = target
+        self._waits_for = _Push.BEGIN
+        self._truncated = False
+
+    @property
+    def asks_for_progress(self) -> bool:
+        """True while the client uploads: it gets an `Empty` now and then to report its progress."""
+        return self._waits_for is _Push.UPLOADS
+
+    @property
+    def is_done(self) -> bool:
+        """True if all is committed: only the end of the connection follows."""
+        return self._waits_for is _Push.END
+
+    @property
+    def phase(self) -> msg.Phase:  # type: ignore[override] # it follows from another attribute
+        return self._waits_for.value or msg.Phase.COMPLETE_REQUEST
+
+    def _answer(self, text: str) -> Turn:
+        match self._waits_for:
+            case _Push.BEGIN:
+                return self._accepted(self._target.begin(msg.message_of(msg.PushRequest, text)), _Push.BLOCKS)
+            case _Push.BLOCKS:
+                pushed: msg.PushedBlocks = msg.message_of(msg.PushedBlocks, text)
+                return self._accepted(self._target.take_blocks(pushed.new_blocks), _Push.OBJECTS)
+            case _Push.OBJECTS:
+                named: msg.PushObjects = msg.message_of(msg.PushObjects, text)
+                if named.is_truncated and not named.object_files:
+                    raise CorruptedPeerError("no object is named, and more are to come")
+                strategies = self._target.take_objects(named.object_files)
+                self._truncated, self._waits_for = named.is_truncated, _Push.UPLOADS
+                return Turn(strategies)
+            case _Push.UPLOADS:
+                progress: msg.UploadProgress = msg.message_of(msg.UploadProgress, text)
+                if progress.uploaded_objects_count is None:
+                    self._waits_for = _Push.OBJECTS if self._truncated else _Push.COMMIT
+                return Turn()
+            case _Push.COMMIT:
+                msg.message_of(msg.Empty, text)
+                self._target.commit()
+                self._waits_for = _Push.END
+                return Turn(msg.Empty())
+            case _Push.END:
+                return Turn(closing=Closing(NORMAL))
+
+    def _accepted(self, refusal: msg.Refusal | None, then: _Push) -> Turn:
+        if refusal is not None:
+            return Turn(refusal)
+        self._waits_for = then
+        return Turn(msg.Accepted())
+
+
+def _refuse_disorder(where: str, blocks: Sequence[RawBlock]) -> None:
+    before: Multihash | None = None
+    for block in blocks:
+        try:
+            previous = decode_header(block.data).prev_block_hash
+        except CodecError as error:
+            raise CorruptedPeerError(f"{where}: {block.hash}: {error}") from None
+        if before is not None and previous != before:
+            raise CorruptedPeerError(f"{where}: {block.hash} does not follow the block before it")
+        before = block.hash
 
 
 def remove_left(workspace: WorkspaceFiles, before_ns: int) -> None:
@@ -337,13 +400,13 @@ def remove_left(workspace: WorkspaceFiles, before_ns: int) -> None:
                 fsio.remove_tree(area)
 
 
-def _refused(phase: Phase, message: str) -> FlowError:
-    return FlowError(Refusal(Internal(side="Push", phase=phase, error_message=message)))
+def _refused(phase: msg.Phase, message: str) -> FlowError:
+    return FlowError(msg.Refusal(msg.Internal(side="Push", phase=phase, error_message=message)))
 
 
 READ_ONLY = "datasets here can only be read"
 
-# A client that says nothing, and of which no byte comes, for so long has gone [s].
+# Idle timeout: no message and no byte for so long [s].
 _SILENT_SECONDS = 60.0
 # How often a client that uploads is asked how far it is [s].
 _PING_SECONDS = 10.0
@@ -351,7 +414,7 @@ _PING_SECONDS = 10.0
 _REFUSED_SECONDS = 10.0
 # How long the first answer may take, for which clients wait 30 s [s].
 _FIRST_SECONDS = 20.0
-# How often it is looked for what was pushed and never committed [s].
+# How often uncommitted pushes are looked for [s].
 _LOOK_SECONDS = 3_600.0
 _PIECE_BYTES = 1 << 20
 # For pushes, of which there are no more at a time [count].
@@ -363,7 +426,7 @@ Status = tuple[int, str]
 _UNKNOWN: Status = (401, "this needs a token")
 _FORBIDDEN: Status = (403, "this token is not for that")
 _UNNAMED: Status = (404, "no push here wants this file")
-_FULL: Status = (507, "there is no space for it")
+_FULL: Status = (507, "insufficient storage")
 _BUSY = Closing(FAILED, "Busy.")
 _SILENT = Closing(FAILED, "Nothing was said for too long.")
 
@@ -383,7 +446,7 @@ class Writing:
     tokens: TokenFile = field(init=False)
     sessions: PushSessions = field(default_factory=PushSessions, init=False)
     threads: ThreadPoolExecutor = field(init=False)
-    """For what pushes wait for: a store that is slow must not hold up those who read."""
+    """For what pushes wait for: a store that is slow must not hold up readers."""
     _looks_at: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -452,7 +515,7 @@ async def answer_push(
     closing: Closing | None = _BUSY
     if writing.sessions.attend(token):
         try:
-            # that there is no room is said at once
+            # a full server refuses at once
             first = await _first(receive) if writing.sessions.has_room(alias, token) else ""
             if not isinstance(first, str):
                 closing = first
@@ -513,16 +576,16 @@ async def _converse(
         turn = await _answered(writing, serving, text)
         session.touched = sessions.now()
         session.until += session.touched - began
-        refused = isinstance(turn.message, Refusal)
+        refused = isinstance(turn.message, msg.Refusal)
         if refused or turn.closing is not None:
             writing.refused()
         if refused or serving.is_done:
-            sessions.end(session)  # who hears of it may push again at once
-        if (said := await asyncio.to_thread(_text, turn)) is not None:
+            sessions.end(session)  # the client may push again at once
+        if (said := await asyncio.to_thread(attrgetter("text"), turn)) is not None:
             await send({"type": "websocket.send", "text": said})
         if turn.closing is not None:
             return turn.closing
-        blocks = serving.phase is Phase.METADATA_REQUEST and not refused
+        blocks = serving.phase is msg.Phase.METADATA_REQUEST and not refused
         expect(SMART.message_bytes if blocks else SMART.request_bytes)
         found = await _next(sessions, serving, session, receive, send, refused=refused)
         if not isinstance(found, str):
@@ -551,12 +614,12 @@ async def _next(
             if not uploads or sessions.now() - session.touched >= _SILENT_SECONDS:
                 return _SILENT
             # a client that uploads is pinged; session.until bounds the push as a whole
-            await send({"type": "websocket.send", "text": text_of(Empty())})
+            await send({"type": "websocket.send", "text": msg.text_of(msg.Empty())})
     return Closing(FAILED, "This push took too long.")
 
 
 async def _answered(writing: Writing, serving: PushServing, text: str) -> Turn:
-    asks_store = writing.workspace.shared.where is not None and serving.phase is Phase.INITIAL_REQUEST
+    asks_store = writing.workspace.shared.where is not None and serving.phase is msg.Phase.INITIAL_REQUEST
     # the first answer is not delayed by a store that does not respond
     seconds = _FIRST_SECONDS if asks_store else None
     answer = asyncio.get_running_loop().run_in_executor(writing.threads, serving.answer, text)
@@ -564,11 +627,9 @@ async def _answered(writing: Writing, serving: PushServing, text: str) -> Turn:
         return await asyncio.wait_for(asyncio.shield(answer), seconds)
     except TimeoutError:
         said = "The store of this node does not answer."
-        return failed(Refusal(Internal(side="Push", phase=Phase.INITIAL_REQUEST, error_message=said)))
-
-
-def _text(turn: Turn) -> str | None:
-    return turn.text
+        return failed(
+            msg.Refusal(msg.Internal(side="Push", phase=msg.Phase.INITIAL_REQUEST, error_message=said))
+        )
 
 
 # --- files -------------------------------------------------------------------------------------------
@@ -595,7 +656,7 @@ async def take_file(
     if int(length) != size:
         return 400, f"the object has {size} bytes"
     if name in session.arriving:
-        return 409, "it is on its way already"
+        return 409, "it is being uploaded already"
     if not writing.sessions.reserve(session, name, size, shutil.disk_usage(session.folder).free):
         return _FULL
     session.arriving.add(name)
@@ -686,7 +747,7 @@ async def _take_signature(
     if head is None:
         return _UNNAMED
     if length > SignedFile.HEAD.limit:
-        return 400, "this is no signature"
+        return 400, "this is not a signature"
 
     def refusal() -> Status | None:
         return None if writing.still(token) else _UNKNOWN
@@ -694,7 +755,7 @@ async def _take_signature(
     try:
         data = b"".join([each async for pieces in _pieces(receive, refusal) for each in pieces])
     except TimeoutError:
-        return 400, "this is no signature"
+        return 400, "this is not a signature"
     if (refused := refusal()) is not None:
         return refused
     peer = PushedPeer(f"what is pushed to {alias}: ", head, signature=data)

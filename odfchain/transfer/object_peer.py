@@ -9,11 +9,11 @@ its own bytes over it must be refused, and does no harm where it is not (RFC-021
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -32,10 +32,10 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.storage.fsio import storage_errors
-from odfchain.storage.http_connection import Body
+from odfchain.storage.http_connection import Pieces
 from odfchain.storage.http_rules import Deadline
 from odfchain.storage.local import HEAD, check_object_name, conflict, parse_ref
-from odfchain.storage.locations import Location, open_store, store_hint, store_message, store_refuses
+from odfchain.storage.locations import ENVIRONMENT_HINT, Location, open_store, store_message
 from odfchain.text import one_line
 from odfchain.transfer.peer import AbsentError, Opened, WritablePeer, as_transfer_errors
 from odfchain.transfer.public_layout import (
@@ -73,11 +73,7 @@ T = TypeVar("T")
 
 
 def place_of(url: PeerUrl) -> Location:
-    """Address of an s3, s3+http, s3+https, gs or az URL.
-
-    Raises:
-        UnsupportedPeerError: another scheme, no bucket, or credentials in the URL.
-    """
+    """Address of an s3, s3+http, s3+https, gs or az URL."""
     if url.scheme not in ("s3", "gs", "az", "s3+http", "s3+https"):
         raise UnsupportedPeerError(
             f"{url}: not the URL of an object store",
@@ -105,7 +101,7 @@ class Listed:
     """When it was written, by the store's clock [s since the epoch]."""
 
 
-class StoredObject(Body):
+class StoredObject(Pieces):
     """An object that is being read from `start` on, and the state of the store that it belongs to."""
 
     def __init__(self, space: ObjectSpace, key: str, result: GetResult, start: int) -> None:
@@ -113,27 +109,17 @@ class StoredObject(Body):
         self.length = self.total - start
         self.start = start
         self.version: Version = (result.meta["e_tag"], result.meta["version"])
-        self._at = partial(space.translated, key)
-        with self._at():
-            self._chunks = iter(result.stream(min_chunk_size=1 << 20))
-        self._rest = memoryview(b"")
+        super().__init__(self._read(space, key, result))
+
+    @staticmethod
+    def _read(space: ObjectSpace, key: str, result: GetResult) -> Iterator[memoryview]:
+        with space.translate_errors(key):
+            for chunk in result.stream(min_chunk_size=_CHUNK):
+                yield memoryview(chunk)
 
     def close(self) -> None:
         """Let go of what was not read."""
-        del self._chunks
-
-    def read_into(self, view: memoryview) -> int:
-        """As `Body`."""
-        while not self._rest:
-            with self._at():
-                chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self._rest = memoryview(chunk)
-        count = min(len(view), len(self._rest))
-        view[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count
+        self._pieces = iter(())
 
 
 _PART = 8 << 20
@@ -171,7 +157,7 @@ class ObjectSpace:
         self._limits = limits
         self._stores: dict[int, ObjectStore] = {}
         self._lock = threading.Lock()
-        with self.translated(""):
+        with self.translate_errors(""):
             self._small = self._store(0)
 
     def _store(self, size: int) -> ObjectStore:
@@ -200,7 +186,7 @@ class ObjectSpace:
 
         if start and self.size(key) <= start:  # asked first, for such a range would be an error of its own
             start = 0
-        with self.translated(key):
+        with self.translate_errors(key):
             store, path = self._store(cap if cap > LIMITS.block_bytes else 0), self._path(key)
             if start:
                 result = obstore.get(store, path, options={"range": {"offset": start}})
@@ -212,7 +198,7 @@ class ObjectSpace:
         """The bytes of an object, or those from `start` up to `end`, as they come."""
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with self.translated(key):
+        with self.translate_errors(key):
             store, path = self._store((_LARGEST if end is None else end) - start), self._path(key)
             if end is None:
                 result = obstore.get(store, path)
@@ -225,14 +211,14 @@ class ObjectSpace:
         """Size of an object [bytes]; its bytes are not read."""
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with self.translated(key):
+        with self.translate_errors(key):
             return obstore.head(self._small, self._path(key))["size"]
 
     def modified(self, key: str) -> float:
         """When an object was written, by the store's clock [s since the epoch]."""
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with self.translated(key):
+        with self.translate_errors(key):
             return obstore.head(self._small, self._path(key))["last_modified"].timestamp()
 
     def contains(self, key: str) -> bool:
@@ -250,7 +236,7 @@ class ObjectSpace:
         """
         if condition == "overwrite":  # the library repeats it
             return self._write(key, data, condition)
-        return again(lambda: self._write(key, data, condition))
+        return retry(lambda: self._write(key, data, condition))
 
     def _write(self, key: str, data: bytes, condition: Version | str) -> Version:
         import obstore  # noqa: PLC0415 - a heavy library
@@ -264,7 +250,7 @@ class ObjectSpace:
             if tag is None and version is None:
                 raise ConditionsUnknownError(key)
             mode = {name: v for name, v in (("e_tag", tag), ("version", version)) if v}  # type: ignore[assignment]
-        with self.translated(key, absent="no such bucket"):
+        with self.translate_errors(key, absent="no such bucket"):
             try:
                 put = obstore.put(self._small, self._path(key), data, mode=mode, use_multipart=False)
             except (AlreadyExistsError, PreconditionError) as error:
@@ -276,6 +262,16 @@ class ObjectSpace:
                     raise ConditionsUnknownError(key) from error
                 raise
         return put["e_tag"], put["version"]
+
+    def keeps(self, key: str, data: bytes, condition: Version | str) -> bool:
+        """True if the store refuses a write of an object's own bytes whose condition does not hold."""
+        try:
+            self.write(key, data, condition)
+        except WriteRefusedError:
+            return True
+        except ConditionsUnknownError:
+            pass
+        return False
 
     def put_file(self, key: str, source: Path, progress: Progress = SILENT, *, renew: bool = False) -> bool:
         """Durably store a file whose content follows from its key; what is there already stays as it is.
@@ -293,11 +289,11 @@ class ObjectSpace:
                     progress.advance(size)
                     return True
                 part = max(_PART, -(-size // _MOST_PARTS))
-                again(lambda: self._upload(key, _read_chunks(source, progress), part))
+                retry(lambda: self._upload(key, _read_chunks(source, progress), part))
                 return False
             data = source.read_bytes()
         if renew:
-            again(lambda: self.write(key, data))
+            retry(lambda: self.write(key, data))
             return False
         try:
             self.write(key, data, "create")
@@ -320,21 +316,21 @@ class ObjectSpace:
         import obstore  # noqa: PLC0415 - a heavy library
 
         # a multipart upload: the object appears with its last part
-        with self.translated(key, absent="no such bucket"):
+        with self.translate_errors(key, absent="no such bucket"):
             obstore.put(self._store(part), self._path(key), chunks, chunk_size=part, max_concurrency=2)
 
     def delete(self, key: str) -> None:
         """Remove an object, if it is there."""
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with contextlib.suppress(ObjectNotFoundError), self.translated(key):
+        with contextlib.suppress(ObjectNotFoundError), self.translate_errors(key):
             obstore.delete(self._small, self._path(key))
 
     def delete_all(self, keys: Sequence[str]) -> None:
         """Remove objects, those of them that are there."""
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with self.translated(""):
+        with self.translate_errors(""):
             if keys:
                 obstore.delete(self._small, [self._path(key) for key in keys])
 
@@ -348,11 +344,7 @@ class ObjectSpace:
         return [text.rstrip("/").rsplit("/", maxsplit=1)[-1] for text in self._listing(below, listing)]
 
     def listed(self, below: str, most: int) -> list[Listed]:
-        """All objects whose keys begin with `below` and a slash, by their keys below it.
-
-        Raises:
-            TransferError: there are more than `most`.
-        """
+        """All objects whose keys begin with `below` and a slash, by their keys below it."""
         import obstore  # noqa: PLC0415 - a heavy library
 
         start = len(self._path(below)) + 1
@@ -371,28 +363,23 @@ class ObjectSpace:
         return self._listing(below, listing)
 
     def _listing(self, below: str, listing: Callable[[], T]) -> T:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                with self.translated(below):
-                    return listing()
-            except (AccessError, ObjectNotFoundError):
-                raise
-            except TransferError as error:
-                if attempt == _ATTEMPTS or "response body" not in str(error.__cause__):
-                    raise
-        raise AssertionError("unreachable")
+        def attempt() -> T:
+            with self.translate_errors(below):
+                return listing()
+
+        return retry(attempt, lambda error: "response body" in str(error.__cause__))
 
     def clear(self, below: str = "") -> None:
         """Remove all objects below the URL, or those whose keys begin with `below` and a slash."""
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with self.translated(below):
+        with self.translate_errors(below):
             for batch in obstore.list(self._small, self._path(below)):
                 obstore.delete(self._small, [each["path"] for each in batch])
 
     @contextlib.contextmanager
-    def translated(self, key: str, absent: str | None = None) -> Iterator[None]:
-        """Whatever the library raises becomes one line with the object and the store.
+    def translate_errors(self, key: str, absent: str | None = None) -> Iterator[None]:
+        """What the library raises becomes one line with the object and the store.
 
         `absent` is what it means to a write that something is not there.
         """
@@ -406,8 +393,46 @@ class ObjectSpace:
                 raise TransferError(f"{at}: {absent}", hint="create the bucket first") from error
             raise ObjectNotFoundError(f"{at}: no such object or bucket") from error
         except (BaseError, OSError, ValueError, OverflowError, NotImplementedError) as error:
-            kind = AccessError if store_refuses(error) else TransferError
-            raise kind(f"{at}: {store_message(error)}", hint=store_hint(error)) from error
+            kind = AccessError if _refuses(error) else TransferError
+            raise kind(f"{at}: {store_message(error)}", hint=_hint(error)) from error
+
+
+_CLOCK = "RequestTimeTooSkewed|RequestExpired|Request date header too old|check your iat and exp"
+_CLOCK_HINT = (
+    "set the clock of this machine: it differs from the store's by more than that takes (S3: 15 minutes)"
+)
+_BUSY_HINT = "the store has too much to do: run the command again later"
+_LOST_HINT = f"run the command again when the store can be reached; {ENVIRONMENT_HINT}"
+_ACCESS_HINT = (
+    "grant reading and listing (without it a store does not say what is absent), and look at the clock"
+)
+# Hints for failures, by a part of the library's message.
+_HINTS = tuple(
+    (re.compile(pattern), hint)
+    for pattern, hint in (
+        (_CLOCK, _CLOCK_HINT),
+        (" (?:429|503) |SlowDown", _BUSY_HINT),
+        (
+            "error sending request|body error|timed out|header not present in partial| 5[0-9][0-9] ",
+            _LOST_HINT,
+        ),
+        (" 40[13] ", _ACCESS_HINT),
+    )
+)
+
+
+def _hint(error: BaseException) -> str:
+    line = (str(error).splitlines() or [""])[0]
+    return next((hint for pattern, hint in _HINTS if pattern.search(line)), ENVIRONMENT_HINT)
+
+
+def _refuses(error: BaseException) -> bool:
+    # of listings the library does not say so by itself
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError  # noqa: PLC0415 - as above
+
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return True
+    return bool(re.search(r"status code: 40[13] ", (str(error).splitlines() or [""])[0]))
 
 
 def _read_chunks(source: Path, progress: Progress) -> Iterator[bytes]:
@@ -417,7 +442,7 @@ def _read_chunks(source: Path, progress: Progress) -> Iterator[bytes]:
             progress.advance(len(chunk))
 
 
-def again(work: Callable[[], T]) -> T:
+def retry(work: Callable[[], T], passes: Callable[[TransferError], bool] = lambda _: True) -> T:
     """Retry `work`, which must be idempotent, when the connection breaks."""
     # obstore itself does not retry conditional requests, or bodies that have begun
     for _ in range(_ATTEMPTS - 1):
@@ -425,8 +450,9 @@ def again(work: Callable[[], T]) -> T:
             return work()
         except AccessError:
             raise
-        except TransferError:
-            continue
+        except TransferError as error:
+            if not passes(error):
+                raise
     return work()
 
 
@@ -443,7 +469,7 @@ class Conditions:
 
 
 class ObjectPeer(WritablePeer):
-    """A dataset below a URL of an object store; fulfils `WritablePeer`."""
+    """A dataset below a URL of an object store."""
 
     def __init__(self, url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> None:
         """Nothing is asked of the store yet."""
@@ -452,17 +478,12 @@ class ObjectPeer(WritablePeer):
         self._conditions: Conditions | None = None
 
     def close(self) -> None:
-        """Nothing to do: the library closes connections that are not used."""
+        pass  # the library closes connections that are not used
 
     # --- reading -----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def open(self, key: str, start: int, cap: int, _deadline: Deadline, /) -> Iterator[Opened]:
-        """As `Peer`.
-
-        Raises:
-            AbsentError, AccessError, TransferError: as there.
-        """
         try:
             found = self._space.open(key, start, cap)
         except ObjectNotFoundError as error:
@@ -508,43 +529,29 @@ class ObjectPeer(WritablePeer):
         self._space.clear()
 
     def contains(self, key: ObjectKey) -> bool:
-        """True if an object is there (its bytes are not read)."""
         return self._space.contains(str(key))
 
     def size(self, key: ObjectKey) -> int:
         """Size of an object [bytes]; its bytes are not read."""
         return self._space.size(str(key))
 
-    def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:
-        """Durably store a file that hashes to the key's name, as `ObjectSpace.put_file`."""
-        self._space.put_file(str(key), source, progress)
-
-    def put_unless_there(self, key: ObjectKey, source: Path) -> bool:
-        """As `put`; returns whether it was there."""
-        return self._space.put_file(str(key), source)
+    def put(self, key: ObjectKey, source: Path, progress: Progress) -> bool:
+        """As `WritablePeer`; returns whether it was there."""
+        return self._space.put_file(str(key), source, progress)
 
     def put_hint(self, hashes: Sequence[Multihash]) -> None:
-        """Say what the chain's blocks are, seed first."""
         self._space.write(HINT_KEY, encode_hint(hashes))
 
     def put_names(self, branches: Sequence[str]) -> None:
-        """Say what the branches are called."""
         self._space.write(REFS_HINT_KEY, encode_names(branches))
 
     def put_signed(self, file: SignedFile, data: bytes | None) -> None:
-        """Durably replace a file of signed statements; None removes it."""
         if data is None:
             self._space.delete(self._signed_key(file))
         else:
             self._space.write(self._signed_key(file), data)
 
     def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
-        """Point the head, or the branch, at `new` if it points at `expected` now.
-
-        Raises:
-            RefConflictError: it points elsewhere; nothing is changed.
-            TransferError: another writer holds the lock that a store without conditions needs.
-        """
         check_object_name(new)
         conditions = self._probed(new)
         actual, version = self._read_head()
@@ -599,20 +606,11 @@ class ObjectPeer(WritablePeer):
                     return Conditions(create=True, update=True)  # nothing to try it out on
                 data = self.block(name)
                 self._conditions = Conditions(
-                    self._keeps(key, data, "create"), self._keeps(key, data, NO_VERSION)
+                    self._space.keeps(key, data, "create"), self._space.keeps(key, data, NO_VERSION)
                 )
             else:
                 self._conditions = Conditions(create=True, update=True)
         return self._conditions
-
-    def _keeps(self, key: str, data: bytes, condition: Version | str) -> bool:
-        try:
-            self._space.write(key, data, condition)
-        except WriteRefusedError:
-            return True
-        except ConditionsUnknownError:
-            return False
-        return False
 
     @property
     def caveat(self) -> str | None:
@@ -623,7 +621,7 @@ class ObjectPeer(WritablePeer):
         if found.create:
             return (
                 f"{self._where} cannot replace conditionally: its head was replaced under {self._lock_key}, "
-                "a lock that binds only those who look for it"
+                "a lock that binds only writers that look for it"
             )
         return (
             f"{self._where} has no conditional writes: two pushes at the same moment are not noticed, "

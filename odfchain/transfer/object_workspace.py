@@ -11,16 +11,12 @@ is believed that a pull would not believe. Slices come when they are read. Sourc
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import json
 import secrets
 import shutil
-import time
 import uuid
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +25,6 @@ from odfchain.chain.signed_heads import read_head_signature
 from odfchain.chain.signing import SignedFile, warn
 from odfchain.chain.statements import read_branch, read_head
 from odfchain.errors import (
-    ChainsDifferError,
     CorruptedPeerError,
     InvalidIdError,
     NameCollisionError,
@@ -47,6 +42,7 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.progress import SILENT
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore, LocalRefStore, RefStore
+from odfchain.text import json_object
 from odfchain.transfer.object_peer import (
     NO_VERSION,
     STORE_LIMITS,
@@ -59,34 +55,15 @@ from odfchain.transfer.object_peer import (
 )
 from odfchain.transfer.open_peer import NamedStores
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
-from odfchain.transfer.pulling import SyncOptions, pull_dataset
+from odfchain.transfer.pulling import SyncOptions
 from odfchain.transfer.signed_statements import push_statements
 from odfchain.transfer.snapshot_objects import send_objects
-from odfchain.transfer.store_commit import (
-    LIFE,
-    KnownHead,
-    Marks,
-    Sent,
-    SharedRefStore,
-    bring_blocks,
-    came,
-    follow_branch,
-    follow_branches,
-    follow_merged,
-    intended,
-    kept,
-    listed_branches,
-    send,
-    send_following,
-    set_back,
-    was_intended,
-)
+from odfchain.transfer.store_commit import LIFE, SharedRefStore, StoredDataset, send
 from odfchain.transfer.store_files import StoreFiles
-from odfchain.transfer.store_garbage import Removal, with_other_references
+from odfchain.transfer.store_garbage import Removal
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.points import lock_path, refs_of
+from odfchain.workspace.points import refs_of
 from odfchain.workspace.shared_store import STORE_FILE, Garbage, SharedStore
-from odfchain.workspace.workspace_files import WorkspaceFiles
 
 # Names of datasets in a store: one small object for each, so that no name is taken twice.
 #
@@ -147,11 +124,7 @@ class SharedNames:
         return Name.parse(alias.key, self._read(alias.key)[0])
 
     def claim(self, name: Name) -> None:
-        """The name means this dataset from now on.
-
-        Raises:
-            NameCollisionError: it means another one.
-        """
+        """The name means this dataset from now on."""
         data, version = self._read(name.alias.key)
         held = Name.parse(name.alias.key, data)
         if data == name.to_bytes():
@@ -199,12 +172,10 @@ class SharedNames:
         self.space.write(f"{_FOLDER}/{key}", data, "create" if version is None else version)
 
     def _cached(self) -> dict[str, str]:
-        try:
-            found = json.loads(fsio.read_start(self.cache, _CACHE_BYTES) or b"{}")
-        except (ValueError, RecursionError, StoreError):
-            return {}
-        wanted = isinstance(found, dict) and all(isinstance(text, str) for text in found.values())
-        return found if wanted else {}
+        found: dict[str, str] = {}
+        with contextlib.suppress(StoreError):
+            found = json_object(fsio.read_start(self.cache, _CACHE_BYTES) or b"")
+        return found if all(isinstance(text, str) for text in found.values()) else {}
 
     def _keep(self, texts: dict[str, str]) -> None:
         fsio.replace_file(self.cache, json.dumps(texts).encode())
@@ -233,13 +204,7 @@ _VERSION = 1
 
 
 def make_workspace_at(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
-    """The place is a workspace, and its store keeps conditions; says whether it was none before.
-
-    Raises:
-        UnsupportedPeerError: not the URL of an object store, or one that ignores conditions.
-        StoreError: something else is there, or a workspace of a later version.
-        AccessError, TransferError: from the store.
-    """
+    """The place is a workspace, and its store keeps conditions; says whether it was none before."""
     space = ObjectSpace(url, limits)
     made = False
     try:
@@ -251,9 +216,9 @@ def make_workspace_at(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
             made = True
         except ConditionsUnknownError:
             raise _without_conditions(space) from None
-        except WriteRefusedError:  # somebody else was faster, or our own request was repeated
+        except WriteRefusedError:  # another writer was faster, or our own request was repeated
             data = check_workspace_at(space)
-    if not (_keeps(space, data, "create") and _keeps(space, data, NO_VERSION)):
+    if not (space.keeps(_KEY, data, "create") and space.keeps(_KEY, data, NO_VERSION)):
         if made:
             space.delete(_KEY)
         raise _without_conditions(space)
@@ -261,17 +226,10 @@ def make_workspace_at(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
 
 
 def check_workspace_at(space: ObjectSpace) -> bytes:
-    """The marker of a supported workspace at this place.
-
-    Raises:
-        StoreError: it is none, or one of a later version.
-    """
+    """The marker of a supported workspace at this place."""
     data, _ = space.read(_KEY, _MARKER_BYTES)
-    try:
-        found = json.loads(data)
-        version = found["version"] if isinstance(found, dict) and isinstance(found.get("id"), str) else None
-    except (ValueError, RecursionError, KeyError):
-        version = None
+    found = json_object(data)
+    version = found.get("version") if isinstance(found.get("id"), str) else None
     if not isinstance(version, int) or isinstance(version, bool):
         raise StoreError(f"{space.where}{_KEY}: not what a workspace has there", hint="choose another prefix")
     if version != _VERSION:
@@ -280,16 +238,6 @@ def check_workspace_at(space: ObjectSpace) -> bytes:
             hint="update odfchain",
         )
     return data
-
-
-def _keeps(space: ObjectSpace, data: bytes, condition: Version | str) -> bool:
-    try:
-        space.write(_KEY, data, condition)
-    except WriteRefusedError:
-        return True
-    except ConditionsUnknownError:
-        pass
-    return False
 
 
 def _without_conditions(space: ObjectSpace) -> UnsupportedPeerError:
@@ -305,17 +253,25 @@ class SharedWorkspace(SharedStore):
 
     def __init__(self, root: Path, url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> None:
         """Nothing is asked of the store yet."""
-        self.where: str = str(url)
+        self.where = str(url)
         self._root = root
         self._url = url
         self._limits = limits
         self._space = ObjectSpace(url, limits)
         self._shared_names = SharedNames(self._space, root / "run" / "names.json")
         self._names: list[Name] | None = None
-        self._opened: set[DatasetId] = set()
-        self._sent: dict[tuple[str, ObjectKey], float] = {}
-        self._heads: dict[tuple[DatasetId, str], KnownHead] = {}
-        self._followed: set[tuple[DatasetId, str]] = set()
+        self._datasets: dict[str, StoredDataset] = {}
+
+    def _of(self, folder: Path) -> StoredDataset:
+        return self._named(folder.name)
+
+    def _at(self, dataset_id: DatasetId) -> StoredDataset:
+        return self._named(_folder_name(dataset_id))
+
+    def _named(self, name: str) -> StoredDataset:
+        folder = self._root / "datasets" / name
+        made = self._datasets.get(name) or StoredDataset(self._space, self._url.text, self._limits, folder)
+        return self._datasets.setdefault(name, made)
 
     # --- opening -----------------------------------------------------------------------------------
 
@@ -324,77 +280,55 @@ class SharedWorkspace(SharedStore):
 
     def renew(self) -> None:
         self._names = None
-        self._opened.clear()
-        self._followed.clear()
+        for stored in list(self._datasets.values()):
+            stored.is_open = False
+            stored.followed.clear()
 
     def fresh(self) -> SharedWorkspace:
         return SharedWorkspace(self._root, self._url, self._limits)
 
-    def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
+    def sync_heads(self, ref: DatasetId | DatasetAlias | None) -> None:
         wanted = [
-            name
+            (name, stored)
             for name in by_id(self._settled()).values()
-            if name.dataset_id not in self._opened and (ref is None or ref in (name.dataset_id, name.alias))
+            if ref is None or ref in (name.dataset_id, name.alias)
+            if not (stored := self._at(name.dataset_id)).is_open
         ]
         if not wanted:
             return
         with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="heads") as pool:
-            heads = list(pool.map(lambda name: self._ask(name.dataset_id), wanted))
-        for name, head in zip(wanted, heads, strict=True):
+            heads = list(pool.map(lambda each: each[1].look(), wanted))
+        for (name, stored), head in zip(wanted, heads, strict=True):
             try:
-                if head is not None and head != self._local_head(name.dataset_id):
-                    self._bring(name)
+                if head is not None and head != stored.local_head:
+                    stored.bring(name.alias)
             except (CorruptedPeerError, StoreError) as error:
                 if ref is not None:
                     raise
                 warn(f"{name.alias}: {error.message}")  # one that is damaged must not hide the others
             else:
-                self._opened.add(name.dataset_id)
+                stored.is_open = True
 
     def current(self, folder: Path) -> None:
-        self.opening(DatasetId.from_multibase(folder.name))
-        self._follow_branches(folder, [])  # what was merged into it is computed again
-
-    def _ask(self, dataset_id: DatasetId, ref: str = HEAD) -> Multihash | None:
-        found = self._known(dataset_id, ref).seen = self._peer(dataset_id, ref).versioned_head()
-        return found[0]
-
-    def _bring(self, name: Name) -> None:
-        peer, folder = self._peer(name.dataset_id), self._folder(name.dataset_id)
-        options = SyncOptions(on_demand=True, dataset_id=name.dataset_id)
-        try:
-            self._pull(name, options)
-        except ChainsDifferError as error:
-            there = Multihash.parse(error.source_head)
-            # a replacement that this machine began itself is completed
-            if not (folder.is_dir() and was_intended(DatasetFiles.open(folder), peer, there)):
-                raise set_back(name.alias, folder, peer, error) from error
-            self._pull(name, dataclasses.replace(options, force=True, only=there))
-
-    def _pull(self, name: Name, options: SyncOptions) -> None:
-        try:
-            here, peer = WorkspaceFiles(self._root), self._peer(name.dataset_id)
-            outcome = pull_dataset(here, peer, name.alias, options, SILENT)
-        except NameCollisionError:
-            if self._local_head(name.dataset_id) is None:  # else another process has just brought it
-                raise
-            return
-        for text in outcome.warnings:
-            warn(text)
+        stored = self._of(folder)
+        self.sync_heads(stored.dataset_id)
+        stored.follow_merged()  # what was merged into it is computed again
 
     def head_there(self, folder: Path) -> Multihash | None:
-        return self._ask(DatasetId.from_multibase(folder.name))
+        return self._of(folder).look()
 
     def bring_blocks(self, folder: Path, head: Multihash) -> None:
-        dataset_id = DatasetId.from_multibase(folder.name)
-        bring_blocks(DatasetFiles.open(folder), self._peer(dataset_id), head)
-        self._opened.add(dataset_id)  # who looks at all datasets need not hear of it again
+        stored = self._of(folder)
+        stored.bring_blocks(head)
+        stored.is_open = True  # a look at all datasets need not pull it
 
     def follow(self, folder: Path, here: Multihash, there: Multihash) -> None:
-        name = Name(DatasetId.from_multibase(folder.name), DatasetFiles.open(folder).alias)
-        options = SyncOptions(force=True, on_demand=True, dataset_id=name.dataset_id, onto=here, only=there)
-        self._pull(name, options)
-        self._opened.add(name.dataset_id)
+        stored = self._of(folder)
+        stored.pull(
+            stored.on().alias,
+            SyncOptions(force=True, on_demand=True, dataset_id=stored.dataset_id, onto=here, only=there),
+        )
+        stored.is_open = True
 
     def _settled(self) -> list[Name]:
         if self._names is None:
@@ -402,9 +336,12 @@ class SharedWorkspace(SharedStore):
             names = by_id(found)
             # renames and removals here, one process at a time
             with fsio.locked(self._root / "lock"):
-                for folder in self._folders():
+                for folder in sorted((self._root / "datasets").iterdir()):
+                    try:
+                        here = DatasetFiles.open(folder).alias
+                    except OdfchainError:
+                        continue
                     dataset_id = DatasetId.from_multibase(folder.name)
-                    here = DatasetFiles.open(folder).alias
                     name = names.get(dataset_id)
                     if name is None:
                         self._set_aside(folder, Name(dataset_id, here))
@@ -415,82 +352,44 @@ class SharedWorkspace(SharedStore):
 
     def _set_aside(self, folder: Path, name: Name) -> None:
         # a listing may be stale: name and head are requested before the folder is moved
-        if self._shared_names.get(name.alias) == name or self._ask(name.dataset_id) is not None:
+        if self._shared_names.get(name.alias) == name or self._of(folder).look() is not None:
             return
         check_workspace_at(self._space)  # the whole store may be gone
         target = self._root / "deleted" / f"{folder.name}-{uuid.uuid4().hex[:8]}"
         fsio.make_folder(target.parent)
         fsio.move_folder(folder, target)
 
-    def _folders(self) -> Iterator[Path]:
-        for folder in sorted((self._root / "datasets").iterdir()):
-            with contextlib.suppress(OdfchainError):
-                DatasetFiles.open(folder)
-                yield folder
-
     # --- one dataset -------------------------------------------------------------------------------
 
     def refs(self, folder: Path, local: LocalRefStore) -> RefStore:
-        return self._shared_refs(folder, local)
-
-    def _shared_refs(self, folder: Path, local: LocalRefStore | None = None) -> SharedRefStore:
-        local = local or refs_of(DatasetFiles.open(folder))
-        dataset_id = DatasetId.from_multibase(folder.name)
-
-        def on(ref: str) -> DatasetFiles:
-            return DatasetFiles.open(folder, ref=ref)
-
-        def send_from_here(peer: ObjectPeer, expected: Multihash | None, new: Multihash) -> Sent:
-            ref = HEAD if expected is None else peer.ref  # the head's, where a branch begins
-            return send_following(on(ref), peer, expected, new, self._just_sent(folder))
-
-        def kept_there(peer: ObjectPeer, reused: list[ObjectKey]) -> AbstractContextManager[None]:
-            return kept(on(HEAD), peer, self._marks(dataset_id), reused)
-
-        return SharedRefStore(
-            local,
-            lambda ref: self._peer(dataset_id, ref),
-            lambda ref: self._known(dataset_id, ref),
-            send_from_here,
-            kept_there,
-            lambda peer, expected, new, head: came(on(peer.ref), peer, expected, new, head),
-            lambda expected, new: intended(folder, expected, new),
-            lambda ref: self._follow(dataset_id, ref),
-        )
+        return SharedRefStore(local, self._of(folder))
 
     def branch(self, folder: Path, name: str) -> None:
-        self._follow_branches(folder, [name])
+        stored = self._of(folder)
+        wanted = [] if name in stored.followed else [name]
+        for problem in stored.follow_branches(wanted).values():
+            raise problem
+        stored.follow_merged(wanted)
 
     def branches(self, folder: Path) -> None:
-        dataset = DatasetFiles.open(folder)
-        if (dataset_id := DatasetId.from_multibase(folder.name), HEAD) not in self._followed:
-            for problem in self._follow_branches(folder, listed_branches(self._space, dataset), hidden=True):
-                warn(problem)
-            self._followed.add((dataset_id, HEAD))
-
-    def _follow_branches(self, folder: Path, names: list[str], *, hidden: bool = False) -> list[str]:
-        dataset_id = DatasetId.from_multibase(folder.name)
-        wanted = [name for name in names if (dataset_id, name) not in self._followed]
-        dataset = DatasetFiles.open(folder)
-        problems = follow_branches(
-            dataset, wanted, lambda ref: self._ask(dataset_id, ref), lambda ref: self._peer(dataset_id, ref)
-        )
-        self._followed |= {(dataset_id, name) for name in wanted if name not in problems}
-        for problem in problems.values() if not hidden else ():
-            raise problem
-        # merged blocks are needed to compute merges again
-        for ref in (HEAD, *wanted):
-            follow_merged(dataset.on(ref), self._peer(dataset_id, ref))
-        return [f"{name}: {problem.message}" for name, problem in problems.items()]
+        stored = self._of(folder)
+        if HEAD in stored.followed:
+            return
+        names = [name for name in stored.listed_branches() if name not in stored.followed]
+        problems = stored.follow_branches(names)
+        stored.follow_merged(names)
+        for name, problem in problems.items():
+            warn(f"{name}: {problem.message}")
+        stored.followed.add(HEAD)
 
     def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None:
-        self._shared_refs(folder).remove(name, expected)
+        SharedRefStore(refs_of(DatasetFiles.open(folder)), self._of(folder)).remove(name, expected)
 
     def objects(self, folder: Path) -> LocalObjectStore:
-        dataset_id, kind = DatasetId.from_multibase(folder.parent.name), ObjectKind(folder.name)
+        kind = ObjectKind(folder.name)
 
         def bring(store: LocalObjectStore, name: Multihash) -> None:
-            key, peer = ObjectKey(kind, name), self._peer(dataset_id)
+            key, peer = ObjectKey(kind, name), self._of(folder.parent).peer()
             with contextlib.suppress(ObjectNotFoundError), DatasetFiles.open(folder.parent).staging() as area:
                 size = peer.size(key)
                 if size > shutil.disk_usage(area).free:
@@ -504,38 +403,7 @@ class SharedWorkspace(SharedStore):
         return StoreFiles(self._url.text)
 
     def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None:
-        self._sent[folder.name, ObjectKey(ObjectKind(kind), name)] = since
-
-    def _just_sent(self, folder: Path) -> set[ObjectKey]:
-        # half of a lease's life: no gc can be about to remove it
-        latest = time.monotonic() - LIFE / 2
-        return {key for (of, key), since in self._sent.items() if of == folder.name and since > latest}
-
-    def _follow(self, dataset_id: DatasetId, ref: str) -> None:
-        dataset = DatasetFiles.open(self._folder(dataset_id))
-        with fsio.try_locked(lock_path(dataset)) as free:
-            pass
-        # the lock's holder commits, meets the conflict and retries by itself
-        if not free:
-            return
-        head = self._ask(dataset_id, ref)
-        if ref != HEAD:
-            follow_branch(dataset.on(ref), self._peer(dataset_id, ref), head)
-        elif head is not None:
-            self._bring(Name(dataset_id, dataset.alias))
-
-    def _known(self, dataset_id: DatasetId, ref: str = HEAD) -> KnownHead:
-        return self._heads.setdefault((dataset_id, ref), KnownHead())
-
-    def _peer(self, dataset_id: DatasetId, ref: str = HEAD) -> ObjectPeer:
-        return _peer_at(f"{self._url.text}datasets/{_folder_name(dataset_id)}/", self._limits, ref)
-
-    def _folder(self, dataset_id: DatasetId) -> Path:
-        return self._root / "datasets" / _folder_name(dataset_id)
-
-    def _local_head(self, dataset_id: DatasetId) -> Multihash | None:
-        folder = self._folder(dataset_id)
-        return LocalRefStore(folder / "refs", folder / "info" / "lock").get(HEAD)
+        self._of(folder).sent[ObjectKey(ObjectKind(kind), name)] = since
 
     # --- making and changing -----------------------------------------------------------------------
 
@@ -546,24 +414,24 @@ class SharedWorkspace(SharedStore):
         name = Name(dataset.id, dataset.alias)
         if (held := self._shared_names.get(name.alias)) is not None and held != name:
             self._shared_names.claim(name)  # refuses, before anything is sent
-        peer, known = self._peer(name.dataset_id), self._known(name.dataset_id)
-        there, version = peer.versioned_head()
+        stored = self._at(name.dataset_id)
+        peer, there = stored.peer(), stored.look()
         blocks = list(dataset.chain.walk(head))[::-1]
         if there is not None:
             self._check_left(name, peer, there, blocks)
         reused = send(dataset, peer, blocks)
         if there != head:
-            with kept(dataset, peer, self._marks(name.dataset_id), reused):
-                self._first_head(peer, known, version, head)
+            with stored.kept(dataset, peer, reused):
+                self._first_head(stored, head)
         push_statements(dataset, peer, head)
         try:
             self._shared_names.claim(name)
         except NameCollisionError:
             if there is None:
-                peer.remove()  # nobody knows of it
+                peer.remove()  # no name leads to it
             raise
         self._renamed(name.dataset_id, name)
-        self._opened.add(name.dataset_id)
+        stored.is_open = True
 
     def _check_left(
         self, name: Name, peer: ObjectPeer, there: Multihash, blocks: Sequence[HashedBlock]
@@ -578,12 +446,12 @@ class SharedWorkspace(SharedStore):
             )
 
     @staticmethod
-    def _first_head(peer: ObjectPeer, known: KnownHead, version: Version | None, head: Multihash) -> None:
+    def _first_head(stored: StoredDataset, head: Multihash) -> None:
+        peer, version = stored.peer(), stored.known[HEAD][1]
         try:
-            known.seen = head, peer.replace_head(version, head)
+            stored.known[HEAD] = head, peer.replace_head(version, head)
         except WriteRefusedError:  # perhaps by our own request, repeated
-            known.seen = peer.versioned_head()
-            if known.seen[0] != head:
+            if stored.look() != head:
                 raise NameCollisionError(f"{peer.where}: the dataset was made meanwhile") from None
 
     def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
@@ -593,8 +461,9 @@ class SharedWorkspace(SharedStore):
 
     def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
         self._give_up(dataset_id, alias)
-        self._peer(dataset_id).remove()
-        self._heads = {known: head for known, head in self._heads.items() if known[0] != dataset_id}
+        stored = self._at(dataset_id)
+        stored.peer().remove()
+        stored.known.clear()
         self._renamed(dataset_id, None)
 
     def _give_up(self, dataset_id: DatasetId, alias: DatasetAlias, but: DatasetAlias | None = None) -> None:
@@ -610,8 +479,7 @@ class SharedWorkspace(SharedStore):
             self._names = others if name is None else [*others, name]
 
     def signed(self, folder: Path, ref: str) -> None:
-        dataset = DatasetFiles.open(folder, ref=ref)
-        peer, head = self._peer(DatasetId.from_multibase(folder.name), ref), dataset.chain.head()
+        peer, head = self._of(folder).peer(ref), DatasetFiles.open(folder, ref=ref).chain.head()
         try:
             content = read_head_signature(folder, ref)
             read = read_head if ref == HEAD else read_branch
@@ -622,9 +490,9 @@ class SharedWorkspace(SharedStore):
         except OdfchainError as error:
             warn(f"{peer.where}: the signature of the head was not written: {error.message}")
 
-    def stated(self, folder: Path) -> None:
-        dataset = DatasetFiles.open(folder)
-        peer, head = self._peer(DatasetId.from_multibase(folder.name)), dataset.chain.head()
+    def publish_statements(self, folder: Path) -> None:
+        dataset, peer = DatasetFiles.open(folder), self._of(folder).peer()
+        head = dataset.chain.head()
         assert head is not None  # noqa: S101 - something was said of it
         problems = list(send_objects(dataset, peer, parallel=SHARING.parallel).problems)
         try:
@@ -637,18 +505,18 @@ class SharedWorkspace(SharedStore):
     # --- removing ----------------------------------------------------------------------------------
 
     def collect(
-        self, folder: Path, needed: Callable[[], Container[str]], *, grace: float, dry_run: bool
+        self, folder: Path, needed: Callable[[], frozenset[str]], *, grace: float, dry_run: bool
     ) -> list[Garbage]:
-        dataset_id = DatasetId.from_multibase(folder.name)
+        stored, removal = self._of(folder), self._removal(grace, dry_run=dry_run)
 
-        def needed_there() -> Container[str]:
-            self._opened.discard(dataset_id)
-            self.opening(dataset_id)
-            self._followed.clear()
+        def needed_there() -> frozenset[str]:
+            stored.is_open = False
+            self.sync_heads(stored.dataset_id)
+            stored.followed.clear()
             self.branches(folder)  # what was merged into any of them is needed, too
-            return with_other_references(self._peer(dataset_id), self._space, folder.name, needed())
+            return removal.with_other_references(stored.peer(), folder.name, needed())
 
-        return self._removal(grace, dry_run=dry_run).of_dataset(folder.name, needed_there)
+        return removal.of_dataset(folder.name, needed_there)
 
     def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:
         names = {_folder_name(name.dataset_id) for name in self._shared_names.all()}
@@ -662,22 +530,12 @@ class SharedWorkspace(SharedStore):
             )
         return Removal(self._space, grace, dry_run)
 
-    def _marks(self, dataset_id: DatasetId) -> Marks:
-        return Marks(self._space, _folder_name(dataset_id))
-
 
 def connect(root: Path, url: str) -> SharedWorkspace:
     """The store at a URL that a workspace folder names; nothing is asked of it yet."""
     place = PeerUrl.parse(url)
     NamedStores.of_user().check(place, root / STORE_FILE)
     return SharedWorkspace(root, place)
-
-
-@functools.lru_cache(maxsize=1_024)
-def _peer_at(url: str, limits: FetchLimits, ref: str) -> ObjectPeer:
-    peer = ObjectPeer(PeerUrl.parse(url), limits)
-    peer.ref = ref
-    return peer
 
 
 def _folder_name(dataset_id: DatasetId) -> str:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from odfchain.errors import AccessError, StoreError, UnsupportedPeerError
 from odfchain.storage import fsio
-from odfchain.transfer.object_peer import place_of
+from odfchain.text import json_object
+from odfchain.transfer.folder_peer import FolderPeer
+from odfchain.transfer.http_peer import HttpPeer
+from odfchain.transfer.object_peer import ObjectPeer, place_of
+from odfchain.transfer.peer import PEER_LIMITS, Peer, WritablePeer
 from odfchain.transfer.public_layout import PeerUrl
 
 if TYPE_CHECKING:
     from odfchain.limits import FetchLimits
     from odfchain.transfer.credentials import Credentials
-    from odfchain.transfer.peer import Peer, WritablePeer
     from odfchain.workspace.config import ShareConfig
 
 
@@ -46,7 +49,7 @@ class PeerOptions:
 
     def token_for(self, url: PeerUrl) -> str | None:
         """The token to send to a URL: the one given, else the one that is kept for its origin."""
-        if self.token is not None or self.credentials is None or urlsplit(url.text).username:
+        if self.token is not None or self.credentials is None or url.parts.username:
             # a URL with a user in it gets no stored token
             return self.token
         return self.credentials.get(url)
@@ -57,7 +60,7 @@ DEFAULTS = PeerOptions()
 
 def options_of(config: ShareConfig, *, token: str | None = None, parallel: int | None = None) -> PeerOptions:
     """How peers are spoken to by the settings of a workspace, with the tokens that its user keeps."""
-    from odfchain.transfer.credentials import Credentials  # noqa: PLC0415 - most commands ask nobody
+    from odfchain.transfer.credentials import Credentials  # noqa: PLC0415 - most commands reach no peer
 
     return PeerOptions(
         token=token,
@@ -72,12 +75,10 @@ def options_of(config: ShareConfig, *, token: str | None = None, parallel: int |
 def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Peer:
     """The peer to read a dataset from; nothing is asked of it yet."""
     if url.is_smart:
-        from odfchain.transfer.node_peer import SmartPeer  # noqa: PLC0415 - most commands ask nobody
+        from odfchain.transfer.node_peer import SmartPeer  # noqa: PLC0415 - most commands reach no peer
 
         return SmartPeer(url.plain, _limits(options), token=options.token_for(url), parallel=options.parallel)
     if url.scheme in (*_WEB, *_IPFS):
-        from odfchain.transfer.http_peer import HttpPeer  # noqa: PLC0415 - as above
-
         by_gateway = url.scheme in _IPFS
         return HttpPeer(
             gateway_url(url, options.ipfs_gateway) if by_gateway else url,
@@ -90,44 +91,35 @@ def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Peer:
 
 
 def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer:
-    """The peer to write a dataset to; nothing is asked of it yet.
-
-    Raises:
-        AccessError: datasets cannot be written over the URL's protocol.
-    """
+    """The peer to write a dataset to; nothing is asked of it yet."""
+    if url.scheme in _IPFS:
+        raise UnsupportedPeerError(
+            f"{url}: what an IPFS address names cannot be written through a gateway",
+            hint="push to a folder (file:///…), and add that folder with your IPFS node",
+        )
     if url.is_smart:
         from odfchain.transfer.node_peer import SmartDestination  # noqa: PLC0415 - as above
 
         return SmartDestination(
             url.plain, _limits(options), token=options.token_for(url), parallel=options.parallel
         )
-    if url.scheme in (*_WEB, *_IPFS):
+    if url.scheme in _WEB:
         raise AccessError(
             f"{url}: a dataset can only be read over {url.scheme}, not written",
             hint="push to the folder or bucket behind it (file, s3, gs, az), to a node (odf+https), or pull "
             "from the other side",
         )
     if url.scheme == "file":
-        from odfchain.transfer.folder_peer import FolderPeer  # noqa: PLC0415 - as above
-
         return FolderPeer(url)
-    from odfchain.transfer.object_peer import ObjectPeer  # noqa: PLC0415 - as above
-
     return ObjectPeer(url)
 
 
 def _limits(options: PeerOptions) -> FetchLimits:
-    from odfchain.transfer.peer import PEER_LIMITS  # noqa: PLC0415 - as above
-
     return replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects)
 
 
 def gateway_url(url: PeerUrl, gateway: str) -> PeerUrl:
-    """The gateway's URL of an ipfs or ipns URL.
-
-    Raises:
-        UnsupportedPeerError: the gateway is not an http or https URL.
-    """
+    """The gateway's URL of an ipfs or ipns URL."""
     base = PeerUrl.parse(gateway)
     if base.scheme not in _WEB:
         raise UnsupportedPeerError(
@@ -164,11 +156,7 @@ class NamedStores:
         return cls(Path(base) / "odfchain" / "stores.json")
 
     def check(self, url: PeerUrl, where: Path) -> None:
-        """The server in a URL, which a file names, is one that the user has named; or there is none in it.
-
-        Raises:
-            AccessError: it is not.
-        """
+        """The server in a URL, which a file names, is one that the user has named; or there is none in it."""
         endpoint = place_of(url).endpoint
         if endpoint is not None and endpoint not in self._read():
             raise AccessError(
@@ -188,9 +176,7 @@ class NamedStores:
             fsio.replace_file(self.path, json.dumps({"version": 1, "endpoints": found}).encode(), mode=0o600)
 
     def _read(self) -> list[str]:
-        try:
-            found = json.loads(fsio.read_start(self.path, _READ_BYTES) or b'{"endpoints": []}')
-            endpoints = found["endpoints"]
-        except (ValueError, RecursionError, KeyError, TypeError, StoreError):
-            return []
+        endpoints = None
+        with contextlib.suppress(StoreError):
+            endpoints = json_object(fsio.read_start(self.path, _READ_BYTES) or b"").get("endpoints")
         return [text for text in endpoints if isinstance(text, str)] if isinstance(endpoints, list) else []

@@ -10,22 +10,25 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar, final
+from typing import NamedTuple, TypeVar, final
 
+from odfchain.chain.compare import HashList
 from odfchain.chain.signed_heads import signature_key
 from odfchain.chain.signing import SignedFile
 from odfchain.errors import AccessError, CorruptedPeerError, FetchError, StoreError, TransferError
 from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.odf.identity import Multihash
+from odfchain.odf.names import is_branch_name
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import Progress
 from odfchain.storage.fsio import FileState
-from odfchain.storage.http_client import PRIVATE_HINT, ProxyDeniedError
+from odfchain.storage.http_client import PRIVATE_HINT, HttpPipeline, ProxyDeniedError
 from odfchain.storage.http_connection import Body
 from odfchain.storage.http_rules import (
     DEADLINE_HINT,
@@ -37,7 +40,6 @@ from odfchain.storage.http_rules import (
 )
 from odfchain.storage.local import HEAD, parse_ref
 from odfchain.text import one_line
-from odfchain.transfer.block_batch import RawBlock
 from odfchain.transfer.public_layout import (
     HINT_KEY,
     INDEX_KEY,
@@ -47,9 +49,6 @@ from odfchain.transfer.public_layout import (
     Incoming,
     ObjectKey,
     ObjectKind,
-    hint_bytes,
-    parse_hint,
-    parse_names,
     ref_key,
 )
 
@@ -92,20 +91,11 @@ class Opened:
     """True if a body that ends early is all that the place has: the connection did not break."""
 
 
-class BlockPipeline(Protocol):
-    """Blocks that are asked for ahead and received in the same order. For one thread."""
+class RawBlock(NamedTuple):
+    """The file of a block, and the hash that it has."""
 
-    def ask(self, names: Sequence[Multihash]) -> None:
-        """Ask for blocks; nothing is waited for, and nothing is raised."""
-
-    def receive(self) -> bytes | None:
-        """The bytes of the next block in the order of asking, which hash to its name.
-
-        None: no more will come this way, for whatever reason; asking for the block alone says which.
-        """
-
-    def close(self) -> None:
-        """Forget what was asked for and has not come."""
+    hash: Multihash
+    data: bytes
 
 
 class Peer(ABC):
@@ -118,7 +108,7 @@ class Peer(ABC):
     """
 
     ref = HEAD
-    """The reference that is asked for and moved: set to a branch by who means one."""
+    """The reference that is asked for and moved: the head, or a branch."""
 
     def __init__(
         self,
@@ -149,7 +139,7 @@ class Peer(ABC):
     def close(self) -> None:
         """Let go of connections."""
 
-    def pipeline(self) -> BlockPipeline | None:
+    def pipeline(self) -> HttpPipeline | None:
         """A way to ask for many blocks without waiting for each; None when none is known to work now."""
         return None
 
@@ -224,7 +214,7 @@ class Peer(ABC):
             return None
         try:
             # without retries: a hint only saves time
-            return parse_hint(self._read(HINT_KEY, hint_bytes(limit), retries=0)[0], limit)
+            return parse_hint(self._read(HINT_KEY, _hint_bytes(limit), retries=0)[0], limit)
         except TransferError:
             return None
 
@@ -235,7 +225,8 @@ class Peer(ABC):
             data = self._read(REFS_HINT_KEY, MOST_NAMES_BYTES, retries=0)[0]
         except TransferError:
             return []
-        return parse_names(data)
+        # what cannot name a branch is left out
+        return sorted({name for name in data.decode("ascii", "replace").split("\n") if is_branch_name(name)})
 
     def _signed_key(self, file: SignedFile) -> str:
         return signature_key(self.ref) if file is SignedFile.HEAD else file.value
@@ -273,7 +264,7 @@ class Peer(ABC):
             try:
                 with self.open(key, received(), cap, deadline) as opened:
                     return take(opened)
-            except ProtocolError as error:  # whoever answers so does it again
+            except ProtocolError as error:  # another attempt would be answered in the same way
                 raise TransferError(f"{error.name}: {error.reason}") from error
 
         with self._turns, as_transfer_errors():
@@ -281,6 +272,29 @@ class Peer(ABC):
             seconds = limits.deadline + math.ceil(cap / SHARING.bytes_per_second)
             deadline = Deadline(seconds, self._timing, name=name)
             return with_retries(attempt, name=name, limits=limits, timing=self._timing, deadline=deadline)
+
+
+# A hash in base16 and the end of its line [bytes].
+_HINT_LINE_BYTES = 70
+_LINE = re.compile(rb"f1620[0-9a-f]{64}")
+
+
+def _hint_bytes(limit: int) -> int:
+    return min(limit, SHARING.hinted_blocks) * _HINT_LINE_BYTES
+
+
+def parse_hint(data: bytes, limit: int) -> HashList | None:
+    """The hashes that the file lists; None if it is malformed, empty, or lists more than `limit`."""
+    if not data or len(data) > _hint_bytes(limit):
+        return None
+    found = HashList()
+    # an untrusted publisher chose the number of lines: packed, not one object for each
+    for start in range(0, len(data), _HINT_LINE_BYTES):
+        line = data[start : start + _HINT_LINE_BYTES]
+        if not _LINE.fullmatch(line.removesuffix(b"\n")):
+            return None
+        found.append(Multihash.sha3_256(bytes.fromhex(line[5:].decode("ascii"))))
+    return found
 
 
 class WritablePeer(Peer):
@@ -294,7 +308,7 @@ class WritablePeer(Peer):
         """True if an object is there (its bytes are not read)."""
 
     @abstractmethod
-    def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:
+    def put(self, key: ObjectKey, source: Path, progress: Progress) -> object:
         """Durably store a file that hashes to the key's name; storing it again changes nothing."""
 
     @abstractmethod

@@ -10,8 +10,8 @@
     refs/head.jws             optional: the owner's signature of the head
     refs/NAME                 branches that are shared, with refs/NAME.jws each
     hints/refs                optional: the names of those branches, one to a line (RFC-038)
-    attestations/audits.jws   optional: what auditors say, one signed statement to a line
-    attestations/snapshots.jws   optional: who vouches for which manifest or profile, in the same form
+    attestations/audits.jws   optional: auditors' attestations, one signed statement to a line
+    attestations/snapshots.jws   optional: signed hashes of manifests and profiles, in the same form
 
 Objects are stored under the base16 text of their hash, and may be asked for in every other final multibase.
 The grammar of keys is closed: what is not one of these is not there, so no key leads out of a folder.
@@ -32,17 +32,16 @@ from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from odfchain.chain.compare import HashList
 from odfchain.errors import BusyError, CorruptedPeerError, InvalidIdError, StoreError, UnsupportedPeerError
-from odfchain.limits import SHARING
 from odfchain.odf.identity import Multihash
-from odfchain.odf.names import DatasetName, is_branch_name
+from odfchain.odf.names import DatasetName
 from odfchain.odf.physical_hash import Hasher, sha3_256
 from odfchain.progress import Progress
-from odfchain.storage.fsio import FileState, file_state, lock_at_once, remove_own, storage_errors
+from odfchain.storage.fsio import FileState, file_state, lock_at_once, storage_errors
 from odfchain.storage.local import check_object_name
+from odfchain.storage.locations import PORTS
 from odfchain.storage.template import public_name
 
 HEAD_KEY = "refs/head"
@@ -95,7 +94,7 @@ class ObjectKey:
 
     @classmethod
     def parse(cls, text: str) -> ObjectKey | None:
-        """The object that a key names, in whatever multibase encoding; None for every other text."""
+        """The object that a key names, in any multibase encoding; None for every other text."""
         found = _OBJECT.fullmatch(text)
         if found is None:
             return None
@@ -114,11 +113,7 @@ class PeerUrl:
 
     @classmethod
     def parse(cls, text: str) -> PeerUrl:
-        """The URL with a slash at its end.
-
-        Raises:
-            UnsupportedPeerError: not a URL, of a scheme that nothing here speaks, or with a query.
-        """
+        """The URL with a slash at its end."""
         try:
             parts = urlsplit(text)
         except ValueError:
@@ -145,9 +140,19 @@ class PeerUrl:
         return cls(text if text.endswith("/") else f"{text}/")
 
     @property
+    def parts(self) -> SplitResult:
+        """Its parts, with their escapes."""
+        return urlsplit(self.text)
+
+    @property
     def scheme(self) -> str:
         """The protocol, in lower case."""
-        return urlsplit(self.text).scheme.lower()
+        return self.parts.scheme.lower()
+
+    @property
+    def path(self) -> str:
+        """The path, without escapes: of a file URL that of the folder."""
+        return unquote(self.parts.path)
 
     @property
     def is_smart(self) -> bool:
@@ -164,39 +169,25 @@ class PeerUrl:
         return PeerUrl.parse(f"{self.text}{path}/")
 
     def name(self) -> DatasetName:
-        """The default name of a pulled dataset: the end of the path, else the host.
-
-        Raises:
-            InvalidIdError: neither can be the name of a dataset.
-        """
-        parts = urlsplit(self.text)
-        segments = [unquote(segment) for segment in parts.path.split("/") if segment]
-        text = segments[-1] if segments else parts.hostname or ""
+        """The default name of a pulled dataset: the end of the path, else the host."""
+        segments = [unquote(segment) for segment in self.parts.path.split("/") if segment]
+        text = segments[-1] if segments else self.parts.hostname or ""
         try:
             return DatasetName(text)
         except InvalidIdError as error:
             raise InvalidIdError(f"{self}: {error}", hint="say what to call it: --as NAME") from None
 
-    def public(self) -> str:
-        """The URL without user and password, for messages."""
-        parts = urlsplit(self.text)
-        host = parts.netloc.rpartition("@")[2]
-        return parts._replace(netloc=host).geturl()
-
     def __str__(self) -> str:
-        return self.public()
+        """The URL without user and password, for messages."""
+        host = self.parts.netloc.rpartition("@")[2]
+        return self.parts._replace(netloc=host).geturl()
 
 
 # Hint files: the hashes of a chain's blocks, seed first, and the names of branches, one to a line. They
 # save time and are untrusted. Source: RFC-021, RFC-038.
 
-HINT_LINE_BYTES = 70
-"""A hash in base16 and the end of its line [bytes]."""
-
 MOST_NAMES_BYTES = 64 << 10
 """The largest list of branches that is read [bytes]."""
-
-_LINE = re.compile(rb"f1620[0-9a-f]{64}")
 
 
 def encode_hint(hashes: Iterable[Multihash]) -> bytes:
@@ -204,36 +195,10 @@ def encode_hint(hashes: Iterable[Multihash]) -> bytes:
     return b"".join(b"%s\n" % str(name).encode("ascii") for name in hashes)
 
 
-def hint_bytes(limit: int) -> int:
-    """The largest file that can list `limit` hashes and is read at all [bytes]."""
-    return min(limit, SHARING.hinted_blocks) * HINT_LINE_BYTES
-
-
-def parse_hint(data: bytes, limit: int) -> HashList | None:
-    """The hashes that the file lists; None if it is malformed, empty, or lists more than `limit`."""
-    if not data or len(data) > hint_bytes(limit):
-        return None
-    found = HashList()
-    # an untrusted publisher chose the number of lines: packed, not one object for each
-    for start in range(0, len(data), HINT_LINE_BYTES):
-        line = data[start : start + HINT_LINE_BYTES]
-        if not _LINE.fullmatch(line.removesuffix(b"\n")):
-            return None
-        found.append(Multihash.sha3_256(bytes.fromhex(line[5:].decode("ascii"))))
-    return found
-
-
 def encode_names(branches: Iterable[str]) -> bytes:
     """The content of the file that lists branches; empty where it would be too long."""
     data = b"".join(b"%s\n" % name.encode("ascii") for name in sorted(branches))
     return data if len(data) <= MOST_NAMES_BYTES else b""
-
-
-def parse_names(data: bytes) -> list[str]:
-    """The branches that the file lists, ordered; what cannot name one is left out."""
-    return sorted(
-        {name for name in data.decode("ascii", errors="replace").split("\n") if is_branch_name(name)}
-    )
 
 
 # A download into a file: hashed as it is written, and resumed after an interruption.
@@ -276,7 +241,7 @@ class Incoming:
         self._target = target
         self._name = name
         self._progress = progress
-        self._told = 0
+        self._reported = 0
         self._inherited = False
         self._resume = self._keep = resume
         self._hasher: Hasher = sha3_256()
@@ -298,7 +263,7 @@ class Incoming:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._keep or (self.received == 0 and error is not None):
-            remove_own(self._target, self._fd)
+            self._remove()
         self._close()
 
     def _close(self) -> None:
@@ -344,9 +309,9 @@ class Incoming:
     def _take(self, data: memoryview) -> None:
         self._hasher.update(data)
         self.received += len(data)
-        if self.received > self._told:
-            self._progress.advance(self.received - self._told)
-            self._told = self.received
+        if self.received > self._reported:
+            self._progress.advance(self.received - self._reported)
+            self._reported = self.received
 
     def restart(self) -> None:
         """Forget what has arrived."""
@@ -356,11 +321,7 @@ class Incoming:
         self.received, self._inherited, self._hasher = 0, False, sha3_256()
 
     def complete(self) -> bool:
-        """True if the object is complete and hashes to its name.
-
-        Raises:
-            CorruptedPeerError: the content is not that of the name; nothing is left of it.
-        """
+        """True if the object is complete and hashes to its name."""
         if self.received < self.size:
             return False
         actual = Multihash.sha3_256(self._hasher.digest())
@@ -378,7 +339,7 @@ class Incoming:
             os.fsync(self._fd)
 
     def publish(self, path: Path) -> FileState:
-        """Give the file its name, whatever has that now; the state of the very file that was written."""
+        """Give the file its name, also one that is taken; returns the state of the file that was written."""
         with storage_errors(path):
             self._target.replace(path)
             self._keep = True
@@ -386,8 +347,14 @@ class Incoming:
 
     def refuse(self, what: str) -> CorruptedPeerError:
         """The error for an object that is not what it should be; its file is removed."""
-        remove_own(self._target, self._fd)
+        self._remove()
         return CorruptedPeerError(f"{self._name}: {what}", hint=MIRROR_HINT)
+
+    def _remove(self) -> None:
+        # another file may have the name by now
+        with contextlib.suppress(OSError):
+            if os.path.samestat(self._target.lstat(), os.fstat(self._fd)):
+                self._target.unlink()
 
 
 # URL prefixes, compared by meaning: a policy for a place must cover every spelling of it.
@@ -395,7 +362,6 @@ class Incoming:
 # so are all names of this machine: better too much covered than too little. Source: RFC 3986, section 6;
 # RFC-024.
 
-_PORTS = {"http": 80, "https": 443}
 _THIS_MACHINE = "localhost"
 
 
@@ -411,11 +377,11 @@ class PlainUrl:
     def of(cls, url: PeerUrl) -> PlainUrl:
         """The same for all spellings of a URL; users and passwords are no part of it."""
         url = url.plain
-        parts = urlsplit(url.text)
-        path = unquote(parts.path)
+        path = url.path
         if url.scheme == "file":
             return cls("file", "", _segments(os.path.realpath(path.replace("\0", ""))))
-        server = _server(unquote(parts.netloc.rpartition("@")[2]), _PORTS.get(url.scheme.rpartition("+")[2]))
+        host = unquote(url.parts.netloc.rpartition("@")[2])
+        server = _server(host, PORTS.get(url.scheme.rpartition("+")[2]))
         return cls(url.scheme.replace("https", "http"), server, _segments(path))
 
     def is_below(self, other: PlainUrl) -> bool:
@@ -445,6 +411,9 @@ def _server(authority: str, usual_port: int | None) -> str:
     if port == "" or (usual_port is not None and port.isascii() and int(port) == usual_port):
         return host
     return f"{host}:{port.lstrip('0')}"
+
+
+HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.ASCII)
 
 
 def is_this_machine(host: str) -> bool:

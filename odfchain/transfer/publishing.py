@@ -20,7 +20,7 @@ from odfchain.errors import OdfchainError
 from odfchain.odf.identity import DatasetId, encode_base16
 from odfchain.odf.names import DatasetAlias, DatasetRef
 from odfchain.storage import fsio
-from odfchain.transfer.access_tokens import AccessToken, Right, TokenFile, holder, is_shown
+from odfchain.transfer.access_tokens import AccessToken, Right, TokenFile, holder
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -39,6 +39,28 @@ class OpenFile:
     fd: int
     size: int
 
+    @classmethod
+    def find(cls, folder: Path, part: str, name: str) -> OpenFile | None:
+        """A regular file in a part of a dataset's folder, None when there is none; links are not followed.
+
+        `part` and `name` are single components that the caller vouches for.
+        """
+        try:
+            at = os.open(f"{folder}/{part}", _FOLDER)  # joining paths would cost more than opening the file
+            try:
+                fd = os.open(name, _FILE, dir_fd=at)
+            finally:
+                os.close(at)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise fsio.storage_error(error, folder / part / name) from error
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(fd)
+            return None
+        return cls(fd, found.st_size)
+
     def read(self, start: int, count: int) -> bytes:
         """Up to `count` bytes from `start`."""
         return os.pread(self.fd, count, start)
@@ -46,31 +68,6 @@ class OpenFile:
     def close(self) -> None:
         """Let go of the file."""
         os.close(self.fd)
-
-
-def open_public(folder: Path, part: str, name: str) -> OpenFile | None:
-    """A regular file in a part of a dataset's folder, None when there is none; links are not followed.
-
-    `part` and `name` are single components that the caller vouches for.
-
-    Raises:
-        StoreError: it is there and cannot be opened.
-    """
-    try:
-        at = os.open(f"{folder}/{part}", _FOLDER)  # joining paths would cost more than opening the file
-        try:
-            fd = os.open(name, _FILE, dir_fd=at)
-        finally:
-            os.close(at)
-    except OSError as error:
-        if error.errno in _ABSENT:
-            return None
-        raise fsio.storage_error(error, folder / part / name) from error
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
-        os.close(fd)
-        return None
-    return OpenFile(fd, found.st_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +151,8 @@ class Readers:
 
     def reader(self, authorization: str | None) -> Reader | None:
         """The reader with this header `Authorization`; None where its token is not in force."""
-        if not self.restricted or not is_shown(authorization):
+        # a proxy's password is no token
+        if not self.restricted or (authorization or "")[:7].lower() != "bearer ":
             return Reader(self, None)
         token = holder(authorization, self.tokens.tokens())
         return None if token is None else Reader(self, token)

@@ -20,17 +20,34 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from odfchain.chain.compare import Ahead, ChainLinks, Comparison, Equal, compare, whole_chain
+from odfchain.chain.compare import (
+    Ahead,
+    Behind,
+    ChainLinks,
+    Comparison,
+    Descent,
+    Diverged,
+    Equal,
+    compare,
+    whole_chain,
+)
+from odfchain.chain.index import ChainIndex, Link
 from odfchain.chain.signed_heads import BlockAt, HeadSignature, read_head_signature
 from odfchain.errors import (
     ChainsDifferError,
+    CodecError,
     CorruptedPeerError,
     DatasetNotFoundError,
+    DatasetsDivergedError,
+    DestinationAheadError,
     NameCollisionError,
+    RollbackError,
     SignatureError,
     StoreError,
     UsageError,
 )
+from odfchain.odf.block_codec import decode_block
+from odfchain.odf.events import Seed
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
@@ -38,18 +55,7 @@ from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore, conflict
 from odfchain.transfer.peer import Peer
-from odfchain.transfer.receive import (
-    Arrival,
-    Destination,
-    Received,
-    Source,
-    Spool,
-    blocks_of,
-    index_chain,
-    refuse_difference,
-    refuse_other_dataset,
-    refuse_rollback,
-)
+from odfchain.transfer.receive import Download, PeerLinks, Received, Spool, bad_block, differ, shortened
 from odfchain.transfer.signed_statements import (
     NO_POLICY,
     Examination,
@@ -65,13 +71,14 @@ from odfchain.transfer.slice_files import (
     incoming_folder,
     missing_slices,
     selection_of,
-    set_selection,
     unmark,
 )
 from odfchain.transfer.snapshot_objects import bring_newest
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.points import keep_reachable, lock_path
 from odfchain.workspace.workspace_files import WorkspaceFiles
+
+_WAYS_OUT = "--force replaces what is here by the peer's chain; or pull it under another name with --as"
 
 # Options and results of a pull.
 
@@ -93,20 +100,16 @@ class SyncOptions:
     signature: SignaturePolicy | None = None
     """Required signature of the head; None is nothing more than the settings require."""
     dataset_id: DatasetId | None = None
-    """The dataset that has to come; None is whatever is there."""
+    """The expected dataset; None is any."""
     onto: Multihash | None = None
-    """The head that a copy which is here has to have until then; None is whatever it has."""
+    """The expected head of the copy here; None is any."""
     only: Multihash | None = None
-    """The head that the peer has to have; None is whatever it has."""
+    """The expected head of the peer; None is any."""
     on_demand: bool = False
     """Slices come when they are read: none is brought, and the copy is not marked for that."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            UsageError: no transfer at all, or a selection that contradicts itself.
-        """
+        """Refuse what cannot be meant."""
         if self.parallel < 1:
             raise UsageError(f"the number of parallel transfers is at least 1, not {self.parallel}")
         _ = self.selection
@@ -144,7 +147,7 @@ class SyncOutcome:
     signature: HeadSignature | None = None
     """The verdict on the peer's signature of the head."""
     attestations: int = 0
-    """Attestations of auditors that came in."""
+    """Received attestations of auditors."""
     snapshots: int = 0
     """Manifests and profiles received, not counting the objects of the chain."""
     warnings: tuple[str, ...] = ()
@@ -159,23 +162,23 @@ def pull_dataset(
     progress: Progress = SILENT,
 ) -> SyncOutcome:
     """The dataset called `alias` has the peer's head and everything it refers to, or is as it was."""
-    with _begun(workspace, peer, alias, options, progress) as (pull, present):
-        return pull.create(alias) if present is None else pull.update(present)
+    with _begun(workspace, peer, alias, options, progress) as (pull, here):
+        return pull.create(alias) if here is None else pull.update(here)
 
 
 def judge_pull(
     workspace: WorkspaceFiles, peer: Peer, alias: DatasetAlias, options: SyncOptions = DEFAULTS
 ) -> list[DataObject]:
     """Validate a pull's blocks and list its objects, oldest first; the dataset stays as it is."""
-    with _begun(workspace, peer, alias, options, SILENT) as (pull, present):
-        judged = pull.judge_new(alias) if present is None else pull.judge(present)
-        return judged.received.objects
+    with _begun(workspace, peer, alias, options, SILENT) as (pull, here):
+        received = pull.judge_new(alias) if here is None else pull.judge(here)[1]
+        return received.objects
 
 
 def arrival_folder(workspace: WorkspaceFiles, alias: DatasetAlias) -> Path:
     """The incoming folder of the dataset called `alias`: hidden, until it is complete."""
-    present = _present(workspace, alias)
-    return incoming_folder(present) if present else workspace.root / "incoming" / _file_key(alias)
+    here = present(workspace, alias)
+    return incoming_folder(here) if here else workspace.root / "incoming" / _file_key(alias)
 
 
 def _file_key(alias: DatasetAlias) -> str:
@@ -191,33 +194,34 @@ def _begun(
         raise DatasetNotFoundError(
             f"{peer.where}: there is no dataset (no refs/head)",
             hint="check the URL: it ends in the dataset's name; "
-            "`odfchain search --repo URL` lists what a repository has; a server may show it only to those "
-            "who have a token: `odfchain login URL`",
+            "`odfchain search --repo URL` lists what a repository has; a server may show it only with a "
+            "token: `odfchain login URL`",
         )
     # `only` this head was chosen: another one is a conflict
     if options.only not in (None, offer.head):
         raise conflict(HEAD, options.only, offer.head)
     incoming = workspace.root / "incoming"
     fsio.make_folder(incoming)
-    # who pulls from elsewhere may find on the way that the store has moved on
+    # a pull from elsewhere may find on the way that the store has moved on
     key = _file_key(alias) + ("=" if options.on_demand else "")
     with fsio.locked(incoming / f".lock-{key}"):
-        present = _present(workspace, alias)
-        if present is None:
+        here = present(workspace, alias)
+        if here is None:
             yield _Pull(workspace, peer, offer, options, progress, incoming / key), None
             return
-        if options.dataset_id not in (None, present.id):
+        if options.dataset_id not in (None, here.id):
             raise NameCollisionError(
-                f"{present.alias} is {present.id}, and {options.dataset_id} was asked for",
+                f"{here.alias} is {here.id}, and {options.dataset_id} was asked for",
                 hint="choose another name: --as NAME",
             )
         shutil.rmtree(incoming / key, ignore_errors=True)  # of a pull that died as the dataset appeared
-        with fsio.locked(lock_path(present)):
-            area = incoming_folder(present)
-            yield _Pull(workspace, peer, offer, options, progress, area), present
+        with fsio.locked(lock_path(here)):
+            area = incoming_folder(here)
+            yield _Pull(workspace, peer, offer, options, progress, area), here
 
 
-def _present(workspace: WorkspaceFiles, ref: DatasetAlias | DatasetId) -> DatasetFiles | None:
+def present(workspace: WorkspaceFiles, ref: DatasetAlias | DatasetId) -> DatasetFiles | None:
+    """The dataset of a workspace that a reference names, if it is there."""
     try:
         return workspace.dataset(ref)
     except DatasetNotFoundError:
@@ -230,20 +234,9 @@ def _by_number(newest_first: Sequence[Multihash]) -> BlockAt:
     return lambda number: newest_first[count - 1 - number] if 0 <= number < count else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """A chain whose blocks (newest first) are here, in a private folder, and keep all rules."""
-
-    source: Source
-    spool: Spool
-    blocks: Sequence[Multihash]
-    received: Received
-    status: SyncStatus
-
-
 @dataclass(slots=True)
 class _Pull:
-    """One pull; `area` is where things arrive."""
+    """One pull; `area` is where things arrive, blocks in its `spool`."""
 
     workspace: WorkspaceFiles
     peer: Peer
@@ -251,11 +244,14 @@ class _Pull:
     options: SyncOptions
     progress: Progress
     area: Path
-    arrival: Arrival = field(init=False)
+    download: Download = field(init=False)
     statements: Examination = field(init=False)
+    spool: Spool = field(init=False)
+    # Of the peer's head.
+    number: int = field(default=-1, init=False)
 
     def __post_init__(self) -> None:
-        self.arrival = Arrival(self.peer, self.area, self.options.parallel, self.progress)
+        self.download = Download(self.peer, self.area, self.options.parallel, self.progress)
         policy = self.options.signature or NO_POLICY
         self.statements = Examination(
             self.workspace,
@@ -270,144 +266,217 @@ class _Pull:
     def head(self) -> Multihash:
         return self.offer.head
 
-    @property
-    def memory(self) -> SeenHeads:
-        return SeenHeads(self.workspace.root / "seen")
-
     # --- a dataset that is not here yet ------------------------------------------------------------
 
-    def judge_new(self, alias: DatasetAlias) -> _Judged:
+    def judge_new(self, alias: DatasetAlias) -> Received:
         hidden = self.area / "dataset"
         DatasetFiles.create_folders(hidden, alias)
-        spool = Spool(hidden / "blocks")  # it becomes the dataset's own folder
-        with self._refusing(), self.arrival.links(spool, None) as links:
-            source = self.arrival.source(links, self.head, known=-1)
+        self.spool = Spool(hidden / "blocks")  # it becomes the dataset's own folder
+        with self._refusing(), self.download.links(self.spool, None) as links:
+            self.number = links.prepare(self.head, known=-1)
             blocks = whole_chain(links, self.head)
-            received = self.arrival.check(links, blocks, None)
+            received = self.download.check(links, blocks, None)
             assert received.seed is not None  # noqa: S101 - the rules want it first
-            dataset_id = received.seed.dataset_id
-            self._check_id(dataset_id)
-            with self.statements.proving():
-                here = _present(self.workspace, dataset_id)  # under another name
-                seen = self.statements.examine(
-                    dataset_id, here, source.number, _by_number(blocks), links.bytes_of, str(alias)
+            dataset_id, wanted = received.seed.dataset_id, self.options.dataset_id
+            if wanted not in (None, dataset_id):
+                raise CorruptedPeerError(
+                    f"{self.peer.where}: the dataset there is {dataset_id}, and {wanted} was asked for"
                 )
-                self._check_new(dataset_id, alias)
+            with self.statements.proving():
+                here = present(self.workspace, dataset_id)  # under another name
+                seen = self.statements.examine(
+                    dataset_id, here, self.number, _by_number(blocks), links.bytes_of, str(alias)
+                )
+                try:
+                    self.workspace.check_new(dataset_id, alias)
+                except NameCollisionError as error:
+                    raise NameCollisionError(f"{self.peer.where}: {error}", hint=error.hint) from None
                 if seen is not None:
-                    refuse_rollback(source, seen, None)
-        return _Judged(source, spool, blocks, received, SyncStatus.CREATED)
+                    self._refuse_rollback(links, seen, None)
+        return received
 
     def create(self, alias: DatasetAlias) -> SyncOutcome:
-        judged = self.judge_new(alias)
-        spool, blocks, received = judged.spool, judged.blocks, judged.received
+        received = self.judge_new(alias)
         assert received.seed is not None  # noqa: S101 - it was judged
-        dataset_id = received.seed.dataset_id
         dataset = DatasetFiles.open(self.area / "dataset")
         selection = self.options.selection
-        self.arrival.bring(dataset, selection.of(received.objects))
+        self.download.bring(dataset, selection.of(received.objects))
         unmark(dataset)  # an earlier attempt may have had other options
         if not (selection.everything or self.options.on_demand):
-            set_selection(dataset, selection)
-        self.progress.phase("Publishing", len(blocks))
-        self._publish_hidden(dataset, spool, blocks)
-        index_chain(dataset, blocks, received.kinds)
-        self.statements.keep(dataset, dataset_id)
-        dataset = self.workspace.adopt(dataset)
-        return self._done(SyncStatus.CREATED, dataset, judged.source, None, len(blocks))
+            selection.mark(dataset)
+        self.progress.phase("Publishing", len(received.blocks))
+        self._publish_hidden(dataset, received)
+        self.statements.keep(dataset, received.seed.dataset_id)
+        return self._done(SyncStatus.CREATED, self.workspace.adopt(dataset), None, len(received.blocks))
 
-    def _check_id(self, dataset_id: DatasetId) -> None:
-        wanted = self.options.dataset_id
-        if wanted is not None and dataset_id != wanted:
-            raise CorruptedPeerError(
-                f"{self.peer.where}: the dataset there is {dataset_id}, and {wanted} was asked for"
-            )
-
-    def _check_new(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
-        try:
-            self.workspace.check_new(dataset_id, alias)
-        except NameCollisionError as error:
-            raise NameCollisionError(f"{self.peer.where}: {error}", hint=error.hint) from None
-
-    def _publish_hidden(self, dataset: DatasetFiles, spool: Spool, blocks: Sequence[Multihash]) -> None:
+    def _publish_hidden(self, dataset: DatasetFiles, received: Received) -> None:
+        spool, blocks, kinds = self.spool, received.blocks, received.kinds
         spool.keep_only(blocks)
-        for path in dataset.folder.glob(
-            f"*/{fsio.TEMP_PREFIX}*"
-        ):  # of a pull that died; nobody else writes here
+        # of a pull that died; no other process writes here
+        for path in dataset.folder.glob(f"*/{fsio.TEMP_PREFIX}*"):
             fsio.remove_quietly(path)
         for _ in fsio.sync_files([spool.path(name) for name in reversed(blocks)]):
             self.progress.advance()
         fsio.sync_folder(spool.folder)
         dataset.chain.set_ref(HEAD, self.head, expected=dataset.chain.head())
+        # the index is a cache: filled now, so that no block is read again for it
+        top = len(blocks) - 1
+        links = (Link(name, top - n, kinds[top - n]) for n, name in enumerate(blocks))
+        ChainIndex(fsio.LocalScratch(dataset.index_path), lambda _: links).sync(
+            Link(blocks[0], top, kinds[top])
+        )
 
     # --- a dataset that is here --------------------------------------------------------------------
 
-    def judge(self, dataset: DatasetFiles) -> _Judged:
+    def judge(self, dataset: DatasetFiles) -> tuple[SyncStatus, Received]:
         seed, old = dataset.seed, dataset.chain.head()
         assert old is not None  # noqa: S101 - it has a seed
         if self.options.onto not in (None, old):
             raise conflict(HEAD, self.options.onto, old)
         ours = ChainLinks(dataset.chain)
         store = LocalObjectStore(dataset.folder / "blocks")
-        spool = Spool(self.area / "blocks")
-        fsio.make_folder(spool.folder)
-        with self._refusing(), self.arrival.links(spool, store) as links:
-            source = self.arrival.source(links, self.head, known=ours.link(old).sequence_number, after=old)
+        self.spool = Spool(self.area / "blocks")
+        fsio.make_folder(self.spool.folder)
+        with self._refusing(), self.download.links(self.spool, store) as links:
+            self.number = links.prepare(self.head, ours.link(old).sequence_number, old)
             found = compare(self.head, links, old, ours)
-            self._guard(source, dataset, Destination(str(dataset.alias), old, ours, seed), found)
+            self._guard(dataset, links, old, found)
             if isinstance(found, Equal):
-                return _Judged(source, spool, (), Received(seed, [], []), SyncStatus.UP_TO_DATE)
+                return SyncStatus.UP_TO_DATE, Received((), seed, [], [])
             if isinstance(found, Ahead):
-                received = self.arrival.check(links, found.blocks, dataset.chain.history(old))
-                return _Judged(source, spool, found.blocks, received, SyncStatus.UPDATED)
+                base = dataset.chain.history(old)
+                return SyncStatus.UPDATED, self.download.check(links, found.blocks, base)
             blocks = whole_chain(links, self.head)
-            received = self.arrival.check(links, blocks, None)
-            return _Judged(source, spool, blocks, received, SyncStatus.OVERWRITTEN)
+            return SyncStatus.OVERWRITTEN, self.download.check(links, blocks, None)
 
     def update(self, dataset: DatasetFiles) -> SyncOutcome:
-        seed, old = dataset.seed, dataset.chain.head()
+        old = dataset.chain.head()
         assert old is not None  # noqa: S101 - it has a seed
-        judged = self.judge(dataset)
-        source, spool, blocks, status = judged.source, judged.spool, judged.blocks, judged.status
-        if status is SyncStatus.UP_TO_DATE:
-            self._keep_statements(dataset, seed.dataset_id)
-            return self._done(status, dataset, source, old, 0)
-        store = LocalObjectStore(dataset.folder / "blocks")
-        given = self.options.selection
-        selection = selection_of(dataset) if given.everything else given
-        self.arrival.bring(dataset, selection.of(judged.received.objects))
-        if not (given.everything or self.options.on_demand):
-            set_selection(dataset, given)
-        self.progress.phase("Publishing", len(blocks))
-        arrived = [(spool.path(name), name) for name in reversed(blocks) if spool.contains(name)]
-        self.progress.advance(len(blocks) - len(arrived))
-        for _ in store.put_files(arrived):
-            self.progress.advance()
-        if status is SyncStatus.OVERWRITTEN:
-            keep_reachable(dataset, old)
-        dataset.chain.set_ref(HEAD, self.head, expected=old)
-        self._keep_statements(dataset, seed.dataset_id)
-        return self._done(status, dataset, source, old, len(blocks))
+        status, received = self.judge(dataset)
+        blocks = received.blocks
+        if status is not SyncStatus.UP_TO_DATE:
+            given = self.options.selection
+            selection = selection_of(dataset) if given.everything else given
+            self.download.bring(dataset, selection.of(received.objects))
+            if not (given.everything or self.options.on_demand):
+                given.mark(dataset)
+            self.download.publish(dataset, self.spool, blocks)
+            if status is SyncStatus.OVERWRITTEN:
+                keep_reachable(dataset, old)
+            dataset.chain.set_ref(HEAD, self.head, expected=old)
+        self._keep_statements(dataset)
+        return self._done(status, dataset, old, len(blocks))
 
-    def _keep_statements(self, dataset: DatasetFiles, dataset_id: DatasetId) -> None:
+    def _keep_statements(self, dataset: DatasetFiles) -> None:
         before = None
         with contextlib.suppress(StoreError):  # something else has its place; it is replaced
             before = read_head_signature(dataset.folder)
-        self.statements.keep(dataset, dataset_id)
+        self.statements.keep(dataset, dataset.id)
         if read_head_signature(dataset.folder) != before:
             dataset.shared.signed(dataset.folder, HEAD)
 
-    def _guard(
-        self, source: Source, dataset: DatasetFiles, destination: Destination, found: Comparison
-    ) -> None:
-        refuse_other_dataset(source, destination, found, force=self.options.force)
+    def _guard(self, dataset: DatasetFiles, links: PeerLinks, old: Multihash, found: Comparison) -> None:
+        if isinstance(found, Diverged) and found.common is None:
+            self._refuse_other_dataset(dataset, links, old, found)
         with self.statements.proving():
-            theirs = blocks_of(source, destination, found)
-            dataset_id, read = destination.seed.dataset_id, source.links.bytes_of
-            seen = self.statements.examine(dataset_id, dataset, source.number, theirs, read, destination.name)
+            seen = self.statements.examine(
+                dataset.id,
+                dataset,
+                self.number,
+                self._block_at(dataset, links, old, found),
+                links.bytes_of,
+                str(dataset.alias),
+            )
             if seen is not None:
-                refuse_rollback(source, seen, destination)
+                self._refuse_rollback(links, seen, dataset)
             if not self.options.force:
-                refuse_difference(source, destination, found)
+                self._refuse_difference(dataset, old, found)
+
+    def _block_at(
+        self, dataset: DatasetFiles, links: PeerLinks, old: Multihash, found: Comparison
+    ) -> BlockAt:
+        # read from the local chain where both are the same
+        first = ChainLinks(dataset.chain).link(old).sequence_number + 1
+
+        def block_at(number: int) -> Multihash | None:
+            if not 0 <= number <= self.number:
+                return None
+            if not isinstance(found, Equal | Ahead):
+                return Descent(links, self.head).down_to(number)
+            if isinstance(found, Ahead) and number >= first:
+                return found.blocks[self.number - number]
+            return dataset.chain.hash_at(number, old)
+
+        return block_at
+
+    def _refuse_other_dataset(
+        self, dataset: DatasetFiles, links: PeerLinks, old: Multihash, found: Diverged
+    ) -> None:
+        theirs, ours, where = self._seed(links), dataset.seed, self.peer.where
+        if (theirs.dataset_id, theirs.dataset_kind) == (ours.dataset_id, ours.dataset_kind):
+            return
+        # a dataset is never overwritten by another one
+        raise differ(
+            DatasetsDivergedError,
+            (self.head, old, found),
+            f"{'OverwriteSeedBlock: ' if self.options.force else ''}{where} is another dataset than "
+            f"{str(dataset.alias)!r} here: {theirs.dataset_kind.value} {theirs.dataset_id}, "
+            f"not {ours.dataset_kind.value} {ours.dataset_id}; their heads are {shortened(self.head)} "
+            f"and {shortened(old)}",
+            "pull it under another name with --as",
+        )
+
+    def _seed(self, links: PeerLinks) -> Seed:
+        name = whole_chain(links, self.head)[-1]
+        try:
+            event = decode_block(links.bytes_of(name)).event
+        except CodecError as error:
+            raise bad_block(self.peer, name, error) from error
+        if not isinstance(event, Seed):
+            raise CorruptedPeerError(
+                f"the chain of {self.peer.where} is broken: its first block {name} is {event.KIND}, not Seed"
+            )
+        return event
+
+    def _refuse_difference(self, dataset: DatasetFiles, old: Multihash, found: Comparison) -> None:
+        where, name = self.peer.where, str(dataset.alias)
+        heads = f"the peer's head is {shortened(self.head)}, the local one {shortened(old)}"
+        if isinstance(found, Behind):
+            raise differ(
+                DestinationAheadError,
+                (self.head, old, found),
+                f"{name!r} has all blocks of {where} and {len(found.blocks):,} more: {heads}",
+                _WAYS_OUT,
+            )
+        if isinstance(found, Diverged):
+            common = f"is {shortened(found.common)}" if found.common else "does not exist"
+            raise differ(
+                DatasetsDivergedError,
+                (self.head, old, found),
+                f"{name!r} and {where} have diverged: their newest common block {common}, after which the "
+                f"peer has {found.source_blocks:,} blocks and {name!r} {found.destination_blocks:,}; {heads}",
+                _WAYS_OUT,
+            )
+
+    def _refuse_rollback(self, links: PeerLinks, seen: Seen, dataset: DatasetFiles | None) -> None:
+        lower = self.number < seen.sequence_number
+        if not lower and Descent(links, self.head).down_to(seen.sequence_number) == seen.head:
+            return
+        # counts are from the remembered block's height where its chain is not here
+        above = max(0, self.number - seen.sequence_number), max(0, seen.sequence_number - self.number)
+        counted: Behind | Diverged = Diverged(*above, None)
+        if dataset is not None and dataset.chain.contains(seen.head):
+            found = compare(self.head, links, seen.head, ChainLinks(dataset.chain))
+            counted = found if isinstance(found, Behind | Diverged) else counted
+        raise differ(
+            RollbackError,
+            (self.head, seen.head, counted),
+            f"{self.peer.where} offers {'an older' if lower else 'another'} chain than was seen before: its "
+            f"head is block {self.number:,} {shortened(self.head)}, the newest block seen is "
+            f"{seen.sequence_number:,} {shortened(seen.head)}"
+            + ("" if lower else ", which it does not contain"),
+            "the peer may be out of date or forged: ask its owner, try another; --force accepts its chain",
+        )
 
     # --- both --------------------------------------------------------------------------------------
 
@@ -421,7 +490,7 @@ class _Pull:
             raise
 
     def _done(
-        self, status: SyncStatus, dataset: DatasetFiles, source: Source, old: Multihash | None, blocks: int
+        self, status: SyncStatus, dataset: DatasetFiles, old: Multihash | None, blocks: int
     ) -> SyncOutcome:
         brought = bring_newest(
             dataset,
@@ -433,15 +502,15 @@ class _Pull:
             progress=self.progress,
         )
         shutil.rmtree(self.area, ignore_errors=True)
-        seen = Seen(source.number, self.head, self.statements.text)
-        self.memory.remember(dataset.id, seen, lower=self.statements.forgets)
+        seen = Seen(self.number, self.head, self.statements.text)
+        SeenHeads(self.workspace.root / "seen").remember(dataset.id, seen, lower=self.statements.forgets)
         return SyncOutcome(
             status,
             old,
             self.head,
             blocks,
-            self.arrival.objects,
-            self.arrival.bytes + brought.bytes,
+            self.download.objects,
+            self.download.bytes + brought.bytes,
             missing_slices(dataset),
             self.statements.signature,
             self.statements.attestations,

@@ -9,7 +9,6 @@ running the same again. Source: specification "Dataset Sharing"; RFC-021.
 
 from __future__ import annotations
 
-import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -42,25 +41,23 @@ from odfchain.errors import (
     ObjectNotFoundError,
     OdfchainError,
     TransferError,
-    UnsupportedPeerError,
 )
 from odfchain.limits import SHARING
-from odfchain.odf.block_codec import decode_block, decode_header
+from odfchain.odf.block_codec import decode_block
 from odfchain.odf.events import Seed
 from odfchain.odf.identity import Multihash
 from odfchain.progress import SILENT, Progress
 from odfchain.storage.fsio import FileState
-from odfchain.storage.http_connection import Body
+from odfchain.storage.http_connection import Pieces
 from odfchain.storage.http_rules import Deadline
-from odfchain.storage.local import HEAD, LocalObjectStore
-from odfchain.transfer.block_batch import RawBlock
-from odfchain.transfer.branch_fetch import merged_into, sendable
-from odfchain.transfer.open_peer import DEFAULTS, PeerOptions, open_writable
-from odfchain.transfer.peer import AbsentError, Opened, Peer, WritablePeer
-from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind, PeerUrl
-from odfchain.transfer.receive import shortened
+from odfchain.storage.local import HEAD
+from odfchain.text import counted
+from odfchain.transfer.branch_fetch import merged_into
+from odfchain.transfer.peer import AbsentError, Opened, Peer, RawBlock, WritablePeer
+from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind
+from odfchain.transfer.receive import differ, shortened
 from odfchain.transfer.signed_statements import push_statements, push_to_node
-from odfchain.transfer.slice_files import DataObject, objects_of
+from odfchain.transfer.slice_files import DataObject, absent, objects_of, store_of
 from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.workspace.dataset_files import DatasetFiles
 
@@ -151,15 +148,7 @@ class PushOutcome:
 
 
 def plan_push(dataset: DatasetFiles, peer: WritablePeer, options: PushOptions = _OPTIONS) -> PushPlan:
-    """Plan `push_dataset`; the destination is only read, and no further than needed.
-
-    Raises:
-        DatasetNotFoundError: there is no dataset at the destination, and none is to be made.
-        DestinationAheadError, DatasetsDivergedError: the destination has blocks that the source has not.
-        ObjectNotFoundError: a slice or checkpoint to be sent is not in this workspace.
-        TransferError: the destination cannot be reached, refuses, or is damaged.
-        BrokenChainError, StoreError, CodecError: the local dataset is damaged.
-    """
+    """Plan `push_dataset`; the destination is only read, and no further than needed."""
     head = dataset.chain.head()
     if head is None:
         raise BrokenChainError(f"{dataset.alias}: the dataset has no head")
@@ -169,7 +158,7 @@ def plan_push(dataset: DatasetFiles, peer: WritablePeer, options: PushOptions = 
     local = ChainLinks(dataset.chain)
     destination = _DestinationLinks(dataset, peer)
     if old is None and dataset.ref != HEAD:
-        found: Comparison = _beside_the_head(dataset, peer, head, destination)
+        found: Comparison = _ahead_of_head(dataset, peer, head, destination)
     else:
         found = compare(head, local, old, destination)
     if isinstance(found, Ahead | Equal):
@@ -233,11 +222,10 @@ def push_dataset(
 def _send(
     dataset: DatasetFiles, peer: WritablePeer, plan: PushPlan, options: PushOptions, progress: Progress
 ) -> None:
-    stores = {ObjectKind.DATA: dataset.data, ObjectKind.CHECKPOINT: dataset.checkpoints}
-    blocks = LocalObjectStore(dataset.folder / "blocks")
+    blocks = store_of(dataset, ObjectKind.BLOCK)
 
     def send_object(item: DataObject) -> None:
-        peer.put(item.key, stores[item.key.kind].verified_path(item.key.name), progress)
+        peer.put(item.key, store_of(dataset, item.key.kind).verified_path(item.key.name), progress)
 
     def send_block(name: Multihash) -> None:
         peer.put(ObjectKey(ObjectKind.BLOCK, name), blocks.verified_path(name), SILENT)
@@ -263,7 +251,6 @@ def _send_to_node(
     from odfchain.transfer.smart_messages import Visibility  # noqa: PLC0415
 
     assert isinstance(peer, SmartDestination)  # noqa: S101 - the one that takes no files
-    stores = {ObjectKind.DATA: dataset.data, ObjectKind.CHECKPOINT: dataset.checkpoints}
     peer.parallel = options.parallel
     progress.phase(f"Sending {dataset.alias}", len(plan.blocks))
     peer.send(
@@ -273,26 +260,12 @@ def _send_to_node(
             blocks=plan.blocks,
             read=dataset.chain.get_bytes,
             objects=plan.objects,
-            path=lambda item: stores[item.key.kind].verified_path(item.key.name),
+            path=lambda item: store_of(dataset, item.key.kind).verified_path(item.key.name),
             force=plan.overwrites,
             visibility=Visibility.PUBLIC if options.public else Visibility.PRIVATE,
         ),
         progress,
     )
-
-
-def open_destination(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer:
-    """The peer to push to; nothing is asked of it yet.
-
-    Raises:
-        UnsupportedPeerError: what the URL names cannot change, or nothing here speaks its protocol.
-    """
-    if url.scheme in ("ipfs", "ipns"):
-        raise UnsupportedPeerError(
-            f"{url}: what an IPFS address names cannot be written through a gateway",
-            hint="push to a folder (file:///…), and add that folder with your IPFS node",
-        )
-    return open_writable(url, options)
 
 
 class _DestinationLinks:
@@ -319,7 +292,7 @@ class _DestinationLinks:
         return CorruptedPeerError(f"{self._peer.where}: the chain is broken: {problem}")
 
 
-def _beside_the_head(
+def _ahead_of_head(
     dataset: DatasetFiles, peer: WritablePeer, head: Multihash, there: _DestinationLinks
 ) -> Ahead:
     old = peer.head(HEAD)
@@ -347,45 +320,30 @@ def _merged_blocks(
     return [
         name
         for merged in merged_into(dataset, head, until=is_there)
-        if sendable(dataset, merged)
+        if merged.whole and not absent(dataset, merged.objects)
         for name in merged.in_order
         if not is_there(name)
     ]
 
 
-def _count(blocks: int) -> str:
-    return f"{blocks:,} block{'' if blocks == 1 else 's'}"
-
-
 def _differ(
-    dataset: DatasetFiles,
-    peer: WritablePeer,
-    head: Multihash,
-    old: Multihash,
-    found: Behind | Diverged,
+    dataset: DatasetFiles, peer: WritablePeer, head: Multihash, old: Multihash, found: Behind | Diverged
 ) -> OdfchainError:
     there = f"the head is {shortened(old)} there, {shortened(head)} here"
     if isinstance(found, Behind):
-        count = len(found.blocks)
-        return DestinationAheadError(
-            f"{peer.where} has {_count(count)} that {dataset.alias} has not: {there}",
-            source_head=str(head),
-            destination_head=str(old),
-            source_blocks=0,
-            destination_blocks=count,
-            common=str(head),
-            hint="pull them first, or give them up with --force",
+        return differ(
+            DestinationAheadError,
+            (head, old, found),
+            f"{peer.where} has {counted(len(found.blocks), 'block')} that {dataset.alias} has not: {there}",
+            "pull them first, or give them up with --force",
         )
     common = f"after block {shortened(found.common)}" if found.common else "and have no block in common"
-    return DatasetsDivergedError(
-        f"{dataset.alias} and {peer.where} diverged {common}: {_count(found.source_blocks)} only here, "
-        f"{_count(found.destination_blocks)} only there; {there}",
-        source_head=str(head),
-        destination_head=str(old),
-        source_blocks=found.source_blocks,
-        destination_blocks=found.destination_blocks,
-        common=str(found.common) if found.common else None,
-        hint="pull the other one under a new name (--as) to compare them, push to another place, "
+    return differ(
+        DatasetsDivergedError,
+        (head, old, found),
+        f"{dataset.alias} and {peer.where} diverged {common}: {counted(found.source_blocks, 'block')} only "
+        f"here, {counted(found.destination_blocks, 'block')} only there; {there}",
+        "pull the other one under a new name (--as) to compare them, push to another place, "
         "or overwrite the destination with --force",
     )
 
@@ -406,14 +364,11 @@ def _check_same_dataset(
         return
     name = f"the dataset {theirs.dataset_id}" if theirs else "a chain that begins without Seed"
     # --force overwrites the blocks of a dataset, never another dataset
-    raise DatasetsDivergedError(
+    raise differ(
+        DatasetsDivergedError,
+        (head, old, found),
         f"{peer.where} holds {name}, not {dataset.alias} ({ours.dataset_id}); nothing was overwritten",
-        source_head=str(head),
-        destination_head=str(old),
-        source_blocks=found.source_blocks,
-        destination_blocks=found.destination_blocks,
-        common=None,
-        hint="push to another place, or remove what is there first",
+        "push to another place, or remove what is there first",
     )
 
 
@@ -434,7 +389,7 @@ def _missing_there(
     missing = [found for key, found in wanted.items() if key not in there]
     for item in missing:
         # a partial copy can be pushed on where the destination has the rest
-        store = dataset.data if item.key.kind is ObjectKind.DATA else dataset.checkpoints
+        store = store_of(dataset, item.key.kind)
         if not store.contains(item.key.name):
             what = "slice" if item.key.kind is ObjectKind.DATA else "checkpoint"
             raise ObjectNotFoundError(
@@ -480,14 +435,6 @@ def _in_parallel(work: Callable[[_T], None], items: Iterable[_T], workers: int) 
 # A push to this node as a peer to pull from: pushes are validated and published as pulls are.
 
 
-@dataclass(frozen=True, slots=True)
-class _Held(Body):
-    stream: io.BytesIO
-
-    def read_into(self, view: memoryview) -> int:
-        return self.stream.readinto(view)
-
-
 class PushedPeer(Peer):
     """Blocks that were received, hash to their names, and end in the head; objects wait where pulls look."""
 
@@ -510,36 +457,17 @@ class PushedPeer(Peer):
 
     @contextmanager
     def open(self, key: str, start: int, cap: int, deadline: Deadline, /) -> Iterator[Opened]:  # noqa: ARG002 - as `Peer`
-        """As `Peer`."""
         data = self._files.get(key)
         if data is None:
             raise AbsentError(f"{self.where}{key}: it was not sent")
-        yield Opened(f"{self.where}{key}", _Held(io.BytesIO(data[start:])), len(data), start=start)
+        yield Opened(f"{self.where}{key}", Pieces(iter([data[start:]])), len(data), start=start)
 
     def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:  # noqa: ARG002 - as `Peer`
         """All of them."""
         return iter(self._blocks)
 
     def has_hashed(self, key: ObjectKey, state: FileState) -> bool:
-        """As `Peer`."""
         return self._has_hashed(key, state)
 
     def close(self) -> None:
-        """Nothing is held."""
-
-
-def refuse_disorder(where: str, blocks: Sequence[RawBlock]) -> None:
-    """Each block follows the one before it.
-
-    Raises:
-        CorruptedPeerError: one does not, or is none.
-    """
-    before: Multihash | None = None
-    for block in blocks:
-        try:
-            previous = decode_header(block.data).prev_block_hash
-        except CodecError as error:
-            raise CorruptedPeerError(f"{where}: {block.hash}: {error}") from None
-        if before is not None and previous != before:
-            raise CorruptedPeerError(f"{where}: {block.hash} does not follow the block before it")
-        before = block.hash
+        pass

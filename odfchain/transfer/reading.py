@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
-from odfchain.errors import InvalidIdError, ObjectCorruptedError, UsageError
+from odfchain.errors import InvalidIdError, UsageError
 from odfchain.odf.events import DatasetSnapshot, SetTransform, TransformInput
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import AmbiguousAlias, DatasetAlias, DatasetRefAny, RemoteDatasetId
@@ -62,9 +61,6 @@ class Origin:
         """Parse a URL or path: a dataset's folder, or with `dataset` the workspace that has it.
 
         One of a workspace whose datasets are in a store is read there.
-
-        Raises:
-            UsageError: a workspace without the name of a dataset, or a name with a URL.
         """
         is_url = "://" in place or place.lower().startswith("file:")
         if dataset is not None:
@@ -83,7 +79,7 @@ class Origin:
                 raise UsageError(f"{path} is a workspace", hint="say which dataset of it: dataset=NAME")
             place = path.as_uri()
         url = parse_peer_url(place)
-        local = unquote(urlsplit(url.text).path) if url.scheme == "file" else None
+        local = url.path if url.scheme == "file" else None
         return cls(url.text, local, token, cache if local is None else None)
 
     def chain(self, private: Path, *, require_signature: bool = False) -> DatasetFiles:
@@ -106,7 +102,7 @@ class Origin:
         return self._with_slices(workspace.dataset(alias))
 
     def without_chain(self, private: Path) -> DatasetFiles:
-        """The dataset for who knows its slices by name: of the chain there is nothing."""
+        """The dataset without its chain, for a reader that knows its slices by name."""
         if not self.url:
             return DatasetFiles.open(Path(self.folder or ""))
         DatasetFiles.create_folders(private, self._alias())
@@ -129,7 +125,7 @@ class Origin:
         lacking = absent(dataset, slices)
         if verify:
             present = [item for item in slices if item not in lacking]
-            lacking += [item for item in present if not _is_intact(dataset.data, item)]
+            lacking += [item for item in present if not dataset.data.is_intact(item.key.name)]
         if not lacking:
             return
         # on the slices' file system, so that a rename makes them appear
@@ -178,14 +174,6 @@ def slice_objects(state: DatasetState) -> list[DataObject]:
         )
         for ref in state.slices()
     ]
-
-
-def _is_intact(store: LocalObjectStore, item: DataObject) -> bool:
-    try:
-        store.verified_path(item.key.name)
-    except ObjectCorruptedError:
-        return False
-    return True
 
 
 # Inputs that a manifest names by their remote place: replaced by the copy in this workspace.

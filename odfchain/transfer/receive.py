@@ -12,33 +12,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from odfchain.chain.chain import HashedBlock
-from odfchain.chain.compare import (
-    Ahead,
-    Behind,
-    BlockLink,
-    ChainLinks,
-    Comparison,
-    Descent,
-    Diverged,
-    Equal,
-    compare,
-    whole_chain,
-)
-from odfchain.chain.index import ChainIndex, History, Link, ReplayHistory, link_kind
+from odfchain.chain.compare import Behind, BlockLink, Diverged
+from odfchain.chain.index import History, ReplayHistory, link_kind
 from odfchain.chain.rules import check_append
-from odfchain.chain.signed_heads import BlockAt
 from odfchain.errors import (
     AppendError,
+    ChainsDifferError,
     CodecError,
     CorruptedPeerError,
-    DatasetsDivergedError,
-    DestinationAheadError,
     ObjectCorruptedError,
     ObjectNotFoundError,
     OdfchainError,
-    RollbackError,
     StoreError,
     UnsupportedVersionError,
 )
@@ -49,13 +36,11 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
-from odfchain.storage.fsio import LocalScratch
-from odfchain.storage.local import ObjectStore, check_object_name
+from odfchain.storage.local import LocalObjectStore, ObjectStore, check_object_name
 from odfchain.text import one_line
 from odfchain.transfer.http_peer import Prefetch
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
-from odfchain.transfer.signed_statements import Seen
 from odfchain.transfer.slice_files import DataObject, absent, bring, objects_of
 from odfchain.workspace.dataset_files import DatasetFiles
 
@@ -110,11 +95,7 @@ class Spool:
         return self._at_hand.get(name)
 
     def add(self, name: Multihash, data: bytes) -> None:
-        """Keep the bytes of a block, which hash to its name.
-
-        Raises:
-            StorageFullError, StoreError: it cannot be written.
-        """
+        """Keep the bytes of a block, which hash to its name."""
         path = f"{self._folder_text}/{name}"
         try:
             fd = os.open(path, _NEW_FILE, 0o644)
@@ -160,7 +141,7 @@ class PeerLinks:
         self._progress = progress
         self._prefetch: Prefetch | None = None
         # Blocks that arrived whole and were not read so far.
-        self._came: set[Multihash] = set()
+        self._unread: set[Multihash] = set()
 
     def __enter__(self) -> PeerLinks:
         return self
@@ -169,51 +150,39 @@ class PeerLinks:
         if self._prefetch is not None:
             self._prefetch.close()
 
-    def prepare(self, head: Multihash, known: int, after: Multihash | None) -> int:
-        """Ask for what saves time if the head is above block `known`; returns the head's sequence number.
+    def prepare(self, head: Multihash, known: int, after: Multihash | None = None) -> int:
+        """Ask for what saves time; returns the sequence number of the head.
 
-        `after` is the newest block of the local dataset. Either the blocks above it come in one piece, or
-        the hint says which they are.
+        `after` is the newest local block, `known` its number. Either the blocks above it come in one piece,
+        or the hint says which they are.
         """
         number = self.link(head).sequence_number
         if number > known:
             for block in self._peer.batch(after, number - known):
                 self._spool.add(block.hash, block.data)
-                self._came.add(block.hash)
-        if not self._came and known + _HINT_FROM < number < LIMITS.chain_blocks:
+                self._unread.add(block.hash)
+        if not self._unread and known + _HINT_FROM < number < LIMITS.chain_blocks:
             with contextlib.suppress(OdfchainError):  # it only saves time; what is wrong shows without it
                 hint = self._peer.hint(number + 1)
                 if hint:
-                    self._prefetch = self._prefetched(_below(hint, number + 1, head))
+                    here = self._spool.names()
+                    self._prefetch = Prefetch(
+                        _below(hint, number + 1, head),
+                        here=lambda name: str(name) in here,
+                        local=self.local,
+                        fetch=self.fetch,
+                        keep=self._spool.add,
+                        pipeline=self._peer.pipeline(),
+                    )
+        self._progress.phase("Receiving blocks", max(0, number - known - 1))
         return number
-
-    def _prefetched(self, hinted: Iterator[Multihash]) -> Prefetch:
-        here = self.spooled()
-        return Prefetch(
-            hinted,
-            here=lambda name: str(name) in here,
-            local=self.local,
-            fetch=self.fetch,
-            keep=self._spool.add,
-            pipeline=self._peer.pipeline(),
-        )
-
-    def spooled(self) -> frozenset[str]:
-        """The names of the blocks that were received before."""
-        return self._spool.names()
 
     def local(self, name: Multihash) -> bool:
         """True if a block is one of the local dataset."""
         return self._local is not None and self._local.contains(name)
 
     def link(self, name: Multihash) -> BlockLink:
-        """The number and the predecessor of a block.
-
-        Raises:
-            CorruptedPeerError: it is no block, or its predecessor is named by another kind of hash.
-            AccessError, TransferError: from the peer.
-            StorageFullError, StoreError: what came cannot be kept.
-        """
+        """The number and the predecessor of a block."""
         data = self.bytes_of(name)
         try:
             header = decode_header(data)
@@ -228,16 +197,11 @@ class PeerLinks:
         return CorruptedPeerError(f"the chain of {self._peer.where} is broken: {problem}")
 
     def bytes_of(self, name: Multihash) -> bytes:
-        """A block's bytes, hashed.
-
-        Raises:
-            CorruptedPeerError, AccessError, TransferError: from the peer.
-            StorageFullError, StoreError: what came cannot be kept.
-        """
+        """A block's bytes, hashed."""
         # asked first, though the block may be spooled by now: taking one lets another be asked for
         data = self._prefetch.take(name) if self._prefetch is not None else None
-        if name in self._came:
-            self._came.discard(name)
+        if name in self._unread:
+            self._unread.discard(name)
             data = self._spool.at_hand(name)
         if data is None:
             if (known := self._known(name)) is not None:
@@ -283,29 +247,12 @@ def bad_block(peer: Peer, name: Multihash, error: Exception) -> CorruptedPeerErr
 # The append rules over blocks that a peer sent, before anything that they refer to is asked for.
 
 
-def index_chain(dataset: DatasetFiles, newest_first: Sequence[Multihash], kinds: Sequence[str]) -> None:
-    """Let a new dataset's index know all blocks that were checked, so that none is read again for it.
-
-    `kinds` are those of the blocks' events (`link_kind`), oldest first. The index is a cache: if it is wrong
-    or cannot be written, it is built from the blocks when needed.
-    """
-    top = len(newest_first) - 1
-    links = (Link(name, top - n, kinds[top - n]) for n, name in enumerate(newest_first))
-    scratch = LocalScratch(dataset.index_path)
-    ChainIndex(scratch, lambda _: links).sync(Link(newest_first[0], top, kinds[top]))
-
-
 def checked_blocks(
     peer: Peer, links: PeerLinks, newest_first: Sequence[Multihash], base: History | None
 ) -> Iterator[HashedBlock]:
     """The blocks of a chain, oldest first, each after it was found to keep all append rules.
 
     `base` answers for the local chain before them; None when they start with the seed.
-
-    Raises:
-        CorruptedPeerError: a block is malformed or breaks a rule; the message names both.
-        AccessError, TransferError: a block had to be asked for again, in vain.
-        StorageFullError, StoreError: what was received cannot be read.
     """
     history = ReplayHistory(base)
     first = base is None
@@ -326,9 +273,9 @@ def checked_blocks(
         yield HashedBlock(name, block)
 
 
-# Diverged chains: messages and refusals (RFC-021).
+# Chains that are not one line (RFC-021).
 
-_WAYS_OUT = "--force replaces what is here by the peer's chain; or pull it under another name with --as"
+_Differ = TypeVar("_Differ", bound=ChainsDifferError)
 
 
 def shortened(name: Multihash) -> str:
@@ -336,167 +283,37 @@ def shortened(name: Multihash) -> str:
     return f"{str(name)[:17]}…"
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """The local side: a dataset and the head it had when the pull began."""
-
-    name: str
-    head: Multihash
-    links: ChainLinks
-    seed: Seed
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The peer's side; `number` is the sequence number of its head."""
-
-    peer: Peer
-    head: Multihash
-    number: int
-    links: PeerLinks
-
-    def seed(self) -> Seed:
-        """The first event of the peer's chain.
-
-        Raises:
-            CorruptedPeerError: the first block is not a Seed, or the blocks are no chain.
-        """
-        name = whole_chain(self.links, self.head)[-1]
-        try:
-            event = decode_block(self.links.bytes_of(name)).event
-        except CodecError as error:
-            raise bad_block(self.peer, name, error) from error
-        if not isinstance(event, Seed):
-            raise CorruptedPeerError(
-                f"the chain of {self.peer.where} is broken: its first block {name} is {event.KIND}, not Seed"
-            )
-        return event
-
-
-def blocks_of(source: Source, destination: Destination, found: Comparison) -> BlockAt:
-    """The hashes of the peer's chain by number, read from the local one where both are the same.
-
-    Raises, when it is asked:
-        CorruptedPeerError, AccessError, TransferError: the peer's chain cannot be read.
-        BrokenChainError, StoreError: the local one cannot.
-    """
-    ours = destination.links
-    first = ours.link(destination.head).sequence_number + 1
-
-    def block_at(number: int) -> Multihash | None:
-        if not 0 <= number <= source.number:
-            return None
-        if not isinstance(found, Equal | Ahead):
-            return Descent(source.links, source.head).down_to(number)
-        if isinstance(found, Ahead) and number >= first:
-            return found.blocks[source.number - number]
-        return ours.chain.hash_at(number, destination.head)
-
-    return block_at
-
-
-def refuse_other_dataset(source: Source, destination: Destination, found: Comparison, *, force: bool) -> None:
-    """A dataset is never overwritten by another one, whatever `force` says.
-
-    Raises:
-        DatasetsDivergedError: the seeds differ in id or kind.
-    """
-    if not isinstance(found, Diverged) or found.common is not None:
-        return
-    theirs, ours = source.seed(), destination.seed
-    if (theirs.dataset_id, theirs.dataset_kind) == (ours.dataset_id, ours.dataset_kind):
-        return
-    raise DatasetsDivergedError(
-        f"{'OverwriteSeedBlock: ' if force else ''}{source.peer.where} is another dataset than "
-        f"{destination.name!r} here: {theirs.dataset_kind.value} {theirs.dataset_id}, "
-        f"not {ours.dataset_kind.value} {ours.dataset_id}; their heads are {shortened(source.head)} "
-        f"and {shortened(destination.head)}",
-        source_head=str(source.head),
-        destination_head=str(destination.head),
+def differ(
+    kind: type[_Differ], chains: tuple[Multihash, Multihash, Behind | Diverged], message: str, hint: str
+) -> _Differ:
+    """The error for chains that are not one line: heads of source and destination, and their comparison."""
+    source, here, found = chains
+    if isinstance(found, Behind):
+        found = Diverged(0, len(found.blocks), source)
+    return kind(
+        message,
+        source_head=str(source),
+        destination_head=str(here),
         source_blocks=found.source_blocks,
         destination_blocks=found.destination_blocks,
-        common=None,
-        hint="pull it under another name with --as",
-    )
-
-
-def refuse_difference(source: Source, destination: Destination, found: Comparison) -> None:
-    """The source's chain continues the destination's, or is the same.
-
-    Raises:
-        DestinationAheadError, DatasetsDivergedError: it does not.
-    """
-    where, name = source.peer.where, destination.name
-    heads = f"the peer's head is {shortened(source.head)}, the local one {shortened(destination.head)}"
-    if isinstance(found, Behind):
-        count = len(found.blocks)
-        raise DestinationAheadError(
-            f"{name!r} has all blocks of {where} and {count:,} more: {heads}",
-            source_head=str(source.head),
-            destination_head=str(destination.head),
-            source_blocks=0,
-            destination_blocks=count,
-            common=str(source.head),
-            hint=_WAYS_OUT,
-        )
-    if isinstance(found, Diverged):
-        common = f"is {shortened(found.common)}" if found.common else "does not exist"
-        raise DatasetsDivergedError(
-            f"{name!r} and {where} have diverged: their newest common block {common}, after which the peer "
-            f"has {found.source_blocks:,} blocks and {name!r} {found.destination_blocks:,}; {heads}",
-            source_head=str(source.head),
-            destination_head=str(destination.head),
-            source_blocks=found.source_blocks,
-            destination_blocks=found.destination_blocks,
-            common=str(found.common) if found.common else None,
-            hint=_WAYS_OUT,
-        )
-
-
-def refuse_rollback(source: Source, seen: Seen, destination: Destination | None) -> None:
-    """The source's chain contains the newest block that was seen before.
-
-    Raises:
-        RollbackError: it does not. Counts are from the remembered block's height where its chain is not here.
-    """
-    lower = source.number < seen.sequence_number
-    if not lower and Descent(source.links, source.head).down_to(seen.sequence_number) == seen.head:
-        return
-    found: Comparison | None = None
-    if destination is not None and destination.links.chain.contains(seen.head):
-        found = compare(source.head, source.links, seen.head, destination.links)
-    theirs, ours, common = max(0, source.number - seen.sequence_number), 0, None
-    if isinstance(found, Behind):
-        ours, common = len(found.blocks), source.head
-    elif isinstance(found, Diverged):
-        theirs, ours, common = found.source_blocks, found.destination_blocks, found.common
-    elif lower:
-        ours = seen.sequence_number - source.number
-    raise RollbackError(
-        f"{source.peer.where} offers {'an older' if lower else 'another'} chain than was seen before: its "
-        f"head is block {source.number:,} {shortened(source.head)}, the newest block seen is "
-        f"{seen.sequence_number:,} {shortened(seen.head)}{'' if lower else ', which it does not contain'}",
-        source_head=str(source.head),
-        destination_head=str(seen.head),
-        source_blocks=theirs,
-        destination_blocks=ours,
-        common=str(common) if common else None,
-        hint="the peer may be out of date or forged: ask its owner, try another; --force accepts its chain",
+        common=str(found.common) if found.common else None,
+        hint=hint,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Validated blocks: the seed if it was there; objects and kinds of events, oldest first."""
+    """Validated blocks, newest first; the seed if it was there; objects and kinds of events, oldest first."""
 
+    blocks: Sequence[Multihash]
     seed: Seed | None
     objects: list[DataObject]
     kinds: list[str]
 
 
 @dataclass(slots=True)
-class Arrival:
-    """The arrival of one pull from one peer; `area` is its folder."""
+class Download:
+    """What one pull receives from one peer; `area` is its folder."""
 
     peer: Peer
     area: Path
@@ -515,14 +332,6 @@ class Arrival:
             yield links
             self.bytes += links.received
 
-    def source(
-        self, links: PeerLinks, head: Multihash, *, known: int, after: Multihash | None = None
-    ) -> Source:
-        """The peer as the source of a pull of `head`; `after` the newest local block, `known` its number."""
-        number = links.prepare(head, known, after)
-        self.progress.phase("Receiving blocks", max(0, number - known - 1))
-        return Source(self.peer, head, number, links)
-
     def check(self, links: PeerLinks, blocks: Sequence[Multihash], base: History | None) -> Received:
         """Validate the blocks (newest first) against the append rules after `base`."""
         seed: Seed | None = None
@@ -535,10 +344,19 @@ class Arrival:
             objects += objects_of(found.block)
             kinds.append(link_kind(found.block.event))
             self.progress.advance()
-        return Received(seed, objects, kinds)
+        return Received(blocks, seed, objects, kinds)
+
+    def publish(self, dataset: DatasetFiles, spool: Spool, blocks: Sequence[Multihash]) -> int:
+        """Received blocks (newest first) are stored; returns how many of them were not here."""
+        self.progress.phase("Publishing", len(blocks))
+        new = [(spool.path(name), name) for name in reversed(blocks) if spool.contains(name)]
+        self.progress.advance(len(blocks) - len(new))
+        for _ in LocalObjectStore(dataset.folder / "blocks").put_files(new):
+            self.progress.advance()
+        return len(new)
 
     def bring(self, dataset: DatasetFiles, wanted: Sequence[DataObject]) -> None:
-        """The objects are in the dataset; errors as `slice_files.bring`."""
+        """The objects are in the dataset."""
         folder = self.area / "objects"
         lacking = absent(dataset, wanted, folder)
         self.bytes += bring(

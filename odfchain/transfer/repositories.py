@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from odfchain.errors import (
     CorruptedPeerError,
@@ -44,6 +43,8 @@ from odfchain.odf.yaml import dump_yaml, read_document
 from odfchain.storage import fsio
 from odfchain.storage.local import parse_ref
 from odfchain.text import one_line
+from odfchain.transfer.folder_peer import FolderPeer
+from odfchain.transfer.object_peer import STORE_LIMITS, ObjectSpace
 from odfchain.transfer.open_peer import DEFAULTS, PeerOptions, open_peer
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, PeerUrl, PlainUrl
@@ -52,7 +53,6 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
 _READ_BYTES = 1 << 16
-_HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,27 +80,13 @@ class KnownRepository:
 
 
 def parse_peer_url(text: str) -> PeerUrl:
-    """The URL of a repository or dataset, as a user writes it.
-
-    Raises:
-        UnsupportedPeerError: not a URL, or of a protocol that is not spoken; the hint says what to write.
-    """
+    """The URL of a repository or dataset, as a user writes it."""
     if "://" not in text and not text.startswith("file:"):
         raise UnsupportedPeerError(
             f"{text!r} is not a URL",
             hint="write a folder like file:///srv/datasets/, a server like https://host/",
         )
     return PeerUrl.parse(text)
-
-
-def intended_url(text: str) -> str | None:
-    """A hint for a text that lacks only the beginning of a URL: a path, or a host with a port or a domain."""
-    if text.startswith(("/", "./", "../", "~")):
-        return f"a folder is written as a URL: {Path(text).expanduser().absolute().as_uri()}"
-    host, slash, _ = text.partition("/")
-    if slash and _HOST.fullmatch(host) and (":" in host or "." in host):
-        return f"if a server is meant, write the URL: http://{text}"
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +100,7 @@ class Repositories:
         return self.root / "repos"
 
     def add(self, name: RepoName, url: str, policy: SignaturePolicy = NO_POLICY) -> KnownRepository:
-        """Durably remember a repository; its URL gets a slash at its end.
-
-        Raises:
-            NameCollisionError: the name is taken.
-        """
+        """Durably remember a repository; its URL gets a slash at its end."""
         found = parse_peer_url(url)
         fsio.make_folder(self._folder)
         with fsio.locked(self.root / "lock"):
@@ -138,12 +120,7 @@ class Repositories:
         return KnownRepository(name, found, policy)
 
     def delete(self, name: RepoName) -> None:
-        """Forget a repository; datasets and their aliases stay as they are.
-
-        Raises:
-            WorkspaceError: there is no such repository.
-            StoreError: it cannot be removed.
-        """
+        """Forget a repository; datasets and their aliases stay as they are."""
         with fsio.locked(self.root / "lock"):
             path = self._find(name)
             if path is None:
@@ -162,12 +139,7 @@ class Repositories:
         return None if path is None else self._read(path).url
 
     def get(self, name: RepoName) -> PeerUrl:
-        """The URL of a repository.
-
-        Raises:
-            WorkspaceError: there is no such repository.
-            ManifestError, UnsupportedPeerError: as `list`.
-        """
+        """The URL of a repository."""
         found = self.find(name)
         if found is None:
             raise self._unknown(name)
@@ -231,27 +203,28 @@ def _name_of(path: Path) -> RepoName | None:
 # `size` is that of the slices in bytes. The index is optional and untrusted, and no part of the transfer
 # protocol. Readers ignore unknown fields. Source: RFC-021.
 
-VERSION = 1
+INDEX_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """One dataset of a repository, as the repository says."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryEntry:
+    """A dataset of a repository. Folders and object stores say nothing beyond alias and head."""
 
     alias: DatasetAlias
-    id: DatasetId
-    kind: DatasetKind
     head: Multihash
-    blocks: int
-    records: int
-    size: int
+    id: DatasetId | None = None
+    kind: DatasetKind | None = None
+    blocks: int | None = None
+    records: int | None = None
+    size: int | None = None
+    """Size of all slices [bytes]."""
 
-    def tree(self) -> dict[str, str | int]:
-        """For JSON."""
+    def tree(self) -> dict[str, Any]:
+        """For JSON, where all of it is known."""
         return {
             "alias": str(self.alias),
             "id": str(self.id),
-            "kind": self.kind.value,
+            "kind": self.kind.value if self.kind else None,
             "head": str(self.head),
             "blocks": self.blocks,
             "records": self.records,
@@ -259,19 +232,8 @@ class IndexEntry:
         }
 
 
-def render_index(entries: Iterable[IndexEntry]) -> bytes:
-    """The file for these datasets; equal for equal datasets, in whatever order they come."""
-    ordered = sorted(entries, key=lambda entry: entry.alias)
-    lines = ",\n".join("  " + json.dumps(entry.tree()) for entry in ordered)
-    return f'{{"version": {VERSION},\n "datasets": [\n{lines}\n ]}}\n'.encode("ascii")
-
-
-def parse_index(data: bytes, where: str) -> list[IndexEntry]:
-    """Parse the index of a peer at `where`; every value is of its declared type.
-
-    Raises:
-        CorruptedPeerError: too large, not JSON, of another version, or an entry is malformed.
-    """
+def parse_index(data: bytes, where: str) -> list[RepositoryEntry]:
+    """Parse the index of a peer at `where`; every value is of its declared type."""
     if len(data) > SHARING.index_bytes:
         raise CorruptedPeerError(
             f"{where}: an index of {len(data):,} bytes (at most {SHARING.index_bytes:,})"
@@ -284,21 +246,21 @@ def parse_index(data: bytes, where: str) -> list[IndexEntry]:
         raise CorruptedPeerError(f"{where}: not JSON, expected the index of a repository") from None
     if not isinstance(tree, dict) or not isinstance(tree.get("datasets"), list):
         raise CorruptedPeerError(f"{where}: not the index of a repository (no list `datasets`)")
-    if tree.get("version") != VERSION:
-        raise CorruptedPeerError(f"{where}: an index of another version (expected {VERSION})")
+    if tree.get("version") != INDEX_VERSION:
+        raise CorruptedPeerError(f"{where}: an index of another version (expected {INDEX_VERSION})")
     return [_entry(item, f"{where}: dataset {number}") for number, item in enumerate(tree["datasets"], 1)]
 
 
-def _entry(item: Any, where: str) -> IndexEntry:
+def _entry(item: Any, where: str) -> RepositoryEntry:
     if not isinstance(item, dict):
         raise CorruptedPeerError(f"{where}: expected an object")
     try:
-        return IndexEntry(
-            DatasetAlias.parse(_text(item, "alias", where)),
-            DatasetId.parse(_text(item, "id", where)),
-            DatasetKind(_text(item, "kind", where)),
-            Multihash.parse(_text(item, "head", where)),
-            *(_count(item, name, where) for name in ("blocks", "records", "size")),
+        return RepositoryEntry(
+            alias=DatasetAlias.parse(_text(item, "alias", where)),
+            id=DatasetId.parse(_text(item, "id", where)),
+            kind=DatasetKind(_text(item, "kind", where)),
+            head=Multihash.parse(_text(item, "head", where)),
+            **{name: _count(item, name, where) for name in ("blocks", "records", "size")},
         )
     except (InvalidIdError, ValueError) as error:
         raise CorruptedPeerError(f"{where}: {one_line(str(error))}") from None
@@ -325,9 +287,9 @@ class RepositoryIndex:
     """
 
     def __init__(self) -> None:
-        self._made: dict[Path, tuple[tuple[Multihash, int], IndexEntry]] = {}
+        self._made: dict[Path, tuple[tuple[Multihash, int], RepositoryEntry]] = {}
 
-    def entries(self, datasets: Sequence[DatasetFiles]) -> list[IndexEntry]:
+    def entries(self, datasets: Sequence[DatasetFiles]) -> list[RepositoryEntry]:
         """One for each dataset that has a head and can be read; the others are left out."""
         made = {}
         for dataset in datasets:
@@ -347,16 +309,16 @@ class RepositoryIndex:
         return [entry for _, entry in made.values()]
 
 
-def _entry_of(dataset: DatasetFiles, head: Multihash) -> IndexEntry:
+def _entry_of(dataset: DatasetFiles, head: Multihash) -> RepositoryEntry:
     state = DatasetState.read(dataset.chain, head)
-    return IndexEntry(
-        dataset.alias,
-        state.seed.dataset_id,
-        state.seed.dataset_kind,
-        head,
-        state.head_block.sequence_number + 1,
-        state.record_count,
-        sum(dataset.data.size(name) for name in dataset.data.names()),
+    return RepositoryEntry(
+        alias=dataset.alias,
+        head=head,
+        id=state.seed.dataset_id,
+        kind=state.seed.dataset_kind,
+        blocks=state.head_block.sequence_number + 1,
+        records=state.record_count,
+        size=sum(dataset.data.size(name) for name in dataset.data.names()),
     )
 
 
@@ -367,32 +329,14 @@ _PARALLEL = 10
 _NO_INDEX = "many nodes have no such list: name the dataset, as in `odfchain pull REPOSITORY/NAME`"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepositoryEntry:
-    """A dataset of a repository. Folders and object stores say nothing beyond alias and head."""
-
-    alias: DatasetAlias
-    head: Multihash
-    id: DatasetId | None = None
-    kind: DatasetKind | None = None
-    blocks: int | None = None
-    records: int | None = None
-    size: int | None = None
-    """Size of all slices [bytes]."""
-
-
 def list_repository(url: PeerUrl, options: PeerOptions = DEFAULTS) -> list[RepositoryEntry]:
-    """The datasets of a repository, ordered by alias.
-
-    Raises:
-        UnsupportedPeerError: this kind of place cannot be listed, or the server has no index.
-    """
+    """The datasets of a repository, ordered by alias."""
     if url.is_smart:
         found = _node_entries(url, options)
     elif url.scheme in ("http", "https"):
-        found = list(_index_entries(url, options))
+        found = _index_entries(url, options)
     elif url.scheme == "file":
-        found = list(_folder_entries(Path(unquote(urlsplit(url.text).path)), url))
+        found = list(_folder_entries(Path(url.path), url))
     elif url.scheme in ("ipfs", "ipns"):
         raise UnsupportedPeerError(f"{url}: a repository behind an IPFS gateway cannot be listed")
     else:
@@ -408,7 +352,7 @@ def search(entries: Iterable[RepositoryEntry], text: str) -> list[RepositoryEntr
 
 def _node_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
     try:
-        return list(_index_entries(url.plain, options))
+        return _index_entries(url.plain, options)
     except UnsupportedPeerError as error:
         missing = UnsupportedPeerError(error.message, hint=_NO_INDEX)
     node, _, account = url.plain.text.rstrip("/").rpartition("/")
@@ -416,7 +360,7 @@ def _node_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
         raise missing
     try:
         # a node lists all of its accounts at its root only
-        listed = list(_index_entries(PeerUrl.parse(node), options))
+        listed = _index_entries(PeerUrl.parse(node), options)
     except UnsupportedPeerError:
         raise missing from None
     found = [
@@ -429,7 +373,7 @@ def _node_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
     return found
 
 
-def _index_entries(url: PeerUrl, options: PeerOptions) -> Iterator[RepositoryEntry]:
+def _index_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
     where = f"{url}{INDEX_KEY}"
     with contextlib.closing(open_peer(url, options)) as peer:
         data = peer.index(SHARING.index_bytes)
@@ -441,24 +385,13 @@ def _index_entries(url: PeerUrl, options: PeerOptions) -> Iterator[RepositoryEnt
     listed = parse_index(data, where)
     if len(listed) > SHARING.listed_datasets:
         raise TransferError(f"{where}: lists more than {SHARING.listed_datasets:,} datasets")
-    for item in listed:
-        yield RepositoryEntry(
-            alias=item.alias,
-            head=item.head,
-            id=item.id,
-            kind=item.kind,
-            blocks=item.blocks,
-            records=item.records,
-            size=item.size,
-        )
+    return listed
 
 
 # --- folders and object stores -------------------------------------------------------------------------
 
 
 def _folder_entries(folder: Path, url: PeerUrl) -> Iterator[RepositoryEntry]:
-    from odfchain.transfer.folder_peer import FolderPeer  # noqa: PLC0415 - most commands ask nobody
-
     if not folder.is_dir():
         raise TransferError(f"{url}: no such folder")
 
@@ -480,8 +413,6 @@ def _folder_entries(folder: Path, url: PeerUrl) -> Iterator[RepositoryEntry]:
 
 
 def _store_entries(url: PeerUrl) -> list[RepositoryEntry]:
-    from odfchain.transfer.object_peer import STORE_LIMITS, ObjectSpace  # noqa: PLC0415 - most commands ask nobody
-
     space = ObjectSpace(url, STORE_LIMITS)
 
     def head(path: str) -> Multihash | None:
@@ -503,18 +434,17 @@ def _entries(
     # otherwise the parts of a dataset would be listed as datasets
     if head("") is not None:
         raise UnsupportedPeerError(f"{url}: this is a dataset, not a repository of datasets")
-    first = _checked(url, _aliases("", below("")))
-    heads = _heads(first, head)
-    yield from _named(heads)
-    accounts = [path for path, found in heads.items() if found is None]
-    second = _checked(url, [alias for path in accounts for alias in _aliases(path, below(path))])
-    yield from _named(_heads(second, head))
-
-
-def _checked(url: PeerUrl, folders: list[str]) -> list[str]:
-    if len(folders) > SHARING.listed_datasets:
-        raise TransferError(f"{url}: has more than {SHARING.listed_datasets:,} folders")
-    return folders
+    accounts = [""]
+    for _ in range(2):  # datasets, and those of accounts
+        paths = [path for account in accounts for path in _aliases(account, below(account))]
+        if len(paths) > SHARING.listed_datasets:
+            raise TransferError(f"{url}: has more than {SHARING.listed_datasets:,} folders")
+        with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
+            heads = dict(zip(paths, pool.map(head, paths), strict=True))
+        for path, found in heads.items():
+            if found is not None:
+                yield RepositoryEntry(alias=DatasetAlias.parse(path.rstrip("/")), head=found)
+        accounts = [path for path, found in heads.items() if found is None]
 
 
 def _aliases(parent: str, names: Iterable[str]) -> list[str]:
@@ -529,17 +459,6 @@ def _aliases(parent: str, names: Iterable[str]) -> list[str]:
     return found
 
 
-def _heads(paths: Sequence[str], head: Callable[[str], Multihash | None]) -> dict[str, Multihash | None]:
-    with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-        return dict(zip(paths, pool.map(head, paths), strict=True))
-
-
-def _named(heads: dict[str, Multihash | None]) -> Iterator[RepositoryEntry]:
-    for path, head in heads.items():
-        if head is not None:
-            yield RepositoryEntry(alias=DatasetAlias.parse(path.rstrip("/")), head=head)
-
-
 # A dataset of a repository by its id, as a URL.
 # A server has it in its index; without one it is requested under the id itself, as nodes and `odfchain
 # serve` support. In folders and stores each dataset's seed is read, by the hint or the chain. The id is
@@ -547,11 +466,7 @@ def _named(heads: dict[str, Multihash | None]) -> Iterator[RepositoryEntry]:
 
 
 def find_by_id(repository: PeerUrl, dataset_id: DatasetId, options: PeerOptions = DEFAULTS) -> PeerUrl:
-    """The URL of the dataset of this id in a repository.
-
-    Raises:
-        DatasetNotFoundError: the repository has none.
-    """
+    """The URL of the dataset of this id in a repository."""
     try:
         entries = list_repository(repository, options)
     except UnsupportedPeerError:

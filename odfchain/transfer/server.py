@@ -1,11 +1,10 @@
 """Running the application that publishes a workspace: on uvicorn, in a thread of its own.
 
 The caller keeps the main thread, where signals arrive, and can stop it from anywhere. Unless writing
-is allowed, nothing in a workspace can be changed over this server; then those change datasets of others who
-have a token for that. There is no encryption, and unless reading is restricted no reader is asked who he is,
-so by default it listens on this machine only; in front of the open network belongs a web
-server that does both.
-Source: RFC-021, RFC-050.
+is allowed, nothing in a workspace can be changed over this server; then tokens allow to change datasets of
+others. There is no encryption, and unless reading is restricted readers need no token, so by default it
+listens on this machine only; a public one belongs behind a web server that does both. Source: RFC-021,
+RFC-050.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -30,19 +29,15 @@ from websockets.server import ServerProtocol
 from odfchain.errors import TransferError, UsageError
 from odfchain.limits import SHARING, SMART
 from odfchain.text import one_line
-from odfchain.transfer.message_text import FewFrames, text_of
-from odfchain.transfer.node_pulls import EXPECT
-from odfchain.transfer.node_pulls import Message as AsgiMessage
-from odfchain.transfer.public_layout import is_this_machine
-from odfchain.transfer.publishing import HOST, PORT
-from odfchain.transfer.server_app import ZERO_COPY, Branches, Message, Receive, Send, repository
+from odfchain.transfer.node_pulls import EXPECT, Message, Receive, Send, refuse_upgrade
+from odfchain.transfer.public_layout import host_of, is_this_machine
+from odfchain.transfer.publishing import HOST
+from odfchain.transfer.server_app import ZERO_COPY, Branches, Repository
 from odfchain.transfer.smart_flows import FAILED
-from odfchain.transfer.smart_messages import TOO_MANY_BLOCKS, Internal, Phase, Refusal
+from odfchain.transfer.smart_messages import TOO_MANY_BLOCKS, FewFrames, Internal, Phase, Refusal, text_of
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-if TYPE_CHECKING:
-    from odfchain.transfer.node_pulls import Application
-
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 GRACE_SECONDS = 5
 """How long responses may take to end when the server stops [s]; after that they are cut."""
@@ -50,53 +45,16 @@ GRACE_SECONDS = 5
 _BACKLOG = 512
 _KEEP_ALIVE_SECONDS = 15
 
-Tell = Callable[[str], None]
-
-
-def serve(
-    workspace: WorkspaceFiles,
-    *,
-    host: str = HOST,
-    port: int = PORT,
-    listening: Tell | None = None,
-    on_request: Tell | None = None,
-    on_problem: Tell | None = None,
-    branches: Branches = False,
-    write: bool = False,
-    restrict_reading: bool = False,
-    behind_proxy: bool = False,
-    allow_hosts: Sequence[str] = (),
-) -> None:
-    """Publish a workspace until SIGTERM or Ctrl-C; then let responses end, and return.
-
-    `listening` gets the URL once clients can connect; `on_request` a line for each request; `on_problem` a
-    line for each thing that could not be read; `branches` are those that are published. They are called from
-    the server's thread, but for the first. A second signal ends it at once. Port 0 is any free one. With
-    `write`, a token may allow to push; with `restrict_reading`, reading needs a token.
-    `allow_hosts` are names of the server, in addition to those in the settings.
-    """
-    with (
-        RepositoryServer(
-            workspace,
-            host=host,
-            port=port,
-            on_request=on_request,
-            on_problem=on_problem,
-            branches=branches,
-            write=write,
-            restrict_reading=restrict_reading,
-            behind_proxy=behind_proxy,
-            allow_hosts=allow_hosts,
-        ) as it,
-        _signals(it.request_stop),
-    ):
-        if listening is not None:
-            listening(it.url)
-        it.wait()
+Report = Callable[[str], None]
 
 
 class RepositoryServer:
     """A server that publishes a workspace; listens when it is made, as a context manager ends with it.
+
+    `on_request` gets a line for each request; `on_problem` a line for each thing that could not be read;
+    `branches` are those that are published. Port 0 is any free one. With `write`, a token may allow to push;
+    with `restrict_reading`, reading needs a token. `allow_hosts` are names of the server, in addition to
+    those in the settings.
 
     Raises:
         TransferError: the address cannot be listened on.
@@ -109,8 +67,8 @@ class RepositoryServer:
         *,
         host: str = HOST,
         port: int = 0,
-        on_request: Tell | None = None,
-        on_problem: Tell | None = None,
+        on_request: Report | None = None,
+        on_problem: Report | None = None,
         branches: Branches = False,
         write: bool = False,
         restrict_reading: bool = False,
@@ -125,14 +83,12 @@ class RepositoryServer:
             )
         import uvicorn  # noqa: PLC0415 - slow to load
 
-        from odfchain.transfer.node_pulls import admitted_hosts, for_hosts  # noqa: PLC0415
-
         hosts = admitted_hosts(host, (*allow_hosts, *workspace.config.share.hosts))
         self._problem = on_problem or (lambda _: None)
         self._socket = _listen(host, port)
         # Where the repository is; ends in a slash.
         self.url = _url(self._socket)
-        published = repository(
+        published = Repository(
             workspace,
             problem=self._problem,
             branches=branches,
@@ -140,12 +96,12 @@ class RepositoryServer:
             restrict_reading=restrict_reading,
             behind_proxy=behind_proxy,
         )
-        application = _told(for_hosts(published, hosts), on_request, self._problem)
+        application = _logged(_for_hosts(published, hosts), on_request, self._problem)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 application,
-                http=Connection,
-                ws=cast("type[asyncio.Protocol]", partial(Conversation, memory=Memory())),
+                http=_Connection,
+                ws=cast("type[asyncio.Protocol]", partial(_Conversation, memory=Memory())),
                 ws_per_message_deflate=False,
                 loop="asyncio",
                 lifespan="off",
@@ -153,7 +109,7 @@ class RepositoryServer:
                 workers=1,
                 backlog=_BACKLOG,
                 log_config=None,
-                log_level="critical",  # what matters is told to `on_problem`
+                log_level="critical",  # what matters goes to `on_problem`
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
@@ -169,7 +125,7 @@ class RepositoryServer:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
+        except BaseException as error:  # noqa: BLE001 - raised again by `wait`
             self._failure = error
         finally:
             self._socket.close()
@@ -180,6 +136,16 @@ class RepositoryServer:
         )
         await self._server.serve(sockets=[self._socket])
 
+    def run(self, listening: Report | None = None) -> None:
+        """Serve until SIGTERM or Ctrl-C, then let responses end; a second signal ends it at once.
+
+        `listening` gets the URL.
+        """
+        with self, _signals(self.request_stop):
+            if listening is not None:
+                listening(self.url)
+            self.wait()
+
     def request_stop(self) -> None:
         """Ask it to end, gracefully at first and at once when asked again; returns without waiting."""
         if self._server.should_exit:
@@ -187,11 +153,7 @@ class RepositoryServer:
         self._server.should_exit = True
 
     def wait(self) -> None:
-        """Return when the server has ended.
-
-        Raises:
-            TransferError: it ended because of a fault.
-        """
+        """Return when the server has ended."""
         self._thread.join()
         if self._failure is not None:
             raise TransferError(f"{self.url}: the server failed: {one_line(str(self._failure))}")
@@ -208,23 +170,16 @@ class RepositoryServer:
         self.stop()
 
 
-class _signals:  # noqa: N801 - used like a function
-    """SIGTERM and Ctrl-C call `stop` instead of ending the process; only the main thread can have that."""
-
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
-        self._before: dict[int, Any] = {}
-
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        self._stop()  # sets two flags and takes no lock: whatever is interrupted may hold one
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._handle)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+@contextlib.contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    # only the main thread can have that; `stop` sets two flags and takes no lock, which may be held now
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before = [(number, signal.signal(number, lambda *_: stop())) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
             signal.signal(number, handler)
 
 
@@ -257,8 +212,8 @@ def _url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def _told(application: Application, on_request: Tell | None, problem: Tell) -> Any:
-    async def told(scope: Message, receive: Receive, send: Send) -> None:
+def _logged(application: Application, on_request: Report | None, problem: Report) -> Any:
+    async def logged(scope: Message, receive: Receive, send: Send) -> None:
         status = 0
 
         async def noting(message: Message) -> None:
@@ -279,7 +234,58 @@ def _told(application: Application, on_request: Tell | None, problem: Tell) -> A
                     f"{status or ('ended' if scope['type'] == 'websocket' else 'failed')}"
                 )
 
-    return told
+    return logged
+
+
+# Names under which a server answers: those of its address, of this machine, and configured ones.
+# Against DNS rebinding: a foreign page can resolve its own name to this machine, but the browser still
+# sends that name. Source: RFC 9110, 7.2 and 15.5.20; RFC-021.
+
+_HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?", re.ASCII)
+_MISDIRECTED = "this server has another name: --allow-host, where it is started, gives it one more"
+
+
+def admitted_hosts(listening: str, named: Iterable[str]) -> frozenset[str]:
+    """All spellings of the names of a server that listens there, and of these names."""
+    found = {host_of(listening)}
+    for name in named:
+        bare = name.removeprefix("[").removesuffix("]")
+        if not _HOST.fullmatch(f"[{bare}]" if ":" in bare else host_of(bare)):
+            raise UsageError(
+                f"{one_line(name)!r} is not the name of a host", hint="write it like node.example, no port"
+            )
+        found.add(host_of(bare))
+    return frozenset(found)
+
+
+def is_admitted(scope: Message, hosts: frozenset[str]) -> bool:
+    """True if a request names this server, at any port; HTTP/1.0 may name none."""
+    asked = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+    if not asked:
+        return bool(scope["http_version"] == "1.0")
+    match = _HOST.fullmatch(asked[0])
+    if match is None or len(asked) > 1:
+        return False
+    host = host_of(match[1].strip("[]"))
+    here = (scope.get("server") or ("",))[0]
+    return host in hosts or host == host_of(here) or is_this_machine(host)
+
+
+def _for_hosts(application: Application, hosts: frozenset[str]) -> Application:
+    """The application, for requests that name one of these hosts; all others are answered with 421."""
+
+    async def judged(scope: Message, receive: Receive, send: Send) -> None:
+        if is_admitted(scope, hosts):
+            await application(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await refuse_upgrade(send, 421, _MISDIRECTED)
+        else:
+            body = f"{_MISDIRECTED}\n".encode()
+            headers: Any = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(body))]
+            await send({"type": "http.response.start", "status": 421, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+    return judged
 
 
 # One client's connection: uvicorn's, with `sendfile` and limits on slow or endless headers.
@@ -351,7 +357,7 @@ class _Output:
         return self.below.is_closing()
 
 
-class Connection(HttpToolsProtocol):
+class _Connection(HttpToolsProtocol):
     """A connection that offers `http.response.zerocopysend`, and waits for no client for ever."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -376,7 +382,6 @@ class Connection(HttpToolsProtocol):
     # --- headers -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The headers of the first request are expected from now on."""
         super().connection_made(transport)
         with contextlib.suppress(OSError):
             # asyncio leaves it out for a socket that was made without naming TCP; what is sent in two writes
@@ -387,7 +392,7 @@ class Connection(HttpToolsProtocol):
         self._expect_headers()
 
     def data_received(self, data: bytes) -> None:
-        """Requests are taken up a few at a time: 20 bytes of one become some thousand in memory."""
+        # requests are taken up a few at a time: 20 bytes of one become some thousand in memory
         if len(data) <= self._body_left and not self._unread and not self._feeding:
             self._take(data)
             return
@@ -414,7 +419,7 @@ class Connection(HttpToolsProtocol):
         self._raw_bytes += len(piece)
         super().data_received(piece)
         if self._upgraded or self.transport.is_closing():
-            return  # a WebSocket awaits no request: its time is the business of who holds it
+            return  # a WebSocket awaits no request: its owner has timeouts of its own
         if self._in_headers and self._raw_bytes > SHARING.request_head_bytes + _FED_BYTES:
             self._refuse_headers()
         elif self._header_timer is None and self._awaits_request:  # most come whole and need none
@@ -425,23 +430,20 @@ class Connection(HttpToolsProtocol):
         return self._in_headers or self.cycle is None or self.cycle.response_complete
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         super().on_message_begin()
         self._in_headers = True
         self._header_bytes, self._raw_bytes = _REQUEST_LINE_BYTES, 0
 
     def on_url(self, url: bytes) -> None:
-        """The target of a request, or what has come of it."""
         super().on_url(url)
         self._header_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; some need next to nothing on the wire, and more in memory."""
+        # some need next to nothing on the wire, and more in memory
         super().on_header(name, value)
         self._header_bytes += len(name) + len(value) + 4
 
     def on_headers_complete(self) -> None:
-        """The headers have arrived; the application is called."""
         self._headers_done()
         if self.transport.is_closing():
             return
@@ -459,13 +461,12 @@ class Connection(HttpToolsProtocol):
                 self._body_left = _length(self.headers)
 
     def on_body(self, body: bytes) -> None:
-        """A file that is PUT; the application takes it or not, and what it does not take is not read on."""
+        # of a file that is PUT; what the application does not take is not read on
         self._body_left = max(0, self._body_left - len(body))
         if self.cycle is not None and self.scope["method"] == "PUT":
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The end of a request, unless it was refused."""
         self._body_left = 0
         if self.cycle is not None:
             super().on_message_complete()
@@ -474,7 +475,7 @@ class Connection(HttpToolsProtocol):
         self._may_persist = False
 
     def shutdown(self) -> None:
-        """The server ends: this connection does, too, once its request is answered."""
+        # the connection ends once its request is answered
         self._may_persist = False
         super().shutdown()
 
@@ -485,7 +486,6 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def handle_websocket_upgrade(self) -> None:
-        """The connection goes on as a WebSocket; what was to be sent is sent, and nothing is held back."""
         if self._conversations() >= SHARING.connections:
             self._headers_done()
             self._unread.clear()
@@ -504,10 +504,9 @@ class Connection(HttpToolsProtocol):
         # counting is linear, and this is called for every connection
         if len(self.connections) < SHARING.connections:
             return 0
-        return sum(not isinstance(each, Connection) for each in self.connections)
+        return sum(not isinstance(each, _Connection) for each in self.connections)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is expected any more."""
         self._headers_done()
         self._unread.clear()
         self._not_stalled()
@@ -516,13 +515,12 @@ class Connection(HttpToolsProtocol):
     # --- clients that do not read ------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """The client takes less than it asks for; it has some time."""
+        # the client takes less than it asks for; it has some time
         super().pause_writing()
         self._not_stalled()
         self._stall_timer = self.loop.call_later(SHARING.stall_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It has taken most of it."""
         super().resume_writing()
         self._not_stalled()
 
@@ -542,7 +540,7 @@ class Connection(HttpToolsProtocol):
             self._header_timer = None
 
     def on_response_complete(self) -> None:
-        """Responses are sent once no other request is waiting to be answered."""
+        # responses are sent once no other request is waiting to be answered
         if not self.pipeline:
             self._output.flush()
         super().on_response_complete()
@@ -598,7 +596,7 @@ class Connection(HttpToolsProtocol):
 
 
 # One WebSocket: uvicorn's, with limits on the memory of all of them together.
-# Anybody who can connect may send anything. A message is limited by the next expected one (`EXPECT`), by
+# Every client may send anything. A message is limited by the next expected one (`EXPECT`), by
 # its frame's length; pending input and output are limited for all together. Messages of blocks, which need
 # a token, come two at a time. Internals of uvicorn used: `conn`, `frames`, `queue`, `disconnected`, and the
 # overridden methods. Source: RFC-050.
@@ -618,16 +616,16 @@ class _Server(FewFrames, ServerProtocol):
 class Memory:
     """Memory that the conversations of one server hold; for its event loop alone."""
 
-    members: set[Conversation] = field(default_factory=set)
-    large: set[Conversation] = field(default_factory=set)
+    members: set[_Conversation] = field(default_factory=set)
+    large: set[_Conversation] = field(default_factory=set)
     """Those with a message of blocks."""
-    waiting: list[Conversation] = field(default_factory=list)
+    waiting: list[_Conversation] = field(default_factory=list)
     """Those with the beginning of one, which are not read from."""
 
     held: int = 0
     """Pending bytes of all messages but those of blocks."""
 
-    def judge(self, new: Conversation) -> None:
+    def judge(self, new: _Conversation) -> None:
         """End the conversations that hold the most until all that hold something may go on."""
         size = new.arriving
         if size > SMART.request_bytes < new.conn.max_message_size and new not in self.large:
@@ -640,7 +638,7 @@ class Memory:
         while size > _FREE_BYTES and new.came and self.held > SMART.unfinished_bytes:
             max(self.members - self.large, key=lambda each: each.came).give_up()
 
-    def count(self, one: Conversation, size: int) -> None:
+    def count(self, one: _Conversation, size: int) -> None:
         """Take note of what a conversation holds, of which so much is of a message that is not whole."""
         before, one.came = one.counted, size
         one.counted = 0 if one in self.large else size + one.queued + one.taken
@@ -653,7 +651,7 @@ class Memory:
     def _unread(self) -> int:
         return sum(each.transport.get_write_buffer_size() for each in self.members)
 
-    def done(self, conversation: Conversation) -> None:
+    def done(self, conversation: _Conversation) -> None:
         """A message has been dealt with, or will never be."""
         if conversation in self.waiting:
             self.waiting.remove(conversation)
@@ -665,7 +663,7 @@ class Memory:
                 following.transport.resume_reading()
 
 
-class Conversation(WebSocketsSansIOProtocol):
+class _Conversation(WebSocketsSansIOProtocol):
     """A WebSocket that takes small messages, unless the application expects a large one."""
 
     def __init__(self, *args: Any, memory: Memory, **kwargs: Any) -> None:
@@ -683,16 +681,13 @@ class Conversation(WebSocketsSansIOProtocol):
 
     @property
     def arriving(self) -> int:
-        """Bytes of an incomplete message."""
         return len(self.conn.reader.buffer) + sum(map(len, self.frames))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection counts from now on."""
         super().connection_made(transport)
         self._memory.members.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Receive data within the limit of all connections."""
         super().data_received(data)
         if not self.handshake_initiated:  # uvicorn says nothing to a request that is none
             self.transport.write(b"".join(self.conn.data_to_send()))
@@ -700,7 +695,7 @@ class Conversation(WebSocketsSansIOProtocol):
         self._memory.judge(self)
 
     def send_receive_event_to_app(self) -> None:
-        """A message is whole, and becomes a text, in which a character has up to four bytes."""
+        # a message is whole, and becomes a text, in which a character has up to four bytes
         size = sum(map(len, self.frames))
         if not all(each.isascii() for each in self.frames):
             self.queued += 3 * size
@@ -716,7 +711,7 @@ class Conversation(WebSocketsSansIOProtocol):
         self._forget()
 
     def handle_parser_exception(self) -> None:
-        """The connection ends for what has come; before it was accepted without a word."""
+        # before it was accepted it ends without a word
         if self.conn.close_sent is None:
             self.transport.abort()
             return
@@ -729,7 +724,6 @@ class Conversation(WebSocketsSansIOProtocol):
         self._memory.count(self, 0)
 
     async def run_asgi(self) -> None:
-        """The application may say how large the next message is."""
         self._running = True
         extensions: Any = self.scope["extensions"]
         extensions[EXPECT] = self._expect
@@ -739,7 +733,6 @@ class Conversation(WebSocketsSansIOProtocol):
         self.conn.max_message_size = most
 
     async def receive(self) -> Any:
-        """The next message; the one before it is dealt with."""
         self.taken = 0
         self._memory.done(self)
         self._memory.count(self, self.came)
@@ -750,8 +743,8 @@ class Conversation(WebSocketsSansIOProtocol):
         self._memory.count(self, self.arriving)
         return message
 
-    async def send(self, message: AsgiMessage) -> None:  # type: ignore[override] # of a narrower type in uvicorn
-        """Send a message, unless too much is on its way to clients that do not take it."""
+    async def send(self, message: Message) -> None:  # type: ignore[override] # of a narrower type in uvicorn
+        # unless too much is on its way to clients that do not take it
         if not self._memory.has_room(len(message.get("text") or "")):
             message = {"type": "websocket.close", "code": FAILED, "reason": _BUSY}
         await super().send(message)  # type: ignore[arg-type]
@@ -759,12 +752,11 @@ class Conversation(WebSocketsSansIOProtocol):
     # --- ends ----------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """The client takes less than it asks for; it has some time."""
+        # the client takes less than it asks for; it has some time
         super().pause_writing()
         self._stall_timer = self.loop.call_later(SHARING.piece_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It has taken most of it."""
         super().resume_writing()
         self._not_stalled()
 
@@ -774,14 +766,13 @@ class Conversation(WebSocketsSansIOProtocol):
             self._stall_timer = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing comes any more; what the application has is still there."""
         super().connection_lost(exc)
         self._not_stalled()
         self._forget()
         self._leave()
 
     def on_task_complete(self, task: asyncio.Task[None]) -> None:
-        """The application is done with this connection, which has some time to end."""
+        # the connection has some time to end
         super().on_task_complete(task)
         self._running, self.taken, self.queued = False, 0, 0
         self.loop.call_later(SHARING.stall_seconds, self.transport.abort)

@@ -29,13 +29,14 @@ import html
 import json
 import re
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from odfchain.chain.signing import SignedFile
 from odfchain.errors import InvalidIdError, OdfchainError
-from odfchain.limits import LIMITS
+from odfchain.limits import LIMITS, SHARING
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias, DatasetRef, is_branch_name
 from odfchain.odf.names import parse_ref as parse_dataset_ref
@@ -43,24 +44,89 @@ from odfchain.odf.physical_hash import hash_bytes
 from odfchain.storage.local import HEAD, parse_ref
 from odfchain.transfer.access_tokens import TokenFile, holder
 from odfchain.transfer.folder_peer import HintCache
-from odfchain.transfer.node_pulls import SharedCopy
+from odfchain.transfer.node_pulls import Message, Receive, Send, answer_pull, refuse_upgrade
 from odfchain.transfer.public_layout import (
     HEAD_KEY,
     HINT_KEY,
     INDEX_KEY,
     REFS_HINT_KEY,
     ObjectKey,
+    ObjectKind,
     encode_names,
     ref_key,
 )
-from odfchain.transfer.publishing import OpenFile, Published, Reader, Readers, open_public
-from odfchain.transfer.repositories import IndexEntry, RepositoryIndex, render_index
+from odfchain.transfer.publishing import OpenFile, Published, Reader, Readers
+from odfchain.transfer.repositories import INDEX_VERSION, RepositoryEntry, RepositoryIndex
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.points import branch_names
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from odfchain.transfer.node_pushes import Writing
+
+
+# Serving datasets of a store: heads are fetched now and then, slices when they are read.
+# If the store cannot be reached, the local state is served and the problem reported. A request for an
+# unknown slice costs one request to the store, and few run at once.
+
+# How old what is known of heads may be [s].
+_SECONDS = 5.0
+# How long a reader waits for a store that does not answer before he sees what is here [s].
+_PATIENCE = 5.0
+
+
+class _StoreCopy:
+    """The copy of one workspace; for one event loop."""
+
+    def __init__(
+        self, workspace: WorkspaceFiles, problem: Callable[[str], None], *, branches: bool = False
+    ) -> None:
+        self._workspace = workspace
+        self._problem = problem
+        self._branches = branches
+        self._asked: float | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._began = 0.0
+        self._bringing = asyncio.Semaphore(SHARING.parallel)
+
+    async def renew(self) -> None:
+        """The datasets are here as they were in the store a few seconds ago, their blocks checked."""
+        now = time.monotonic()
+        if self._asking is None:
+            if self._asked is not None and now - self._asked < _SECONDS:
+                return
+            self._began = now
+            self._asking = asyncio.create_task(self._ask())
+        await asyncio.wait({self._asking}, timeout=max(0.0, self._began + _PATIENCE - now))
+
+    def expire(self) -> None:
+        """Drop cached heads, which may be older than a notification: the store is asked again."""
+        self._asked = None
+
+    async def _ask(self) -> None:
+        self._asked = self._began
+        try:
+            await asyncio.to_thread(self._open)
+        except OdfchainError as error:
+            self._problem(str(error))
+        finally:
+            self._asking = None
+            if self._asked is not None:
+                self._asked = time.monotonic()
+
+    def _open(self) -> None:
+        self._workspace.shared.renew()
+        for dataset in self._workspace.datasets():
+            if self._branches:
+                dataset.shared.branches(dataset.folder)
+
+    async def bring(self, dataset: DatasetFiles, key: ObjectKey) -> None:
+        """A slice or checkpoint is here, if the store has it."""
+        folder = dataset.folder / key.kind.value
+        if key.kind not in (ObjectKind.DATA, ObjectKind.CHECKPOINT) or (folder / str(key.name)).exists():
+            return
+        async with self._bringing:
+            await asyncio.to_thread(self._workspace.shared.objects(folder).contains, key.name)
 
 
 # Conditional and range requests, as pure functions over header values.
@@ -73,11 +139,6 @@ def header_field(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | N
     """The value of a header field, lines of the same name joined by commas; None when it is not there."""
     found = [value.decode("latin-1") for key, value in headers if key.lower() == name]
     return ", ".join(found) if found else None
-
-
-def tagged(text: str) -> str:
-    """A strong entity tag."""
-    return f'"{text}"'
 
 
 def not_modified(if_none_match: str | None, tag: str) -> bool:
@@ -113,10 +174,10 @@ PLATFORM = frozenset({_LOGIN, _VALIDATE, _ACCOUNT})
 """The paths that are answered here."""
 
 UNKNOWN = "The token is not known here."
-_NO_PASSWORDS = "There are no passwords here: those who run this node make tokens (odfchain token create)."
+_NO_PASSWORDS = "There are no passwords here: the operator of this node makes tokens (odfchain token create)."
 
 
-def answer_platform(path: str, scope: MutableMapping[str, Any], tokens: TokenFile) -> tuple[int, bytes]:
+def answer_platform(path: str, scope: Message, tokens: TokenFile) -> tuple[int, bytes]:
     """Status and document of the answer to one of these paths."""
     method = scope["method"]
     if path == _LOGIN:
@@ -137,9 +198,6 @@ def _said(status: int, message: str) -> tuple[int, bytes]:
     return status, json.dumps({"message": message}).encode()
 
 
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 ZERO_COPY = "http.response.zerocopysend"
@@ -201,62 +259,44 @@ Branches = bool | Collection[str]
 """Published branches: all, none, or those of these names."""
 
 
-def repository(
-    workspace: WorkspaceFiles,
-    *,
-    problem: Callable[[str], None] | None = None,
-    branches: Branches = False,
-    write: bool = False,
-    restrict_reading: bool = False,
-    behind_proxy: bool = False,
-) -> Repository:
-    """The application that publishes a workspace; `problem` gets a line for each read error.
-
-    With `write`, a token may allow to push; with `restrict_reading`, reading needs a token.
-    `behind_proxy` says that every request comes through one.
-    """
-    readers = Readers(TokenFile(workspace.root), restrict_reading)
-    made = Repository(workspace, problem or (lambda _: None), branches, readers, behind_proxy=behind_proxy)
-    if write:
-        made.allow_writing()
-    return made
-
-
 class Repository:
-    """An ASGI application for one event loop; unless writing is allowed, it changes none but indices."""
+    """A workspace as an ASGI application for one event loop; `problem` gets a line for each fault.
+
+    With `write`, a token may allow to push; otherwise it changes nothing but indices. With
+    `restrict_reading`, reading needs a token. `behind_proxy` says that every request comes through one.
+    """
 
     def __init__(
         self,
         workspace: WorkspaceFiles,
-        problem: Callable[[str], None],
-        branches: Branches,
-        readers: Readers,
         *,
+        problem: Callable[[str], None] = lambda _: None,
+        branches: Branches = False,
+        write: bool = False,
+        restrict_reading: bool = False,
         behind_proxy: bool = False,
     ) -> None:
         self._workspace = workspace
-        self._readers = readers
+        self._readers = Readers(TokenFile(workspace.root), restrict_reading)
         self._behind_proxy = behind_proxy
-        self._writing: Writing | None = None
         self._published = Published(workspace)
         self._copy = (
-            SharedCopy(workspace, problem, branches=bool(branches))
+            _StoreCopy(workspace, problem, branches=bool(branches))
             if workspace.shared.where is not None
             else None
         )
+        self._writing: Writing | None = None
+        if write:
+            from odfchain.transfer.node_pushes import Writing  # noqa: PLC0415 - few servers are written to
+
+            refused = self._copy.expire if self._copy is not None else lambda: None
+            self._writing = Writing(workspace, behind_proxy, problem, refused)
         self._branches = branches
         self._problem = problem
         self._hints = HintCache()
         self._index = RepositoryIndex()
         # Chains keep caches that are for one thread; a request that asks one waits for the others.
         self._chains = threading.Lock()
-
-    def allow_writing(self) -> None:
-        """Take pushes of those who have a token for that."""
-        from odfchain.transfer.node_pushes import Writing  # noqa: PLC0415 - few servers are written to
-
-        refused = self._copy.expire if self._copy is not None else lambda: None
-        self._writing = Writing(self._workspace, self._behind_proxy, self._problem, refused)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request; an exception is answered with 500 and passed to `problem`."""
@@ -287,9 +327,7 @@ class Repository:
                 answer.file.close()
 
     async def _converse(self, scope: Message, receive: Receive, send: Send) -> None:
-        # loaded here: most clients speak the simple protocol
-        from odfchain.transfer.node_pulls import answer_pull, refuse_upgrade  # noqa: PLC0415
-        from odfchain.transfer.node_pushes import answer_push  # noqa: PLC0415
+        from odfchain.transfer.node_pushes import answer_push  # noqa: PLC0415 - few servers are written to
 
         *parts, last = _path(scope).split("/")
         reader = self._reader(scope)
@@ -364,7 +402,12 @@ class Repository:
         if key == REFS_HINT_KEY:
             names = encode_names(name for name in branch_names(dataset) if self._shows(name))
             return _current(scope, _TEXT, names) if names else _NOT_FOUND
-        hint = await asyncio.to_thread(self._hint, dataset, head)
+
+        def hinted() -> bytes:
+            with self._chains:
+                return self._hints.get(dataset.chain, head)
+
+        hint = await asyncio.to_thread(hinted)
         return _current(scope, _TEXT, hint, str(head)) if hint else _NOT_FOUND
 
     def _reader(self, scope: Message) -> Reader | None:
@@ -391,12 +434,8 @@ class Repository:
     def _shows(self, branch: str) -> bool:
         return self._branches if isinstance(self._branches, bool) else branch in self._branches
 
-    def _hint(self, dataset: DatasetFiles, head: Multihash) -> bytes:
-        with self._chains:
-            return self._hints.get(dataset.chain, head)
-
-    async def _entries(self, reader: Reader) -> list[IndexEntry]:
-        def make() -> list[IndexEntry]:
+    async def _entries(self, reader: Reader) -> list[RepositoryEntry]:
+        def make() -> list[RepositoryEntry]:
             with self._chains:
                 return self._index.entries(datasets)
 
@@ -430,7 +469,7 @@ def _ref(text: str) -> DatasetRef | None:
 
 
 def _head(dataset: DatasetFiles, ref: str) -> Multihash | None:
-    file = open_public(dataset.folder, "refs", ref)
+    file = OpenFile.find(dataset.folder, "refs", ref)
     if file is None:
         return None
     try:
@@ -440,7 +479,7 @@ def _head(dataset: DatasetFiles, ref: str) -> Multihash | None:
 
 
 def _statements(dataset: DatasetFiles, key: str, limit: int) -> bytes | None:
-    found = open_public(dataset.folder, *key.split("/"))
+    found = OpenFile.find(dataset.folder, *key.split("/"))
     if found is None:
         return None
     try:
@@ -451,7 +490,7 @@ def _statements(dataset: DatasetFiles, key: str, limit: int) -> bytes | None:
 
 
 def _current(scope: Message, kind: bytes, body: bytes, tag: str | None = None) -> _Answer:
-    tag = tagged(tag or str(hash_bytes(body)))
+    tag = f'"{tag or hash_bytes(body)}"'
     headers = ((b"etag", tag.encode()), _ASK_AGAIN, _NOSNIFF)
     if not_modified(header_field(scope["headers"], b"if-none-match"), tag):
         return _Answer(304, headers)
@@ -460,10 +499,10 @@ def _current(scope: Message, kind: bytes, body: bytes, tag: str | None = None) -
 
 
 def _object(dataset: DatasetFiles, key: ObjectKey, scope: Message) -> _Answer:
-    file = open_public(dataset.folder, key.kind.value, str(key.name))
+    file = OpenFile.find(dataset.folder, key.kind.value, str(key.name))
     if file is None:
         return _NOT_FOUND
-    tag = tagged(str(key.name))
+    tag = f'"{key.name}"'
     headers: Headers = (
         (b"content-type", b"application/octet-stream"),
         (b"etag", tag.encode()),
@@ -510,12 +549,19 @@ async def _respond(answer: _Answer, scope: Message, send: Send) -> None:
             await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
 
 
-def _page(entries: Iterable[IndexEntry]) -> bytes:
+def render_index(entries: Iterable[RepositoryEntry]) -> bytes:
+    """The file for these datasets; equal for equal datasets, in any order."""
+    ordered = sorted(entries, key=lambda entry: entry.alias)
+    lines = ",\n".join("  " + json.dumps(entry.tree()) for entry in ordered)
+    return f'{{"version": {INDEX_VERSION},\n "datasets": [\n{lines}\n ]}}\n'.encode("ascii")
+
+
+def _page(entries: Iterable[RepositoryEntry]) -> bytes:
     rows = "".join(
-        f'<tr><td><a href="/{html.escape(str(e.alias))}/{HEAD_KEY}">{html.escape(str(e.alias))}</a></td>'
-        f"<td>{e.kind.value}</td><td>{e.blocks:,}</td><td>{e.records:,}</td><td>{e.size:,}</td>"
-        f"<td><code>{html.escape(str(e.head))}</code></td></tr>\n"
-        for e in sorted(entries, key=lambda e: e.alias)
+        f'<tr><td><a href="/{html.escape(e["alias"])}/{HEAD_KEY}">{html.escape(e["alias"])}</a></td>'
+        f"<td>{e['kind']}</td><td>{e['blocks']:,}</td><td>{e['records']:,}</td><td>{e['size']:,}</td>"
+        f"<td><code>{html.escape(e['head'])}</code></td></tr>\n"
+        for e in (entry.tree() for entry in sorted(entries, key=lambda entry: entry.alias))
     )
     return (
         "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8><title>Datasets</title></head><body>\n"

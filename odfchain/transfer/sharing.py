@@ -2,8 +2,8 @@
 
 Peers are opened and closed here, and where a dataset came from or went to is remembered after it did. A token
 that is given goes to the place that is named in the same call, never to one that is only remembered: a file
-in a copied workspace must not decide who gets it. Tokens that the user keeps (`odfchain login`) go to places
-of their own origin, remembered or not. Source: specification "Dataset Sharing"; RFC-021.
+in a copied workspace must not decide where it goes. Tokens that the user keeps (`odfchain login`) go to
+places of their own origin, remembered or not. Source: specification "Dataset Sharing"; RFC-021.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from odfchain.chain.equivocation import EvidenceStore
@@ -22,6 +23,7 @@ from odfchain.errors import (
     InvalidIdError,
     OdfchainError,
     StoreError,
+    TransferError,
     UnsupportedPeerError,
     UsageError,
     WorkspaceError,
@@ -42,19 +44,26 @@ from odfchain.odf.names import (
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.storage.local import HEAD
-from odfchain.transfer.open_peer import PeerOptions, open_peer, options_of
+from odfchain.transfer.branch_fetch import FetchedSources, bring_merged, pull_branch
+from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable, options_of
 from odfchain.transfer.peer import Peer, WritablePeer
-from odfchain.transfer.public_layout import PeerUrl
-from odfchain.transfer.pulling import SyncOptions, SyncOutcome, pull_dataset
+from odfchain.transfer.public_layout import HOST_AND_PORT, PeerUrl
+from odfchain.transfer.pulling import SyncOptions, SyncOutcome, present, pull_dataset
 from odfchain.transfer.pushing import (
     PushOptions,
     PushOutcome,
     PushPlan,
-    open_destination,
     plan_push,
     push_dataset,
 )
-from odfchain.transfer.repositories import Repositories, intended_url, parse_peer_url
+from odfchain.transfer.receive import shortened
+from odfchain.transfer.repositories import (
+    Repositories,
+    RepositoryEntry,
+    find_by_id,
+    list_repository,
+    parse_peer_url,
+)
 from odfchain.transfer.signed_statements import (
     NO_POLICY,
     Seen,
@@ -71,8 +80,6 @@ from odfchain.workspace.merge_record import fetched_branch
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
-    from odfchain.transfer.branch_fetch import FetchedSources
-    from odfchain.transfer.repositories import RepositoryEntry
     from odfchain.workspace.config import ShareConfig
 
 
@@ -86,6 +93,16 @@ class AliasKind(Enum):
 
     PULL = "pull"
     PUSH = "push"
+
+    def of(self, config: DatasetConfig) -> tuple[str, ...]:
+        """Those of this kind."""
+        return config.pull_aliases if self is AliasKind.PULL else config.push_aliases
+
+    def put(self, config: DatasetConfig, texts: tuple[str, ...]) -> DatasetConfig:
+        """The configuration with these of the kind."""
+        if self is AliasKind.PULL:
+            return replace(config, pull_aliases=texts)
+        return replace(config, push_aliases=texts)
 
 
 # --- references ----------------------------------------------------------------------------------------
@@ -108,19 +125,13 @@ def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias
     Understood are a URL, `repo/name`, `repo/account/name` and `repo/did:odf:…`, whose URL ends in the id
     (see `odfchain.transfer.repositories` for where it really is). With `local`, the dataset that is to be
     pushed, also the name of a repository alone: the dataset keeps its name there.
-
-    Raises:
-        InvalidIdError: no reading fits.
-        WorkspaceError: no repository has this name.
-        UnsupportedPeerError: nothing here speaks the URL's protocol; an id alone, or where a name is needed.
-        ManifestError: the registry is damaged.
     """
     if local is not None and "/" not in text and not text.startswith("did:"):
         return repositories.get(RepoName(text)).dataset(str(local.name))
     try:
         found = parse_ref_remote(text)
     except InvalidIdError as error:
-        raise InvalidIdError(str(error), hint=intended_url(text) or error.hint) from None
+        raise InvalidIdError(str(error), hint=_intended_url(text) or error.hint) from None
     if isinstance(found, DatasetUrl):
         return parse_peer_url(found.url)
     if isinstance(found, RemoteDatasetId):
@@ -131,12 +142,22 @@ def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias
     return repositories.get(found.repo).dataset(path)
 
 
+def _intended_url(text: str) -> str | None:
+    """A hint for a text that lacks only the beginning of a URL: a path, or a host with a port or a domain."""
+    if text.startswith(("/", "./", "../", "~")):
+        return f"a folder is written as a URL: {Path(text).expanduser().absolute().as_uri()}"
+    host, slash, _ = text.partition("/")
+    if slash and HOST_AND_PORT.fullmatch(host) and (":" in host or "." in host):
+        return f"if a server is meant, write the URL: http://{text}"
+    return None
+
+
 # --- remembered aliases --------------------------------------------------------------------------------
 
 
 def aliases(dataset: DatasetFiles, kind: AliasKind) -> tuple[str, ...]:
     """Remote aliases of a dataset for pull or push; the last one added comes first."""
-    return _places(read_config(dataset), kind)
+    return kind.of(read_config(dataset))
 
 
 def add_alias(dataset: DatasetFiles, kind: AliasKind, text: str) -> str:
@@ -144,31 +165,27 @@ def add_alias(dataset: DatasetFiles, kind: AliasKind, text: str) -> str:
     alias = _normal(text)
 
     def change(config: DatasetConfig) -> DatasetConfig:
-        others = tuple(other for other in _places(config, kind) if other.lower() != alias.lower())
-        return _placed(config, kind, (alias, *others))
+        others = tuple(other for other in kind.of(config) if other.lower() != alias.lower())
+        return kind.put(config, (alias, *others))
 
     change_config(dataset, change)
     return alias
 
 
 def delete_alias(dataset: DatasetFiles, kind: AliasKind, text: str | None = None) -> tuple[str, ...]:
-    """Forget a place, or all of them; returns what was forgotten.
-
-    Raises:
-        WorkspaceError: it is not one of the dataset's aliases.
-    """
+    """Forget a place, or all of them; returns what was forgotten."""
     gone: tuple[str, ...] = ()
 
     def change(config: DatasetConfig) -> DatasetConfig:
         nonlocal gone
-        known = _places(config, kind)
+        known = kind.of(config)
         gone = known if text is None else tuple(a for a in known if a.lower() in _spellings(text))
         if text is not None and not gone:
             raise WorkspaceError(
                 f"{dataset.alias} is not {'pulled from' if kind is AliasKind.PULL else 'pushed to'} {text!r}",
                 hint=f"its {kind.value} aliases are: {', '.join(known)}" if known else None,
             )
-        return _placed(config, kind, tuple(alias for alias in known if alias not in gone))
+        return kind.put(config, tuple(alias for alias in known if alias not in gone))
 
     change_config(dataset, change)
     return gone
@@ -205,16 +222,6 @@ def _spellings(text: str) -> set[str]:
         return {text.lower(), _normal(text).lower()}
     except (InvalidIdError, UnsupportedPeerError):
         return {text.lower()}
-
-
-def _places(config: DatasetConfig, kind: AliasKind) -> tuple[str, ...]:
-    return config.pull_aliases if kind is AliasKind.PULL else config.push_aliases
-
-
-def _placed(config: DatasetConfig, kind: AliasKind, texts: tuple[str, ...]) -> DatasetConfig:
-    if kind is AliasKind.PULL:
-        return replace(config, pull_aliases=texts)
-    return replace(config, push_aliases=texts)
 
 
 _T = TypeVar("_T")
@@ -257,17 +264,13 @@ class Sharing:
     # --- what a reference means --------------------------------------------------------------------
 
     def is_remote(self, text: str) -> bool:
-        """True if a text is a remote reference: a URL, or `repo/name` of a repository that is known.
-
-        Raises:
-            InvalidIdError: a URL without its beginning; the hint says how to write it.
-        """
+        """True if a text is a remote reference: a URL, or `repo/name` of a repository that is known."""
         if "://" in text or text.lower().startswith("file:"):
             return True
         try:
             found = read_reference(text, self.repositories)
         except InvalidIdError as error:
-            if (hint := intended_url(text)) is not None:
+            if (hint := _intended_url(text)) is not None:
                 raise InvalidIdError(str(error), hint=hint) from None
             return False
         return not (
@@ -283,15 +286,13 @@ class Sharing:
         url, wanted = self.url_of(ref), _id_in(ref)
         if wanted is None:
             return url
-        from odfchain.transfer.repositories import find_by_id  # noqa: PLC0415 - few references are ids
-
         prefix, _, _ = ref.partition("/")
         repository = self.repositories.get(RepoName(prefix))
         return find_by_id(repository, wanted, self._options(self.config.parallel, token))
 
     def open(self, ref: str, token: str | None = None, parallel: int | None = None) -> Peer:
         """The peer that a reference to a remote dataset names; nothing is asked of the dataset yet."""
-        return self._open(self.place_of(ref, token), parallel or self.config.parallel, token)
+        return open_peer(self.place_of(ref, token), self._options(parallel or self.config.parallel, token))
 
     def local(self, ref: DatasetRefAny) -> DatasetFiles | None:
         """The dataset of this workspace that was pulled from, or pushed to, what a reference names."""
@@ -304,11 +305,7 @@ class Sharing:
         return self._from(url, *AliasKind)
 
     def named(self, ref: str) -> DatasetFiles:
-        """The dataset of this workspace that a reference names; `a/b` may also have meant a repository.
-
-        Raises:
-            DatasetNotFoundError: there is no such dataset.
-        """
+        """The dataset of this workspace that a reference names; `a/b` may also have meant a repository."""
         try:
             return self.workspace.dataset(ref)
         except DatasetNotFoundError as error:
@@ -347,7 +344,8 @@ class Sharing:
             url, wanted = self.place_of(ref, token), _id_in(ref)
             options = replace(options, dataset_id=wanted or options.dataset_id)
             if target is None:
-                remembered = self._present(wanted) or self._from(url)
+                remembered = present(self.workspace, wanted) if wanted else None
+                remembered = remembered or self._from(url)
                 target = remembered.alias if remembered else DatasetAlias(None, url.name())
             try:
                 return self._pull(url, ref, target, options, token, progress)
@@ -383,12 +381,7 @@ class Sharing:
 
         `source` is a URL or `repo/name`; None is where the branch came from before. What repositories and
         copies require of the head's signature they do not require of a branch; `options` may.
-
-        Raises:
-            UsageError: no source is given or known.
         """
-        from odfchain.transfer.branch_fetch import pull_branch  # noqa: PLC0415 - few commands need it
-
         dataset, options = self._dataset(dataset), options or SyncOptions(parallel=self.config.parallel)
         dataset.shared.branch(dataset.folder, dataset.ref)
         known = fetched_branch(dataset, dataset.ref)
@@ -449,11 +442,7 @@ class Sharing:
         return self._at_destination(dataset, target, options, token, plan)[0]
 
     def destination(self, dataset: DatasetFiles, target: str | None) -> tuple[PeerUrl, str]:
-        """The destination of a push, and the alias to remember; `target` is as in `push`.
-
-        Raises:
-            UsageError: no target is given or known.
-        """
+        """The destination of a push, and the alias to remember; `target` is as in `push`."""
         if target is None:
             known = aliases(dataset, AliasKind.PUSH)
             if not known:
@@ -504,15 +493,17 @@ class Sharing:
         token: str | None = None,
         progress: Progress = SILENT,
     ) -> FetchedSources:
-        """Fetch merged blocks from any mirror, trusted by hash alone.
-
-        `source` is as in `fetch`.
-        """
-        from odfchain.transfer.branch_fetch import fetch_merged  # noqa: PLC0415 - few commands need it
-
+        """Fetch merged blocks from any mirror, trusted by hash alone; `source` is as in `fetch`."""
         parallel = parallel or self.config.parallel
         with closing(self.mirror(dataset, source, parallel, token)) as peer:
-            return fetch_merged(dataset, peer, parallel=parallel, progress=progress)
+            found, lacking = bring_merged(dataset, peer, parallel=parallel, progress=progress)
+        if lacking:
+            raise TransferError(
+                f"{peer.where}: {len(lacking):,} of the branches that were merged into {dataset.alias} are "
+                f"not there: {', '.join(map(shortened, lacking[:3]))}; what is there was brought",
+                hint="try another copy of the dataset: --from URL",
+            )
+        return found
 
     def mirror(
         self,
@@ -521,11 +512,7 @@ class Sharing:
         parallel: int | None = None,
         token: str | None = None,
     ) -> Peer:
-        """A place that has a copy of the dataset: where it was pulled from, when none is given.
-
-        Raises:
-            UsageError: no source is given or known.
-        """
+        """A place that has a copy of the dataset: where it was pulled from, when none is given."""
         known = aliases(dataset, AliasKind.PULL)
         place = source or (known[0] if known else None)
         if place is None:
@@ -547,8 +534,6 @@ class Sharing:
 
     def datasets_of(self, repository: str, *, token: str | None = None) -> list[RepositoryEntry]:
         """The datasets of a repository, ordered by alias; it is named, or given by its URL."""
-        from odfchain.transfer.repositories import list_repository  # noqa: PLC0415 - most commands list nothing
-
         return list_repository(self.repository_url(repository), self._options(self.config.parallel, token))
 
     def repository_url(self, repository: str) -> PeerUrl:
@@ -569,7 +554,7 @@ class Sharing:
         progress: Progress,
     ) -> Pulled:
         policy = self._policy(url, alias, options.signature)
-        with closing(self._open(url, options.parallel, token)) as peer:
+        with closing(open_peer(url, self._options(options.parallel, token))) as peer:
             chosen = replace(options, signature=policy)
             outcome = pull_dataset(self.workspace, peer, alias, chosen, progress)
         dataset = self.workspace.dataset(alias)
@@ -600,17 +585,8 @@ class Sharing:
         elif given is not None:
             set_policy(dataset, NO_POLICY)
 
-    def _open(self, url: PeerUrl, parallel: int, token: str | None) -> Peer:
-        return open_peer(url, self._options(parallel, token))
-
     def _options(self, parallel: int, token: str | None) -> PeerOptions:
         return options_of(self.config, token=token, parallel=parallel)
-
-    def _present(self, dataset_id: DatasetId | None) -> DatasetFiles | None:
-        try:
-            return self.workspace.dataset(dataset_id) if dataset_id else None
-        except DatasetNotFoundError:
-            return None
 
     def _from(self, url: PeerUrl, *kinds: AliasKind) -> DatasetFiles | None:
         for dataset in self.workspace.datasets():
@@ -634,15 +610,16 @@ class Sharing:
         SeenHeads(self.workspace.root / "seen").remember(dataset.id, Seen(number, head, text))
 
     def _at_account(self, ref: str, url: PeerUrl, options: PeerOptions) -> tuple[str, PeerUrl]:
-        """The same, but where a node has several accounts, and the URL names none: that of who asks."""
+        """The same, but where a node has several accounts, and the URL names none: that of the token."""
         if not url.is_smart:
             return ref, url
-        from odfchain.transfer.credentials import account_at, with_account  # noqa: PLC0415 - for few nodes
+        from odfchain.transfer.credentials import account_at  # noqa: PLC0415 - for few nodes
 
         account = account_at(url, options.token_for(url))
         if account is None:
             return ref, url
-        named = with_account(ref, account)
+        prefix, _, name = ref.rstrip("/").rpartition("/")
+        named = f"{prefix}/{account}/{name}"
         return named, self.url_of(named)
 
     def _at_destination(
@@ -657,7 +634,7 @@ class Sharing:
         chosen = self._options(options.parallel, token if target else None)
 
         def at(url: PeerUrl, options: PushOptions) -> _T:
-            with closing(open_destination(url, chosen)) as peer:
+            with closing(open_writable(url, chosen)) as peer:
                 peer.ref = dataset.ref
                 return run(peer, options)
 

@@ -7,6 +7,7 @@ that lies about the last one has not changed the dataset. What arrived stays the
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 import threading
@@ -86,11 +87,7 @@ class Selection:
     last: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            UsageError: no slices at all without `metadata_only`, or a choice of slices with it.
-        """
+        """Refuse what cannot be meant."""
         if self.metadata_only and not (self.since is None and self.last is None):
             raise UsageError("a copy of the metadata alone has no slices to choose from")
         if self.last is not None and self.last < 1:
@@ -117,6 +114,15 @@ class Selection:
             for found in objects
             if found.sequence_number >= first and (self.since is None or found.system_time >= self.since)
         ]
+
+    def mark(self, dataset: DatasetFiles) -> None:
+        """Durably mark a dataset as a partial copy with this selection."""
+        found = {
+            "metadataOnly": self.metadata_only,
+            "since": None if self.since is None else str(self.since),
+            "last": self.last,
+        }
+        fsio.replace_file(mark_path(dataset), json.dumps(found).encode())
 
 
 EVERYTHING = Selection()
@@ -163,10 +169,6 @@ def bring(
     """Store all these objects in the dataset, none before all were received; returns their size [bytes].
 
     `folder` is private and on the dataset's file system.
-
-    Raises:
-        CorruptedPeerError, AccessError, TransferError: from the peer.
-        StorageFullError, StoreError: they cannot be stored.
     """
     _check_sizes(peer, objects)
     total = sum(item.size for item in objects)
@@ -196,14 +198,13 @@ def bring(
             pool.shutdown(wait=False, cancel_futures=True)
     if together.failure is not None:
         raise together.failure
+
+    def store(item: DataObject) -> None:
+        store_of(dataset, item.key.kind).put_file(arriving(folder, item.key), item.key.name)
+
     with ThreadPoolExecutor(parallel, thread_name_prefix="objects") as pool:  # each waits for the disk
-        for _ in pool.map(lambda item: _store(dataset, folder, item), objects):
-            pass
+        list(pool.map(store, objects))
     return total
-
-
-def _store(dataset: DatasetFiles, folder: Path, item: DataObject) -> None:
-    store_of(dataset, item.key.kind).put_file(arriving(folder, item.key), item.key.name)
 
 
 def arriving(folder: Path, key: ObjectKey) -> Path:
@@ -310,11 +311,7 @@ def is_partial(dataset: DatasetFiles) -> bool:
 
 
 def selection_of(dataset: DatasetFiles) -> Selection:
-    """The selection of later pulls: everything, unless the dataset is partial.
-
-    Raises:
-        StoreError: the mark cannot be read, or is damaged.
-    """
+    """The selection of later pulls: everything, unless the dataset is partial."""
     path = mark_path(dataset)
     data = fsio.read_start(path, _READ_BYTES)
     if data is None:
@@ -335,16 +332,6 @@ def _parse(found: Any) -> Selection:
     if not isinstance(only, bool) or not isinstance(since, str | None) or not isinstance(last, int | None):
         raise ValueError  # noqa: TRY004 - one kind of damage
     return Selection(only, Timestamp.parse(since) if since is not None else None, last)
-
-
-def set_selection(dataset: DatasetFiles, selection: Selection) -> None:
-    """Durably mark the dataset as a partial copy with this selection."""
-    found = {
-        "metadataOnly": selection.metadata_only,
-        "since": None if selection.since is None else str(selection.since),
-        "last": selection.last,
-    }
-    fsio.replace_file(mark_path(dataset), json.dumps(found).encode())
 
 
 def data_objects(dataset: DatasetFiles) -> list[DataObject]:
@@ -467,8 +454,14 @@ def local_slices(dataset: DatasetFiles) -> LocalSlices | None:
     kept = _read(dataset)
     if kept is not None and kept.folder == folder and kept.head == str(state.head):
         return LocalSlices(kept.present, kept.total)
-    if kept is not None and kept.folder == folder and _continues(state, kept):
-        new = _count(dataset, _after(state.data_blocks(), kept.number))
+    # only blocks after those that were counted are read
+    if (
+        kept is not None
+        and kept.folder == folder
+        and str(state.chain.hash_at(kept.number, state.head)) == kept.head
+    ):
+        newer = itertools.takewhile(lambda b: b.block.sequence_number > kept.number, state.data_blocks())
+        new = _count(dataset, newer)
         found = LocalSlices(kept.present + new.present, kept.total + new.total)
     else:
         found = _count(dataset, state.data_blocks())
@@ -482,17 +475,6 @@ def missing_slices(dataset: DatasetFiles) -> int:
     """How many slices of a partial copy are not here; 0 for a dataset that is meant to be whole."""
     found = local_slices(dataset)
     return 0 if found is None else found.total - found.present
-
-
-def _continues(state: DatasetState, kept: _Counted) -> bool:
-    return str(state.chain.hash_at(kept.number, state.head)) == kept.head
-
-
-def _after(newest_first: Iterable[HashedBlock], number: int) -> Iterable[HashedBlock]:
-    for found in newest_first:
-        if found.block.sequence_number <= number:
-            return
-        yield found
 
 
 def _count(dataset: DatasetFiles, blocks: Iterable[HashedBlock]) -> LocalSlices:

@@ -17,7 +17,7 @@ from odfchain.assets.objects import Stores, pieces
 from odfchain.errors import AccessError, OdfchainError, TransferError, UsageError
 from odfchain.odf.identity import DatasetId
 from odfchain.progress import SILENT, Progress
-from odfchain.storage.http_connection import Body
+from odfchain.storage.http_connection import Pieces
 from odfchain.storage.http_rules import Deadline
 from odfchain.storage.locations import Location
 from odfchain.transfer.peer import AbsentError, Opened, Peer
@@ -51,11 +51,7 @@ def fetch_from_places(
     parallel: int = 10,
     progress: Progress = SILENT,
 ) -> FetchOutcome:
-    """The missing slices and checkpoints come from the places of locks, each from one that has it unchanged.
-
-    Raises:
-        UsageError: no row is of this dataset.
-    """
+    """The missing slices and checkpoints come from places of locks, each from one that has it unchanged."""
     if not places:
         raise UsageError(
             f"{dataset.alias}: no row of the lock is of this dataset",
@@ -94,7 +90,7 @@ class LockPeer(Peer):
             except OdfchainError as error:
                 problems.append(error)
                 continue
-            yield Opened(public_href(href_of(place)), _Content(chain([first], content)), None)
+            yield Opened(public_href(href_of(place)), Pieces(chain([first], content)), None)
             return
         if not problems:
             raise AbsentError(f"{key}: no lock names it")
@@ -104,22 +100,3 @@ class LockPeer(Peer):
 
     def close(self) -> None:
         """Nothing stays open."""
-
-
-class _Content(Body):
-    """Pieces as a body."""
-
-    def __init__(self, content: Iterator[memoryview]) -> None:
-        self._content = content
-        self._rest = memoryview(b"")
-
-    def read_into(self, view: memoryview) -> int:
-        while not len(self._rest):
-            following = next(self._content, None)
-            if following is None:
-                return 0
-            self._rest = following
-        count = min(len(view), len(self._rest))
-        view[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count

@@ -2,16 +2,32 @@
 
 The fields of a class are the members of its document, in this order; those that are None are `null`. Results
 of a request are `{"Ok": …}` or `{"Err": {NAME: …}}`; two answers of a pull are bare, as the reference node
-writes them. Source: the protocol as kamu 0.265 speaks it; RFC-050.
+writes them. Unknown members are ignored; missing or invalid ones are refused, with their place in the
+document. Source: the protocol as kamu 0.265 speaks it; RFC-050.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import json
+import re
+import time
+import types
+import typing
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import Any, ClassVar, NoReturn
 
-from odfchain.errors import UnsupportedPeerError
+import numpy as np
+import numpy.typing as npt
+from websockets.exceptions import ProtocolError
+from websockets.frames import Frame
+from websockets.protocol import Protocol
+
+from odfchain.errors import CorruptedPeerError, InvalidIdError, UnsupportedPeerError
+from odfchain.limits import SMART
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.text import one_line
@@ -81,11 +97,7 @@ class BlocksBatch:
     payload: bytes
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be unpacked.
-
-        Raises:
-            UnsupportedPeerError: the batch is of another form.
-        """
+        """Refuse what cannot be unpacked."""
         if (self.media_type, self.encoding) != (MEDIA_TYPE, ENCODING):
             raise UnsupportedPeerError(
                 f"blocks come as {one_line(self.media_type)!r}, encoded as {one_line(self.encoding)!r}; "
@@ -260,7 +272,7 @@ class SeedBlockOverwriteRestricted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefCollision:
-    """The dataset is there under another name; its id, or whatever the node says."""
+    """The dataset is there under another name; its id, or what the node says."""
 
     dataset_id: str
 
@@ -274,7 +286,7 @@ class NameCollision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Internal:
-    """The node failed, or refuses without a name for it. Of the phase: who, and in which."""
+    """The node failed, or refuses without a name for it; `side` and `phase` of the transfer."""
 
     side: str
     phase: Phase
@@ -294,3 +306,315 @@ class Refusal(Message):
     """`{"Err": …}`: the transfer ends here."""
 
     reason: Reason
+
+
+# Bytes as JSON lists of integers, which is how nodes write blocks: millions of numbers in a message.
+# The JSON library makes an object of each, and takes seconds; numpy arrays do not. Unusual spellings are
+# left to the library.
+
+# Size of the pieces that are converted [bytes]; their arrays take about ten times as much.
+_PIECE_BYTES = 1 << 18
+
+# Each byte as it is written, with a comma.
+_TEXTS: npt.NDArray[np.uint32] = np.frombuffer(
+    b"".join((b"%d," % n).ljust(4, b"\0") for n in range(256)), np.uint32
+)
+
+# Quotes within a text are escaped, so this is no piece of one.
+_PAYLOAD = re.compile(r'"payload"[ \t\r\n]*:[ \t\r\n]*(\[[0-9, \t\r\n]+\])')
+_BLANK = b" \t\r\n"
+# Two numbers without a comma, which are not to become one.
+_PARTED = re.compile(rf"[0-9][{_BLANK.decode()}]+[0-9]")
+_COMMA, _ZERO = ord(","), ord("0")
+
+
+def written(data: bytes) -> Iterator[str]:
+    """The text between the brackets of a list of these bytes, in pieces."""
+    for start in range(0, len(data), _PIECE_BYTES):
+        part = np.frombuffer(data, np.uint8, min(_PIECE_BYTES, len(data) - start), start)
+        text = _TEXTS[part].tobytes().translate(None, b"\0")
+        yield (text if start + len(part) < len(data) else text[:-1]).decode("ascii")
+
+
+def without_payload(text: str) -> tuple[str, bytes | None]:
+    """A document whose `payload` is `NaN` in place of a list of bytes, and these bytes.
+
+    None where there is no such list, or one that is written in another way; then the text is what it was.
+    """
+    found = _PAYLOAD.search(text)
+    if found is None or _PARTED.search(text, *found.span(1)):
+        return text, None
+    data = _read_numbers(found[1].encode("ascii").translate(None, _BLANK)[1:-1])
+    return (text, None) if data is None else (f"{text[: found.start(1)]}NaN{text[found.end() :]}", data)
+
+
+def parsed(text: str, payload: bytes | None) -> Any:
+    """The document of a text that `without_payload` gave, with these bytes where it had them."""
+    left = [] if payload is None else [payload]
+
+    def constant(name: str) -> bytes:
+        if name != "NaN" or not left:
+            raise ValueError(f"{name} is not a number")
+        return left.pop()
+
+    return json.loads(text, parse_constant=constant)
+
+
+def _read_numbers(text: bytes) -> bytes | None:
+    data, start, end = bytearray(), 0, len(text)
+    while start < end:
+        stop = end
+        if end - start > _PIECE_BYTES:
+            stop = text.rfind(b",", start, start + _PIECE_BYTES)
+        part = _numbers(np.frombuffer(text[start:stop], np.uint8))
+        if part is None:
+            return None
+        data += part
+        start = stop + 1
+    return bytes(data) if start == end + 1 else None
+
+
+def _numbers(text: npt.NDArray[np.uint8]) -> bytes | None:
+    # arithmetic on whole arrays: no Python object for any of the numbers
+    ends = np.append(np.flatnonzero(text == _COMMA), len(text))
+    lengths = np.diff(ends, prepend=-1) - 1
+    if lengths.min() < 1 or lengths.max() > 3:
+        return None
+    digits = text - np.uint8(_ZERO)
+    if (digits[(ends - lengths)[lengths > 1]] == 0).any():
+        return None  # JSON has no numbers with a zero in front
+    values = digits[ends - 1].astype(np.uint16)
+    values += np.where(lengths > 1, digits[np.maximum(ends - 2, 0)], 0) * np.uint16(10)
+    values += np.where(lengths > 2, digits[np.maximum(ends - 3, 0)], 0) * np.uint16(100)
+    return values.astype(np.uint8).tobytes() if values.max() <= 255 else None
+
+
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+# Size limits of message kinds that exceed `SMART.request_bytes` [bytes].
+_LARGEST: dict[type[Message], int] = {
+    PulledBlocks: SMART.message_bytes,
+    PushedBlocks: SMART.message_bytes,
+    PullStrategies: SMART.answer_bytes,
+    PushStrategies: SMART.answer_bytes,
+}
+# Upper bound of a message without the numbers of its batch.
+_AROUND_CHARACTERS = 512
+_REASONS: dict[str, Any] = {kind.__name__: kind for kind in typing.get_args(Reason)}
+
+
+def text_of(message: Message) -> str:
+    """The frame of a message."""
+    aside: list[bytes] = []
+
+    def put_aside(data: bytes) -> list[int]:
+        aside.append(data)
+        return []
+
+    text = json.dumps(document_of(message, put_aside), separators=(",", ":"))
+    if not aside:
+        return text
+    before, name, after = text.rpartition('"payload":[')
+    return "".join((before, name, *written(aside[0]), after))
+
+
+def fits_message(batch: BlocksBatch, message_bytes: int) -> bool:
+    """True if a message of this size has room for a batch; each byte takes two to four characters."""
+    room = message_bytes - _AROUND_CHARACTERS
+    return 4 * len(batch.payload) <= room or sum(map(len, written(batch.payload))) <= room
+
+
+def document_of(message: Message, numbers: Callable[[bytes], list[int]] = list) -> dict[str, Any]:
+    """Its document; `numbers` says what bytes are in it."""
+    match message:
+        case Refusal(Internal() as reason):
+            phase = {reason.side: reason.phase.value}
+            return {"Err": {"Internal": {"phase": phase, "error_message": reason.error_message}}}
+        case Refusal(reason):
+            return {"Err": {type(reason).__name__: _plain(reason, numbers)}}
+        case UploadProgress(uploaded_objects_count=None):
+            return {"details": "Complete"}
+        case UploadProgress():
+            return {"details": {"Running": _plain(message, numbers)}}
+    plain: dict[str, Any] = _plain(message, numbers)
+    return {"Ok": plain} if message.IS_RESULT else plain
+
+
+def _plain(value: Any, numbers: Callable[[bytes], list[int]]) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, (Multihash, Timestamp)):
+        return {f.name: _plain(getattr(value, f.name), numbers) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item, numbers) for item in value]
+    if isinstance(value, bytes):
+        return numbers(value)
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, (Multihash, Timestamp)) else value
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+def message_of(kind: type[Message], text: str) -> Any:
+    """The message of a kind that a frame holds; where the kind is a result, a `Refusal` may come instead."""
+    tree = _tree(text, _LARGEST.get(kind, SMART.request_bytes))
+    if kind is UploadProgress:
+        return _progress(tree)
+    if kind is Refusal or (kind.IS_RESULT and isinstance(tree, dict) and "Err" in tree):
+        return _refusal(_member(tree, "Err", ""))
+    return _read(kind, _member(tree, "Ok", "") if kind.IS_RESULT else tree, "Ok" if kind.IS_RESULT else "")
+
+
+def refusal_of(text: str) -> Refusal | None:
+    """The refusal that a text is, such as the reason of a closed connection; None where it is none."""
+    try:
+        found = message_of(Refusal, text)
+    except CorruptedPeerError:
+        return None
+    return found if isinstance(found, Refusal) else None
+
+
+def _tree(text: str, most: int) -> Any:
+    if len(text) > most:
+        _refuse("", f"{len(text):,} characters; {most:,} are allowed")
+    text, payload = without_payload(text)
+    # apart from its bytes a message of blocks has next to nothing
+    values = (SMART.request_bytes if most == SMART.message_bytes else most) // SMART.value_bytes
+    if text.count(",") > values:
+        _refuse("", f"more than {values:,} values")
+    depth = 0
+    for number, token in enumerate(_TOKENS.finditer(text)):
+        if number > values:
+            _refuse("", f"more than {values:,} values")
+        sign = text[token.start()]
+        depth += (sign in "[{") - (sign in "]}")
+        if depth > SMART.depth:
+            _refuse("", f"lists and objects lie more than {SMART.depth} levels deep")
+    try:
+        return parsed(text, payload)
+    except ValueError as error:
+        _refuse("", f"not JSON: {error}")
+
+
+def _progress(tree: Any) -> UploadProgress:
+    details = _member(tree, "details", "")
+    if details == "Complete":
+        return UploadProgress()
+    running = _member(details, "Running", "details")
+    count = _read(int, _member(running, "uploaded_objects_count", "details.Running"), "details.Running")
+    return UploadProgress(uploaded_objects_count=count)
+
+
+def _refusal(tree: Any) -> Refusal:
+    if not isinstance(tree, dict) or len(tree) != 1:
+        _refuse("Err", "not one reason")
+    ((name, value),) = tree.items()
+    if name == "Internal":
+        phase = _member(value, "phase", "Err.Internal")
+        side, where = next(iter(phase.items())) if isinstance(phase, dict) and len(phase) == 1 else ("", "")
+        message = _read(str, _member(value, "error_message", "Err.Internal"), "Err.Internal.error_message")
+        at = _read(Phase, where, "Err.Internal.phase")
+        return Refusal(Internal(side=one_line(str(side)), phase=at, error_message=message))
+    if name not in _REASONS:
+        _refuse("Err", f"unknown reason {one_line(str(name))!r}")
+    return Refusal(_read(_REASONS[name], value, f"Err.{name}"))
+
+
+def _member(tree: Any, name: str, where: str) -> Any:
+    if not isinstance(tree, dict):
+        _refuse(where, "not an object")
+    if name not in tree:
+        _refuse(where, f"{name!r} is missing")
+    return tree[name]
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _read(hint: Any, value: Any, where: str) -> Any:
+    if isinstance(hint, types.UnionType):
+        (inner,) = (each for each in typing.get_args(hint) if each is not type(None))
+        return None if value is None else _read(inner, value, where)
+    if typing.get_origin(hint) is tuple:
+        return _items(typing.get_args(hint)[0], value, where)
+    if hint is bytes:
+        return _bytes(value, where)
+    if hint is bool:
+        return value if isinstance(value, bool) else _refuse(where, "neither true nor false")
+    if hint is int:
+        is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
+        return value if is_count else _refuse(where, "not a count")
+    if hint is str or hint is Multihash or hint is Timestamp or issubclass(hint, Enum):
+        return _text(hint, value, where)
+    return hint(
+        **{
+            name: _read(inner, _of(value, name, inner, where), f"{where}.{name}".removeprefix("."))
+            for name, inner in _hints(hint).items()
+        }
+    )
+
+
+def _of(tree: Any, name: str, hint: Any, where: str) -> Any:
+    # a member that may be null may be absent as well
+    if isinstance(hint, types.UnionType) and isinstance(tree, dict):
+        return tree.get(name)
+    return _member(tree, name, where)
+
+
+def _items(hint: Any, value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        _refuse(where, "not a list")
+    if len(value) > SMART.items:
+        _refuse(where, f"{len(value):,} items; {SMART.items:,} are allowed")
+    return tuple(_read(hint, item, f"{where}[{number}]") for number, item in enumerate(value))
+
+
+def _bytes(value: Any, where: str) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, list):
+        _refuse(where, "not a list of bytes")
+    if not set(map(type, value)) <= {int}:
+        _refuse(where, "holds an item that is not a number")
+    try:
+        return bytes(value)
+    except ValueError:
+        _refuse(where, "holds a number that is not a byte")
+
+
+def _text(hint: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, str):
+        _refuse(where, "not a text")
+    if len(value) > SMART.text_characters:
+        _refuse(where, f"a text of {len(value):,} characters")
+    try:
+        if hint is str:
+            return value
+        return hint(value) if issubclass(hint, Enum) else hint.parse(value)
+    except (InvalidIdError, ValueError):
+        _refuse(where, f"{one_line(value, 100)!r} is not valid there")
+
+
+def _refuse(where: str, what: str) -> NoReturn:
+    raise CorruptedPeerError(f"a message of the smart protocol: {f'{where}: ' if where else ''}{what}")
+
+
+# Limits on the number of WebSocket frames: each is an object, however few bytes it has.
+
+
+class FewFrames(Protocol):
+    """Either side of a connection; one whose other side sends too many small frames fails with code 1002."""
+
+    _allowed, _since = float(SMART.small_frames), 0.0
+
+    def recv_frame(self, frame: Frame) -> None:
+        """Take a frame that has come: a message, a piece of one, a ping or the end."""
+        if len(frame.data) < SMART.small_frame_bytes:
+            now = time.monotonic()
+            self._allowed = min(SMART.small_frames, self._allowed + now - self._since) - 1
+            self._since = now
+            if self._allowed < 0:
+                raise ProtocolError("more small frames than a transfer has")
+        super().recv_frame(frame)

@@ -2,7 +2,7 @@
 
 A push sends objects before the head and lines after it. A pull keeps the valid lines, and brings the objects
 of the newest ones; the others come when they are asked for. What cannot be had is said and stops nothing: a
-line is anybody's word, and its object may be nowhere. Source: RFC-042.
+line may be signed by any key, and its object may be nowhere. Source: RFC-042.
 """
 
 from __future__ import annotations
@@ -30,19 +30,11 @@ from odfchain.workspace.dataset_state import DatasetState
 
 
 @dataclass(frozen=True, slots=True)
-class BroughtSnapshots:
-    """Received objects [count], their size [bytes], and the failures."""
+class CopiedSnapshots:
+    """Received or sent objects [count], their size [bytes], and the failures."""
 
     objects: int = 0
     bytes: int = 0
-    problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SentSnapshots:
-    """How many objects were sent, and what is not as it should be here."""
-
-    objects: int = 0
     problems: tuple[str, ...] = ()
 
 
@@ -60,55 +52,46 @@ def bring_newest(
     *,
     parallel: int,
     progress: Progress = SILENT,
-) -> BroughtSnapshots:
+) -> CopiedSnapshots:
     """The objects of the newest lines come from a peer, those of the owner and of trusted signers first.
 
     `there` is the peer's file of lines; `area` is private, on the dataset's file system.
     """
-    if there is None:
-        return BroughtSnapshots()
-    try:
-        # only objects that the peer's lines name are requested; others come on demand from other peers
-        return _bring_newest(dataset, peer, there, area, trusted, parallel, progress)
-    except StoreError as error:  # the head has moved: that must not seem to have failed
-        return BroughtSnapshots(problems=(f"manifests and profiles were not taken: {error.message}",))
-
-
-def _bring_newest(
-    dataset: DatasetFiles,
-    peer: Peer,
-    there: bytes,
-    area: Path,
-    trusted: Collection[Did],
-    parallel: int,
-    progress: Progress,
-) -> BroughtSnapshots:
+    # only objects that the peer's lines name are requested; others come on demand from other peers
     keys = {did.public_key for did in trusted}
 
-    def of_anybody(line: SnapshotLine) -> bool:
+    def is_untrusted(line: SnapshotLine) -> bool:
         return not line.by_owner and line.signer.public_key not in keys
 
-    lines = sorted(published(dataset), key=of_anybody)
-    known = _statements(there, dataset)
-    wanted = [line for line in _newest(lines) if line in known and not _is_here(dataset, line)]
-    if not wanted:
-        return BroughtSnapshots()
-    fsio.make_folder(area)
-    progress.phase(f"Receiving {len(wanted):,} manifests and profiles", sum(line.size for line in wanted))
     problems: list[str] = []
 
     def bring(line: SnapshotLine) -> int:
         try:
             _bring(dataset, peer, line, area, progress)
         except (TransferError, StoreError) as error:
-            if not _is_absence(error) and not of_anybody(line):
-                problems.append(_problem(line, error))
+            # many static hosts refuse instead of answering 404
+            is_absent = isinstance(error, AccessError) or isinstance(error.__cause__, AbsentError)
+            if not is_absent and not is_untrusted(line):
+                problems.append(
+                    f"the {line.kind} of block {line.sequence_number:,} that {line.signer} signed is not "
+                    f"here: {one_line(error.message, 500)}"
+                )
             return 0
         return line.size
 
-    with ThreadPoolExecutor(parallel, thread_name_prefix="snapshots") as pool:
-        sizes = [size for size in pool.map(bring, wanted) if size]
-    return BroughtSnapshots(len(sizes), sum(sizes), tuple(sorted(problems)))
+    try:
+        known = _statements(there, dataset)
+        lines = sorted(published(dataset), key=is_untrusted)
+        wanted = [line for line in _newest(lines) if line in known and not _is_here(dataset, line)]
+        if not wanted:
+            return CopiedSnapshots()
+        fsio.make_folder(area)
+        progress.phase(f"Receiving {len(wanted):,} manifests and profiles", sum(line.size for line in wanted))
+        with ThreadPoolExecutor(parallel, thread_name_prefix="snapshots") as pool:
+            sizes = [size for size in pool.map(bring, wanted) if size]
+    except StoreError as error:  # the head has moved: that must not seem to have failed
+        return CopiedSnapshots(problems=(f"manifests and profiles were not taken: {error.message}",))
+    return CopiedSnapshots(len(sizes), sum(sizes), tuple(sorted(problems)))
 
 
 def _newest(lines: Iterable[SnapshotLine]) -> Iterator[SnapshotLine]:
@@ -125,11 +108,6 @@ def _newest(lines: Iterable[SnapshotLine]) -> Iterator[SnapshotLine]:
         yield line
 
 
-def _is_absence(error: OdfchainError) -> bool:
-    """True if a peer has no such object: many static hosts refuse instead of answering 404."""
-    return isinstance(error, AccessError) or isinstance(error.__cause__, AbsentError)
-
-
 def _is_here(dataset: DatasetFiles, line: SnapshotLine) -> bool:
     return store_of_kind(dataset, line.kind).contains(line.object)
 
@@ -142,13 +120,6 @@ def _bring(dataset: DatasetFiles, peer: Peer, line: SnapshotLine, area: Path, pr
     store_of_kind(dataset, line.kind).put_file(target, line.object)
 
 
-def _problem(line: SnapshotLine, error: OdfchainError) -> str:
-    return (
-        f"the {line.kind} of block {line.sequence_number:,} that {line.signer} signed is not here: "
-        f"{one_line(error.message, 500)}"
-    )
-
-
 def object_from(dataset: DatasetFiles, peer: Peer, line: SnapshotLine) -> bytes:
     """The document that a line names, which was brought from a peer and is here from now on."""
     with dataset.staging() as folder:
@@ -157,29 +128,27 @@ def object_from(dataset: DatasetFiles, peer: Peer, line: SnapshotLine) -> bytes:
     return object_of(dataset, line)
 
 
-def send_objects(
-    dataset: DatasetFiles, peer: WritablePeer, *, parallel: int, progress: Progress = SILENT
-) -> SentSnapshots:
+def send_objects(dataset: DatasetFiles, peer: WritablePeer, *, parallel: int) -> CopiedSnapshots:
     """The objects of lines that the destination does not have are there, and those of the newest lines.
 
-    Who holds the dataset's key publishes the manifest of the head before. Of branches nothing is sent. What
+    With the dataset's key the manifest of the head is published before. Of branches nothing is sent. What
     cannot be sent, perhaps because the destination lets only other folders be written, is said.
     """
     if dataset.ref != HEAD:
-        return SentSnapshots()
+        return CopiedSnapshots()
     problems = _publish_head(dataset)
     try:
         lines = [line for line in published(dataset) if _is_here(dataset, line)]
     except StoreError as error:
-        return SentSnapshots(problems=(*problems, f"no manifests and profiles were sent: {error.message}"))
+        return CopiedSnapshots(problems=(*problems, f"no manifests and profiles were sent: {error.message}"))
     if not lines:
-        return SentSnapshots(problems=tuple(problems))
+        return CopiedSnapshots(problems=tuple(problems))
     content = None
     with contextlib.suppress(TransferError):  # where that is nothing that can be read, anything is better
         content = peer.signed(SignedFile.SNAPSHOTS)
     known = _statements(content, dataset)
     newest = set(_newest(lines))
-    wanted = {key_of(line): line for line in lines if line not in known or line in newest}
+    lines = list({key_of(line): line for line in lines if line not in known or line in newest}.values())
 
     refused: list[TransferError] = []
 
@@ -188,7 +157,7 @@ def send_objects(
             if refused or peer.contains(key_of(line)):
                 return False
             path = store_of_kind(dataset, line.kind).verified_path(line.object)
-            peer.put(key_of(line), path, progress)
+            peer.put(key_of(line), path, SILENT)
         except (StoreError, TransferError) as error:
             refused.extend([error] if isinstance(error, TransferError) else [])
             where = f"the {line.kind} of block {line.sequence_number:,}"
@@ -197,7 +166,8 @@ def send_objects(
         return True
 
     with ThreadPoolExecutor(parallel, thread_name_prefix="snapshots") as pool:
-        return SentSnapshots(sum(pool.map(send, wanted.values())), tuple(sorted(problems)))
+        sent = [line.size for line, done in zip(lines, pool.map(send, lines), strict=True) if done]
+    return CopiedSnapshots(len(sent), sum(sent), tuple(sorted(problems)))
 
 
 def _publish_head(dataset: DatasetFiles) -> list[str]:

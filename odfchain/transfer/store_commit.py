@@ -8,12 +8,13 @@ once, or that replace others; it is sent as any other, from the newest block tha
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -27,6 +28,7 @@ from odfchain.errors import (
     CodecError,
     CorruptedPeerError,
     InvalidIdError,
+    NameCollisionError,
     ObjectNotFoundError,
     OdfchainError,
     RefConflictError,
@@ -34,15 +36,15 @@ from odfchain.errors import (
     StoreError,
     TransferError,
 )
-from odfchain.limits import SHARING
+from odfchain.limits import SHARING, FetchLimits
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.events import MetadataBlock
-from odfchain.odf.identity import Multihash
+from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias, is_branch_name
 from odfchain.progress import SILENT
 from odfchain.storage import fsio
-from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore, check_object_name, conflict
-from odfchain.transfer.branch_fetch import arriving, bring_merged, pull_branch, unknown_sources
+from odfchain.storage.local import HEAD, LocalRefStore, check_object_name, conflict
+from odfchain.transfer.branch_fetch import bring_merged, fetching, pull_branch, unknown_sources
 from odfchain.transfer.object_peer import (
     ConditionsUnknownError,
     ObjectPeer,
@@ -50,8 +52,8 @@ from odfchain.transfer.object_peer import (
     Version,
     WriteRefusedError,
 )
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind
-from odfchain.transfer.pulling import SyncOptions, SyncStatus
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.transfer.pulling import SyncOptions, SyncStatus, pull_dataset
 from odfchain.transfer.slice_files import objects_of, store_of
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import fetched_branch, merged_names, rename_fetched
@@ -63,92 +65,7 @@ from odfchain.workspace.points import (
     overwritten_name,
     remove_branch,
 )
-
-# Branches in a store that machines share.
-#
-#     refs/NAME           as a push of a branch writes it; empty once the branch was deleted
-#     refs/NAME.jws       the owner's signature of that
-#
-# They are fetched when named or listed, not at each opening. Branches of other machines are verified before
-# a merge, as those of any peer. Merged blocks come without slices. Source: RFC-048, RFC-038.
-
-
-def listed_branches(space: ObjectSpace, dataset: DatasetFiles) -> list[str]:
-    """The names that branches have in the store, and those that they have here: a listing may lag."""
-    listed = space.listed(f"datasets/{dataset.folder.name}/refs", SHARING.shared_names)
-    return sorted({each.key for each in listed if is_branch_name(each.key)} | {*branch_names(dataset)})
-
-
-def follow_branches(
-    dataset: DatasetFiles,
-    names: Sequence[str],
-    ask: Callable[[str], Multihash | None],
-    peer: Callable[[str], ObjectPeer],
-) -> dict[str, OdfchainError]:
-    """Branches are here as the store has them, which is asked for each; returns those that are damaged."""
-    problems: dict[str, OdfchainError] = {}
-
-    def head_of(name: str) -> tuple[str, Multihash | None]:
-        try:
-            return name, ask(name)
-        except CorruptedPeerError as error:
-            problems[name] = error
-            return name, None
-
-    with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="branches") as pool:
-        heads = list(pool.map(head_of, names))
-    # those that are gone come last: another one may have their blocks now
-    for name, head in sorted(heads, key=lambda pair: pair[1] is None):
-        if name not in problems:
-            try:
-                follow_branch(dataset.on(name), peer(name), head)
-            except (CorruptedPeerError, ChainsDifferError, StoreError) as error:
-                problems[name] = error
-    return problems
-
-
-def follow_branch(branch: DatasetFiles, peer: ObjectPeer, there: Multihash | None) -> None:
-    """The branch that a dataset is opened on is here as it is `there`, or is not."""
-    here = branch.chain.head()
-    if here == there:
-        return
-    if there is not None:
-        known = fetched_branch(branch, branch.ref)
-        where = peer.where if known is None else known.where
-        # `force`: a branch may have been deleted and made anew, or rewound; its old head keeps a reference
-        outcome = pull_branch(branch, peer, where, SyncOptions(on_demand=True, force=True))
-        for text in outcome.warnings:
-            warn(text)
-        if here is not None and outcome.status is SyncStatus.OVERWRITTEN and not _is_needed(branch, here):
-            kept = f"does not continue what was seen here, which stays under refs/{overwritten_name(here)}"
-            warn(f"{branch.label}: the branch in {peer.where} {kept}")
-        return
-    with fsio.locked(lock_path(branch)):
-        if (here := branch.chain.head()) is not None:
-            if not _is_needed(branch, here):
-                keep_reachable(branch, here)
-            remove_branch(branch, here)
-            rename_fetched(branch, branch.ref, None)
-
-
-def _is_needed(branch: DatasetFiles, block: Multihash) -> bool:
-    for on in [branch.on(ref) for ref in (HEAD, *branch_names(branch)) if ref != branch.ref]:
-        head = on.chain.head()
-        if head is not None and (is_referenced(on, block, head=head) or _has_merged(on, block)):
-            return True
-    return False
-
-
-def _has_merged(dataset: DatasetFiles, block: Multihash) -> bool:
-    return any(block in merged_names(merge.block.event)[:1] for merge in dataset.chain.nearest_all(MERGE))
-
-
-def follow_merged(dataset: DatasetFiles, peer: ObjectPeer) -> None:
-    """The blocks that were merged into the chain of an open dataset are here, if the store has them."""
-    head = dataset.chain.head()
-    if head is not None and any(True for _ in unknown_sources(dataset, head)):
-        bring_merged(dataset, peer, on_demand=True)
-
+from odfchain.workspace.workspace_files import WorkspaceFiles
 
 # Leases between gc and commits that rely on existing objects.
 #
@@ -160,7 +77,7 @@ def follow_merged(dataset: DatasetFiles, peer: ObjectPeer) -> None:
 # mark. Source: RFC-048.
 
 LIFE = 3_600.0
-"""How long a mark holds [s], by the store's clock; who removes stops at half of it, by his own."""
+"""How long a mark holds [s], by the store's clock; gc stops at half of it, by its own."""
 
 _MOST = 100_000
 _BYTES = 64
@@ -178,11 +95,7 @@ class Turn:
     ends: float
 
     def check(self) -> None:
-        """Check that the lease is still valid.
-
-        Raises:
-            BusyError: others may take it for expired.
-        """
+        """Check that the lease is still valid."""
         if time.monotonic() > self.ends:
             raise BusyError("gc timed out", hint="run it again to resume")
 
@@ -200,11 +113,7 @@ class Marks:
 
     @contextlib.contextmanager
     def removing(self) -> Iterator[Turn]:
-        """Exclusive right to remove objects: no other gc, and no commit that relies on old ones.
-
-        Raises:
-            BusyError: there is one.
-        """
+        """Exclusive right to remove objects: no other gc, and no commit that relies on old ones."""
         token = secrets.token_hex(_BYTES // 4).encode()
         if not self._taken(token):
             raise BusyError(f"{self.space.where}{self._removing}: another gc is at work", hint="run gc later")
@@ -247,11 +156,7 @@ class Marks:
 
     @contextlib.contextmanager
     def relying(self) -> Iterator[None]:
-        """Keep gc from removing objects of the dataset until the end of the block.
-
-        Raises:
-            BusyError: a gc is running.
-        """
+        """Keep gc from removing objects of the dataset until the end of the block."""
         mark = f"relying/{self.folder}/{secrets.token_hex(16)}"
         try:
             for look in range(_LOOKS):
@@ -282,75 +187,306 @@ def store_time(space: ObjectSpace) -> float:
         space.delete(probe)
 
 
-def forget_probes(space: ObjectSpace, now: float) -> None:
-    """Remove marks of processes that were killed."""
-    for below in ("relying", "removing"):
-        old = [
-            f"{below}/{mark.key}"
-            for mark in space.listed(below, SHARING.shared_names)
-            if now - mark.modified >= LIFE
-        ]
-        space.delete_all(old)
+# A dataset in a store that machines share.
+#
+#     refs/NAME           as a push of a branch writes it; empty once the branch was deleted
+#     refs/NAME.jws       the owner's signature of that
+#
+# Branches are fetched when named or listed, not at each opening. Those of other machines are verified before
+# a merge, as those of any peer. Merged blocks come without slices. Source: RFC-048, RFC-038.
+#
+# A store whose head was rewound is an error until the user names the head to follow.
+#
+#     info/replacing      `<a head> <another>`, while this machine replaces the one by the other
+#
+# A reset by another writer and an attack look the same. Only a replacement that this machine has begun is
+# completed without the user: that is what the note is for. It is void once the head here is another one.
 
-
+_NOTE_BYTES = 256
 # Blocks after which the hint for clones is written anew [count]; of long chains a hundredth to a tenth of
 # their length, for it has a line for each block. Nothing depends on its end.
 _HINT_EVERY = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """Objects that were there before a head was sent, and may be about to be removed."""
+class StoredDataset:
+    """One dataset of a workspace in a store; `folder` is its copy here."""
 
-    reused: list[ObjectKey]
-    replaces: bool = False
-    """True if the head does not continue the one before."""
+    def __init__(self, space: ObjectSpace, url: str, limits: FetchLimits, folder: Path) -> None:
+        self.folder = folder
+        self.known: dict[str, tuple[Multihash | None, Version | None]] = {}
+        """References in the store as they were seen last."""
+        self.is_open = False
+        self.followed: set[str] = set()
+        """Branches that are here as in the store; the head: all that were listed."""
+        self.sent: dict[ObjectKey, float] = {}
+        """What executors have put there, and when."""
+        self._space = space
+        self._url = f"{url}datasets/{folder.name}/"
+        self._limits = limits
+
+    @property
+    def dataset_id(self) -> DatasetId:
+        """The id, which names the folder."""
+        return DatasetId.from_multibase(self.folder.name)
+
+    @property
+    def marks(self) -> Marks:
+        """The leases on it."""
+        return Marks(self._space, self.folder.name)
+
+    def on(self, ref: str = HEAD) -> DatasetFiles:
+        """The copy here, without the store behind it."""
+        return DatasetFiles.open(self.folder, ref=ref)
+
+    def peer(self, ref: str = HEAD) -> ObjectPeer:
+        """The dataset in the store, on its head or on a branch."""
+        return _peer_at(self._url, self._limits, ref)
+
+    def look(self, ref: str = HEAD) -> Multihash | None:
+        """The present head, or branch, in the store."""
+        self.known[ref] = found = self.peer(ref).versioned_head()
+        return found[0]
+
+    @property
+    def local_head(self) -> Multihash | None:
+        """The head here; None where the dataset is not."""
+        return LocalRefStore(self.folder / "refs", self.folder / "info" / "lock").get(HEAD)
+
+    # --- the head ------------------------------------------------------------------------------------
+
+    def bring(self, alias: DatasetAlias) -> None:
+        """The head here is that in the store.
+
+        Raises:
+            SetBackError: the store was rewound.
+        """
+        options = SyncOptions(on_demand=True, dataset_id=self.dataset_id)
+        try:
+            self.pull(alias, options)
+        except ChainsDifferError as error:
+            there = Multihash.parse(error.source_head)
+            # a replacement that this machine began itself is completed
+            if not self._is_own_replacement(there):
+                raise self._rewound(alias, error) from error
+            self.pull(alias, dataclasses.replace(options, force=True, only=there))
+
+    def pull(self, alias: DatasetAlias, options: SyncOptions) -> None:
+        """Pull the head; warnings are shown."""
+        try:
+            here = WorkspaceFiles(self.folder.parent.parent)
+            outcome = pull_dataset(here, self.peer(), alias, options, SILENT)
+        except NameCollisionError:
+            if self.local_head is None:  # else another process has just brought it
+                raise
+            return
+        for text in outcome.warnings:
+            warn(text)
+
+    def bring_blocks(self, head: Multihash) -> None:
+        """The blocks up to a head in the store are here, checked; no reference leads to them."""
+        dataset = self.on()
+        with (
+            fsio.locked(lock_path(dataset)),
+            fetching(dataset, self.peer(), SHARING.parallel, SILENT) as fetch,
+        ):
+            fetch.read(head)
+            fetch.store()
+
+    def follow(self, ref: str) -> None:
+        """After a conflict: fetch the other writer's blocks."""
+        dataset = self.on(ref)
+        with fsio.try_locked(lock_path(dataset)) as free:
+            pass
+        # the lock's holder commits, meets the conflict and retries by itself
+        if not free:
+            return
+        head = self.look(ref)
+        if ref != HEAD:
+            self._follow_branch(ref, head)
+        elif head is not None:
+            self.bring(dataset.alias)
+
+    def is_committed(self, ref: str, expected: Multihash | None, new: Multihash, head: Multihash) -> bool:
+        """True if a head in the store is `new`, which followed `expected`, or goes on from it."""
+        if head == new:
+            return True
+        chain = self.on(ref).chain
+        ours = {*chain.hashes(new), *(chain.hashes(expected) if expected is not None else ())}
+        at: Multihash | None = head
+        # a head that goes on from `expected`, or was rewound further, reaches another of these blocks first
+        while at is not None and at not in ours:
+            at = block_of(self.peer(ref), at).prev_block_hash
+        return at == new
+
+    def _is_own_replacement(self, there: Multihash) -> bool:
+        if not self.folder.is_dir():
+            return False
+        note = fsio.read_start(self.folder / _NOTE, _NOTE_BYTES) or b""
+        try:
+            expected, new = map(Multihash.parse, note.decode("ascii", "replace").split(" "))
+        except (InvalidIdError, ValueError):
+            return False
+        return self.local_head == expected and self.is_committed(HEAD, expected, new, there)
+
+    def _rewound(self, alias: DatasetAlias, error: ChainsDifferError) -> SetBackError:
+        folder = self.folder
+        if folder.is_dir():
+            hint = (
+                "it was rewound or compacted on another machine: if that is known to be right, "
+                f"`odfchain reset {alias} {error.source_head}` follows; what is here is in {folder}, from "
+                "where `odfchain pull` brings it into another workspace"
+            )
+        else:
+            memory = folder.parent.parent / "seen" / folder.name
+            hint = f"it was rewound: if that is known to be right, remove {memory} and run the command again"
+        return SetBackError(
+            f"{self.peer().where}: the history there does not continue what was seen here: {error.message}",
+            head=error.source_head,
+            hint=hint,
+        )
+
+    # --- branches ------------------------------------------------------------------------------------
+
+    def listed_branches(self) -> list[str]:
+        """The names of branches in the store, and of those that are here: a listing may lag."""
+        listed = self._space.listed(f"datasets/{self.folder.name}/refs", SHARING.shared_names)
+        return sorted({each.key for each in listed if is_branch_name(each.key)} | {*branch_names(self.on())})
+
+    def follow_branches(self, names: Sequence[str]) -> dict[str, OdfchainError]:
+        """Branches are here as the store has them; returns those that are damaged."""
+        problems: dict[str, OdfchainError] = {}
+
+        def head_of(name: str) -> tuple[str, Multihash | None]:
+            try:
+                return name, self.look(name)
+            except CorruptedPeerError as error:
+                problems[name] = error
+                return name, None
+
+        with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="branches") as pool:
+            heads = list(pool.map(head_of, names))
+        # those that are gone come last: another one may have their blocks now
+        for name, head in sorted(heads, key=lambda pair: pair[1] is None):
+            if name not in problems:
+                try:
+                    self._follow_branch(name, head)
+                except (CorruptedPeerError, ChainsDifferError, StoreError) as error:
+                    problems[name] = error
+        self.followed |= {*names} - problems.keys()
+        return problems
+
+    def follow_merged(self, names: Sequence[str] = ()) -> None:
+        """Blocks that were merged into the head and branches are here, to compute merges again."""
+        for ref in (HEAD, *names):
+            dataset = self.on(ref)
+            head = dataset.chain.head()
+            if head is not None and any(True for _ in unknown_sources(dataset, head)):
+                bring_merged(dataset, self.peer(ref), on_demand=True)
+
+    def _follow_branch(self, ref: str, there: Multihash | None) -> None:
+        branch, peer = self.on(ref), self.peer(ref)
+        here = branch.chain.head()
+        if here == there:
+            return
+        if there is not None:
+            known = fetched_branch(branch, ref)
+            where = peer.where if known is None else known.where
+            # a branch may have been deleted and made anew, or rewound; its old head keeps a reference
+            outcome = pull_branch(branch, peer, where, SyncOptions(on_demand=True, force=True))
+            for text in outcome.warnings:
+                warn(text)
+            if here is None or outcome.status is not SyncStatus.OVERWRITTEN or _is_needed(branch, here):
+                return
+            kept = f"which stays under refs/{overwritten_name(here)}"
+            at = f"{branch.label}: the branch in {peer.where}"
+            warn(f"{at} does not continue what was seen here, {kept}")
+            return
+        with fsio.locked(lock_path(branch)):
+            if (here := branch.chain.head()) is not None:
+                if not _is_needed(branch, here):
+                    keep_reachable(branch, here)
+                remove_branch(branch, here)
+                rename_fetched(branch, ref, None)
+
+    # --- uploads -------------------------------------------------------------------------------------
+
+    def send_following(
+        self, ref: str, expected: Multihash | None, new: Multihash
+    ) -> tuple[list[ObjectKey], bool]:
+        """Upload the blocks up to `new` that `expected` does not lead to, after the objects that they name.
+
+        With no `expected` a branch begins: the blocks are those that the head does not have. Returns the
+        objects that were there and may be about to be removed, and whether `new` does not continue the head.
+        """
+        peer = self.peer(ref)
+        dataset = self.on(HEAD if expected is None else ref)  # the head's, where a branch begins
+        chain, base = dataset.chain, dataset.chain.head() if expected is None else expected
+        assert base is not None  # noqa: S101 - the first head is not sent by this
+        blocks = list(
+            itertools.takewhile(
+                lambda found: chain.hash_at(found.block.sequence_number, base) != found.hash, chain.walk(new)
+            )
+        )[::-1]
+        common = blocks[0].block.prev_block_hash if blocks else new
+        replaces = expected is not None and common != expected
+        # half of a lease's life: no gc can be about to remove it
+        latest = time.monotonic() - LIFE / 2
+        just_sent = {key for key, since in self.sent.items() if since > latest}
+        reused = send(dataset, peer, blocks, just_sent) if blocks else []
+        if replaces and ref == HEAD and chain.get(new).sequence_number < SHARING.hinted_blocks:
+            peer.put_hint(chain.hashes(new))
+        before = chain.nearest(*DATA_EVENTS, head=common) if common is not None else None
+        named = {item.key for item in objects_of(before.block)} if before is not None else ()
+        return [key for key in reused if key not in named], replaces  # an old checkpoint is named again
+
+    @contextlib.contextmanager
+    def kept(self, dataset: DatasetFiles, peer: ObjectPeer, reused: list[ObjectKey]) -> Iterator[None]:
+        """Protect objects that were in the store before this commit from gc until its head is there."""
+        if not reused:
+            yield
+            return
+        with self.marks.relying():
+            with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="kept") as pool:
+                there = list(pool.map(peer.contains, reused))
+            for key, is_there in zip(reused, there, strict=True):
+                if not is_there:
+                    _put(dataset, peer, key)
+            yield
 
 
-def send_following(
-    dataset: DatasetFiles,
-    peer: ObjectPeer,
-    expected: Multihash | None,
-    new: Multihash,
-    just_sent: Collection[ObjectKey] = (),
-) -> Sent:
-    """Upload the blocks up to `new` that `expected` does not lead to, after the objects that they name.
-
-    With no `expected` a branch begins: the blocks are those that the head does not have.
-    """
-    base = dataset.chain.head() if expected is None else expected
-    assert base is not None  # noqa: S101 - the first head is not sent by this
-    blocks = _beside(dataset, base, new)
-    common = blocks[0].block.prev_block_hash if blocks else new
-    replaces = expected is not None and common != expected
-    reused = send(dataset, peer, blocks, just_sent) if blocks else []
-    if replaces and peer.ref == HEAD and dataset.chain.get(new).sequence_number < SHARING.hinted_blocks:
-        peer.put_hint(dataset.chain.hashes(new))
-    before = dataset.chain.nearest(*DATA_EVENTS, head=common) if common is not None else None
-    named = {item.key for item in objects_of(before.block)} if before is not None else ()
-    return Sent([key for key in reused if key not in named], replaces)  # an old checkpoint is named again
+@functools.lru_cache(maxsize=1_024)
+def _peer_at(url: str, limits: FetchLimits, ref: str) -> ObjectPeer:
+    peer = ObjectPeer(PeerUrl.parse(url), limits)
+    peer.ref = ref
+    return peer
 
 
-def _beside(dataset: DatasetFiles, base: Multihash, new: Multihash) -> list[HashedBlock]:
-    chain = dataset.chain
-    blocks = itertools.takewhile(
-        lambda found: chain.hash_at(found.block.sequence_number, base) != found.hash, chain.walk(new)
-    )
-    return list(blocks)[::-1]
+def _is_needed(branch: DatasetFiles, block: Multihash) -> bool:
+    for on in [branch.on(ref) for ref in (HEAD, *branch_names(branch)) if ref != branch.ref]:
+        head = on.chain.head()
+        merges = on.chain.nearest_all(MERGE)
+        if head is not None and (
+            is_referenced(on, block, head=head)
+            or any(block in merged_names(merge.block.event)[:1] for merge in merges)
+        ):
+            return True
+    return False
 
 
-def came(
-    dataset: DatasetFiles, peer: ObjectPeer, expected: Multihash | None, new: Multihash, head: Multihash
-) -> bool:
-    """True if a head in the store is `new`, which followed `expected`, or goes on from it."""
-    if head == new:
-        return True
-    ours = {*dataset.chain.hashes(new), *(dataset.chain.hashes(expected) if expected is not None else ())}
-    at: Multihash | None = head
-    # a head that goes on from `expected`, or was rewound further, reaches another of these blocks first
-    while at is not None and at not in ours:
-        at = block_of(peer, at).prev_block_hash
-    return at == new
+_NOTE = Path("info", "replacing")
+
+
+@contextlib.contextmanager
+def _replacing(folder: Path, expected: Multihash, new: Multihash) -> Iterator[None]:
+    # noted durably, unless it is known to have failed
+    note = folder / _NOTE
+    fsio.replace_file(note, f"{expected} {new}".encode())
+    try:
+        yield
+    except RefConflictError:
+        fsio.remove_quietly(note)
+        raise
+    fsio.remove_quietly(note)
 
 
 def send(
@@ -383,11 +519,7 @@ def send(
 
 
 def _put(dataset: DatasetFiles, peer: ObjectPeer, key: ObjectKey) -> bool:
-    store = (
-        LocalObjectStore(dataset.folder / "blocks")
-        if key.kind is ObjectKind.BLOCK
-        else store_of(dataset, key.kind)
-    )
+    store = store_of(dataset, key.kind)
     here = store.contains(key.name)
     if (key.kind is ObjectKind.CHECKPOINT or not here) and peer.contains(key):
         return True
@@ -396,31 +528,11 @@ def _put(dataset: DatasetFiles, peer: ObjectPeer, key: ObjectKey) -> bool:
             f"{store.locate(key.name)}: missing, and not in {peer.where} either; nothing was committed",
             hint="a dataset in a store is whole: bring its slices first",
         )
-    return peer.put_unless_there(key, store.verified_path(key.name))
-
-
-@contextlib.contextmanager
-def kept(dataset: DatasetFiles, peer: ObjectPeer, marks: Marks, reused: list[ObjectKey]) -> Iterator[None]:
-    """Protect objects that were in the store before this commit from gc until its head is there."""
-    if not reused:
-        yield
-        return
-    with marks.relying():
-        with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="kept") as pool:
-            gone = [
-                key for key, there in zip(reused, pool.map(peer.contains, reused), strict=True) if not there
-            ]
-        for key in gone:
-            _put(dataset, peer, key)
-        yield
+    return peer.put(key, store.verified_path(key.name), SILENT)
 
 
 def block_of(peer: ObjectPeer, name: Multihash) -> MetadataBlock:
-    """A block of a dataset in a store.
-
-    Raises:
-        CorruptedPeerError, AccessError, TransferError: it cannot be had.
-    """
+    """A block of a dataset in a store."""
     try:
         return decode_block(peer.block(name))
     except CodecError as error:
@@ -442,11 +554,8 @@ def block_of(peer: ObjectPeer, name: Multihash) -> MetadataBlock:
 # after a crash.
 
 
-@dataclass(slots=True)
-class KnownHead:
-    """The head in the store as it was seen last, and its version; one value, for threads replace it."""
-
-    seen: tuple[Multihash | None, Version | None] = (None, None)
+class UnknownOutcomeError(TransferError):
+    """Whether a commit was made is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,35 +563,16 @@ class SharedRefStore:
     """The references of a dataset; fulfils `RefStore`. Reading them makes no request (opening does)."""
 
     local: LocalRefStore
-    peer: Callable[[str], ObjectPeer]
-    known: Callable[[str], KnownHead]
-    send: Callable[[ObjectPeer, Multihash | None, Multihash], Sent]
-    """Sends what a head names that follows another one."""
-    kept: Callable[[ObjectPeer, list[ObjectKey]], AbstractContextManager[None]]
-    """Keeps what was there from being removed."""
-    came: Callable[[ObjectPeer, Multihash | None, Multihash, Multihash], bool]
-    """True if the head that is there is the one that followed another, or goes on from it."""
-    intended: Callable[[Multihash, Multihash], AbstractContextManager[None]]
-    """Notes that a head is about to be replaced by one that does not continue it."""
-    follow: Callable[[str], None]
-    """Called at a conflict, to fetch the other writer's blocks."""
+    stored: StoredDataset
 
     def get(self, name: str) -> Multihash | None:
-        """The content of the reference file."""
         return self.local.get(name)
 
     def names(self) -> Iterator[str]:
-        """Every reference in the folder."""
         return self.local.names()
 
     def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
-        """Move the head or a branch in the store, then here; other references stay in the folder.
-
-        Raises:
-            RefConflictError: another writer was faster.
-            ObjectNotFoundError: a slice that the new blocks name is neither here nor there.
-            AccessError, TransferError: from the store; what it has is as it was, or the message says more.
-        """
+        """Move the head or a branch in the store, then here; other references stay in the folder."""
         check_object_name(new)
         actual = self.local.get(name)
         if name != HEAD and not is_branch_name(name):
@@ -492,28 +582,29 @@ class SharedRefStore:
             raise conflict(name, expected, actual)
         if expected is None and name != HEAD:
             self._check_head()
-        peer, version = self.peer(name), self._version(name, expected)
-        sent = self.send(peer, expected, new)
-        if not sent.replaces or expected is None:
-            self._commit(peer, expected, version, new, sent)
+        peer, version = self.stored.peer(name), self._version(name, expected)
+        reused, replaces = self.stored.send_following(name, expected, new)
+        if not replaces or expected is None:
+            self._commit(peer, expected, version, new, reused)
             return
-        with self.intended(expected, new) if name == HEAD else contextlib.nullcontext():
-            self._commit(peer, expected, version, new, sent)
+        folder = self.stored.folder
+        with _replacing(folder, expected, new) if name == HEAD else contextlib.nullcontext():
+            self._commit(peer, expected, version, new, reused)
         with contextlib.suppress(TransferError):  # it is of a block that the chain does not have any more
             peer.put_signed(SignedFile.HEAD, None)
 
     def remove(self, name: str, expected: Multihash) -> None:
         """A branch that points at `expected` now is none any more, in the store; here it stays."""
-        peer, known = self.peer(name), self.known(name)
-        head, version = known.seen = peer.versioned_head()
+        peer, known = self.stored.peer(name), self.stored.known
+        head, version = known[name] = peer.versioned_head()
         if head is None:
             return
         if head != expected:
             self._conflict(name, expected, head)
         try:
-            known.seen = None, peer.empty_ref(version)
+            known[name] = None, peer.empty_ref(version)
         except WriteRefusedError:  # by another writer, or by our own request that was repeated
-            head, _ = known.seen = peer.versioned_head()
+            head = self.stored.look(name)
             if head is not None:
                 self._conflict(name, expected, head)
         with contextlib.suppress(TransferError):
@@ -521,17 +612,16 @@ class SharedRefStore:
 
     def _check_head(self) -> None:
         """The head in the store has all blocks of the head here, from which a branch is to begin."""
-        here, peer = self.local.get(HEAD), self.peer(HEAD)
+        here, there = self.local.get(HEAD), self.stored.peer().head()
         # if another machine has rewound the head, the branch's blocks may be garbage in the store
-        there = peer.head()
-        if here is not None and there != here and (there is None or not self.came(peer, None, here, there)):
+        known = there is not None and here is not None and self.stored.is_committed(HEAD, None, here, there)
+        if here is not None and not known:
             self._conflict(HEAD, here, there)
 
     def _version(self, name: str, expected: Multihash | None) -> Version | None:
-        known = self.known(name)
-        head, version = known.seen
+        head, version = self.stored.known.get(name, (None, None))
         if head is None or head != expected:
-            head, version = known.seen = self.peer(name).versioned_head()
+            head, version = self.stored.known[name] = self.stored.peer(name).versioned_head()
         if head != expected:
             self._conflict(name, expected, head)
         return version
@@ -542,25 +632,24 @@ class SharedRefStore:
         expected: Multihash | None,
         version: Version | None,
         new: Multihash,
-        sent: Sent,
+        reused: list[ObjectKey],
     ) -> None:
-        with self.kept(peer, sent.reused):
+        with self.stored.kept(self.stored.on(HEAD), peer, reused):
             self._move(peer, expected, version, new)
-        with contextlib.suppress(RefConflictError):  # who opened the dataset has moved it at least as far
+        with contextlib.suppress(RefConflictError):  # an opening of the dataset has moved it at least as far
             self.local.compare_and_swap(peer.ref, expected, new)
 
     def _move(
         self, peer: ObjectPeer, expected: Multihash | None, version: Version | None, new: Multihash
     ) -> None:
         problem: TransferError | None = None
-        known = self.known(peer.ref)
         try:
-            known.seen = new, peer.replace_head(version, new)
+            self.stored.known[peer.ref] = new, peer.replace_head(version, new)
         except ConditionsUnknownError:
             raise TransferError(f"{peer.where}: the store has no conditional writes any more") from None
         except WriteRefusedError:
             pass
-        except TransferError as error:  # nobody knows what became of the request
+        except TransferError as error:  # whether it was written is not known
             problem = error
         else:
             return
@@ -575,78 +664,15 @@ class SharedRefStore:
         self, peer: ObjectPeer, expected: Multihash | None, new: Multihash, problem: TransferError | None
     ) -> tuple[Multihash | None, bool]:
         try:
-            head, _ = self.known(peer.ref).seen = peer.versioned_head()
-            return head, head is not None and self.came(peer, expected, new, head)
+            head = self.stored.look(peer.ref)
+            return head, head is not None and self.stored.is_committed(peer.ref, expected, new, head)
         except TransferError as error:
-            self.known(peer.ref).seen = None, None
-            raise TransferError(
+            self.stored.known.pop(peer.ref, None)
+            raise UnknownOutcomeError(
                 f"{(problem or error).message}: whether block {new} was committed is not known",
                 hint="see with `odfchain log` whether it is there before the command is run again",
             ) from error
 
     def _conflict(self, name: str, expected: Multihash | None, actual: Multihash | None) -> NoReturn:
-        self.follow(name)
+        self.stored.follow(name)
         raise conflict(name, expected, actual)
-
-
-# A store whose head was rewound is an error until the user names the head to follow.
-#
-#     info/replacing      `<a head> <another>`, while this machine replaces the one by the other
-#
-# A reset by another writer and an attack look the same. Only a replacement that this machine has begun is
-# completed without the user: that is what the note is for. It is void once the head here is another one.
-# Source: RFC-048.
-
-_NOTE_BYTES = 256
-
-
-@contextlib.contextmanager
-def intended(folder: Path, expected: Multihash, new: Multihash) -> Iterator[None]:
-    """It is noted durably that this machine replaces a head, unless it is known to have failed."""
-    note = _note(folder)
-    fsio.replace_file(note, f"{expected} {new}".encode())
-    try:
-        yield
-    except RefConflictError:
-        fsio.remove_quietly(note)
-        raise
-    fsio.remove_quietly(note)
-
-
-def was_intended(dataset: DatasetFiles, peer: ObjectPeer, there: Multihash) -> bool:
-    """True if this machine itself has replaced its head by the one in the store, or by an ancestor of it."""
-    text = (fsio.read_start(_note(dataset.folder), _NOTE_BYTES) or b"").decode("ascii", "replace")
-    try:
-        expected, new = map(Multihash.parse, text.split(" "))
-    except (InvalidIdError, ValueError):
-        return False
-    return dataset.chain.head() == expected and came(dataset, peer, expected, new, there)
-
-
-def set_back(alias: DatasetAlias, folder: Path, peer: ObjectPeer, error: ChainsDifferError) -> SetBackError:
-    """The error for a store that does not continue the known head."""
-    if folder.is_dir():
-        hint = (
-            "it was rewound or compacted on another machine: if that is known to be right, "
-            f"`odfchain reset {alias} {error.source_head}` follows; what is here is in {folder}, from where "
-            "`odfchain pull` brings it into another workspace"
-        )
-    else:
-        memory = folder.parent.parent / "seen" / folder.name
-        hint = f"it was rewound: if that is known to be right, remove {memory} and run the command again"
-    return SetBackError(
-        f"{peer.where}: the history there does not continue what was seen here: {error.message}",
-        head=error.source_head,
-        hint=hint,
-    )
-
-
-def bring_blocks(dataset: DatasetFiles, peer: ObjectPeer, head: Multihash) -> None:
-    """The blocks up to a head in the store are here, checked; no reference leads to them."""
-    with fsio.locked(lock_path(dataset)), arriving(dataset, peer, SHARING.parallel, SILENT) as beside:
-        beside.read(head)
-        beside.store()
-
-
-def _note(folder: Path) -> Path:
-    return folder / "info" / "replacing"

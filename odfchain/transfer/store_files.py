@@ -15,7 +15,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import sha3_256
 from odfchain.spark.executor_files import kept_copy
 from odfchain.storage import fsio
-from odfchain.transfer.object_peer import STORE_LIMITS, ObjectSpace, again
+from odfchain.transfer.object_peer import STORE_LIMITS, ObjectSpace, retry
 from odfchain.transfer.public_layout import PeerUrl
 
 KEPT_BYTES = 16 << 30
@@ -45,7 +45,7 @@ class StoreFiles:
         """As `ExecutorFiles`."""
         path, is_there = kept_copy("store", f"{self.url}{key}".encode())
         if not is_there:
-            again(lambda: self._bring(key, path))
+            retry(lambda: self._bring(key, path))
             _keep_within(path.parent, KEPT_BYTES)
         return path
 
@@ -63,11 +63,11 @@ class StoreFiles:
 
     def read(self, key: str, start: int, end: int) -> bytes:
         """As `ExecutorFiles`."""
-        return again(lambda: b"".join(self._space.chunks(key, start, end)))
+        return retry(lambda: b"".join(self._space.chunks(key, start, end)))
 
     def copy(self, key: str, start: int, end: int, target: Path) -> None:
         """As `ExecutorFiles`."""
-        again(lambda: self._copy(key, start, end, target))
+        retry(lambda: self._copy(key, start, end, target))
 
     def _copy(self, key: str, start: int, end: int, target: Path) -> None:
         with _new_file(target) as sink:

@@ -4,8 +4,8 @@
     datasets/fed01…/                            of a dataset that has neither name nor head
     staging/<random>/                           inputs and results of runs that were killed
 
-Times are those of the store. What is younger than the grace stays, for it may be about to be named. Whatever
-is of another form stays, too: manifests, profiles, names. Source: RFC-048.
+Times are those of the store. What is younger than the grace stays, for it may be about to be named. All of
+another form stays, too: manifests, profiles, names. Source: RFC-048.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
 from odfchain.errors import InvalidIdError
-from odfchain.limits import LIMITS
+from odfchain.limits import LIMITS, SHARING
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.storage.local import HEAD, parse_ref
 from odfchain.transfer.object_peer import Listed, ObjectPeer, ObjectSpace
 from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind
 from odfchain.transfer.slice_files import objects_of
-from odfchain.transfer.store_commit import Marks, Turn, block_of, forget_probes, store_time
+from odfchain.transfer.store_commit import LIFE, Marks, Turn, block_of, store_time
 from odfchain.workspace.merge_record import merged_names
 from odfchain.workspace.shared_store import Garbage
 
@@ -42,8 +42,8 @@ class Removal:
     grace: float
     dry_run: bool
 
-    def of_dataset(self, folder: str, needed: Callable[[], Container[str]]) -> list[Garbage]:
-        """Garbage of a dataset by kind of object; the last kind is too young to be removed."""
+    def of_dataset(self, folder: str, needed: Callable[[], frozenset[str] | None]) -> list[Garbage]:
+        """Garbage of a dataset by kind of object, the last too young to be removed; `needed` None: all."""
         with Marks(self.space, folder).removing() as turn:
             # not before the lease is held: no commit can rely on old objects now
             keys = needed()
@@ -57,8 +57,10 @@ class Removal:
                 found.append(_garbage(title, old))
         return [*found, _garbage("young", young)]
 
-    def _unneeded(self, folder: str, needed: Container[str]) -> dict[ObjectKind, list[Listed]]:
+    def _unneeded(self, folder: str, needed: frozenset[str] | None) -> dict[ObjectKind, list[Listed]]:
         found: dict[ObjectKind, list[Listed]] = {kind: [] for kind in _KINDS}
+        if needed is None:
+            return found
         for kind in _KINDS:
             for each in self.space.listed(f"datasets/{folder}/{kind.value}", _MOST):
                 key = f"{kind.value}/{each.key}"
@@ -77,7 +79,9 @@ class Removal:
         ]
         if not self.dry_run:
             self.space.delete_all([f"staging/{each.key}" for each in dead])
-            forget_probes(self.space, now)
+            for below in ("relying", "removing"):  # marks of processes that were killed
+                marks = self.space.listed(below, SHARING.shared_names)
+                self.space.delete_all([f"{below}/{m.key}" for m in marks if now - m.modified >= LIFE])
         left = [
             garbage
             for folder in self.space.folders("datasets/")
@@ -87,55 +91,40 @@ class Removal:
         ]
         return [_garbage("runs in the store", dead), *left]
 
-    def _nothing(self, folder: str) -> Container[str]:
-        """The needed keys of a dataset without head; if it has one by now, all keys."""
-        return _Everything() if self.space.contains(f"datasets/{folder}/{HEAD_KEY}") else ()
+    def _nothing(self, folder: str) -> frozenset[str] | None:
+        # it may have a head by now
+        return None if self.space.contains(f"datasets/{folder}/{HEAD_KEY}") else frozenset()
 
     def _remove(self, keys: list[str], turn: Turn) -> None:
         for start in range(0, 0 if self.dry_run else len(keys), _AT_ONCE):
             turn.check()
             self.space.delete_all(keys[start : start + _AT_ONCE])
 
-
-def with_other_references(
-    peer: ObjectPeer, space: ObjectSpace, folder: str, needed: Container[str]
-) -> Container[str]:
-    """The needed keys, with those that refs of other tools lead to."""
-    found: set[str] = set()
-    waiting: list[Multihash | None] = []
-    for each in space.listed(f"datasets/{folder}/refs", _MOST):
-        if each.key != HEAD and not each.key.endswith((".jws", ".lock")):
-            data, _ = space.read(f"datasets/{folder}/refs/{each.key}", LIMITS.ref_bytes)
-            if data:  # else it is a branch that was deleted
-                waiting.append(parse_ref(data, f"{peer.where}refs/{each.key}"))
-    while waiting:
-        at = waiting.pop()
-        while (
-            at is not None
-            and (key := str(ObjectKey(ObjectKind.BLOCK, at))) not in found
-            and key not in needed
-        ):
-            block = block_of(peer, at)
-            found |= {key, *(str(item.key) for item in objects_of(block))}
-            waiting += [
-                name for name in merged_names(block.event) if peer.contains(ObjectKey(ObjectKind.BLOCK, name))
-            ]
-            at = block.prev_block_hash
-    return _Either(found, needed) if found else needed
-
-
-@dataclass(frozen=True, slots=True)
-class _Either:
-    one: Container[str]
-    other: Container[str]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.one or key in self.other
-
-
-class _Everything:
-    def __contains__(self, key: object) -> bool:
-        return True
+    def with_other_references(self, peer: ObjectPeer, folder: str, needed: frozenset[str]) -> frozenset[str]:
+        """The needed keys, with those that refs of other tools lead to."""
+        found: set[str] = set()
+        waiting: list[Multihash | None] = []
+        for each in self.space.listed(f"datasets/{folder}/refs", _MOST):
+            if each.key != HEAD and not each.key.endswith((".jws", ".lock")):
+                data, _ = self.space.read(f"datasets/{folder}/refs/{each.key}", LIMITS.ref_bytes)
+                if data:  # else it is a branch that was deleted
+                    waiting.append(parse_ref(data, f"{peer.where}refs/{each.key}"))
+        while waiting:
+            at = waiting.pop()
+            while (
+                at is not None
+                and (key := str(ObjectKey(ObjectKind.BLOCK, at))) not in found
+                and key not in needed
+            ):
+                block = block_of(peer, at)
+                found |= {key, *(str(item.key) for item in objects_of(block))}
+                waiting += [
+                    name
+                    for name in merged_names(block.event)
+                    if peer.contains(ObjectKey(ObjectKind.BLOCK, name))
+                ]
+                at = block.prev_block_hash
+        return needed | found
 
 
 def _garbage(title: str, found: Iterable[Listed]) -> Garbage:

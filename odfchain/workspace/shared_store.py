@@ -6,7 +6,7 @@ Nothing else in this room, nor above it, knows the difference. Source: RFC-048.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,10 +55,10 @@ class SharedStore:
         """The same store, of which nothing is known yet: for another thread than that of this one."""
         return self
 
-    def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
+    def sync_heads(self, ref: DatasetId | DatasetAlias | None) -> None:
         """A dataset (None: every one) is here as it is in the store, its blocks checked, if it is there.
 
-        Whoever calls holds no lock of the workspace or the dataset.
+        The caller holds no lock of the workspace or the dataset.
 
         Raises:
             CorruptedPeerError: what is there is damaged; what is here stays.
@@ -70,7 +70,7 @@ class SharedStore:
         One that could only be listed raises what it is.
 
         Raises:
-            CorruptedPeerError: as `opening`.
+            CorruptedPeerError: as `sync_heads`.
         """
 
     def head_there(self, folder: Path) -> Multihash | None:
@@ -100,7 +100,7 @@ class SharedStore:
     def branch(self, folder: Path, name: str) -> None:
         """A branch of a dataset is here as it is in the store, or is not, with what was merged into it.
 
-        Whoever calls holds no lock of the dataset.
+        The caller holds no lock of the dataset.
 
         Raises:
             CorruptedPeerError: what is there is damaged; what is here stays.
@@ -146,16 +146,16 @@ class SharedStore:
     def signed(self, folder: Path, ref: str) -> None:
         """The signature of the head, or of a branch, here is in the store; what goes wrong is said only."""
 
-    def stated(self, folder: Path) -> None:
+    def publish_statements(self, folder: Path) -> None:
         """All that is signed of a dataset here is in the store, with what it names; as `signed`."""
 
     def collect(
-        self, folder: Path, needed: Callable[[], Container[str]], *, grace: float, dry_run: bool
+        self, folder: Path, needed: Callable[[], frozenset[str]], *, grace: float, dry_run: bool
     ) -> list[Garbage] | None:
         """The store has nothing of a dataset that is not needed and is older than `grace` [s]; kinds of it.
 
         `needed` says which objects the dataset here needs (`data/f1620…`). The last kind is what is too
-        young. With `dry_run` nothing is removed. Whoever calls holds no lock of the dataset.
+        young. With `dry_run` nothing is removed. The caller holds no lock of the dataset.
 
         Raises:
             BusyError: another machine commits or removes.

@@ -257,7 +257,7 @@ class WorkspaceFiles:
 
     def datasets(self) -> Iterator[DatasetFiles]:
         """Every dataset, ordered by alias. Folders that cannot be opened are passed over."""
-        self.shared.opening(None)
+        self.shared.sync_heads(None)
         yield from self.local_datasets()
 
     def local_datasets(self) -> Iterator[DatasetFiles]:
@@ -287,7 +287,7 @@ class WorkspaceFiles:
     def dataset(self, ref: str | DatasetRef) -> DatasetFiles:
         """The dataset that a reference names; `DatasetNotFoundError` suggests similar names."""
         parsed = parse_ref(ref) if isinstance(ref, str) else ref
-        self.shared.opening(parsed)
+        self.shared.sync_heads(parsed)
         if isinstance(parsed, DatasetId):
             folder = self._folder(parsed)
             if folder.is_dir():
@@ -327,14 +327,14 @@ class WorkspaceFiles:
         alias = local_alias(ref)
         if alias is None:
             return None
-        self.shared.opening(alias)
+        self.shared.sync_heads(alias)
         return next((d.id for d in self.local_datasets() if d.alias == alias), None)
 
     def columns_of(self, dataset_id: DatasetId) -> Columns | None:
         """The known columns of a dataset; None where it is not here."""
         from odfchain.workspace.constraint_rules import Columns
 
-        self.shared.opening(dataset_id)
+        self.shared.sync_heads(dataset_id)
         if not self._folder(dataset_id).is_dir():
             return None
         dataset = self._open(self._folder(dataset_id))
@@ -360,7 +360,7 @@ class WorkspaceFiles:
 
         alias = alias or snapshot.name
         for ref in referenced(snapshot):  # before the lock, under which nothing can come in
-            self.shared.opening(ref)
+            self.shared.sync_heads(ref)
         here = dataclasses.replace(self, shared=ONLY_HERE)
         with fsio.locked(self.root / "lock"):
             self._empty_trash()

@@ -16,7 +16,7 @@ from odfchain.limits import AUDIT
 from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
 from odfchain.slices.writer import SliceSpec, write_slice
-from odfchain.transfer.slice_files import Selection, set_selection
+from odfchain.transfer.slice_files import Selection
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import FetchedBranch, fetched_branches, remember_fetched
@@ -102,7 +102,7 @@ def test_what_cannot_be_verified_is_not_believed(cities: DatasetFiles) -> None:
     block = correct(theirs, "cities 0.0", "Zürich")
     fetched(theirs, start)
     assert first is not None
-    set_selection(cities, Selection(metadata_only=True))
+    Selection(metadata_only=True).mark(cities)
     (cities.folder / "data" / str(first.physical_hash)).unlink()
     with pytest.raises(StoreError, match="could not be verified") as caught:
         ensure_verified(cities, block)

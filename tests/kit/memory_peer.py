@@ -13,7 +13,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes, hash_file
 from odfchain.progress import Progress
 from odfchain.storage.fsio import FileState
-from odfchain.transfer.block_batch import RawBlock
+from odfchain.transfer.peer import RawBlock
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind
 from tests.kit.scenario import Chain
 

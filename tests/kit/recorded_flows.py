@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from odfchain.transfer.block_batch import unpacked
-from odfchain.transfer.message_text import message_of
-from odfchain.transfer.smart_messages import PulledBlocks
+from odfchain.transfer.smart_messages import PulledBlocks, message_of
 
 ROOT = Path("fixtures/conformance")
 

@@ -18,12 +18,12 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
 from odfchain.transfer.access_tokens import TokenFile
-from odfchain.transfer.block_batch import RawBlock, packed
-from odfchain.transfer.message_text import document_of
+from odfchain.transfer.block_batch import packed
 from odfchain.transfer.open_peer import PeerOptions, open_writable
+from odfchain.transfer.peer import RawBlock
 from odfchain.transfer.public_layout import ObjectKind, PeerUrl
 from odfchain.transfer.pushing import PushOptions, PushOutcome, push_dataset
-from odfchain.transfer.smart_messages import BlocksBatch, PushedBlocks
+from odfchain.transfer.smart_messages import BlocksBatch, PushedBlocks, document_of
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.scenario import Chain

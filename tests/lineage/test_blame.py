@@ -18,7 +18,7 @@ from odfchain.errors import BrokenChainError, ObjectCorruptedError, SchemaError,
 from odfchain.limits import LineageLimits
 from odfchain.odf import events as ev
 from odfchain.odf.sources import MergeStrategySnapshot, ReadStepCsv
-from odfchain.transfer.slice_files import Selection, set_selection
+from odfchain.transfer.slice_files import Selection
 from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit import derived_dataset as derived
 from tests.kit.derivation import Derived, Root, transform_of
@@ -248,7 +248,7 @@ def test_a_missing_slice_is_said_and_the_rest_is_told(home: Workspace, root: Roo
     assert (found.rows, found.present, found.damaged) == ((), False, None)
     assert found.rows_problem == "the slice is not here (missing)"
     assert found.block.block.sequence_number == 3
-    set_selection(root.files, Selection(metadata_only=True))
+    Selection(metadata_only=True).mark(root.files)
     (found,) = home["r"].blame(1).transactions
     assert found.rows_problem == "the slice is not here (a partial copy: `odfchain fetch r` brings it)"
 

@@ -12,8 +12,7 @@ import pytest
 from odfchain.api.settings import configuration
 from odfchain.api.workspace import Workspace
 from odfchain.errors import UsageError
-from odfchain.transfer.node_pulls import admitted_hosts, is_admitted
-from odfchain.transfer.server import RepositoryServer
+from odfchain.transfer.server import RepositoryServer, admitted_hosts, is_admitted
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.crowd import RawClient
 from tests.kit.served_workspace import make_dataset, raw

@@ -461,7 +461,7 @@ def test_a_url_that_names_no_folder(text: str) -> None:
 # --- the factory -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["http://h/x", "https://h/x", "ipfs://cid/x", "ipns://key"])
+@pytest.mark.parametrize("text", ["http://h/x", "https://h/x"])
 def test_the_web_can_only_be_read_from(text: str) -> None:
     with pytest.raises(AccessError, match="can only be read"):
         open_writable(PeerUrl.parse(text))

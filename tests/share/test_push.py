@@ -24,7 +24,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.transfer.open_peer import open_writable
 from odfchain.transfer.peer import WritablePeer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
-from odfchain.transfer.pushing import PushOptions, open_destination, plan_push, push_dataset
+from odfchain.transfer.pushing import PushOptions, plan_push, push_dataset
 from tests.kit.local_folder import LocalDataset
 from tests.kit.servers import Meter
 from tests.kit.small_s3 import SmallS3
@@ -135,9 +135,9 @@ def test_ipfs_destination() -> None:
     assert case["expect"]["error"] == "UnsupportedProtocol"
     for scheme in ("ipfs", "ipns"):
         with pytest.raises(UnsupportedPeerError, match="cannot be written"):
-            open_destination(PeerUrl.parse(f"{scheme}://bafybeigexample/"))
+            open_writable(PeerUrl.parse(f"{scheme}://bafybeigexample/"))
     with pytest.raises(AccessError, match="not written"):
-        open_destination(PeerUrl.parse("https://example.com/x"))
+        open_writable(PeerUrl.parse("https://example.com/x"))
 
 
 def test_interrupted_before_head_the_next_push_sends_only_what_is_missing(

@@ -27,10 +27,10 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.transfer import server
 from odfchain.transfer.folder_peer import HintCache
-from odfchain.transfer.public_layout import parse_hint
-from odfchain.transfer.repositories import RepositoryIndex, parse_index, render_index
+from odfchain.transfer.peer import parse_hint
+from odfchain.transfer.repositories import RepositoryIndex, parse_index
 from odfchain.transfer.server import RepositoryServer
-from odfchain.transfer.server_app import repository
+from odfchain.transfer.server_app import Repository, render_index
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import add_slice, ask, make_dataset, raw
@@ -556,7 +556,7 @@ def test_without_the_extension_files_go_out_in_pieces(
 
     path = f"/Org/Cities/data/{slice_of(dataset, BIG)}"
     scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "headers": []}
-    asyncio.run(repository(workspace)(scope, None, send))  # type: ignore[arg-type]
+    asyncio.run(Repository(workspace)(scope, None, send))  # type: ignore[arg-type]
     pieces = [message["body"] for message in sent[1:]]
     assert len(pieces) == 12
     assert hash_bytes(b"".join(pieces)) == slice_of(dataset, BIG)  # type: ignore[arg-type]
@@ -661,9 +661,9 @@ def test_it_listens_on_this_machine_only_unless_told_otherwise(workspace: Worksp
 PROGRAM = """\
 import sys
 from pathlib import Path
-from odfchain.transfer.server import serve
+from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.workspace_files import WorkspaceFiles
-serve(WorkspaceFiles.find(Path(sys.argv[1])), port=0, listening=lambda url: print(url, flush=True))
+RepositoryServer(WorkspaceFiles.find(Path(sys.argv[1]))).run(lambda url: print(url, flush=True))
 print("ended")
 """
 

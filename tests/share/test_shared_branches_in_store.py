@@ -15,7 +15,7 @@ from odfchain.errors import (
     RefConflictError,
     UnsavedBlocksError,
 )
-from odfchain.transfer import node_pulls
+from odfchain.transfer import server_app
 from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.server import RepositoryServer
@@ -198,7 +198,7 @@ def test_a_revert_and_a_second_merge_go_over_two_machines(store: SmallS3, tmp_pa
 def test_branches_in_a_store_are_served_and_pulled_from_it(
     store: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_pulls, "_SECONDS", 0)
+    monkeypatch.setattr(server_app, "_SECONDS", 0)
     one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
     append(add(one), "a")
     append(one["cities"].create_branch("fix")._files, "b")

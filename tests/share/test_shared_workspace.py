@@ -25,7 +25,7 @@ from odfchain.errors import (
     WorkspaceError,
 )
 from odfchain.odf import events as ev
-from odfchain.transfer import node_pulls, store_commit
+from odfchain.transfer import server_app, store_commit
 from odfchain.transfer.reading import Origin
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.commit import commit
@@ -333,7 +333,7 @@ def test_what_is_in_a_store_is_served(
     store: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     """As it is there, whoever commits; slices come when somebody asks."""
-    monkeypatch.setattr(node_pulls, "_SECONDS", 0)
+    monkeypatch.setattr(server_app, "_SECONDS", 0)
     one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
     append(add(one), "a")
     reader, problems = odf.init(tmp_path / "reader"), list[str]()

@@ -13,9 +13,9 @@ import pytest
 
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
-from odfchain.transfer.open_peer import open_peer
+from odfchain.transfer.open_peer import open_peer, open_writable
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
-from odfchain.transfer.pushing import open_destination, push_dataset
+from odfchain.transfer.pushing import push_dataset
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -59,7 +59,7 @@ def dataset(tmp_path: Path) -> DatasetFiles:
 def folder(dataset: DatasetFiles, tmp_path: Path) -> Path:
     """What `push --to file:///…` makes."""
     url = PeerUrl.parse((tmp_path / "exported" / "cities").as_uri())
-    with contextlib.closing(open_destination(url)) as destination:
+    with contextlib.closing(open_writable(url)) as destination:
         push_dataset(dataset, destination)
     return tmp_path / "exported"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from odfchain.odf.names import DatasetAlias
-from odfchain.transfer import node_pulls
+from odfchain.transfer import server_app
 from odfchain.transfer.access_tokens import AccessToken, PushSession, PushSessions, TokenFile
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -51,7 +51,7 @@ def site(tmp_path: Path, idle: threading.Event) -> Iterator[Site]:
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallS3]:
     shared_store.environment(monkeypatch, tmp_path / "home")
     # readers ask the store once, so what they see afterwards is what pushes have brought
-    monkeypatch.setattr(node_pulls, "_SECONDS", float("inf"))
+    monkeypatch.setattr(server_app, "_SECONDS", float("inf"))
     with SmallS3() as store:
         yield store
 

@@ -19,12 +19,11 @@ from odfchain.transfer import server
 from odfchain.transfer import server as transfer_server
 from odfchain.transfer import smart_messages as m
 from odfchain.transfer.block_batch import packed
-from odfchain.transfer.message_text import message_of
 from odfchain.transfer.open_peer import PeerOptions, open_peer
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.server import RepositoryServer
-from odfchain.transfer.smart_messages import TOO_MANY_BLOCKS
+from odfchain.transfer.smart_messages import TOO_MANY_BLOCKS, message_of
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.crowd import CONTINUATION, PING, TEXT, RawClient, frame, listed
 from tests.kit.node_stand_in import node
@@ -127,7 +126,7 @@ class Seen:
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     found, judge = Seen(threading.Condition()), transfer_server.Memory.judge
 
-    def judged(memory: transfer_server.Memory, new: transfer_server.Conversation) -> None:
+    def judged(memory: transfer_server.Memory, new: transfer_server._Conversation) -> None:
         judge(memory, new)
         with found.changed:
             found.memory = memory
@@ -207,13 +206,13 @@ def test_who_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.Monkey
     asked = [
         {"object_type": "DataSlice", "physical_hash": "f1620" + "00" * 32, "size": n} for n in range(1_000)
     ]
-    lost, end = threading.Event(), transfer_server.Conversation.connection_lost
+    lost, end = threading.Event(), transfer_server._Conversation.connection_lost
 
-    def ended(self: transfer_server.Conversation, error: Exception | None) -> None:
+    def ended(self: transfer_server._Conversation, error: Exception | None) -> None:
         end(self, error)
         lost.set()
 
-    monkeypatch.setattr(transfer_server.Conversation, "connection_lost", ended)
+    monkeypatch.setattr(transfer_server._Conversation, "connection_lost", ended)
     shown = f"Authorization: {'x' * 6_000}"
     with RepositoryServer(workspace) as server, RawClient(server.url, "cities/pull", shown) as client:
         client.say(frame(BEGIN))
@@ -246,7 +245,7 @@ def test_values_of_a_message_are_counted_before_it_is_read(
     def loads(*_: object, **__: object) -> None:
         pytest.fail("it was read")
 
-    monkeypatch.setattr("odfchain.transfer.message_text.json.loads", loads)
+    monkeypatch.setattr("odfchain.transfer.smart_messages.json.loads", loads)
     for kind, size in ((m.PullRequest, SMART.request_bytes), (m.PushedBlocks, SMART.message_bytes // 4)):
         with pytest.raises(CorruptedPeerError, match="more than 16,384 values"):
             message_of(kind, listed(item, size).decode())
@@ -294,7 +293,7 @@ def test_what_a_node_may_not_say_to_a_client(said: str, problem: str) -> None:
 
 
 def test_a_node_that_floods_a_client_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.transfer.message_text.SMART", replace(SMART, small_frames=-1))
+    monkeypatch.setattr("odfchain.transfer.smart_messages.SMART", replace(SMART, small_frames=-1))
     with node({}, lambda _: "{}") as found:
         peer = open_peer(PeerUrl.parse(f"odf+{found.url}cities"), PeerOptions(retries=0))
         with contextlib.closing(peer), pytest.raises(CorruptedPeerError, match="more small frames"):

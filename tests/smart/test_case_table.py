@@ -25,11 +25,10 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.transfer import node_pushes, server_app
 from odfchain.transfer.access_tokens import PushSessions
 from odfchain.transfer.block_batch import packed
-from odfchain.transfer.message_text import document_of
 from odfchain.transfer.open_peer import open_peer
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.smart_messages import BlocksBatch, PulledBlocks
+from odfchain.transfer.smart_messages import BlocksBatch, PulledBlocks, document_of
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_stand_in import node
 from tests.kit.scenario import chain_of, extend, install
@@ -368,7 +367,7 @@ def conversation(what: str, heard: list[Any], site: Site) -> list[tuple[float, A
     selector = _Jumping()
     loop = asyncio.SelectorEventLoop(selector)
     loop.time = lambda: selector.now  # type: ignore[method-assign]
-    published = server_app.repository(site.node, write=True)
+    published = server_app.Repository(site.node, write=True)
     writing = published._writing
     assert writing is not None
     writing.sessions = PushSessions(now=loop.time)

@@ -21,15 +21,15 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
 from odfchain.transfer.access_tokens import TokenFile
-from odfchain.transfer.block_batch import RawBlock, unpacked
-from odfchain.transfer.message_text import message_of
+from odfchain.transfer.block_batch import unpacked
 from odfchain.transfer.node_peer import Shipment, SmartDestination
 from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable
+from odfchain.transfer.peer import RawBlock
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.slice_files import objects_of
-from odfchain.transfer.smart_messages import PulledBlocks
+from odfchain.transfer.smart_messages import PulledBlocks, message_of
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_stand_in import Answer, node, uploads
 from tests.kit.recorded_flows import FLOWS, Recorded, same

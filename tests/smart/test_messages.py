@@ -20,9 +20,10 @@ from odfchain.limits import LIMITS, SMART
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
 from odfchain.transfer import smart_messages as m
-from odfchain.transfer.block_batch import RawBlock, packed, readable, unpacked
-from odfchain.transfer.message_text import document_of, message_of, refusal_of, text_of
+from odfchain.transfer.block_batch import packed, readable, unpacked
+from odfchain.transfer.peer import RawBlock
 from odfchain.transfer.smart_flows import failed
+from odfchain.transfer.smart_messages import document_of, message_of, refusal_of, text_of
 
 HASH = hash_bytes(b"a")
 hashes = st.binary(max_size=3).map(hash_bytes)
@@ -119,22 +120,22 @@ def batch(**changed: Any) -> str:
 @pytest.mark.parametrize(
     ("kind", "text", "said"),
     [
-        (m.PulledBlocks, batch(payload=[1, 256]), "blocks.payload: holds a number that is no byte"),
-        (m.PulledBlocks, batch(payload=[-1]), "no byte"),
-        (m.PulledBlocks, batch(payload=["1"]), "no number"),
-        (m.PulledBlocks, batch(payload=[True]), "no number"),
+        (m.PulledBlocks, batch(payload=[1, 256]), "blocks.payload: holds a number that is not a byte"),
+        (m.PulledBlocks, batch(payload=[-1]), "not a byte"),
+        (m.PulledBlocks, batch(payload=["1"]), "not a number"),
+        (m.PulledBlocks, batch(payload=[True]), "not a number"),
         (m.PulledBlocks, batch(payload="AAAA"), "not a list of bytes"),
         (m.PulledBlocks, batch(payload=[1, 2]).replace("1,2", "1,,2"), "not JSON"),
         (m.PulledBlocks, batch(payload=[1, 2]).replace("1,2", "1,2,"), "not JSON"),
         (m.PulledBlocks, batch(payload=[1, 2]).replace("1,2", "1,02"), "not JSON"),
-        (m.PulledBlocks, batch(payload=[1, 2]).replace("1,2", "1,256"), "no byte"),
-        (m.PulledBlocks, batch(payload=[1, 2]).replace("1,2", "1,1000"), "no byte"),
-        (m.PulledBlocks, batch(payload=[1, 2]).replace("[1,2]", "NaN"), "NaN is no number"),
-        (m.PulledBlocks, batch(payload=[1]).replace('"raw"', "NaN"), "NaN is no number"),
-        (m.PulledBlocks, batch(payload=[1]).replace("[1]", '[1], "payload": [true]'), "no number"),
+        (m.PulledBlocks, batch(payload=[1, 2]).replace("1,2", "1,256"), "not a byte"),
+        (m.PulledBlocks, batch(payload=[1, 2]).replace("1,2", "1,1000"), "not a byte"),
+        (m.PulledBlocks, batch(payload=[1, 2]).replace("[1,2]", "NaN"), "NaN is not a number"),
+        (m.PulledBlocks, batch(payload=[1]).replace('"raw"', "NaN"), "NaN is not a number"),
+        (m.PulledBlocks, batch(payload=[1]).replace("[1]", '[1], "payload": [true]'), "not a number"),
         (m.Empty, '{"payload":[1], "a": [[[[[[[[]]]]]]]]}', "8 levels"),
-        (m.PulledBlocks, batch(num_blocks=-1), "blocks.num_blocks: no count"),
-        (m.PulledBlocks, batch(num_blocks=True), "no count"),
+        (m.PulledBlocks, batch(num_blocks=-1), "blocks.num_blocks: not a count"),
+        (m.PulledBlocks, batch(num_blocks=True), "not a count"),
         (m.PulledBlocks, "{}", "'blocks' is missing"),
         (m.PulledBlocks, "[]", "not an object"),
         (m.PulledBlocks, "{", "not JSON"),
@@ -142,7 +143,7 @@ def batch(**changed: Any) -> str:
         (m.Empty, "[" * 9 + "]" * 9, "8 levels"),
         (m.Empty, '{"a": "[[[[[[[[[[", "b": [[[[[[[[]]]]]]]]}', "8 levels"),
         (m.PullRequest, '{"begin_after": "f1620aa"}', "begin_after"),
-        (m.PullPlan, '{"Err": {"Unheard": {}}}', "no reason is called 'Unheard'"),
+        (m.PullPlan, '{"Err": {"Unheard": {}}}', "unknown reason 'Unheard'"),
         (m.PullPlan, '{"Err": {}}', "not one reason"),
         (m.PullPlan, '{"transfer_plan": {}}', "'Ok' is missing"),
         (m.UploadProgress, '{"details": "Completed"}', "details"),

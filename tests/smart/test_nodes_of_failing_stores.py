@@ -15,7 +15,7 @@ from websockets.sync.client import ClientConnection
 
 from odfchain.errors import DatasetsDivergedError, RefConflictError, TransferError
 from odfchain.odf.names import DatasetAlias
-from odfchain.transfer import node_pulls, node_pushes
+from odfchain.transfer import node_pushes, server_app
 from odfchain.transfer.block_batch import packed
 from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.scenario import Chain, chain_of, extend, install
@@ -189,7 +189,7 @@ def test_a_push_that_ended_before_the_dataset_had_its_name(hub: Hub) -> None:
 def test_readers_do_not_wait_for_a_store_that_is_silent(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = chain_of(LABELS)
     install(hub.site.node, "cities", chain)
-    monkeypatch.setattr(node_pulls, "_PATIENCE", 0.05)
+    monkeypatch.setattr(server_app, "_PATIENCE", 0.05)
     held = threading.Event()
 
     def wait(_method: str, _path: str) -> None:

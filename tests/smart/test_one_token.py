@@ -344,7 +344,7 @@ def test_blocks_take_of_the_share_too(site: Site, monkeypatch: pytest.MonkeyPatc
                 assert json.loads(socket.recv(20)) == {"Ok": {}}
                 sent[0] = size
             else:
-                assert "no space" in closed(socket)[1]
+                assert "Insufficient storage" in closed(socket)[1]
         assert site.idle.wait(20)
 
 

@@ -251,7 +251,7 @@ def test_a_node_that_has_seen_more_takes_no_push(
         assert ask(second.url, "/cities/refs/head").body.decode() == str(longer("d3").head)
         hub.site.push("cities", hub.site.token("push:%", "force:%"), force=True)
         install(second.ours, "cities", longer("d3", "d5"))
-        with pytest.raises(TransferError, match="The history in this node's store was set back"):
+        with pytest.raises(TransferError, match="The history in this node's store was rewound"):
             second.push("cities", second.token())
     assert any("odfchain reset" in problem for problem in problems)
     assert hub.shown() == str(longer("d4").head)

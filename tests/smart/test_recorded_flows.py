@@ -10,14 +10,16 @@ import pytest
 
 from odfchain.odf.identity import Multihash
 from odfchain.transfer.block_batch import packed, unpacked
-from odfchain.transfer.message_text import document_of, message_of, refusal_of
+from odfchain.transfer.node_pulls import PullServing
+from odfchain.transfer.node_pushes import PushServing
 from odfchain.transfer.smart_flows import (
+    NORMAL,
+    PULLED,
+    PUSHED,
     ClosedError,
     FlowError,
     PullFlow,
-    PullServing,
     PushFlow,
-    PushServing,
     RefusedError,
     Turn,
 )
@@ -34,6 +36,9 @@ from odfchain.transfer.smart_messages import (
     PushRequest,
     PushStrategies,
     Refusal,
+    document_of,
+    message_of,
+    refusal_of,
 )
 from tests.kit.recorded_flows import FLOWS, Recorded, same
 
@@ -86,7 +91,7 @@ def test_a_client_pulls_as_recorded(flow: Recorded) -> None:
             if lacking:
                 asked = message_of(PullObjects, json.dumps({"object_files": lacking})).object_files
                 assert [s.object_file for s in pull.strategies(asked)] == list(asked)
-        pull.end()
+        script.close(NORMAL, PULLED)
     except RefusedError as refused:
         assert type(refused.reason).__name__ == next(iter(flow.of(client=False)[0].document["Err"]))
         script.close(1000, "")
@@ -106,7 +111,7 @@ def test_a_client_pushes_as_recorded(flow: Recorded) -> None:
         push.answer_pings(0, 0)
         push.uploaded()
         push.commit()
-        push.end()
+        script.close(NORMAL, PUSHED)
     except RefusedError as refused:
         (last,) = flow.of(client=False)[-1:]
         said = refusal_of(last.close[1] if last.close else last.text)

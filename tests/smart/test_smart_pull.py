@@ -20,14 +20,14 @@ from odfchain.errors import (
 )
 from odfchain.limits import SMART
 from odfchain.odf.names import DatasetAlias
-from odfchain.transfer.block_batch import RawBlock, packed
-from odfchain.transfer.message_text import document_of
+from odfchain.transfer.block_batch import packed
 from odfchain.transfer.open_peer import open_peer
+from odfchain.transfer.peer import RawBlock
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.signed_statements import Seen, SeenHeads
-from odfchain.transfer.smart_messages import PulledBlocks
+from odfchain.transfer.smart_messages import PulledBlocks, document_of
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_stand_in import Answer, Node, node
 from tests.kit.scenario import Chain, chain_of, install

@@ -22,13 +22,13 @@ from odfchain.errors import (
 from odfchain.limits import SMART
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage.local import HEAD
-from odfchain.transfer.block_batch import RawBlock, packed, unpacked
-from odfchain.transfer.message_text import message_of, text_of
+from odfchain.transfer.block_batch import packed, unpacked
 from odfchain.transfer.node_peer import WebSocketChannel
 from odfchain.transfer.open_peer import PeerOptions, open_writable
+from odfchain.transfer.peer import RawBlock
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pushing import PushOptions, PushOutcome, plan_push, push_dataset
-from odfchain.transfer.smart_messages import PushedBlocks
+from odfchain.transfer.smart_messages import PushedBlocks, message_of, text_of
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_stand_in import Answer, Node, node, uploads

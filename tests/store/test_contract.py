@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +19,10 @@ from odfchain.errors import (
 from odfchain.odf.identity import Multicodec, Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.storage.fsio import LocalScratch, MemoryScratch
-from odfchain.storage.local import BroughtObjectStore, LocalObjectStore, LocalRefStore
-from odfchain.transfer import store_commit
-from odfchain.transfer.object_peer import ObjectPeer
+from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore, LocalRefStore
+from odfchain.transfer.object_peer import STORE_LIMITS, ObjectSpace
 from odfchain.transfer.public_layout import PeerUrl
+from odfchain.transfer.store_commit import SharedRefStore, StoredDataset
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.shared_store import environment
 from tests.kit.small_s3 import SmallS3
@@ -49,17 +47,26 @@ def refs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         return
     environment(monkeypatch, tmp_path)
     with SmallS3() as server:
-        peer = ObjectPeer(PeerUrl.parse(server.url("bucket/x")))
-        yield store_commit.SharedRefStore(
-            local,
-            lambda _: peer,
-            functools.cache(lambda _: store_commit.KnownHead()),
-            lambda *_: store_commit.Sent([]),
-            lambda *_: contextlib.nullcontext(),
-            lambda _peer, _expected, new, head: head == new,
-            lambda *_: contextlib.nullcontext(),
-            lambda _: None,
+        url = PeerUrl.parse(server.url("bucket/x"))
+        yield SharedRefStore(
+            local, WithoutBlocks(ObjectSpace(url, STORE_LIMITS), url.text, STORE_LIMITS, tmp_path)
         )
+
+
+class WithoutBlocks(StoredDataset):
+    """The references alone: nothing is sent or followed."""
+
+    def on(self, ref: str = HEAD) -> Any:
+        return None
+
+    def send_following(self, *_: object) -> tuple[list[Any], bool]:
+        return [], False
+
+    def is_committed(self, ref: str, expected: Any, new: Multihash, head: Multihash) -> bool:
+        return head == new
+
+    def follow(self, ref: str) -> None:
+        pass
 
 
 def damage(store: Any, name: Multihash, data: bytes) -> None:
