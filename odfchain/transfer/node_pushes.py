@@ -339,6 +339,7 @@ class PushServing(Serving):
 
     @property
     def phase(self) -> msg.Phase:  # type: ignore[override] # it follows from another attribute
+        """The awaited message."""
         return self._waits_for.value or msg.Phase.COMPLETE_REQUEST
 
     def _answer(self, text: str) -> Turn:
