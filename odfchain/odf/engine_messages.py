@@ -6,11 +6,12 @@ Source: specification "Engine Protocol". They travel as bare FlatBuffers, withou
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetAlias
+from odfchain.odf.schema import Variant
 from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
 
@@ -33,33 +34,28 @@ class RawQueryRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RawQueryResponseProgress:
+class RawQueryResponseProgress(Variant):
     """The query is running."""
-
-    KIND: ClassVar[str] = "Progress"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RawQueryResponseSuccess:
+class RawQueryResponseSuccess(Variant):
     """The query wrote `num_records` records."""
 
-    KIND: ClassVar[str] = "Success"
     num_records: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RawQueryResponseInvalidQuery:
+class RawQueryResponseInvalidQuery(Variant):
     """The user's query is wrong."""
 
-    KIND: ClassVar[str] = "InvalidQuery"
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RawQueryResponseInternalError:
+class RawQueryResponseInternalError(Variant):
     """The engine failed."""
 
-    KIND: ClassVar[str] = "InternalError"
     message: str
     backtrace: str | None = None
 
@@ -103,34 +99,29 @@ class TransformRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class TransformResponseProgress:
+class TransformResponseProgress(Variant):
     """The step is running."""
-
-    KIND: ClassVar[str] = "Progress"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformResponseSuccess:
+class TransformResponseSuccess(Variant):
     """The step is done; offsets and watermark of what it produced, if any."""
 
-    KIND: ClassVar[str] = "Success"
     new_offset_interval: OffsetInterval | None = None
     new_watermark: Timestamp | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformResponseInvalidQuery:
+class TransformResponseInvalidQuery(Variant):
     """The user's query is wrong."""
 
-    KIND: ClassVar[str] = "InvalidQuery"
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformResponseInternalError:
+class TransformResponseInternalError(Variant):
     """The engine failed."""
 
-    KIND: ClassVar[str] = "InternalError"
     message: str
     backtrace: str | None = None
 

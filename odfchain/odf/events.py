@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from odfchain.errors import ManifestError, line_of
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias, DatasetRefAny
-from odfchain.odf.schema import DataSchema, ExtraAttributes
+from odfchain.odf.schema import DataSchema, ExtraAttributes, Variant
 from odfchain.odf.sources import FetchStep, MergeStrategy, PrepStep, ReadStep, Transform, WatermarkRule
 from odfchain.odf.times import Timestamp
 
@@ -61,10 +61,9 @@ class SourceState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddData:
+class AddData(Variant):
     """Data was ingested into a root dataset."""
 
-    KIND: ClassVar[str] = "AddData"
     prev_checkpoint: Multihash | None = None
     prev_offset: int | None = None
     new_data: DataSlice | None = None
@@ -108,10 +107,9 @@ class ExecuteTransformInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecuteTransform:
+class ExecuteTransform(Variant):
     """A derivative transformation was performed."""
 
-    KIND: ClassVar[str] = "ExecuteTransform"
     query_inputs: tuple[ExecuteTransformInput, ...]
     prev_checkpoint: Multihash | None = None
     prev_offset: int | None = None
@@ -126,19 +124,17 @@ class ExecuteTransform:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seed:
+class Seed(Variant):
     """The first event of every chain: the dataset's identity."""
 
-    KIND: ClassVar[str] = "Seed"
     dataset_id: DatasetId
     dataset_kind: DatasetKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetPollingSource:
+class SetPollingSource(Variant):
     """How externally hosted data is ingested."""
 
-    KIND: ClassVar[str] = "SetPollingSource"
     fetch: FetchStep
     prepare: tuple[PrepStep, ...] | None = None
     read: ReadStep
@@ -155,19 +151,17 @@ class TransformInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetTransform:
+class SetTransform(Variant):
     """The transformation that produces a derivative dataset."""
 
-    KIND: ClassVar[str] = "SetTransform"
     inputs: tuple[TransformInput, ...]
     transform: Transform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetVocab:
+class SetVocab(Variant):
     """Names of the system columns, where they differ from the defaults."""
 
-    KIND: ClassVar[str] = "SetVocab"
     offset_column: str | None = None
     operation_type_column: str | None = None
     system_time_column: str | None = None
@@ -216,10 +210,9 @@ class AttachmentEmbedded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttachmentsEmbedded:
+class AttachmentsEmbedded(Variant):
     """Attachments given inline."""
 
-    KIND: ClassVar[str] = "Embedded"
     items: tuple[AttachmentEmbedded, ...]
 
 
@@ -227,27 +220,24 @@ Attachments: TypeAlias = AttachmentsEmbedded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetAttachments:
+class SetAttachments(Variant):
     """Files that belong to the dataset, such as a readme."""
 
-    KIND: ClassVar[str] = "SetAttachments"
     attachments: Attachments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetInfo:
+class SetInfo(Variant):
     """A sentence and keywords that describe the dataset."""
 
-    KIND: ClassVar[str] = "SetInfo"
     description: str | None = None
     keywords: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetLicense:
+class SetLicense(Variant):
     """The license of the data."""
 
-    KIND: ClassVar[str] = "SetLicense"
     short_name: str
     name: str
     spdx_id: str | None = None
@@ -255,19 +245,17 @@ class SetLicense:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetDataSchema:
+class SetDataSchema(Variant):
     """The schema of all data slices that follow, as raw Arrow (0.34.1) or in the ODF form (0.37)."""
 
-    KIND: ClassVar[str] = "SetDataSchema"
     raw_arrow_schema: bytes | None = None
     schema: DataSchema | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddPushSource:
+class AddPushSource(Variant):
     """How data pushed from a logical source is ingested."""
 
-    KIND: ClassVar[str] = "AddPushSource"
     source_name: str = "default"
     read: ReadStep
     preprocess: Transform | None = None
@@ -275,18 +263,15 @@ class AddPushSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DisablePushSource:
+class DisablePushSource(Variant):
     """A push source is no longer used."""
 
-    KIND: ClassVar[str] = "DisablePushSource"
     source_name: str
 
 
 @dataclass(frozen=True, slots=True)
-class DisablePollingSource:
+class DisablePollingSource(Variant):
     """The polling source is no longer used."""
-
-    KIND: ClassVar[str] = "DisablePollingSource"
 
 
 MetadataEvent: TypeAlias = (

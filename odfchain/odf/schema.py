@@ -15,6 +15,22 @@ from odfchain.errors import SchemaError
 from odfchain.odf.enums import TimeUnit
 from odfchain.text import one_line
 
+_UNIONS = re.compile(
+    "DataType|ReadStep|MergeStrategy|EventTimeSource|SourceCaching|FetchStep|PrepStep|TransformResponse|"
+    "Transform|Attachments|RawQueryResponse"
+)
+
+
+class Variant:
+    """A member of a union; its `kind` in documents is the name of its table without that of the union."""
+
+    __slots__ = ()
+    KIND: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        union = _UNIONS.match(cls.__name__)
+        cls.KIND = cls.__name__[union.end() :] if union is not None else cls.__name__
+
 
 @dataclass(frozen=True, slots=True)
 class ExtraAttributes:
@@ -28,185 +44,146 @@ class ExtraAttributes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataTypeBinary:
+class DataTypeBinary(Variant):
     """Bytes, of a fixed length when `fixed_length` [bytes] is given."""
 
-    KIND: ClassVar[str] = "Binary"
     fixed_length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DataTypeBool:
+class DataTypeBool(Variant):
     """True or false."""
-
-    KIND: ClassVar[str] = "Bool"
 
 
 @dataclass(frozen=True, slots=True)
-class DataTypeDate:
+class DataTypeDate(Variant):
     """A calendar day."""
-
-    KIND: ClassVar[str] = "Date"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataTypeDecimal:
+class DataTypeDecimal(Variant):
     """An exact decimal of `precision` digits, `scale` of them after the point."""
 
-    KIND: ClassVar[str] = "Decimal"
     precision: int
     scale: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataTypeDuration:
+class DataTypeDuration(Variant):
     """A length of time; absent `unit` means milliseconds."""
 
-    KIND: ClassVar[str] = "Duration"
     unit: TimeUnit | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DataTypeFloat16:
+class DataTypeFloat16(Variant):
     """IEEE 754 half precision."""
 
-    KIND: ClassVar[str] = "Float16"
-
 
 @dataclass(frozen=True, slots=True)
-class DataTypeFloat32:
+class DataTypeFloat32(Variant):
     """IEEE 754 single precision."""
 
-    KIND: ClassVar[str] = "Float32"
-
 
 @dataclass(frozen=True, slots=True)
-class DataTypeFloat64:
+class DataTypeFloat64(Variant):
     """IEEE 754 double precision."""
 
-    KIND: ClassVar[str] = "Float64"
-
 
 @dataclass(frozen=True, slots=True)
-class DataTypeInt8:
+class DataTypeInt8(Variant):
     """Signed 8-bit integer."""
 
-    KIND: ClassVar[str] = "Int8"
-
 
 @dataclass(frozen=True, slots=True)
-class DataTypeInt16:
+class DataTypeInt16(Variant):
     """Signed 16-bit integer."""
 
-    KIND: ClassVar[str] = "Int16"
-
 
 @dataclass(frozen=True, slots=True)
-class DataTypeInt32:
+class DataTypeInt32(Variant):
     """Signed 32-bit integer."""
 
-    KIND: ClassVar[str] = "Int32"
-
 
 @dataclass(frozen=True, slots=True)
-class DataTypeInt64:
+class DataTypeInt64(Variant):
     """Signed 64-bit integer."""
 
-    KIND: ClassVar[str] = "Int64"
-
 
 @dataclass(frozen=True, slots=True)
-class DataTypeUInt8:
+class DataTypeUInt8(Variant):
     """Unsigned 8-bit integer."""
 
-    KIND: ClassVar[str] = "UInt8"
-
 
 @dataclass(frozen=True, slots=True)
-class DataTypeUInt16:
+class DataTypeUInt16(Variant):
     """Unsigned 16-bit integer."""
 
-    KIND: ClassVar[str] = "UInt16"
-
 
 @dataclass(frozen=True, slots=True)
-class DataTypeUInt32:
+class DataTypeUInt32(Variant):
     """Unsigned 32-bit integer."""
 
-    KIND: ClassVar[str] = "UInt32"
-
 
 @dataclass(frozen=True, slots=True)
-class DataTypeUInt64:
+class DataTypeUInt64(Variant):
     """Unsigned 64-bit integer."""
-
-    KIND: ClassVar[str] = "UInt64"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataTypeList:
+class DataTypeList(Variant):
     """A list of `item_type`, of a fixed length when `fixed_length` [items] is given."""
 
-    KIND: ClassVar[str] = "List"
     item_type: DataType
     fixed_length: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataTypeMap:
+class DataTypeMap(Variant):
     """A map from `key_type` to `value_type`."""
 
-    KIND: ClassVar[str] = "Map"
     key_type: DataType
     value_type: DataType
     keys_sorted: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DataTypeNull:
+class DataTypeNull(Variant):
     """Only nulls."""
-
-    KIND: ClassVar[str] = "Null"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataTypeOption:
+class DataTypeOption(Variant):
     """`inner` or null; every other type is required."""
 
-    KIND: ClassVar[str] = "Option"
     inner: DataType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataTypeStruct:
+class DataTypeStruct(Variant):
     """Named fields."""
 
-    KIND: ClassVar[str] = "Struct"
     fields: tuple[DataField, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataTypeTime:
+class DataTypeTime(Variant):
     """A time of day; absent `unit` means milliseconds."""
 
-    KIND: ClassVar[str] = "Time"
     unit: TimeUnit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataTypeTimestamp:
+class DataTypeTimestamp(Variant):
     """A point in time; absent `unit` means milliseconds, absent `timezone` means UTC (ODF 0.38)."""
 
-    KIND: ClassVar[str] = "Timestamp"
     unit: TimeUnit | None = None
     timezone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DataTypeString:
+class DataTypeString(Variant):
     """UTF-8 text."""
-
-    KIND: ClassVar[str] = "String"
 
 
 DataType: TypeAlias = (

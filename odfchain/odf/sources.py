@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from odfchain.odf.enums import CompressionFormat, MqttQos, SourceOrdering
-from odfchain.odf.schema import DataSchema
+from odfchain.odf.schema import DataSchema, Variant
 from odfchain.odf.times import Duration
 
 # --- reading ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadStepCsv:
+class ReadStepCsv(Variant):
     """Reader for comma-separated files. Defaults: no header, `,` `"` `\\`, UTF-8, empty means null."""
 
-    KIND: ClassVar[str] = "Csv"
     ddl_schema: tuple[str, ...] | None = None
     separator: str | None = None
     encoding: str | None = None
@@ -35,38 +34,34 @@ class ReadStepCsv:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadStepGeoJson:
+class ReadStepGeoJson(Variant):
     """Reader for one GeoJSON `FeatureCollection`; the geometry becomes a column."""
 
-    KIND: ClassVar[str] = "GeoJson"
     ddl_schema: tuple[str, ...] | None = None
     schema: DataSchema | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadStepEsriShapefile:
+class ReadStepEsriShapefile(Variant):
     """Reader for a zipped ESRI Shapefile; `sub_path` picks one of several and may be a glob."""
 
-    KIND: ClassVar[str] = "EsriShapefile"
     ddl_schema: tuple[str, ...] | None = None
     sub_path: str | None = None
     schema: DataSchema | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadStepParquet:
+class ReadStepParquet(Variant):
     """Reader for Apache Parquet; a schema selects by name and casts."""
 
-    KIND: ClassVar[str] = "Parquet"
     ddl_schema: tuple[str, ...] | None = None
     schema: DataSchema | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadStepJson:
+class ReadStepJson(Variant):
     """Reader for a JSON array of objects, found at `sub_path` (`a.b.c`) when given."""
 
-    KIND: ClassVar[str] = "Json"
     sub_path: str | None = None
     ddl_schema: tuple[str, ...] | None = None
     date_format: str | None = None
@@ -76,10 +71,9 @@ class ReadStepJson:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadStepNdJson:
+class ReadStepNdJson(Variant):
     """Reader for newline-delimited JSON objects."""
 
-    KIND: ClassVar[str] = "NdJson"
     ddl_schema: tuple[str, ...] | None = None
     date_format: str | None = None
     encoding: str | None = None
@@ -88,10 +82,9 @@ class ReadStepNdJson:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadStepNdGeoJson:
+class ReadStepNdGeoJson(Variant):
     """Reader for newline-delimited GeoJSON features."""
 
-    KIND: ClassVar[str] = "NdGeoJson"
     ddl_schema: tuple[str, ...] | None = None
     schema: DataSchema | None = None
 
@@ -126,10 +119,9 @@ class TemporalTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformSql:
+class TransformSql(Variant):
     """A transformation in a dialect of SQL; `query` is only for manifests, blocks carry `queries`."""
 
-    KIND: ClassVar[str] = "Sql"
     engine: str
     version: str | None = None
     query: str | None = None
@@ -142,7 +134,7 @@ Transform: TypeAlias = TransformSql
 # --- merging ---------------------------------------------------------------------------------------
 
 
-class _Strategy:
+class _Strategy(Variant):
     # asked where a strategy matters: a new one is declared here, and merged in `ingest`
     __slots__ = ()
     TAKES_OPERATIONS: ClassVar[bool] = False
@@ -157,7 +149,6 @@ class _Strategy:
 class MergeStrategyAppend(_Strategy):
     """Every row is appended as it is."""
 
-    KIND: ClassVar[str] = "Append"
     primary_key: ClassVar[tuple[str, ...]] = ()
 
 
@@ -165,7 +156,6 @@ class MergeStrategyAppend(_Strategy):
 class MergeStrategyLedger(_Strategy):
     """Rows whose primary key was seen before are dropped, the rest appended."""
 
-    KIND: ClassVar[str] = "Ledger"
     LOOKS_BACK = True
     primary_key: tuple[str, ...]
 
@@ -174,7 +164,6 @@ class MergeStrategyLedger(_Strategy):
 class MergeStrategySnapshot(_Strategy):
     """The input is the whole present state; differences become appends, retractions and corrections."""
 
-    KIND: ClassVar[str] = "Snapshot"
     LOOKS_BACK = True
     KEEPS_STATE = True
     primary_key: tuple[str, ...]
@@ -185,7 +174,6 @@ class MergeStrategySnapshot(_Strategy):
 class MergeStrategyChangelogStream(_Strategy):
     """The input carries operation types of its own (ODF 0.37)."""
 
-    KIND: ClassVar[str] = "ChangelogStream"
     TAKES_OPERATIONS = True
     primary_key: tuple[str, ...]
 
@@ -194,7 +182,6 @@ class MergeStrategyChangelogStream(_Strategy):
 class MergeStrategyUpsertStream(_Strategy):
     """The input says which keys are present or deleted (ODF 0.37)."""
 
-    KIND: ClassVar[str] = "UpsertStream"
     TAKES_OPERATIONS = True
     LOOKS_BACK = True
     KEEPS_STATE = True
@@ -214,26 +201,21 @@ MergeStrategy: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class EventTimeSourceFromMetadata:
+class EventTimeSourceFromMetadata(Variant):
     """Event time from the source's metadata (HTTP headers, file times)."""
-
-    KIND: ClassVar[str] = "FromMetadata"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventTimeSourceFromPath:
+class EventTimeSourceFromPath(Variant):
     """Event time from the path: the first group of `pattern`, in `timestamp_format`."""
 
-    KIND: ClassVar[str] = "FromPath"
     pattern: str
     timestamp_format: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class EventTimeSourceFromSystemTime:
+class EventTimeSourceFromSystemTime(Variant):
     """Event time is the system time of the run."""
-
-    KIND: ClassVar[str] = "FromSystemTime"
 
 
 EventTimeSource: TypeAlias = (
@@ -242,10 +224,8 @@ EventTimeSource: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class SourceCachingForever:
+class SourceCachingForever(Variant):
     """Once ingested, a source is never read again."""
-
-    KIND: ClassVar[str] = "Forever"
 
 
 SourceCaching: TypeAlias = SourceCachingForever
@@ -260,10 +240,9 @@ class RequestHeader:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchStepUrl:
+class FetchStepUrl(Variant):
     """Fetch from a URL."""
 
-    KIND: ClassVar[str] = "Url"
     url: str
     event_time: EventTimeSource | None = None
     cache: SourceCaching | None = None
@@ -271,10 +250,9 @@ class FetchStepUrl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchStepFilesGlob:
+class FetchStepFilesGlob(Variant):
     """Take the local files that match a glob, one by one."""
 
-    KIND: ClassVar[str] = "FilesGlob"
     path: str
     event_time: EventTimeSource | None = None
     cache: SourceCaching | None = None
@@ -290,10 +268,9 @@ class EnvVar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchStepContainer:
+class FetchStepContainer(Variant):
     """Run an OCI container that prints the data."""
 
-    KIND: ClassVar[str] = "Container"
     image: str
     command: tuple[str, ...] | None = None
     args: tuple[str, ...] | None = None
@@ -309,10 +286,9 @@ class MqttTopicSubscription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchStepMqtt:
+class FetchStepMqtt(Variant):
     """Subscribe to an MQTT broker (ODF 0.35)."""
 
-    KIND: ClassVar[str] = "Mqtt"
     host: str
     port: int
     username: str | None = None
@@ -321,10 +297,9 @@ class FetchStepMqtt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchStepEthereumLogs:
+class FetchStepEthereumLogs(Variant):
     """Read the logs of an Ethereum chain (ODF 0.36)."""
 
-    KIND: ClassVar[str] = "EthereumLogs"
     chain_id: int | None = None
     node_url: str | None = None
     filter: str | None = None
@@ -339,19 +314,17 @@ FetchStep: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrepStepDecompress:
+class PrepStepDecompress(Variant):
     """Unpack an archive; `sub_path` picks a member and may be a glob."""
 
-    KIND: ClassVar[str] = "Decompress"
     format: CompressionFormat
     sub_path: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrepStepPipe:
+class PrepStepPipe(Variant):
     """Pipe the data through an external command."""
 
-    KIND: ClassVar[str] = "Pipe"
     command: tuple[str, ...]
 
 
