@@ -16,8 +16,8 @@ from odfchain.audit.dataset_checks import Scope, Verified, examine
 from odfchain.audit.head_check import is_trusted, vouched_for
 from odfchain.audit.input_claims import Upstream, inputs_tree, upstream_at_hand
 from odfchain.audit.report import CHECKS, FAULTY, PHYSICAL, PRESENT, REPLAY, Fault, Report
+from odfchain.chain.signed_heads import SignedFile
 from odfchain.chain.signed_lines import AUDITS, AttestationLine, SnapshotKind, read_attestations
-from odfchain.chain.signing import SignedFile
 from odfchain.chain.statements import (
     Attestation,
     Did,

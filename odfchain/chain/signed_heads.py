@@ -12,16 +12,30 @@ before, so for a moment (and after a crash until the next commit) it is that of 
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
 from pathlib import Path
 
-from odfchain.chain.statements import Did, Problem, SignedHead, read_bounded, read_branch, read_head
+from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS
+from odfchain.chain.statements import (
+    Did,
+    Problem,
+    SignedHead,
+    read_bounded,
+    read_branch,
+    read_head,
+    sign_head,
+)
 from odfchain.errors import SignatureError
 from odfchain.limits import ATTEST
-from odfchain.odf.identity import DatasetId, Multihash
-from odfchain.storage.local import HEAD
+from odfchain.odf.identity import DatasetId, DatasetKey, Multihash
+from odfchain.odf.times import Timestamp
+from odfchain.storage import fsio
+from odfchain.storage.local import HEAD, LocalRefStore
+from odfchain.text import printable
 
 HEAD_SIGNATURE_KEY = "refs/head.jws"
 """Where it is in the dataset's folder, and in the simple transfer layout."""
@@ -80,23 +94,33 @@ def check_head(
     A valid signature of an earlier block is INVALID, unless `block_at` shows that block in this chain: then
     the newest blocks are UNSIGNED, as after a commit that was interrupted.
     """
+    return _checked(
+        content.encode(errors="replace") if isinstance(content, str) else content,
+        "the head is not signed: there is no signature, or it was stripped",
+        "the head's signature",
+        read_head,
+        lambda signer, signed: _judge(signer, signed, dataset_id, head, sequence_number, block_at),
+    )
+
+
+_Judged = tuple[SignatureStatus, Problem | None, str | None]
+
+
+def _checked(
+    content: bytes | None,
+    unsigned: str,
+    about: str,
+    read: Callable[[bytes], tuple[Did, SignedHead]],
+    judge: Callable[[Did, SignedHead], _Judged],
+) -> HeadSignature:
     if content is None:
-        return HeadSignature(
-            SignatureStatus.UNSIGNED,
-            Problem.MISSING,
-            "the head is not signed: there is no signature, or it was stripped",
-        )
-    data = content.encode(errors="replace") if isinstance(content, str) else content
-    line = data[:-1] if data.endswith(b"\n") else b""  # without its end it was cut
+        return HeadSignature(SignatureStatus.UNSIGNED, Problem.MISSING, unsigned)
+    line = content[:-1] if content.endswith(b"\n") else b""  # without its end it was cut
     try:
-        signer, signed = read_head(line)
+        signer, signed = read(line)
     except SignatureError as error:
-        return HeadSignature(
-            SignatureStatus.INVALID, Problem(error.problem), f"the head's signature: {error}"
-        )
-    found = _judge(signer, signed, dataset_id, head, sequence_number, block_at)
-    status, problem, message = found
-    return HeadSignature(status, problem, message, signer, signed, line.decode())
+        return HeadSignature(SignatureStatus.INVALID, Problem(error.problem), f"{about}: {error}")
+    return HeadSignature(*judge(signer, signed), signer, signed, line.decode())
 
 
 def _judge(
@@ -106,7 +130,7 @@ def _judge(
     head: Multihash,
     sequence_number: int,
     block_at: BlockAt | None,
-) -> tuple[SignatureStatus, Problem | None, str | None]:
+) -> _Judged:
     number = signed.sequence_number
     if signed.dataset_id != dataset_id:
         return _invalid(
@@ -149,7 +173,7 @@ def _judge(
     )
 
 
-def _invalid(problem: Problem, message: str) -> tuple[SignatureStatus, Problem | None, str | None]:
+def _invalid(problem: Problem, message: str) -> _Judged:
     return SignatureStatus.INVALID, problem, message
 
 
@@ -175,40 +199,27 @@ def read_head_signature(folder: Path, ref: str = HEAD) -> bytes | None:
 
 def check_branch(content: bytes | None, dataset_id: DatasetId, ref: str, head: Multihash) -> HeadSignature:
     """The status of a branch's `refs/NAME.jws` for its newest block; None: there is none."""
-    if content is None:
-        return HeadSignature(SignatureStatus.UNSIGNED, Problem.MISSING, f"branch {ref} is not signed")
-    line = content[:-1] if content.endswith(b"\n") else b""  # without its end it was cut
-    try:
-        signer, signed = read_branch(line)
-    except SignatureError as error:
-        return HeadSignature(
-            SignatureStatus.INVALID, Problem(error.problem), f"the signature of branch {ref}: {error}"
-        )
-    status, problem, message = _judge_branch(signer, signed, dataset_id, ref, head)
-    return HeadSignature(status, problem, message, signer, signed, line.decode())
+    return _checked(
+        content,
+        f"branch {ref} is not signed",
+        f"the signature of branch {ref}",
+        read_branch,
+        lambda signer, signed: _judge_branch(signer, signed, dataset_id, ref, head),
+    )
 
 
 def _judge_branch(
     signer: Did, signed: SignedHead, dataset_id: DatasetId, ref: str, head: Multihash
-) -> tuple[SignatureStatus, Problem | None, str | None]:
+) -> _Judged:
     if signed.dataset_id != dataset_id:
-        return (
-            SignatureStatus.INVALID,
+        return _invalid(
             Problem.OTHER_DATASET,
             f"the signature is of another dataset, {signed.dataset_id}, not of {dataset_id}",
         )
     if signer != dataset_id:
-        return (
-            SignatureStatus.INVALID,
-            Problem.OTHER_KEY,
-            f"branch {ref} is not signed by the dataset's key but by {signer}",
-        )
+        return _invalid(Problem.OTHER_KEY, f"branch {ref} is not signed by the dataset's key but by {signer}")
     if signed.ref != ref:
-        return (
-            SignatureStatus.INVALID,
-            Problem.OTHER_REF,
-            f"the signature is of another branch, {signed.ref}, not of {ref}",
-        )
+        return _invalid(Problem.OTHER_REF, f"the signature is of another branch, {signed.ref}, not of {ref}")
     if signed.head != head:
         at = f"block {signed.sequence_number}, {signed.head}"
         return (
@@ -217,3 +228,82 @@ def _judge_branch(
             f"the signature of branch {ref} is of {at}: it has moved since",
         )
     return SignatureStatus.SIGNED, None, None
+
+
+# Signing heads where they move: at every commit, with the dataset's key, where it is here.
+#
+# The commit comes first and is done by then, so a signature that cannot be made is said once and nothing
+# fails. The next commit, or `odfchain sign`, makes it good.
+
+LoadKey = Callable[[], "DatasetKey | None"]
+"""Finds the private key of a dataset, None where it is not here."""
+
+
+@functools.lru_cache(maxsize=256)
+def warn(message: str) -> None:
+    """Say it on standard error, once."""
+    sys.stderr.write(f"warning: {printable(message)}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSigner:
+    """Signs the heads of the dataset in `folder`. The key is loaded when it is first needed, then kept."""
+
+    folder: Path
+    load_key: LoadKey
+    now: Callable[[], Timestamp] = Timestamp.now
+    report: Callable[[str], None] = warn
+    _keys: list[DatasetKey] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def head_moved(self, head: Multihash, sequence_number: int, ref: str = HEAD) -> None:
+        """Sign a head that has just moved, where the key is here; whatever goes wrong is reported only.
+
+        `ref` may be a branch: its newest block is signed in the same way, as a statement of another type.
+        """
+        try:
+            key = self._key()
+            if key is not None:
+                self.sign(key, head, sequence_number, ref)
+        except Exception as error:  # noqa: BLE001 - the commit is done and must not seem to have failed
+            what = " ".join(str(error).split()) or type(error).__name__
+            hint = getattr(error, "hint", None) or "`odfchain sign` makes it good"
+            moved = "the new head" if ref == HEAD else f"branch {ref}"
+            self.report(f"{self.folder}: {moved} is not signed: {what} ({hint})")
+
+    def _key(self) -> DatasetKey | None:
+        if not self._keys and (key := self.load_key()) is not None:
+            self._keys.append(key)
+        return self._keys[0] if self._keys else None
+
+    def sign(
+        self, key: DatasetKey, head: Multihash, sequence_number: int, ref: str = HEAD
+    ) -> SignedHead | None:
+        """Durably write the signature of a head; None when another writer has moved the head on by then."""
+        signed = SignedHead(key.dataset_id, head, sequence_number, self.now(), ref)
+        line = sign_head(key, signed).encode() + b"\n"
+        # Under the lock that heads move under: a slow writer does not replace a newer head's signature.
+        lock = self.folder / "info" / "lock"
+        with fsio.locked(lock):
+            if LocalRefStore(self.folder / "refs", lock).get(ref) != head:
+                return None
+            fsio.replace_file(self.folder / signature_key(ref), line)
+        return signed
+
+
+class SignedFile(Enum):
+    """The files of signed statements: unlike objects they change, and nothing about them is known before."""
+
+    HEAD = HEAD_SIGNATURE_KEY
+    AUDITS = AUDITS.key
+    SNAPSHOTS = SNAPSHOTS.key
+
+    @property
+    def limit(self) -> int:
+        """The largest that is read [bytes]."""
+        match self:
+            case SignedFile.HEAD:
+                return ATTEST.statement_bytes + 1
+            case SignedFile.AUDITS:
+                return ATTEST.attestations_bytes
+            case SignedFile.SNAPSHOTS:
+                return ATTEST.snapshot_lines_bytes

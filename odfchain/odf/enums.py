@@ -44,7 +44,7 @@ class TimeUnit(Enum):
 
 
 class OperationType(Enum):
-    """Effect of a row on the history before it; `code` is the value in the `op` column.
+    """Effect of a row on the history before it, in the order of their numbers in the `op` column.
 
     Source: specification "Representation of Retractions and Corrections".
     """
@@ -57,23 +57,16 @@ class OperationType(Enum):
     @property
     def code(self) -> int:
         """The number stored in the `op` column."""
-        return _OP_CODES[self]
+        return tuple(OperationType).index(self)
 
     @classmethod
     def from_code(cls, code: int) -> OperationType:
         """The operation with this number, or `ValueError`."""
-        for op, number in _OP_CODES.items():
-            if number == code:
+        for op in cls:
+            if op.code == code:
                 return op
         raise ValueError(f"{code} is not an operation type")
 
-
-_OP_CODES = {
-    OperationType.APPEND: 0,
-    OperationType.RETRACT: 1,
-    OperationType.CORRECT_FROM: 2,
-    OperationType.CORRECT_TO: 3,
-}
 
 APPEND, RETRACT, CORRECT_FROM, CORRECT_TO = (op.code for op in OperationType)
 """The codes by themselves."""

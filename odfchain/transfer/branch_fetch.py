@@ -14,8 +14,13 @@ from dataclasses import dataclass
 
 from odfchain.chain.compare import Descent, Diverged
 from odfchain.chain.index import MERGE
-from odfchain.chain.signed_heads import HeadSignature, SignatureStatus, check_branch, signature_key
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import (
+    HeadSignature,
+    SignatureStatus,
+    SignedFile,
+    check_branch,
+    signature_key,
+)
 from odfchain.errors import (
     BranchNotFoundError,
     ChainsDifferError,

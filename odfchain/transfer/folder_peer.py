@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from odfchain.chain.chain import MetadataChain
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import (
     AccessError,
     CorruptedPeerError,

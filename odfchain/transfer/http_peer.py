@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import AccessError, OdfchainError, TransferError
 from odfchain.limits import SHARING, FetchLimits
 from odfchain.odf.identity import Multihash

@@ -22,7 +22,7 @@ from websockets.http11 import Response
 from websockets.sync.client import ClientConnection
 from websockets.uri import parse_uri
 
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import (
     AccessError,
     CorruptedPeerError,

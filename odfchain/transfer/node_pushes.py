@@ -21,8 +21,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import SignatureStatus, SignedFile
 from odfchain.errors import (
     CodecError,
     CorruptedPeerError,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import (
     AccessError,
     CorruptedPeerError,

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odfchain.chain.chain import HashedBlock
-from odfchain.chain.signed_heads import read_head_signature
-from odfchain.chain.signing import SignedFile, warn
+from odfchain.chain.signed_heads import SignedFile, read_head_signature, warn
 from odfchain.chain.statements import read_branch, read_head
 from odfchain.errors import (
     CorruptedPeerError,

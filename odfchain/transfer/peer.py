@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar, final
 
 from odfchain.chain.compare import HashList
-from odfchain.chain.signed_heads import signature_key
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import SignedFile, signature_key
 from odfchain.errors import AccessError, CorruptedPeerError, FetchError, StoreError, TransferError
 from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.odf.identity import Multihash

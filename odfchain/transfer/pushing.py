@@ -28,8 +28,7 @@ from odfchain.chain.compare import (
     compare,
     whole_chain,
 )
-from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import SignatureStatus, SignedFile
 from odfchain.chain.statements import Did
 from odfchain.errors import (
     BrokenChainError,

@@ -34,7 +34,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import InvalidIdError, OdfchainError
 from odfchain.limits import LIMITS, SHARING
 from odfchain.odf.identity import Multihash

@@ -21,12 +21,12 @@ from odfchain.chain.signed_heads import (
     BlockAt,
     HeadSignature,
     SignatureStatus,
+    SignedFile,
     check_branch,
     check_head,
     read_head_signature,
 )
 from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS, LineFile, Merged, T, content_of
-from odfchain.chain.signing import SignedFile
 from odfchain.chain.statements import Did, Problem, SignedHead, parse_did, read_head
 from odfchain.errors import (
     ChainsDifferError,

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from odfchain.chain.signed_heads import SignedFile
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, SnapshotLine
-from odfchain.chain.signing import SignedFile
 from odfchain.chain.statements import Did
 from odfchain.errors import AccessError, OdfchainError, StoreError, TransferError
 from odfchain.limits import ATTEST

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import DATA_EVENTS, MERGE
-from odfchain.chain.signing import SignedFile, warn
+from odfchain.chain.signed_heads import SignedFile, warn
 from odfchain.errors import (
     BusyError,
     ChainsDifferError,

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from odfchain.chain.chain import EncodedBlock, HashedBlock, link_blocks
 from odfchain.chain.index import DATA_EVENTS, ReplayHistory
 from odfchain.chain.rules import check_append
-from odfchain.chain.signing import HeadSigner
+from odfchain.chain.signed_heads import HeadSigner
 from odfchain.errors import (
     BadInputError,
     ObjectCorruptedError,

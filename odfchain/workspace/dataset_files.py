@@ -18,12 +18,12 @@ from pathlib import Path
 from odfchain.chain.chain import MetadataChain
 from odfchain.chain.signed_heads import (
     HeadSignature,
+    HeadSigner,
     SignatureStatus,
     check_branch,
     check_head,
     read_head_signature,
 )
-from odfchain.chain.signing import HeadSigner
 from odfchain.errors import BrokenChainError, StoreError
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import Seed

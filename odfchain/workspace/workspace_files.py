@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.chain.chain import link_blocks
-from odfchain.chain.signing import HeadSigner
+from odfchain.chain.signed_heads import HeadSigner
+from odfchain.chain.statements import SignedHead, read_key_file
 from odfchain.errors import (
     BrokenChainError,
     CorruptedPeerError,
@@ -60,7 +61,6 @@ from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 from odfchain.workspace.shared_store import ONLY_HERE, STORE_FILE, SharedStore
 
 if TYPE_CHECKING:
-    from odfchain.chain.statements import SignedHead
     from odfchain.workspace.config import WorkspaceConfig
     from odfchain.workspace.constraint_rules import Columns
 
@@ -516,19 +516,9 @@ class WorkspaceFiles:
             WorkspaceError: there is none, it does not fit the id, or others may read it.
         """
         path = self._key_path(dataset_id)
-        try:
-            mode = path.stat().st_mode & 0o777
-            pem = path.read_bytes()
-        except FileNotFoundError:
-            raise WorkspaceError(f"the private key of {dataset_id} is not in this workspace") from None
-        except OSError as error:
-            raise fsio.storage_error(error, path) from error
-        # a key that others may have read is no proof of anything
-        if mode & 0o077:
-            raise WorkspaceError(
-                f"{path}: mode {mode:04o} lets others read a private key", hint=f"chmod 600 {path}"
-            )
-        key = DatasetKey.from_pem(pem)
+        if not path.exists():
+            raise WorkspaceError(f"the private key of {dataset_id} is not in this workspace")
+        key = read_key_file(path)  # a key that others may have read is no proof of anything
         if key.dataset_id != dataset_id:
             raise WorkspaceError(f"{path}: the key belongs to {key.dataset_id}")
         return key

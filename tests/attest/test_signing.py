@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY, HeadSignature, SignatureStatus
-from odfchain.chain.signing import HeadSigner
+from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY, HeadSignature, HeadSigner, SignatureStatus
 from odfchain.chain.statements import Problem
 from odfchain.errors import (
     BrokenChainError,

@@ -19,9 +19,8 @@ from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.audit.report import Report
 from odfchain.chain.chain import link_blocks
 from odfchain.chain.index import ROW_BYTES
-from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY
+from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY, HeadSigner
 from odfchain.chain.signed_lines import AUDITS
-from odfchain.chain.signing import HeadSigner
 from odfchain.chain.statements import Attestation, Verdict, sign_attestation
 from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind

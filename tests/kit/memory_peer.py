@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.limits import LIMITS
 from odfchain.odf.identity import Multihash

@@ -19,7 +19,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Protocol
 
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import SignedFile
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl

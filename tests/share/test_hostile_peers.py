@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from odfchain.chain import compare
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import SignedFile
 from odfchain.cli import conformance
 from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.limits import LIMITS, SHARING

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import (
     AccessError,
     CorruptedPeerError,

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.limits import SHARING
 from odfchain.odf import events as ev

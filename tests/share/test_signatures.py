@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.chain.signing import SignedFile
+from odfchain.chain.signed_heads import SignatureStatus, SignedFile
 from odfchain.chain.statements import sign_attestation
 from odfchain.cli.main import main
 from odfchain.errors import (
