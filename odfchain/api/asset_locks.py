@@ -114,7 +114,8 @@ class AssetLock(OwnErrors):
         from odfchain.assets.deriving import derive as derived
         from odfchain.assets.hrefs import parse_place
         from odfchain.assets.lock_table import table_of
-        from odfchain.assets.stac import Method, Selection
+        from odfchain.assets.objects import Method
+        from odfchain.assets.stac import Selection
 
         chosen = stores or StoreOptions()
         method = None if checksum is None else Method(checksum)
@@ -185,10 +186,9 @@ class AssetLock(OwnErrors):
 
     def hrefs(self) -> Iterator[str]:
         """The hrefs of all rows, in order."""
-        from odfchain.assets.hrefs import href_of
 
         for row in self._each_row():
-            yield href_of(row.location)
+            yield row.location.href()
 
     def check(
         self,
@@ -324,7 +324,8 @@ def slices_lock(
         UsageError: `at` is no place for objects.
         SourceNotFoundError, FetchError: an object is not there, or has another size (unless `keep_going`).
     """
-    from odfchain.assets.deriving import Derived, beside, probed_rows
+    from odfchain.assets.deriving import Derived, probed_rows
+    from odfchain.assets.hrefs import relative_to
     from odfchain.assets.lock_table import table_of
     from odfchain.transfer.slice_locks import slice_rows
 
@@ -332,7 +333,7 @@ def slices_lock(
     place = _folder(at)
     named = replace(chosen, endpoints=[*chosen.endpoints, *filter(None, [place.endpoint])])
     found_rows = slice_rows(dataset._files, place)
-    rows = [replace(row, location=beside(row.location, root)) for row in found_rows]
+    rows = [replace(row, location=relative_to(row.location, root)) for row in found_rows]
     found = Derived(tuple(rows), (), (), 1)
     if probe:
         found = probed_rows(rows, _stores(root, named, ours=True), jobs=chosen.jobs, progress=progress)

@@ -9,7 +9,6 @@ a `date`, or a text that says less, such as `2025-07`, the first moment is meant
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -311,19 +310,24 @@ def ingest_options(
     given: Mapping[str, Any], config: WorkspaceConfig, columns: SystemColumns
 ) -> IngestOptions:
     """Ingest options: the given ones, and the workspace's settings for the rest."""
-    from odfchain.ingest.ingesting import IngestOptions, with_defaults
+    from odfchain.ingest.ingesting import IngestOptions
     from odfchain.workspace.config import DuplicateKeys, LateEdits
 
     kinds = {"late_edits": LateEdits, "duplicate_keys": DuplicateKeys}
     times = ("event_time", "system_time")
-    values = {name: value for name, value in given.items() if name not in ("allow_drift", "violations")}
-    for name, value in values.items():
-        if value is not None and name in times:
+    settings = ("max_retract_ratio", "late_edits", "duplicate_keys", "retries", "max_future")
+    values: dict[str, Any] = {name: getattr(config.ingest, name) for name in settings}
+    for name, value in given.items():
+        if name in times and value is not None:
             values[name] = as_time(value)
-        elif value is not None and name in kinds:
+        elif name in kinds and value is not None:
             values[name] = _member(kinds[name], name, value)
-    options = with_defaults(IngestOptions(**values), config.ingest)
-    return dataclasses.replace(options, system_columns=columns, slice_bytes=config.slice.max_bytes)
+        elif value is not None and name not in ("allow_drift", "violations", "allow_retract"):
+            values[name] = value
+    if given.get("allow_retract"):
+        values["max_retract_ratio"] = 1.0
+    values["allow_future"] = given.get("allow_future") or config.ingest.allow_future
+    return IngestOptions(**values, system_columns=columns, slice_bytes=config.slice.max_bytes)
 
 
 def _member(kind: Any, name: str, value: object) -> Any:

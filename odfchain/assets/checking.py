@@ -17,8 +17,7 @@ from itertools import islice
 from typing import Any
 
 from odfchain.assets.lock_table import AssetRow, Facts, instant
-from odfchain.assets.objects import JOBS, WINDOW, Probe, Stores, checksum_of, probes_of
-from odfchain.assets.stac import algorithm_of
+from odfchain.assets.objects import JOBS, WINDOW, Probe, Stores, algorithm_of, checksum_of, probes_of
 from odfchain.errors import OdfchainError, SourceNotFoundError
 from odfchain.limits import CHECK_PAGE, CheckPageLimits
 from odfchain.profiles.pages import LabelledValue, excerpt, fitted, listed, moment, one_page
@@ -261,42 +260,7 @@ class CheckSummary:
         return fitted(lambda limits: _rendered(self, name, time, limits), self._limits)
 
 
-@dataclass(frozen=True, slots=True)
-class AssetLine:
-    """An asset as the page has it."""
-
-    item: str
-    asset: str
-    state: str
-    word: str
-    text: str
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class StoreLines:
-    """Assets of one store, in one of the parts of a page."""
-
-    label: str
-    said: str
-    lines: Sequence[AssetLine]
-    rest: int
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Those assets of all stores that have one of some statuses."""
-
-    id: str
-    title: str
-    about: str
-    told: str
-    """Heading of the column with the reason for each asset; empty: no column."""
-    stores: Sequence[StoreLines]
-    rest: int
-    """Stores that are not shown."""
-
-
+# Id, title, introduction, heading of the reasons (empty: no column) and statuses of a section of the page.
 _PARTS = (
     ("bad", "Missing or changed", "", "What differs", (Status.MISSING, Status.CHANGED)),
     (
@@ -340,7 +304,7 @@ def _rendered(summary: CheckSummary, name: str, time: str, limits: CheckPageLimi
             LabelledValue("Assets", f"{found.total():,}"),
             *(LabelledValue(s.value.capitalize(), f"{found[s]:,}") for s in _ORDER if found[s]),
         ],
-        parts=[part for each in _PARTS if (part := _part(stores, each, limits)).stores],
+        parts=[part for each in _PARTS if (part := _part(stores, each, limits))["stores"]],
         stores=[(_label(each, limits), [f"{each.counts[s]:,}" for s in _ORDER], f"{each.counts.total():,}")
                 for each in every.shown],
         stores_rest=every.rest,
@@ -373,28 +337,31 @@ def _part(
     stores: Sequence[StoreFindings],
     described: tuple[str, str, str, str, tuple[Status, ...]],
     limits: CheckPageLimits,
-) -> Section:
-    name, title, about, told, statuses = described
+) -> dict[str, Any]:
+    name, title, about, reasons, statuses = described
     concerned = excerpt([each for each in stores if any(each.counts[s] for s in statuses)], limits.stores)
     shown = []
     for each in concerned.shown:
         kept = [found for status in statuses for found in each.kept.get(status, ())][: limits.assets]
         total = sum(each.counts[status] for status in statuses)
-        lines = [_line(found, limits) for found in kept]
-        shown.append(StoreLines(_label(each, limits), counts(each.counts), lines, total - len(lines)))
-    return Section(name, title, about, told, shown, concerned.rest)
+        shown.append({
+            "label": _label(each, limits),
+            "said": counts(each.counts),
+            "lines": [_line(found, limits) for found in kept],
+            "rest": total - len(kept),
+        })  # fmt: skip
+    return {
+        "id": name, "title": title, "about": about, "reasons": reasons,
+        "stores": shown, "rest": concerned.rest,
+    }  # fmt: skip
 
 
-def _line(found: CheckedAsset, limits: CheckPageLimits) -> AssetLine:
-    row, text = found.row, ", ".join(found.errors)
-    return AssetLine(
-        cut(row.item_id, limits.text),
-        cut(row.asset_key, limits.text),
-        _STATES[found.status],
-        found.status.value,
-        cut(text, limits.text),
-        cut(row.location.key, limits.text),
-    )
+def _line(found: CheckedAsset, limits: CheckPageLimits) -> dict[str, str]:
+    row = found.row
+    texts = {"item": row.item_id, "asset": row.asset_key, "text": ", ".join(found.errors)}
+    texts |= {"key": row.location.key}
+    line = {name: cut(text, limits.text) for name, text in texts.items()}
+    return line | {"state": _STATES[found.status], "word": found.status.value}
 
 
 def _label(found: StoreFindings, limits: CheckPageLimits) -> str:

@@ -7,8 +7,11 @@ run come together; they are left out of the rows. Source: RFC-047.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
+import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,45 +20,31 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from odfchain.assets import stac
 from odfchain.assets.hrefs import (
     REFS,
     STORAGE_SCHEMES,
-    href_of,
     named_scheme,
     parse_href,
     placed,
+    relative_to,
     relative_to_lock,
 )
 from odfchain.assets.lock_table import AssetRow, Facts, text_fault
-from odfchain.assets.objects import JOBS, Access, Stores, probe_all
-from odfchain.assets.stac import (
-    ALTERNATE,
-    FILE,
-    JSON,
-    LINES,
-    STORAGE,
-    AssetFault,
-    Method,
-    NamedAsset,
-    NoDocumentError,
-    Selection,
-    StacReader,
-    brought_up,
-    bytes_of,
-    declare,
-    documents_of,
-    features_of,
-    files_like_documents,
-    kind_of,
-    parsed,
-    with_checksums,
+from odfchain.assets.objects import JOBS, SHA2_256, Access, Method, Stores, checksum_of, of_etag, probe_all
+from odfchain.errors import (
+    AssetError,
+    EngineError,
+    FetchError,
+    NameCollisionError,
+    OdfchainError,
+    SourceNotFoundError,
+    UsageError,
 )
-from odfchain.errors import AssetError, FetchError, NameCollisionError, SourceNotFoundError, UsageError
 from odfchain.limits import ASSETS
 from odfchain.progress import SILENT, Progress
 from odfchain.startup import no_search_for_circles
 from odfchain.storage import fsio
-from odfchain.storage.locations import Location
 from odfchain.text import counted, one_line
 
 
@@ -63,7 +52,7 @@ from odfchain.text import counted, one_line
 class DeriveOptions:
     """Options of making a lock."""
 
-    selection: Selection = field(default_factory=Selection)
+    selection: stac.Selection = field(default_factory=stac.Selection)
     probe: bool = True
     checksum: Method | None = None
     jobs: int = JOBS
@@ -76,7 +65,7 @@ class Derived:
     """The rows of a lock in the making, and what could not become one."""
 
     rows: tuple[AssetRow, ...]
-    faults: tuple[AssetFault, ...]
+    faults: tuple[stac.AssetFault, ...]
     warnings: tuple[str, ...]
     items: int
 
@@ -119,8 +108,8 @@ def derive(
         AssetError: a source is not STAC, two assets have the same item and key, or there are more than a lock
             may have.
     """
-    faults = list[AssetFault]()
-    reader = StacReader(stores, options.selection, faults.append)
+    faults = list[stac.AssetFault]()
+    reader = stac.StacReader(stores, options.selection, faults.append)
     progress.phase("Reading STAC")
     with no_search_for_circles():
         every = (asset for source in sources for asset in reader.assets(source))
@@ -133,7 +122,7 @@ def derive(
     _check_asked_for(named, options.selection)
     with no_search_for_circles():
         rows: Sequence[AssetRow] = [
-            AssetRow(a.item_id, a.asset_key, beside(a.location, options.relative_to), Facts(a.size))
+            AssetRow(a.item_id, a.asset_key, relative_to(a.location, options.relative_to), Facts(a.size))
             for a in _distinct(named)
         ]
     warnings: Sequence[str] = ()
@@ -142,7 +131,7 @@ def derive(
         rows, warnings = probed.rows, probed.warnings
         faults.extend(probed.faults)
     if options.checksum is not None:
-        rows = with_checksums(rows, stores, options.checksum, faults, progress)
+        rows = _with_checksums(rows, stores, options.checksum, faults, progress)
     return Derived(tuple(rows), tuple(faults), tuple(warnings), reader.items)
 
 
@@ -156,18 +145,18 @@ def probed_rows(
 ) -> Derived:
     """These rows with what their stores say; one that is not there is a fault."""
     # another size is a fault, or a warning where sizes are only claims of documents
-    found, faults, warnings = list[AssetRow](), list[AssetFault](), list[str]()
+    found, faults, warnings = list[AssetRow](), list[stac.AssetFault](), list[str]()
     probes = probe_all([row.location for row in rows], stores, jobs=jobs, progress=progress)
     for row, probe in zip(rows, probes, strict=True):
         before = row.facts.size_bytes
         if probe.facts is None:
             kind = SourceNotFoundError if probe.missing else FetchError
-            faults.append(AssetFault(row.item_id, row.asset_key, kind(probe.problem)))
+            faults.append(stac.AssetFault(row.item_id, row.asset_key, kind(probe.problem)))
             continue
         tag = text_fault("etag", probe.facts.etag or "")
         if tag is not None:
             faults.append(
-                AssetFault(
+                stac.AssetFault(
                     row.item_id, row.asset_key, AssetError(f"its store says what no lock holds: {tag}")
                 )
             )
@@ -176,14 +165,40 @@ def probed_rows(
         if size is not None and before is not None and size != before:
             if not sizes_are_claims:
                 problem = FetchError(f"{size:,} bytes instead of {before:,}")
-                faults.append(AssetFault(row.item_id, row.asset_key, problem))
+                faults.append(stac.AssetFault(row.item_id, row.asset_key, problem))
                 continue
             warnings.append(f"{one_line(row.label)}: file:size says {before:,}, the store {size:,} bytes")
         found.append(replace(row, facts=replace(probe.facts, file_checksum=row.facts.file_checksum)))
     return Derived(tuple(found), tuple(faults), tuple(warnings), len({row.item_id for row in rows}))
 
 
-def _check_asked_for(named: Iterable[NamedAsset], selection: Selection) -> None:
+def _with_checksums(
+    rows: Iterable[AssetRow],
+    stores: Stores,
+    method: Method,
+    faults: list[stac.AssetFault],
+    progress: Progress = SILENT,
+) -> list[AssetRow]:
+    """These rows with checksums; one whose bytes cannot be read is left out and is a fault."""
+    chosen, found = list(rows), list[AssetRow]()
+    progress.phase("Reading objects", len(chosen))
+    for row in chosen:
+        checksum = None
+        if method in (Method.USE_ETAG, Method.CALCULATE_IF_NEEDED):
+            checksum = of_etag(row.facts.etag)
+        try:
+            if method is Method.CALCULATE_ALWAYS or (
+                method is Method.CALCULATE_IF_NEEDED and checksum is None
+            ):
+                checksum = SHA2_256 + checksum_of(row.location, stores, "sha256", etag=row.facts.strong_etag)
+            found.append(replace(row, facts=replace(row.facts, file_checksum=checksum)))
+        except OdfchainError as error:
+            faults.append(stac.AssetFault(row.item_id, row.asset_key, error))
+        progress.advance()
+    return found
+
+
+def _check_asked_for(named: Iterable[stac.NamedAsset], selection: stac.Selection) -> None:
     # a misspelt id must not make an empty lock
     items, assets = {asset.item_id for asset in named}, {asset.asset_key for asset in named}
     missing = sorted(selection.items - items) + sorted(selection.assets - assets)
@@ -191,9 +206,9 @@ def _check_asked_for(named: Iterable[NamedAsset], selection: Selection) -> None:
         raise AssetError(f"no item or asset is called {', '.join(map(one_line, missing))}")
 
 
-def _distinct(named: Iterable[NamedAsset]) -> list[NamedAsset]:
+def _distinct(named: Iterable[stac.NamedAsset]) -> list[stac.NamedAsset]:
     # documents that say the same twice are no fault
-    found, faults, hint = dict[tuple[str, str], NamedAsset](), list[str](), None
+    found, faults, hint = dict[tuple[str, str], stac.NamedAsset](), list[str](), None
     for asset in named:
         first = found.setdefault((asset.item_id, asset.asset_key), asset)
         if first == asset:
@@ -208,18 +223,6 @@ def _distinct(named: Iterable[NamedAsset]) -> list[NamedAsset]:
     if faults:
         raise AssetError("; ".join(faults), hint=hint)
     return list(found.values())
-
-
-def beside(location: Location, folder: Path | None) -> Location:
-    """A location as the lock in a folder has it: a file below that is named relative to it."""
-    if location.store != "file" or folder is None:
-        return location
-    path = Path(location.key)
-    return (
-        replace(location, key=path.relative_to(folder).as_posix())
-        if path.is_relative_to(folder)
-        else location
-    )
 
 
 # STAC documents with the locations and facts of a lock, as an alternate of each asset or as its href.
@@ -286,7 +289,7 @@ def projected_item(
     item: Mapping[str, Any], rows: Rows, folder: Path, options: ProjectOptions
 ) -> tuple[dict[str, Any], int]:
     """(an Item that lies in `folder` with the locations of these rows, how many of its assets have one)."""
-    found = brought_up(item, keep_version=options.keep_version)
+    found = _brought_up(item, keep_version=options.keep_version)
     _check_item(found)
     written = {key: row for key in found["assets"] if (row := rows.get((found["id"], key))) is not None}
     if any(relative_to_lock(row.location) for row in written.values()):
@@ -296,7 +299,7 @@ def projected_item(
         used |= _write(found, found["assets"][key], row, folder, options)
     for name in (ALTERNATE, FILE, STORAGE):
         if name in used:
-            declare(found, name)
+            _declare(found, name)
     return found, len(written)
 
 
@@ -319,7 +322,7 @@ def _move(item: dict[str, Any]) -> None:
             href = place.get("href")
             if isinstance(href, str) and "://" not in href:
                 with contextlib.suppress(AssetError):  # what no lock could name stays
-                    place["href"] = href_of(parse_href(href, base))
+                    place["href"] = parse_href(href, base).href()
 
 
 def _checked(targets: Mapping[Path, Path], rows: Rows, options: ProjectOptions) -> list[Path]:
@@ -333,7 +336,7 @@ def _checked(targets: Mapping[Path, Path], rows: Rows, options: ProjectOptions) 
     bad = [
         error
         for path, error in faults.items()
-        if not isinstance(error, NoDocumentError) or str(path) not in files
+        if not isinstance(error, stac.NoDocumentError) or str(path) not in files
     ]
     if len(bad) == 1:
         raise bad[0]
@@ -356,7 +359,7 @@ def _documents(root: Path) -> Iterator[Path]:
         yield root
         return
     for path in sorted(root.rglob("*")):
-        if path.suffix.lower() in JSON and path.is_file():
+        if path.suffix.lower() in stac.JSON and path.is_file():
             yield path
 
 
@@ -369,22 +372,22 @@ def _projected(
     """
 
     def item(document: Any) -> tuple[dict[str, Any], int]:
-        files.update(files_like_documents(document, str(path)))
+        files.update(stac.files_like_documents(document, str(path)))
         return projected_item(document, rows, folder, options)
 
     def one(document: Any) -> tuple[dict[str, Any], int]:
-        kind = kind_of(document, str(path))
+        kind = stac.kind_of(document, str(path))
         if kind == "Feature":
             return item(document)
         if kind == "FeatureCollection":
-            found = [item(each) for each in features_of(document, str(path))]
+            found = [item(each) for each in stac.features_of(document, str(path))]
             return {**document, "features": [item for item, _ in found]}, sum(count for _, count in found)
-        return brought_up(document, keep_version=options.keep_version), 0
+        return _brought_up(document, keep_version=options.keep_version), 0
 
-    data = bytes_of(path)
-    in_lines = path.suffix.lower() in LINES
+    data = stac.bytes_of(path)
+    in_lines = path.suffix.lower() in stac.LINES
     try:
-        found = [one(each) for each in (documents_of if in_lines else _alone)(data, str(path))]
+        found = [one(each) for each in (stac.documents_of if in_lines else _alone)(data, str(path))]
         shown = [
             json.dumps(each, ensure_ascii=False, indent=None if in_lines else 2, allow_nan=False) + "\n"
             for each, _ in found
@@ -398,7 +401,7 @@ def _projected(
 
 
 def _alone(data: bytes, name: str) -> Iterator[Any]:
-    yield parsed(data, name)
+    yield stac.parsed(data, name)
 
 
 def _check_item(item: Mapping[str, Any]) -> None:
@@ -408,7 +411,7 @@ def _check_item(item: Mapping[str, Any]) -> None:
         or not isinstance(assets, dict)
         or not isinstance(properties, dict)
     ):
-        raise NoDocumentError("an Item without an id, without properties or without assets")
+        raise stac.NoDocumentError("an Item without an id, without properties or without assets")
     label = one_line(item["id"])
     if not isinstance(properties.get(STORAGE_SCHEMES, {}), dict):
         raise AssetError(f"{label}: its {STORAGE_SCHEMES} are not a map")
@@ -475,6 +478,98 @@ def _put(item: dict[str, Any], place: dict[str, Any], row: AssetRow, href: str) 
 def _href(row: AssetRow, folder: Path, access: Access) -> str:
     # relative to the folder of the document that it is written into
     if not relative_to_lock(row.location):
-        return href_of(row.location)
+        return row.location.href()
     relative = os.path.relpath(access.folder / row.location.key, folder.resolve())
     return quote(relative if relative.startswith("../") else f"./{relative}", "/-._~")
+
+
+# Migration of STAC and its extensions by pystac. Fields of extensions that it cannot migrate stay, and so
+# does the version that knows them, because the newest one refuses them (RFC-047; alternate-assets 1.2, file
+# 2.1, storage 2.0).
+
+_EXTENSION = "https://stac-extensions.github.io/{}/schema.json"
+ALTERNATE, FILE, STORAGE = "alternate-assets", "file", "storage"
+_VERSIONS = {ALTERNATE: "v1.2.0", FILE: "v2.1.0", STORAGE: "v2.0.0"}
+_KNOWN = {
+    FILE: {
+        "file:byte_order",
+        "file:checksum",
+        "file:header_size",
+        "file:size",
+        "file:values",
+        "file:local_path",
+    },
+    STORAGE: {STORAGE_SCHEMES, REFS},
+}
+"""All that the newest versions know; their schemas refuse what else begins like that."""
+_KEPT = re.compile(r"1\.[01]\.[0-9]+")
+_ABSENT = ("bbox", "collection")
+"""Fields that are left out where unknown; documents that were columns once have null."""
+
+
+def _brought_up(document: Mapping[str, Any], *, keep_version: bool) -> dict[str, Any]:
+    """A copy of a document, in the newest version of STAC and its extensions unless versions are kept."""
+    # 1.0 and 1.1 may be kept; older versions are always migrated
+    extensions = document.get("stac_extensions") or []
+    if not isinstance(extensions, list) or not all(isinstance(each, str) for each in extensions):
+        raise AssetError(f"{one_line(str(document.get('id')))}: its stac_extensions are not a list of URLs")
+    version = str(document.get("stac_version"))
+    parts = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", version)
+    if parts is not None and (int(parts[1]), int(parts[2])) > (1, 1):
+        raise AssetError(f"{one_line(str(document.get('id')))}: STAC {one_line(version)} is newer than 1.1")
+    if keep_version and _KEPT.fullmatch(version):
+        return copy.deepcopy(dict(document))
+    found = _migrated(document)
+    stuck = [
+        each
+        for each in extensions
+        for name in _KNOWN
+        if each not in found["stac_extensions"] and f"/{name}/" in each and _is_older(found, name)
+    ]
+    if stuck:  # what pystac cannot bring up to date stays what it was, and says so
+        others = [each for each in extensions if each not in stuck]
+        found = _migrated({**document, "stac_extensions": others})
+        found["stac_extensions"] += stuck
+    return found
+
+
+def _migrated(document: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        import pystac  # noqa: PLC0415 - an optional library
+        from pystac.serialization import identify_stac_object, migrate_to_latest  # noqa: PLC0415
+    except ImportError:
+        raise EngineError(
+            "projecting needs pystac, which is not installed", hint="pip install 'odfchain[assets]'"
+        ) from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it says of fields that it leaves is judged above
+            found = migrate_to_latest(dict(document), identify_stac_object(dict(document)))
+    except (pystac.STACError, pystac.STACTypeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise stac.NoDocumentError(
+            f"{one_line(str(document.get('id', 'no id')))}: not STAC: {one_line(str(error))}"
+        ) from None
+    known = {name: value for name, value in found.items() if value is not None or name not in _ABSENT}
+    return {"links": [], **known}
+
+
+def _declare(item: dict[str, Any], name: str) -> None:
+    """Say that an Item uses an extension, unless it does or has what the newest version refuses."""
+    # older versions of `file` have size and checksum, too, and those of `alternate-assets` their map
+    declared = item.get("stac_extensions") or []
+    newest = _EXTENSION.format(f"{name}/{_VERSIONS[name]}")
+    older = any(f"/{name}/v" in str(each) for each in declared) and name != STORAGE
+    if newest not in declared and not older and not _is_older(item, name):
+        item["stac_extensions"] = [*declared, newest]
+
+
+def _is_older(document: Mapping[str, Any], name: str) -> bool:
+    # it has fields that the newest version of an extension does not know
+    known = _KNOWN.get(name)
+    if known is None:
+        return False
+    links, assets = document.get("links"), document.get("assets")
+    parts = [document.get("properties"), *(links if isinstance(links, list) else ())]
+    parts += assets.values() if isinstance(assets, dict) else ()
+    used = {key for part in parts if isinstance(part, dict) for key in part if key.startswith(f"{name}:")}
+    return not used <= known

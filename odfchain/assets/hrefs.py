@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -67,11 +68,7 @@ def parse_href(href: str, base: str | None = None, *, strip_query: bool = False)
 
 
 def parse_place(text: str) -> Location:
-    """The location of a document: an href, or what `place_of` writes.
-
-    Raises:
-        AssetError: as `parse_href`.
-    """
+    """The location of a document: an href, or what `place_of` writes."""
     try:
         return _parsed(text, None, strip_query=False, schemes=SCHEMES | _OF_SERVERS)
     except InvalidIdError as error:
@@ -80,23 +77,14 @@ def parse_place(text: str) -> Location:
 
 def place_of(location: Location) -> str:
     """The location of a document as a lossless text: with an endpoint `s3+http://host/bucket/key`."""
-    href = href_of(location)
+    href = location.href()
     if location.store != "s3" or location.endpoint is None:
         return location.key if location.store == "file" else href
     return f"s3+{location.endpoint}/{href.removeprefix('s3://')}"
 
 
-def href_of(location: Location) -> str:
-    """The href of a location; `parse_href` makes the same location of it, but for an endpoint."""
-    return location.href()
-
-
 def checked_location(store: str, container: str | None, endpoint: str | None, key: str) -> Location:
-    """The location of these parts, as a row of a lock has them.
-
-    Raises:
-        AssetError: a part that no href could have led to.
-    """
+    """The location of these parts, as a row of a lock has them."""
     try:
         return _checked(Location(store, container, endpoint, key))
     except InvalidIdError as error:
@@ -248,6 +236,13 @@ def _check_endpoint(store: str, endpoint: str) -> None:
         raise InvalidIdError("the endpoint has a user, a query or a fragment")
     if not _is_origin(f"{parts.scheme}://{parts.netloc}"):
         raise InvalidIdError("the endpoint is not a URL", hint="like https://host[:port]")
+
+
+def relative_to(location: Location, folder: Path | None) -> Location:
+    """A location as the lock in a folder has it: a file below that is named relative to it."""
+    if location.store != "file" or folder is None or not Path(location.key).is_relative_to(folder):
+        return location
+    return replace(location, key=Path(location.key).relative_to(folder).as_posix())
 
 
 def relative_to_lock(location: Location) -> bool:

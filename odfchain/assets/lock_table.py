@@ -469,11 +469,7 @@ def _twice(batch: pa.RecordBatch, index: int, first: int) -> RowFault:
 
 
 def rows_of(table: pa.RecordBatch | pa.Table, *, judged: bool = False) -> Iterator[AssetRow]:
-    """The rows as values, a few thousand of them in memory at a time.
-
-    Raises:
-        DamagedLockError: a row is faulty, unless all were `judged` before.
-    """
+    """The rows as values, a few thousand of them in memory at a time."""
     number = 0
     for batch in _pieces(table):
         if not judged:

@@ -18,11 +18,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from odfchain.assets.hrefs import href_of, public_href
+from odfchain.assets.hrefs import public_href
 from odfchain.assets.lock_table import Facts
 from odfchain.errors import AccessError, AssetError, FetchError, OdfchainError, SourceNotFoundError
 from odfchain.limits import FetchLimits
@@ -161,7 +162,7 @@ def translated(location: Location, stores: Stores) -> Iterator[None]:
     """Whatever the library raises becomes one line with the object's href."""
     from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415 - a heavy library
 
-    name = public_href(href_of(location))
+    name = public_href(location.href())
     try:
         yield
     except FileNotFoundError:
@@ -173,16 +174,12 @@ def translated(location: Location, stores: Stores) -> Iterator[None]:
 
 
 def read_small(location: Location, stores: Stores, limit: int) -> bytes:
-    """The bytes of an object that has at most `limit`.
-
-    Raises:
-        AssetError: it has more.
-    """
+    """The bytes of an object that has at most `limit`."""
     found = bytearray()
     for piece in pieces(location, stores):
         found += piece
         if len(found) > limit:
-            raise AssetError(f"{public_href(href_of(location))}: more than {limit:,} bytes")
+            raise AssetError(f"{public_href(location.href())}: more than {limit:,} bytes")
     return bytes(found)
 
 
@@ -203,11 +200,40 @@ def pieces(location: Location, stores: Stores, *, etag: str | None = None) -> It
             yield memoryview(chunk)
 
 
-def checksum_of(location: Location, stores: Stores, name: str, *, etag: str | None = None) -> str:
-    """The hex digest of an object's bytes by an algorithm of `hashlib`.
+# Checksums by the draft of ADR-004: an optional column with multihashes in lower-case hex. A store's checksum
+# is an observation; STAC's `file:checksum` is a claim and never copied (RFC-047).
 
-    Raises: as `pieces`.
-    """
+MD5, SHA2_256, SHA3_256 = "d50110", "1220", "1620"
+"""Prefixes of multihashes of these kinds, in hex."""
+_ALGORITHMS = {MD5: "md5", SHA2_256: "sha256", SHA3_256: "sha3_256"}
+_MD5_TAG = re.compile(r'"([0-9A-Fa-f]{32})"')
+
+
+class Method(Enum):
+    """Source of a checksum."""
+
+    METADATA = "metadata"
+    """From what the store says of an object: nothing yet, obstore does not hand it out."""
+    USE_ETAG = "use-etag"
+    """From an entity tag that is an MD5."""
+    CALCULATE_IF_NEEDED = "calculate-if-needed"
+    """Of the bytes, where the entity tag is no MD5."""
+    CALCULATE_ALWAYS = "calculate-always"
+
+
+def of_etag(etag: str | None) -> str | None:
+    """The checksum that an entity tag is: a strong one of 32 hex digits."""
+    found = _MD5_TAG.fullmatch(etag or "")
+    return MD5 + found[1].lower() if found else None
+
+
+def algorithm_of(checksum: str) -> str | None:
+    """The name that `hashlib` has for a checksum's algorithm; None: not one of ours."""
+    return next((name for start, name in _ALGORITHMS.items() if checksum.startswith(start)), None)
+
+
+def checksum_of(location: Location, stores: Stores, name: str, *, etag: str | None = None) -> str:
+    """The hex digest of an object's bytes by an algorithm of `hashlib`."""
     found = hashlib.new(name)
     for piece in pieces(location, stores, etag=etag):
         found.update(piece)
@@ -215,11 +241,7 @@ def checksum_of(location: Location, stores: Stores, name: str, *, etag: str | No
 
 
 def write(target: Location, targets: Stores, content: Iterator[memoryview]) -> None:
-    """Write an object whose content comes in pieces; if they end with an error nothing is there.
-
-    Raises:
-        FetchError, StoreError: it cannot be written. And what the content raises.
-    """
+    """Write an object whose content comes in pieces; if they end with an error nothing is there."""
     if target.store == "file":
         path = targets.file_of(target)
         fsio.make_folder(path.parent)

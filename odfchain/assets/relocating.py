@@ -24,11 +24,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from odfchain.assets.checking import Status, compared
-from odfchain.assets.hrefs import checked_location, href_of
+from odfchain.assets.hrefs import checked_location, relative_to
 from odfchain.assets.lock_table import AssetRow, Facts
 from odfchain.assets.objects import (
+    SHA2_256,
     ChangedError,
     Stores,
+    algorithm_of,
     checksum_of,
     pieces,
     probe,
@@ -36,7 +38,7 @@ from odfchain.assets.objects import (
     translated,
     write,
 )
-from odfchain.assets.stac import SHA2_256, AssetFault, algorithm_of
+from odfchain.assets.stac import AssetFault
 from odfchain.errors import (
     AssetError,
     FetchError,
@@ -76,7 +78,6 @@ class RelocateOptions:
     overwrite: bool = False
     checksum: bool = False
     """True if the new rows have SHA-256 of the bytes that were copied."""
-    jobs: int = JOBS
     relative_to: Path | None = None
     """The folder of the new lock: copies in it are named relative to it."""
     sources_in: Path | None = None
@@ -119,7 +120,7 @@ def plan(rows: Iterable[AssetRow], to: Location, options: RelocateOptions) -> li
         other = taken.setdefault(target.key, row)
         if other is not row:
             raise NameCollisionError(
-                f"{one_line(row.label)} and {one_line(other.label)} would both become {href_of(target)}",
+                f"{one_line(row.label)} and {one_line(other.label)} would both become {target.href()}",
                 hint="--layout item-asset names copies by item and asset",
             )
         if target in sources and target != place_of(row.location, options.sources_in):
@@ -152,7 +153,11 @@ def alike_in_folders(planned: Sequence[Planned]) -> tuple[Planned, Planned] | No
 def described_plan(planned: Sequence[Planned], options: RelocateOptions) -> list[AssetRow]:
     """The rows as they would be: a plan proves nothing, so of the facts only the size stays."""
     return [
-        replace(each.row, location=shown(each.target, options), facts=Facts(each.row.facts.size_bytes))
+        replace(
+            each.row,
+            location=relative_to(each.target, options.relative_to),
+            facts=Facts(each.row.facts.size_bytes),
+        )
         for each in planned
     ]
 
@@ -191,16 +196,8 @@ def _key_of(row: AssetRow, options: RelocateOptions) -> str:
     same = (prefix.store, prefix.container) == (row.location.store, row.location.container)
     start = f"{prefix.key}/" if prefix.key and not prefix.key.endswith("/") else prefix.key
     if not same or not key.startswith(start):
-        raise AssetError(f"{one_line(row.label)}: {href_of(row.location)} does not begin with the prefix")
+        raise AssetError(f"{one_line(row.label)}: {row.location.href()} does not begin with the prefix")
     return key[len(start) :]
-
-
-def shown(target: Location, options: RelocateOptions) -> Location:
-    """A target as the new lock names it."""
-    folder = options.relative_to
-    if target.store != "file" or folder is None or not Path(target.key).is_relative_to(folder):
-        return target
-    return replace(target, key=Path(target.key).relative_to(folder).as_posix())
 
 
 # Journal of a relocation, in a file next to the new lock, so that a second run copies the rest. A line counts
@@ -294,7 +291,7 @@ def relocate(
             return error
         return facts, True
 
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with ThreadPoolExecutor(JOBS) as pool:
         for item, found in zip(planned, pool.map(one, planned), strict=True):
             if isinstance(found, OdfchainError):
                 faults.append(AssetFault(item.row.item_id, item.row.asset_key, found))
@@ -303,7 +300,9 @@ def relocate(
             if is_new:
                 copied, size = copied + 1, size + (facts.size_bytes or 0)
             progress.advance(item.row.facts.size_bytes or 0)
-            rows.append(replace(item.row, location=shown(item.target, options), facts=facts))
+            rows.append(
+                replace(item.row, location=relative_to(item.target, options.relative_to), facts=facts)
+            )
     return Relocated(tuple(rows), tuple(faults), copied, size)
 
 
@@ -363,7 +362,7 @@ def _copied(item: Planned, sources: Stores, targets: Stores, options: RelocateOp
     if now.facts is None or now.facts.size_bytes != size:
         remove(target, targets)
         said = now.problem if now.facts is None else f"{now.facts.size_bytes} bytes instead of {size}"
-        raise FetchError(f"the copy at {href_of(target)} is not what was written: {said}")
+        raise FetchError(f"the copy at {target.href()} is not what was written: {said}")
     return replace(now.facts, file_checksum=passing.checksum)
 
 
@@ -387,7 +386,7 @@ def _check_target(item: Planned, targets: Stores, options: RelocateOptions) -> N
     if there.missing:
         return
     if there.facts is None:
-        raise FetchError(f"{href_of(target)}: {there.problem}")
+        raise FetchError(f"{target.href()}: {there.problem}")
     if options.overwrite:
         return
     size, checksum = there.facts.size_bytes, locked.file_checksum or ""
@@ -398,7 +397,7 @@ def _check_target(item: Planned, targets: Stores, options: RelocateOptions) -> N
         said = "with another checksum than the lock's"
     else:
         return
-    raise NameCollisionError(f"{href_of(target)} is there, {said}", hint="--overwrite replaces it")
+    raise NameCollisionError(f"{target.href()} is there, {said}", hint="--overwrite replaces it")
 
 
 class _Passing:

@@ -8,14 +8,10 @@ Source: STAC 1.0 and 1.1, the storage extension 2.0; RFC-047.
 
 from __future__ import annotations
 
-import copy
 import json
-import re
 import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +25,10 @@ from odfchain.assets.hrefs import (
     placed,
     public_href,
 )
-from odfchain.assets.lock_table import KIND, AssetRow
-from odfchain.assets.objects import Stores, checksum_of, read_small
-from odfchain.errors import AssetError, EngineError, OdfchainError, UsageError
+from odfchain.assets.lock_table import KIND
+from odfchain.assets.objects import Stores, read_small
+from odfchain.errors import AssetError, OdfchainError, UsageError
 from odfchain.limits import ASSETS
-from odfchain.progress import SILENT, Progress
 from odfchain.slices.reader import open_parquet
 from odfchain.storage import fsio
 from odfchain.storage.locations import Location
@@ -53,11 +48,7 @@ class NoDocumentError(AssetError):
 
 
 def bytes_of(path: Path) -> bytes:
-    """The bytes of a document.
-
-    Raises:
-        UsageError: there is no such file.
-    """
+    """The bytes of a document."""
     data = fsio.read_start(path, ASSETS.document_bytes + 1)
     if data is None:
         raise UsageError(f"{path}: no such file")
@@ -65,11 +56,7 @@ def bytes_of(path: Path) -> bytes:
 
 
 def checked_size(data: bytes, name: str) -> bytes:
-    """The bytes of a document, as they are.
-
-    Raises:
-        NoDocumentError: more than a document may have.
-    """
+    """The bytes of a document, as they are."""
     if len(data) > ASSETS.document_bytes:
         raise NoDocumentError(f"{name}: more than {ASSETS.document_bytes:,} bytes")
     return data
@@ -87,11 +74,7 @@ def documents_of(data: bytes, name: str) -> Iterator[Any]:
 
 
 def parsed(data: bytes, name: str) -> Any:
-    """The value of a JSON text; NaN and infinities are refused.
-
-    Raises:
-        NoDocumentError: it is not JSON.
-    """
+    """The value of a JSON text; NaN and infinities are refused."""
     try:
         return json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -99,11 +82,7 @@ def parsed(data: bytes, name: str) -> Any:
 
 
 def kind_of(document: Any, name: str | None) -> str:
-    """`Feature`, `FeatureCollection`, `Catalog` or `Collection`; catalogs before STAC 1.0 did not say so.
-
-    Raises:
-        NoDocumentError: not a document of STAC.
-    """
+    """`Feature`, `FeatureCollection`, `Catalog` or `Collection`; catalogs before STAC 1.0 did not say so."""
     if isinstance(document, dict):
         old = "Catalog" if "stac_version" in document and isinstance(document.get("links"), list) else None
         kind = document.get("type", old)
@@ -117,11 +96,7 @@ def kind_of(document: Any, name: str | None) -> str:
 
 
 def features_of(document: Mapping[str, Any], name: str | None) -> Iterator[Any]:
-    """The Items of an ItemCollection.
-
-    Raises:
-        NoDocumentError: one of its features is none.
-    """
+    """The Items of an ItemCollection."""
     for feature in document["features"]:
         if kind_of(feature, name) != "Feature":
             raise NoDocumentError(f"{public_href(name or 'a document')}: one of its features is not an Item")
@@ -206,18 +181,13 @@ class StacReader:
     selection: Selection
     fault: Callable[[AssetFault], None]
     """Is given each asset that cannot be recorded; it is left out."""
-    documents: int = 0
     items: int = 0
     _seen: set[str] = field(default_factory=set)
     _files: set[str] = field(default_factory=set)
     """Of assets, where their names are like those of documents."""
 
     def assets(self, source: str) -> Iterator[NamedAsset]:
-        """The wanted assets of a file, a folder of files, a URL, or `-` for standard input.
-
-        Raises:
-            UsageError: there is no such file or folder.
-        """
+        """The wanted assets of a file, a folder of files, a URL, or `-` for standard input."""
         if source == "-":
             yield from self._lines(sys.stdin.buffer.read(ASSETS.document_bytes + 1), None)
         elif "://" in source:
@@ -253,7 +223,6 @@ class StacReader:
                 hint="derive from a part of the catalog at a time",
             )
         self._seen.add(place)
-        self.documents += 1
         name = place.lower()
         if name.endswith(TABLES):
             if "://" in place:
@@ -398,157 +367,3 @@ def _allowed(location: Location, place: str | None) -> Location:
     if location.store == "file" and place is not None and "://" in place and not place.startswith("file:"):
         raise AssetError(f"{public_href(place)}: names a file of this machine, and came from a server")
     return location
-
-
-# Migration of STAC and its extensions by pystac. Fields of extensions that it cannot migrate stay, and so
-# does the version that knows them, because the newest one refuses them (RFC-047; alternate-assets 1.2, file
-# 2.1, storage 2.0).
-
-_EXTENSION = "https://stac-extensions.github.io/{}/schema.json"
-ALTERNATE, FILE, STORAGE = "alternate-assets", "file", "storage"
-_VERSIONS = {ALTERNATE: "v1.2.0", FILE: "v2.1.0", STORAGE: "v2.0.0"}
-_KNOWN = {
-    FILE: {
-        "file:byte_order",
-        "file:checksum",
-        "file:header_size",
-        "file:size",
-        "file:values",
-        "file:local_path",
-    },
-    STORAGE: {STORAGE_SCHEMES, REFS},
-}
-"""All that the newest versions know; their schemas refuse what else begins like that."""
-_KEPT = re.compile(r"1\.[01]\.[0-9]+")
-_ABSENT = ("bbox", "collection")
-"""Fields that are left out where unknown; documents that were columns once have null."""
-
-
-def brought_up(document: Mapping[str, Any], *, keep_version: bool) -> dict[str, Any]:
-    """A document in the newest version of STAC and of its extensions; a copy of it where versions are kept.
-
-    Raises:
-        AssetError: it is not STAC.
-    """
-    # 1.0 and 1.1 may be kept; older versions are always migrated
-    extensions = document.get("stac_extensions") or []
-    if not isinstance(extensions, list) or not all(isinstance(each, str) for each in extensions):
-        raise AssetError(f"{one_line(str(document.get('id')))}: its stac_extensions are not a list of URLs")
-    version = str(document.get("stac_version"))
-    parts = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", version)
-    if parts is not None and (int(parts[1]), int(parts[2])) > (1, 1):
-        raise AssetError(f"{one_line(str(document.get('id')))}: STAC {one_line(version)} is newer than 1.1")
-    if keep_version and _KEPT.fullmatch(version):
-        return copy.deepcopy(dict(document))
-    found = _migrated(document)
-    stuck = [
-        each
-        for each in extensions
-        for name in _KNOWN
-        if each not in found["stac_extensions"] and f"/{name}/" in each and _is_older(found, name)
-    ]
-    if stuck:  # what pystac cannot bring up to date stays what it was, and says so
-        others = [each for each in extensions if each not in stuck]
-        found = _migrated({**document, "stac_extensions": others})
-        found["stac_extensions"] += stuck
-    return found
-
-
-def _migrated(document: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        import pystac  # noqa: PLC0415 - an optional library
-        from pystac.serialization import identify_stac_object, migrate_to_latest  # noqa: PLC0415
-    except ImportError:
-        raise EngineError(
-            "projecting needs pystac, which is not installed", hint="pip install 'odfchain[assets]'"
-        ) from None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what it says of fields that it leaves is judged above
-            found = migrate_to_latest(dict(document), identify_stac_object(dict(document)))
-    except (pystac.STACError, pystac.STACTypeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise NoDocumentError(
-            f"{one_line(str(document.get('id', 'no id')))}: not STAC: {one_line(str(error))}"
-        ) from None
-    known = {name: value for name, value in found.items() if value is not None or name not in _ABSENT}
-    return {"links": [], **known}
-
-
-def declare(item: dict[str, Any], name: str) -> None:
-    """Say that an Item uses an extension, unless it does or has what the newest version refuses."""
-    # older versions of `file` have size and checksum, too, and those of `alternate-assets` their map
-    declared = item.get("stac_extensions") or []
-    newest = _EXTENSION.format(f"{name}/{_VERSIONS[name]}")
-    older = any(f"/{name}/v" in str(each) for each in declared) and name != STORAGE
-    if newest not in declared and not older and not _is_older(item, name):
-        item["stac_extensions"] = [*declared, newest]
-
-
-def _is_older(document: Mapping[str, Any], name: str) -> bool:
-    # it has fields that the newest version of an extension does not know
-    known = _KNOWN.get(name)
-    if known is None:
-        return False
-    links, assets = document.get("links"), document.get("assets")
-    parts = [document.get("properties"), *(links if isinstance(links, list) else ())]
-    parts += assets.values() if isinstance(assets, dict) else ()
-    used = {key for part in parts if isinstance(part, dict) for key in part if key.startswith(f"{name}:")}
-    return not used <= known
-
-
-# Checksums by the draft of ADR-004: an optional column with multihashes in lower-case hex. A store's checksum
-# is an observation; STAC's `file:checksum` is a claim and never copied (RFC-047).
-
-MD5, SHA2_256, SHA3_256 = "d50110", "1220", "1620"
-"""Prefixes of multihashes of these kinds, in hex."""
-_ALGORITHMS = {MD5: "md5", SHA2_256: "sha256", SHA3_256: "sha3_256"}
-_MD5_TAG = re.compile(r'"([0-9A-Fa-f]{32})"')
-
-
-class Method(Enum):
-    """Source of a checksum."""
-
-    METADATA = "metadata"
-    """From what the store says of an object: nothing yet, obstore does not hand it out."""
-    USE_ETAG = "use-etag"
-    """From an entity tag that is an MD5."""
-    CALCULATE_IF_NEEDED = "calculate-if-needed"
-    """Of the bytes, where the entity tag is no MD5."""
-    CALCULATE_ALWAYS = "calculate-always"
-
-
-def of_etag(etag: str | None) -> str | None:
-    """The checksum that an entity tag is: a strong one of 32 hex digits."""
-    found = _MD5_TAG.fullmatch(etag or "")
-    return MD5 + found[1].lower() if found else None
-
-
-def algorithm_of(checksum: str) -> str | None:
-    """The name that `hashlib` has for a checksum's algorithm; None: not one of ours."""
-    return next((name for start, name in _ALGORITHMS.items() if checksum.startswith(start)), None)
-
-
-def with_checksums(
-    rows: Iterable[AssetRow],
-    stores: Stores,
-    method: Method,
-    faults: list[AssetFault],
-    progress: Progress = SILENT,
-) -> list[AssetRow]:
-    """These rows with checksums; one whose bytes cannot be read is left out and is a fault."""
-    chosen, found = list(rows), list[AssetRow]()
-    progress.phase("Reading objects", len(chosen))
-    for row in chosen:
-        checksum = None
-        if method in (Method.USE_ETAG, Method.CALCULATE_IF_NEEDED):
-            checksum = of_etag(row.facts.etag)
-        try:
-            if method is Method.CALCULATE_ALWAYS or (
-                method is Method.CALCULATE_IF_NEEDED and checksum is None
-            ):
-                checksum = SHA2_256 + checksum_of(row.location, stores, "sha256", etag=row.facts.strong_etag)
-            found.append(replace(row, facts=replace(row.facts, file_checksum=checksum)))
-        except OdfchainError as error:
-            faults.append(AssetFault(row.item_id, row.asset_key, error))
-        progress.advance()
-    return found

@@ -57,8 +57,8 @@ from odfchain.workspace.read_slices import (
 from odfchain.workspace.watermark import of_data, rule_in_force
 
 # A state checkpoint made in this process (RFC-018), with the content that Spark would write
-# (`odfchain.ingest.keys`). A state that is too large is left to the next write that runs Spark: a checkpoint
-# only saves time.
+# (`odfchain.ingest.history`). A state that is too large is left to the next write that runs Spark: a
+# checkpoint only saves time.
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ Source: specification "FetchStep::Container"; the contract is the reference impl
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import selectors
@@ -31,58 +32,44 @@ from odfchain.ingest.fetching import (
     FetchContext,
     Fetched,
     FetchResult,
-    check_container,
+    container_variables,
     etag_state,
-    is_known,
     last_modified_state,
 )
+from odfchain.ingest.prepare import CHUNK_BYTES, TAIL_BYTES, Tail
 from odfchain.odf.events import SourceState
 from odfchain.odf.sources import FetchStepContainer
 from odfchain.odf.times import Timestamp
 from odfchain.storage.fsio import remove_quietly, storage_errors
-from odfchain.storage.template import expand, names_in, redact
+from odfchain.storage.template import expand, redact
 from odfchain.text import one_line
 
 # One container: output to a file, its last lines for error messages, always removed.
 
-_CHUNK_BYTES = 1 << 20
-_TAIL_BYTES = 4 << 10
-_TAIL_LINES = 5
 _LEAST_SECONDS = 0.1
 _REMOVE_SECONDS = 60.0
 
 
-def run_container(
-    command: list[str], path: Path, secrets: frozenset[str], context: FetchContext, what: str
-) -> int:
+def run_container(command: list[str], path: Path, context: FetchContext) -> int:
     """Run the container to its end; returns how many bytes it has printed to the new file `path`.
 
     `command` runs it under the name after `--name`. When anything fails, the container is ended and removed.
-    `secrets` are not shown in messages.
-
-    Raises:
-        FetchError: it cannot be started, fails, takes longer than the deadline or prints more than the limit.
     """
+    what = context.name
     context.progress.phase(f"running {what}")
-    with _output(path) as output, _running(command, what) as process:
-        tail = _Tail(cast("BinaryIO", process.stderr))
-        size = _pump(process, tail, output, path, context, what)
+    with storage_errors(path):
+        output = path.open("xb")
+    with output, _running(command, what) as process:
+        tail = Tail(cast("BinaryIO", process.stderr))
+        size = _pump(process, tail, output, path, context)
         code = process.wait()
         if code != 0:
             how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
-            said = redact(tail.said(), secrets)
+            said = redact(one_line(" | ".join(tail.lines()), TAIL_BYTES), context.secrets)
             raise FetchError(f"{what}: {how}" + (f": {said}" if said else ""))
-    return size
-
-
-@contextlib.contextmanager
-def _output(path: Path) -> Iterator[BinaryIO]:
-    with storage_errors(path):
-        stream = path.open("xb")
-    with stream:
-        yield stream
         with storage_errors(path):
-            stream.close()
+            output.close()
+    return size
 
 
 @contextlib.contextmanager
@@ -125,38 +112,14 @@ def _remove(runtime: str, name: str) -> None:
         )
 
 
-class _Tail:
-    """The last words of a program."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._data = b""
-        self.stream = stream
-        os.set_blocking(stream.fileno(), False)
-
-    def listen(self) -> bool:
-        # False: no more for now, or for good
-        try:
-            data = os.read(self.stream.fileno(), _CHUNK_BYTES)
-        except BlockingIOError:
-            return False
-        self._data = (self._data + data)[-_TAIL_BYTES:]
-        return bool(data)
-
-    def said(self) -> str:
-        lines = [
-            line.strip() for line in re.split("[\r\n]", self._data.decode("utf-8", "replace")) if line.strip()
-        ]
-        return one_line(" | ".join(lines[-_TAIL_LINES:]), _TAIL_BYTES)
-
-
 def _pump(
     process: subprocess.Popen[bytes],
-    tail: _Tail,
+    tail: Tail,
     output: BinaryIO,
     path: Path,
     context: FetchContext,
-    what: str,
 ) -> int:
+    what = context.name
     deadline = time.monotonic() + context.limits.deadline
     stdout = cast("BinaryIO", process.stdout)
     size = 0
@@ -173,7 +136,7 @@ def _pump(
                 if key.fileobj is tail.stream:
                     if not tail.listen():
                         selector.unregister(key.fileobj)
-                elif data := os.read(key.fd, _CHUNK_BYTES):
+                elif data := os.read(key.fd, CHUNK_BYTES):
                     size += len(data)
                     if size > context.limits.max_bytes:
                         raise FetchError(
@@ -214,18 +177,18 @@ def fetch_container(
     """Run a container: its output and the state it leaves, or `UP_TO_DATE`; the container is removed.
 
     `runtime` is the program that runs containers (default: podman or docker, whichever is installed).
-
-    Raises:
-        FetchError: no runtime, a missing variable, a container that fails, breaks the contract, takes longer
-            than the deadline or prints more than the limit.
     """
     what = f"container {one_line(step.image)}"
+    given = container_variables(step)
+    # the container may repeat them in its output
+    secrets = frozenset({context.variables.get(name, "") for name in given} - {""})
+    context = dataclasses.replace(context, name=what, secrets=secrets)
     runtime = runtime or _find_runtime()
     image = expand(step.image, context.variables, where=what)
     if not image or image.startswith("-") or not image.isprintable() or " " in image:
         raise FetchError(f"{what}: is not the name of an image")
-    check_container(_given(step), context.bindings, where=what)
-    text = _variables(step, context, what)
+    context.check_container(given)
+    text = _variables(step, context)
     args = [expand(arg, context.variables, where=f"{what}: args") for arg in step.args or ()]
     name = f"odfchain-{uuid.uuid4().hex}"
     private = context.folder / name
@@ -241,8 +204,8 @@ def fetch_container(
     path = context.folder / f"{name}.data"
     try:
         _make_private(private, text)
-        size = run_container(command, path, _secrets(step, context), context, what)
-        result = _result(private / "out", path, size, context, what)
+        size = run_container(command, path, context)
+        result = _result(private / "out", path, size, context)
     except BaseException:
         remove_quietly(path)
         raise
@@ -274,9 +237,9 @@ def _find_runtime() -> Path:
     )
 
 
-def _variables(step: FetchStepContainer, context: FetchContext, what: str) -> str:
+def _variables(step: FetchStepContainer, context: FetchContext) -> str:
     # variables of the contract win over those of the manifest
-    previous = context.previous
+    what, previous = context.name, context.previous
     contract = {
         "ODF_ETAG": previous.value if previous and previous.kind == ETAG else "",
         "ODF_LAST_MODIFIED": previous.value if previous and previous.kind == LAST_MODIFIED else "",
@@ -313,24 +276,14 @@ def _variables(step: FetchStepContainer, context: FetchContext, what: str) -> st
     return "".join(f"{key}={value}\n" for key, value in (own | contract).items())
 
 
-def _given(step: FetchStepContainer) -> frozenset[str]:
-    variables = step.env or ()
-    texts = [step.image, *(step.args or ()), *(v.value for v in variables if v.value is not None)]
-    return names_in(texts) | {v.name for v in variables if v.value is None}
-
-
-def _secrets(step: FetchStepContainer, context: FetchContext) -> frozenset[str]:
-    # the container may repeat them in its output
-    return frozenset({context.variables.get(name, "") for name in _given(step)} - {""})
-
-
 # --- what it leaves ----------------------------------------------------------------------------------
 
 
-def _result(out: Path, path: Path, size: int, context: FetchContext, what: str) -> FetchResult:
+def _result(out: Path, path: Path, size: int, context: FetchContext) -> FetchResult:
+    what = context.name
     state = _new_state(out, what)
     has_more = os.path.lexists(out / _MORE_FILE)
-    if is_known(state, context):
+    if context.is_known(state):
         if size:
             raise FetchError(
                 f"{what}: printed {size:,} bytes and left the state as it was",

@@ -40,15 +40,9 @@ from odfchain.ingest.fetching import (
     Fetched,
     FetchResult,
     etag_state,
-    previous_tag,
 )
+from odfchain.odf import sources as src
 from odfchain.odf.enums import SourceOrdering
-from odfchain.odf.sources import (
-    EventTimeSource,
-    EventTimeSourceFromMetadata,
-    EventTimeSourceFromPath,
-    FetchStepFilesGlob,
-)
 from odfchain.odf.times import Timestamp
 from odfchain.storage.template import expand
 from odfchain.text import one_line
@@ -90,11 +84,7 @@ class _Field:
 
 
 def parse(pattern: str, text: str) -> Timestamp:
-    """The time that `text` gives in the notation of `pattern`; UTC unless it has a zone.
-
-    Raises:
-        FetchError: the pattern has a letter that is not known, or the text does not fit it.
-    """
+    """The time that `text` gives in the notation of `pattern`; UTC unless it has a zone."""
     parts = _tokens(pattern)
     match = re.fullmatch(_regex(parts), text, re.IGNORECASE | re.ASCII)
     if match is None:
@@ -243,9 +233,6 @@ def from_path(pattern: str, timestamp_format: str | None, text: str) -> Timestam
 
     A format with `%` is one of strftime, any other one of Java's SimpleDateFormat; without a format the text
     is an ISO 8601 or RFC 3339 date or time. Times without a zone are in UTC.
-
-    Raises:
-        FetchError: a wrong pattern or format, no match, or a match that is not a time.
     """
     found = _find(pattern, text)
     try:
@@ -261,11 +248,7 @@ def from_path(pattern: str, timestamp_format: str | None, text: str) -> Timestam
 
 
 def check_pattern(pattern: str) -> None:
-    """A text can be looked through by this pattern.
-
-    Raises:
-        FetchError: it is no regular expression.
-    """
+    """A text can be looked through by this pattern."""
     _match(pattern, "")
 
 
@@ -352,13 +335,10 @@ class _Position:
     name: bytes
 
 
-def fetch_glob(
-    step: FetchStepFilesGlob, context: FetchContext, *, recorded: Timestamp | None = None
-) -> FetchResult:
+def fetch_glob(step: src.FetchStepFilesGlob, context: FetchContext) -> FetchResult:
     """The first matching file that was not read yet (the user's own, not a copy), or `UP_TO_DATE`.
 
-    Only regular files count. With `recorded`, the system time at which the previous state was recorded, files
-    that came late or changed since are reported.
+    Only regular files count. Files that came late or changed since the previous state are reported.
 
     Raises:
         SourceNotFoundError: nothing matches, and nothing ever did.
@@ -371,7 +351,7 @@ def fetch_glob(
     pattern = _RUN_OF_FOLDERS.sub("/**", pattern)
     fixed, folders = _split(pattern)
     files = _files(pattern, fixed, what)
-    previous = previous_tag(context)
+    previous = context.previous_tag
     if not files and previous is None:
         raise SourceNotFoundError(f"{what}: no file matches")
     order = _Order(step, what, folders=folders, previous=previous)
@@ -379,13 +359,13 @@ def fetch_glob(
     placed = sorted(((order.of_file(file), file) for file in files), key=lambda p: (p[0], p[1].below))
     read = order.names_read(context)
     new = [(p, f) for p, f in placed if (last is None or p > last) and p.name not in read]
-    if recorded is not None:
+    if context.previous_time is not None:
         done = [f for p, f in placed if last is not None and (p <= last or p.name in read)]
-        _tell_late_or_changed(done, recorded, context, what)
+        _note_late_or_changed(done, context.previous_time, context, what)
     if not new:
         return UP_TO_DATE
     place, file = new[0]
-    _tell_same_names([other for p, other in new if p == place], context, what)
+    _note_same_names([other for p, other in new if p == place], context, what)
     if not os.access(file.path, os.R_OK):
         raise FetchError(f"{one_line(file.path)}: no permission to read it")
     return Fetched(
@@ -429,13 +409,15 @@ def _files(pattern: str, fixed: str, what: str) -> list[_File]:
 class _Order:
     """The places of files, and the text that remembers a place."""
 
-    def __init__(self, step: FetchStepFilesGlob, what: str, *, folders: bool, previous: str | None) -> None:
+    def __init__(
+        self, step: src.FetchStepFilesGlob, what: str, *, folders: bool, previous: str | None
+    ) -> None:
         self._what = what
         self._by_time = step.order is SourceOrdering.BY_EVENT_TIME
         self._source = step.event_time
-        self._by_change = self._by_time and isinstance(step.event_time, EventTimeSourceFromMetadata)
+        self._by_change = self._by_time and isinstance(step.event_time, src.EventTimeSourceFromMetadata)
         if self._by_time and not isinstance(
-            step.event_time, EventTimeSourceFromPath | EventTimeSourceFromMetadata
+            step.event_time, src.EventTimeSourceFromPath | src.EventTimeSourceFromMetadata
         ):
             raise FetchError(
                 f"{what}: order ByEventTime needs an event time for each file",
@@ -456,7 +438,7 @@ class _Order:
     def _time(self, name: str, info: Callable[[], os.stat_result]) -> int:
         if not self._by_time:
             return 0
-        if isinstance(self._source, EventTimeSourceFromPath):
+        if isinstance(self._source, src.EventTimeSourceFromPath):
             return _path_time(self._source, name).epoch_ns
         return info().st_mtime_ns
 
@@ -499,15 +481,15 @@ class _Order:
         return _Position(self._time(text, info), os.fsencode(text))
 
 
-def _event_time(source: EventTimeSource | None, file: _File) -> Timestamp | None:
-    if isinstance(source, EventTimeSourceFromPath):
+def _event_time(source: src.EventTimeSource | None, file: _File) -> Timestamp | None:
+    if isinstance(source, src.EventTimeSourceFromPath):
         return _path_time(source, file.below)
-    if isinstance(source, EventTimeSourceFromMetadata):
+    if isinstance(source, src.EventTimeSourceFromMetadata):
         return _change_time(file).truncated_to_ms()
     return None
 
 
-def _path_time(source: EventTimeSourceFromPath, path: str) -> Timestamp:
+def _path_time(source: src.EventTimeSourceFromPath, path: str) -> Timestamp:
     return from_path(source.pattern, source.timestamp_format, path.rpartition("/")[2])
 
 
@@ -519,7 +501,7 @@ def _change_time(file: _File) -> Timestamp:
         raise FetchError(f"{one_line(file.path)}: its time of modification is out of range") from None
 
 
-def _tell_late_or_changed(done: list[_File], recorded: Timestamp, context: FetchContext, what: str) -> None:
+def _note_late_or_changed(done: list[_File], recorded: Timestamp, context: FetchContext, what: str) -> None:
     # the time of the last change of a file's entry: copying and moving can keep all other times
     since = recorded.epoch_ns + _MILLISECOND  # recorded times are whole milliseconds, rounded down
     found = [file.below for file in done if file.info.st_ctime_ns >= since]
@@ -530,7 +512,7 @@ def _tell_late_or_changed(done: list[_File], recorded: Timestamp, context: Fetch
         )
 
 
-def _tell_same_names(same: list[_File], context: FetchContext, what: str) -> None:
+def _note_same_names(same: list[_File], context: FetchContext, what: str) -> None:
     if len(same) > 1:
         context.progress.note(
             f"{what}: this dataset was begun by a program that tells files by their base names, so only the "

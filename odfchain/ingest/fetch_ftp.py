@@ -2,13 +2,14 @@
 
 What is remembered is the time of the last modification, if the server gives it (`MDTM`); it is asked for
 before and after the transfer, so that it is the time of the very bytes that were brought. Transfers are
-binary and passive, and the data come from the host that was connected to, whatever address a server names.
+binary and passive, and the data come from the host that was connected to, not from an address of the reply.
 Failures that may pass are retried as over HTTP. Sources: RFC 959, 1738 (3.2), 2428 and 3659 of the IETF.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import ftplib
 import re
@@ -24,14 +25,11 @@ from odfchain.ingest.fetching import (
     FetchContext,
     Fetched,
     FetchResult,
-    is_known,
     last_modified_state,
-    tell_if_new,
 )
-from odfchain.limits import FetchLimits
 from odfchain.odf.times import Timestamp
 from odfchain.storage.http_client import connect
-from odfchain.storage.http_rules import Deadline, Headers, Timing, TransientError, with_retries
+from odfchain.storage.http_rules import Deadline, Headers, TransientError
 from odfchain.storage.template import redact, unreadable_name
 from odfchain.storage.urls import resolve
 from odfchain.text import one_line
@@ -81,11 +79,11 @@ class FtpSession(ftplib.FTP):
     encoding = WIRE
     trust_server_pasv_ipv4_address = False
 
-    def __init__(self, limits: FetchLimits, deadline: Deadline, name: str) -> None:
+    def __init__(self, context: FetchContext, deadline: Deadline) -> None:
         super().__init__(encoding=WIRE)
-        self._limits = limits
+        self._limits = context.limits
+        self._name = context.name
         self._deadline = deadline
-        self._name = name
         self._unread = b""
         self._heard = 0
 
@@ -193,26 +191,17 @@ _TYPE = re.compile(r"(?P<path>.*);type=(?P<type>[A-Za-z])", re.DOTALL)
 _BREAKS = re.compile(r"[\r\n\0]")
 
 
-def fetch_ftp(
-    url: str,
-    context: FetchContext,
-    *,
-    name: str,
-    secrets: frozenset[str] = frozenset(),
-    timing: Timing | None = None,
-) -> FetchResult:
+def fetch_ftp(url: str, context: FetchContext) -> FetchResult:
     """The file behind the URL in a file of the context's folder, or `UP_TO_DATE`.
 
-    `name` is what messages call the URL; `secrets` are values that no message may show, and neither is the
-    URL's password. The event time is the time of the last modification, where the server tells it.
+    The URL's password is a secret, too. The event time is the time of the last modification, where the server
+    tells it.
     """
-    timing = timing or Timing()
-    limits = context.limits
-    deadline = Deadline(limits.deadline, timing, name=name)
-    place = parse_place(url, name=name)
-    with Download(context, deadline, name=name) as download:
-        fetch = _Fetch(place, context, deadline, download, name, secrets)
-        return with_retries(fetch.attempt, name=name, limits=limits, timing=timing, deadline=deadline)
+    place = parse_place(url, name=context.name)
+    secrets = context.secrets | {place.password.encode(WIRE).decode("utf-8", "replace")} - {""}
+    context = dataclasses.replace(context, secrets=secrets)
+    with Download(context) as download:
+        return download.with_retries(_Fetch(place, context, download).attempt)
 
 
 def parse_place(url: str, *, name: str) -> FtpAddress:
@@ -220,9 +209,6 @@ def parse_place(url: str, *, name: str) -> FtpAddress:
 
     Folders are relative to the one in which the user's session begins, unless the path begins with `//` or
     `/%2F`. Texts have one character for each byte.
-
-    Raises:
-        FetchError: it names no file that could be asked for.
     """
     try:
         parts = urlsplit(url)
@@ -258,48 +244,37 @@ def _decoded(segment: str) -> str:
     return unquote_to_bytes(segment).decode(WIRE)
 
 
+@dataclass(slots=True)
 class _Fetch:
     """One fetch with all its attempts."""
 
-    def __init__(
-        self,
-        place: FtpAddress,
-        context: FetchContext,
-        deadline: Deadline,
-        download: Download,
-        name: str,
-        secrets: frozenset[str],
-    ) -> None:
-        self._place = place
-        self._context = context
-        self._deadline = deadline
-        self._download = download
-        self._name = name
-        self._secrets = secrets | {place.password.encode(WIRE).decode("utf-8", "replace")} - {""}
-        self._begun: FileFacts | None = None
-        """The file that the bytes so far are from."""
-        self._restarts = True
-        """True if the server can be relied on to resume at the requested byte."""
+    _place: FtpAddress
+    _context: FetchContext
+    _download: Download
+    _begun: FileFacts | None = None
+    """The file that the bytes so far are from."""
+    _restarts: bool = True
+    """True if the server can be relied on to resume at the requested byte."""
 
     def attempt(self) -> FetchResult:
         with (
-            _translated(self._name, self._secrets),
-            contextlib.closing(FtpSession(self._context.limits, self._deadline, self._name)) as session,
+            _translated(self._context),
+            contextlib.closing(FtpSession(self._context, self._download.deadline)) as session,
         ):
             session.enter(self._place)
             facts = session.facts(self._place.file)
             state = None if facts.modified is None else last_modified_state(facts.modified)
-            if is_known(state, self._context):
+            if self._context.is_known(state):
                 session.leave()
                 return UP_TO_DATE
-            tell_if_new(state, self._context)
+            self._context.announce_if_new(state)
             self._retrieve(session, facts)
             if facts.modified is not None and session.modified(self._place.file) != facts.modified:
                 self._download.forget()
                 raise TransientError("the file changed while it was read")
             session.leave()
         path = self._download.finish()
-        return Fetched(path=path, name=self._name, state=state, event_time=facts.modified)
+        return Fetched(path=path, name=self._context.name, state=state, event_time=facts.modified)
 
     def _retrieve(self, session: FtpSession, facts: FileFacts) -> None:
         download = self._download
@@ -339,7 +314,7 @@ def _rest(offset: int, facts: FileFacts) -> Headers:
 
 
 @contextlib.contextmanager
-def _translated(name: str, secrets: frozenset[str]) -> Iterator[None]:
+def _translated(context: FetchContext) -> Iterator[None]:
     # one line for any error of the library, or a TransientError for another attempt
     try:
         yield
@@ -349,12 +324,12 @@ def _translated(name: str, secrets: frozenset[str]) -> Iterator[None]:
         raise TransientError(f"the connection was lost: {words(error)}") from error
     except ftplib.Error as error:
         said = str(error).encode(WIRE).decode("utf-8", "replace")
-        said = one_line(redact(said, secrets))
+        said = one_line(redact(said, context.secrets))
         if isinstance(error, ftplib.error_perm):
             if said.startswith("550"):
-                raise SourceNotFoundError(f"{name}: not found: FTP reply {said}") from error
+                raise SourceNotFoundError(f"{context.name}: not found: FTP reply {said}") from error
             hint = "check the user and the password in the URL" if said.startswith("530") else None
-            raise FetchError(f"{name}: FTP reply {said}", hint=hint) from error
+            raise FetchError(f"{context.name}: FTP reply {said}", hint=hint) from error
         if isinstance(error, ftplib.error_temp):
             raise TransientError(f"FTP reply {said}") from error
         raise TransientError(f"the server does not answer in FTP{f': {said}' if said else ''}") from error

@@ -25,28 +25,23 @@ from odfchain.ingest.fetching import (
     FetchContext,
     Fetched,
     FetchResult,
-    check_host,
-    check_redirect,
     etag_state,
-    is_known,
     last_modified_state,
-    previous_modified,
-    previous_tag,
-    tell_if_new,
+    remembered_time,
 )
+from odfchain.odf import sources as src
 from odfchain.odf.events import SourceState
-from odfchain.odf.sources import EventTimeSourceFromPath, EventTimeSourceFromSystemTime, FetchStepUrl
 from odfchain.odf.times import Timestamp
 from odfchain.storage.http_client import HttpPool, request_headers
 from odfchain.storage.http_connection import Response
-from odfchain.storage.http_rules import Deadline, Headers, Timing, TransientError, http_date, with_retries
+from odfchain.storage.http_rules import Deadline, Headers, TransientError, http_date
 from odfchain.storage.locations import ENVIRONMENT_HINT, Location, open_store, store_message
 from odfchain.storage.template import expand, names_in, public_name, redact, unreadable_name, values_in
 from odfchain.storage.urls import Target, parse_target
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
-    from obstore import GetResult, ObjectMeta
+    from obstore import ObjectMeta
 
 
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
@@ -57,12 +52,8 @@ _SUPPORTED = "file, http, https, ftp, s3, gs, az, azure and abfs are"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
-def fetch_url(step: FetchStepUrl, context: FetchContext) -> FetchResult:
-    """New bytes behind the step's URL, or `UP_TO_DATE`; templates are filled in from the context's variables.
-
-    Raises:
-        FetchError: a wrong URL, template or pattern, an unsupported scheme, or no success within the limits.
-    """
+def fetch_url(step: src.FetchStepUrl, context: FetchContext) -> FetchResult:
+    """New bytes behind the step's URL, or `UP_TO_DATE`; templates are filled in from the variables."""
     name = public_name(step.url)
     url = expand(step.url, context.variables, where=name)
     headers = [
@@ -74,22 +65,23 @@ def fetch_url(step: FetchStepUrl, context: FetchContext) -> FetchResult:
     sent = {name: context.variables[name] for name in names_in(texts) if name in context.variables}
     scheme = _scheme(url, name)
     time = _time_from_path(step, url, secrets, name)
+    context = replace(context, name=name, secrets=secrets)
     result: FetchResult
     if scheme == "file":
-        result = _fetch_file(url, context, name=name)
+        result = _fetch_file(url, context)
     elif scheme in ("http", "https"):
-        result = fetch_http(url, headers, context, name=name, secrets=secrets, sent=sent)
-    elif scheme == "ftp":
-        from odfchain.ingest.fetch_ftp import fetch_ftp
-
-        check_host(sent, context.bindings, *_host(url), where=name)
-        result = fetch_ftp(url, context, name=name, secrets=secrets)
+        result = fetch_http(url, headers, context, sent)
     else:
-        check_host(sent, context.bindings, *_host(url), where=name)
-        result = fetch_object(url, context, name=name, secrets=secrets)
-    if result is UP_TO_DATE:
-        return UP_TO_DATE
-    return replace(result, event_time=_event_time(step, result, time))
+        context.check_host(sent, *_host(url))
+        if scheme == "ftp":
+            from odfchain.ingest.fetch_ftp import fetch_ftp
+
+            result = fetch_ftp(url, context)
+        else:
+            result = fetch_object(url, context)
+    if result is UP_TO_DATE or isinstance(step.event_time, src.EventTimeSourceFromMetadata | None):
+        return result
+    return replace(result, event_time=time)  # None, the system time, unless the path says another
 
 
 def _scheme(url: str, name: str) -> str:
@@ -105,11 +97,7 @@ def _scheme(url: str, name: str) -> str:
 
 
 def check_url(url: str) -> None:
-    """Something may be behind a URL without templates, as far as its form says.
-
-    Raises:
-        FetchError: it is none, or of a kind that is not fetched from.
-    """
+    """Something may be behind a URL without templates, as far as its form says."""
     name = public_name(url)
     scheme = _scheme(url, name)
     if scheme == "file":
@@ -118,9 +106,9 @@ def check_url(url: str) -> None:
         parse_target(url, name=name)
 
 
-def _time_from_path(step: FetchStepUrl, url: str, secrets: frozenset[str], name: str) -> Timestamp | None:
+def _time_from_path(step: src.FetchStepUrl, url: str, secrets: frozenset[str], name: str) -> Timestamp | None:
     # before anything is fetched, because the time may be missing
-    if not isinstance(step.event_time, EventTimeSourceFromPath):
+    if not isinstance(step.event_time, src.EventTimeSourceFromPath):
         return None
     from odfchain.ingest.fetch_files import from_path
 
@@ -134,12 +122,6 @@ def _time_from_path(step: FetchStepUrl, url: str, secrets: frozenset[str], name:
         raise FetchError(
             f"{name}: the pattern {pattern!r} finds no event time in the path with its templates filled in"
         ) from error
-
-
-def _event_time(step: FetchStepUrl, result: Fetched, from_path: Timestamp | None) -> Timestamp | None:
-    if isinstance(step.event_time, EventTimeSourceFromPath):
-        return from_path
-    return None if isinstance(step.event_time, EventTimeSourceFromSystemTime) else result.event_time
 
 
 def _split(url: str, name: str) -> tuple[str, str, str]:
@@ -160,8 +142,9 @@ def _host(url: str) -> tuple[str, int | None]:
     return host, port
 
 
-def _fetch_file(url: str, context: FetchContext, *, name: str) -> FetchResult:
+def _fetch_file(url: str, context: FetchContext) -> FetchResult:
     # the user's own file is read in place, not copied
+    name = context.name
     path = _file_path(url, name)
     if "${{" not in name:
         name = one_line(os.fsencode(path).decode("utf-8", "replace"), _LONGEST_PATH)
@@ -182,7 +165,7 @@ def _fetch_file(url: str, context: FetchContext, *, name: str) -> FetchResult:
     except InvalidIdError:
         raise FetchError(f"{name}: its time of modification is out of range") from None
     state = last_modified_state(time)
-    if is_known(state, context):
+    if context.is_known(state):
         return UP_TO_DATE
     return Fetched(path=path, name=name, state=state, event_time=time)
 
@@ -223,24 +206,15 @@ def fetch_http(
     url: str,
     headers: Iterable[tuple[str, str]],
     context: FetchContext,
-    *,
-    name: str,
-    secrets: frozenset[str] = frozenset(),
     sent: Mapping[str, str] | None = None,
-    timing: Timing | None = None,
 ) -> FetchResult:
     """The body behind the URL in a file of the context's folder, or `UP_TO_DATE`.
 
-    `name` is what messages call the URL; `secrets` are values that no message may show, and
-    `sent` the variables that URL and headers are made of. The event time is `Last-Modified`, where that is
-    there and valid.
+    `sent` are the variables that URL and headers are made of. The event time is `Last-Modified`, where that
+    is there and valid.
     """
-    timing = timing or Timing()
-    limits = context.limits
-    deadline = Deadline(limits.deadline, timing, name=name)
-    with Download(context, deadline, name=name) as download:
-        fetch = _Fetch(url, headers, context, deadline, download, name, secrets, sent or {})
-        return with_retries(fetch.attempt, name=name, limits=limits, timing=timing, deadline=deadline)
+    with Download(context) as download:
+        return download.with_retries(_Fetch(url, headers, context, download, sent or {}).attempt)
 
 
 class _Fetch:
@@ -251,23 +225,17 @@ class _Fetch:
         url: str,
         headers: Iterable[tuple[str, str]],
         context: FetchContext,
-        deadline: Deadline,
         download: Download,
-        name: str,
-        secrets: frozenset[str],
         sent: Mapping[str, str],
     ) -> None:
-        self._target = parse_target(url, name=name)
-        self._sent = sent
-        check_host(sent, context.bindings, self._target.host, self._target.port, where=name)
-        self._given = [_checked(key, value, name) for key, value in headers]
+        self._target = parse_target(url, name=context.name)
+        context.check_host(sent, self._target.host, self._target.port)
+        self._given = [_checked(key, value, context.name) for key, value in headers]
         if self._target.user is not None and "authorization" not in (key.lower() for key, _ in self._given):
             self._given.append(("Authorization", self._target.user))
+        self._sent = sent
         self._context = context
-        self._deadline = deadline
         self._download = download
-        self._name = name
-        self._secrets = secrets
         self._condition = _condition(context)
 
     def attempt(self) -> FetchResult:
@@ -277,9 +245,9 @@ class _Fetch:
             pool.get(
                 self._target,
                 headers=lambda route: request_headers(route, self._given, self._own(asked)),
-                deadline=self._deadline,
-                name=self._name,
-                secrets=self._secrets,
+                deadline=self._download.deadline,
+                name=self._context.name,
+                secrets=self._context.secrets,
                 redirected=self._check_redirect,
             ) as (response, where),
         ):
@@ -287,7 +255,7 @@ class _Fetch:
 
     def _check_redirect(self, target: Target) -> None:
         text = f"{target.host}{target.path.decode('latin-1')}"
-        check_redirect(self._sent, self._context.bindings, target.host, target.port, text, where=self._name)
+        self._context.check_redirect(self._sent, target.host, target.port, text)
 
     def _own(self, condition: tuple[str, str] | None) -> list[tuple[str, str]]:
         # these headers are sent again after each redirect
@@ -304,9 +272,9 @@ class _Fetch:
             return UP_TO_DATE
         if status in (200, 203):
             # Some servers ignore conditions; what is known by its state need not be brought again.
-            if is_known(_state(headers), self._context):
+            if self._context.is_known(_state(headers)):
                 return UP_TO_DATE
-            tell_if_new(_state(headers), self._context)
+            self._context.announce_if_new(_state(headers))
             download.begin(headers)
         elif status == http.HTTPStatus.PARTIAL_CONTENT and download.resumable is not None:
             download.resume(headers)
@@ -317,7 +285,7 @@ class _Fetch:
         path = download.finish()
         first = download.headers or headers
         modified = first.date("last-modified")
-        return Fetched(path=path, name=self._name, state=_state(first), event_time=modified)
+        return Fetched(path=path, name=self._context.name, state=_state(first), event_time=modified)
 
     def _refused(self, response: Response, where: str) -> FetchError | TransientError:
         status = response.status
@@ -341,7 +309,7 @@ class _Fetch:
                 if len(body) >= _EXCERPT or b"\n" in body.lstrip():
                     break
         lines = body[:_EXCERPT].decode("utf-8", "replace").strip().splitlines()
-        line = one_line(redact(lines[0], self._secrets)) if lines else ""
+        line = one_line(redact(lines[0], self._context.secrets)) if lines else ""
         return "" if line.startswith("<") else line
 
 
@@ -356,7 +324,7 @@ def _checked(key: str, value: str, name: str) -> tuple[str, str]:
 
 
 def _condition(context: FetchContext) -> tuple[str, str] | None:
-    tag, time = previous_tag(context), previous_modified(context)
+    tag, time = context.previous_tag, remembered_time(context.previous)
     if tag is not None:
         return ("If-None-Match", tag) if _VALUE.fullmatch(tag) else None
     return None if time is None else ("If-Modified-Since", http_date(time))
@@ -377,34 +345,31 @@ def _state(headers: Headers) -> SourceState | None:
 _CHUNK = 1 << 20
 
 
-def fetch_object(
-    url: str,
-    context: FetchContext,
-    *,
-    name: str,
-    secrets: frozenset[str] = frozenset(),
-    timing: Timing | None = None,
-) -> FetchResult:
+def fetch_object(url: str, context: FetchContext) -> FetchResult:
     """The object in a file of the context's folder, or `UP_TO_DATE`.
 
     The state is the entity tag, else the time of the last modification, of the very bytes that were brought.
-    The event time is the time of the last modification. `name` is what messages call the object; `secrets`
-    are values that no message may show.
+    The event time is the time of the last modification.
     """
-    deadline = Deadline(context.limits.deadline, timing or Timing(), name=name)
-    place = _place(url, name)
-    with _translated(name, secrets, deadline):
+    place = _place(url, context.name)
+    with Download(context) as download, _translated(context, download.deadline):
         import obstore
 
-        store = open_store(place, context.limits, deadline.remaining)
-        if is_known(_object_state(obstore.head(store, place.key)), context):
+        store = open_store(place, context.limits, download.deadline.remaining)
+        if context.is_known(_object_state(obstore.head(store, place.key))):
             return UP_TO_DATE
-        deadline.check()
+        download.deadline.check()
         result = obstore.get(store, place.key)  # it may have changed since: its own description counts
         meta = result.meta
-        tell_if_new(_object_state(meta), context)
-        path = _save(result, context, deadline, name=name)
-    return Fetched(path=path, name=name, state=_object_state(meta), event_time=_modified(meta))
+        context.announce_if_new(_object_state(meta))
+        download.begin(Headers([(b"content-length", b"%d" % meta["size"])]))
+        for chunk in result.stream(min_chunk_size=_CHUNK):
+            download.append(memoryview(chunk))
+        try:
+            path = download.finish()
+        except TransientError as error:
+            raise FetchError(f"{context.name}: {error.reason}") from error
+    return Fetched(path=path, name=context.name, state=_object_state(meta), event_time=_modified(meta))
 
 
 def _place(url: str, name: str) -> Location:
@@ -425,26 +390,17 @@ def _object_state(meta: ObjectMeta) -> SourceState:
     return etag_state(tag) if tag else last_modified_state(_modified(meta))
 
 
-def _save(result: GetResult, context: FetchContext, deadline: Deadline, *, name: str) -> Path:
-    with Download(context, deadline, name=name) as download:
-        download.begin(Headers([(b"content-length", b"%d" % result.meta["size"])]))
-        for chunk in result.stream(min_chunk_size=_CHUNK):
-            download.append(memoryview(chunk))
-        try:
-            return download.finish()
-        except TransientError as error:
-            raise FetchError(f"{name}: {error.reason}") from error
-
-
 @contextlib.contextmanager
-def _translated(name: str, secrets: frozenset[str], deadline: Deadline) -> Iterator[None]:
+def _translated(context: FetchContext, deadline: Deadline) -> Iterator[None]:
     # one line for any error of the library
     from obstore.exceptions import BaseError
 
     try:
         yield
     except FileNotFoundError as error:
-        raise SourceNotFoundError(f"{name}: no such object or bucket") from error
+        raise SourceNotFoundError(f"{context.name}: no such object or bucket") from error
     except (BaseError, OSError, ValueError, OverflowError) as error:
         deadline.check()
-        raise FetchError(f"{name}: {store_message(error, secrets)}", hint=ENVIRONMENT_HINT) from error
+        raise FetchError(
+            f"{context.name}: {store_message(error, context.secrets)}", hint=ENVIRONMENT_HINT
+        ) from error

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Literal, TypeAlias
+from typing import BinaryIO, Final, NoReturn, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from odfchain.errors import FetchError, InvalidIdError
 from odfchain.limits import FetchLimits
+from odfchain.odf import sources as src
 from odfchain.odf.events import MetadataEvent, SetPollingSource, SourceState
-from odfchain.odf.sources import FetchStepContainer, FetchStepUrl, PrepStepPipe
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, Progress
@@ -33,8 +33,10 @@ from odfchain.storage.http_rules import (
     ContentRange,
     Deadline,
     Headers,
+    Timing,
     TransientError,
     range_validator,
+    with_retries,
 )
 from odfchain.storage.template import has_templates, mask_templates, names_in, redact
 from odfchain.storage.urls import parse_target
@@ -47,11 +49,7 @@ LAST_MODIFIED = "odf/last-modified"
 """Kind of a source state that is a time in RFC 3339."""
 
 
-class _UpToDate(Enum):
-    UP_TO_DATE = "up to date"
-
-
-UP_TO_DATE = _UpToDate.UP_TO_DATE
+UP_TO_DATE: Final = None
 """The source has nothing that was not fetched before."""
 
 
@@ -73,13 +71,17 @@ class Fetched:
     """True if the watermark follows the event time, whether or not a row that is new has it."""
 
 
-FetchResult: TypeAlias = Fetched | Literal[_UpToDate.UP_TO_DATE]
+FetchResult: TypeAlias = Fetched | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchContext:
     """Context of a fetcher."""
 
+    name: str = ""
+    """What messages call the source."""
+    secrets: frozenset[str] = frozenset()
+    """Values that no message may show."""
     folder: Path
     """A private folder for the bytes; removed at the end of the run."""
     previous: SourceState | None
@@ -92,11 +94,72 @@ class FetchContext:
     variables: Mapping[str, str] = field(default_factory=dict)
     """Values for `${{ env.NAME }}`; nothing of the process's environment but what the user named."""
     bindings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The hosts that a variable may be sent to, for those that are bound (see `bindings`)."""
+    """The hosts that a variable may be sent to, for those that are bound."""
     limits: FetchLimits = field(default_factory=FetchLimits)
+    timing: Timing = field(default_factory=Timing)
     progress: Progress = SILENT
     expect_rows: Callable[[], None] = lambda: None
     """Called when it is certain that there are new bytes, before they arrive; perhaps more than once."""
+
+    @property
+    def previous_tag(self) -> str | None:
+        """The remembered opaque text, if that is what is remembered."""
+        previous = self.previous
+        return previous.value if previous is not None and previous.kind == ETAG and previous.value else None
+
+    def is_known(self, state: SourceState | None) -> bool:
+        """True if the state is the remembered one; times are compared as times, however they are spelled."""
+        previous = self.previous
+        if state is None or previous is None or state.kind != previous.kind:
+            return False
+        if state.kind == LAST_MODIFIED:
+            time = remembered_time(state)
+            return time is not None and time == remembered_time(previous)
+        return state.value == previous.value
+
+    def announce_if_new(self, state: SourceState | None) -> None:
+        """For bytes that are about to come, unless only they themselves can tell whether they are new."""
+        if self.previous is None or (state is not None and not self.is_known(state)):
+            self.expect_rows()
+
+    # Variables bound to hosts (`ingest.variables`): their values are sent to no other host, neither by a
+    # manifest's URL nor by a redirect that contains them (plain or percent-encoded), and to no container,
+    # which could send them anywhere.
+
+    def check_host(self, variables: Iterable[str], host: str, port: int | None = None) -> None:
+        """Check that these variables may be sent to a host."""
+        for name, hosts in self._bound(variables):
+            if not is_admitted(hosts, host, port):
+                only = f"the variable {name} may be sent to {_listed(hosts)} only"
+                self._refuse(name, f"{only}, not to {one_line(host)}")
+
+    def check_redirect(self, variables: Mapping[str, str], host: str, port: int, target: str) -> None:
+        """Check that a redirect carries no value of these variables to a host that is not permitted.
+
+        They are those that the first request was made of; `target` is the text of the redirect.
+        """
+        text = target.lower()  # names of hosts are compared, and asked for, in lower case
+        for name, hosts in self._bound(variables):
+            value = variables[name]
+            if value and not is_admitted(hosts, host, port) and redact(text, _cased(value)) != text:
+                only = f"the variable {name}, which may be sent to {_listed(hosts)} only"
+                shown = one_line(redact(host.lower(), _cased(value)))
+                self._refuse(name, f"redirected with the value of {only}, to {shown}")
+
+    def check_container(self, variables: Iterable[str]) -> None:
+        """Check that no bound variable is given to a container."""
+        for name, hosts in self._bound(variables):
+            only = f"the variable {name} may be sent to {_listed(hosts)} only"
+            self._refuse(name, f"{only}, and a container could send it anywhere")
+
+    def _bound(self, variables: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+        return ((name, self.bindings[name]) for name in sorted(variables) if name in self.bindings)
+
+    def _refuse(self, name: str, problem: str) -> NoReturn:
+        raise FetchError(
+            f"{self.name}: {problem}",
+            hint=f"ingest.variables.{name}.hosts in the workspace's configuration says so",
+        )
 
 
 def etag_state(value: str) -> SourceState:
@@ -109,11 +172,9 @@ def last_modified_state(time: Timestamp) -> SourceState:
     return SourceState(source_name=POLLING_SOURCE, kind=LAST_MODIFIED, value=str(time))
 
 
-# The recorded state of a source; an invalid one counts as none.
-
-
-def _time(state: SourceState) -> Timestamp | None:
-    if state.kind != LAST_MODIFIED:
+def remembered_time(state: SourceState | None) -> Timestamp | None:
+    """The time that is remembered, if that is what is remembered; an invalid one counts as none."""
+    if state is None or state.kind != LAST_MODIFIED:
         return None
     try:
         return Timestamp.parse(state.value)
@@ -121,42 +182,7 @@ def _time(state: SourceState) -> Timestamp | None:
         return None
 
 
-def previous_tag(context: FetchContext) -> str | None:
-    """The remembered opaque text, if that is what is remembered."""
-    previous = context.previous
-    return previous.value if previous is not None and previous.kind == ETAG and previous.value else None
-
-
-def previous_modified(context: FetchContext) -> Timestamp | None:
-    """The remembered time, if that is what is remembered."""
-    return None if context.previous is None else _time(context.previous)
-
-
-def tell_if_new(state: SourceState | None, context: FetchContext) -> None:
-    """For bytes that are about to come, unless only they themselves can tell whether they are new."""
-    if context.previous is None or (state is not None and not is_known(state, context)):
-        context.expect_rows()
-
-
-def is_known(state: SourceState | None, context: FetchContext) -> bool:
-    """True if the state is the remembered one; times are compared as times, however they are spelled."""
-    previous = context.previous
-    if state is None or previous is None or state.kind != previous.kind:
-        return False
-    if state.kind == LAST_MODIFIED:
-        time = _time(state)
-        return time is not None and time == _time(previous)
-    return state.value == previous.value
-
-
-# Variables bound to hosts (`ingest.variables`): their values are sent to no other host, neither by a
-# manifest's URL nor by a redirect that contains them (plain or percent-encoded), and to no container, which
-# could send them anywhere.
-
 _WITH_PORT = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]+)", re.ASCII)
-
-Bindings = Mapping[str, tuple[str, ...]]
-"""The hosts that a variable may be sent to, for the variables that are bound."""
 
 
 def is_admitted(hosts: Iterable[str], host: str, port: int | None = None) -> bool:
@@ -170,61 +196,6 @@ def _normal(entry: str) -> str:
     match = _WITH_PORT.fullmatch(entry)
     host, port = match.groups() if match else (entry, "")
     return f"[{host.strip('[]').rstrip('.').lower()}]{port}"
-
-
-def check_host(
-    names: Iterable[str], bindings: Bindings, host: str, port: int | None = None, *, where: str
-) -> None:
-    """The variables of these names may be sent to a host.
-
-    Raises:
-        FetchError: one is bound to others.
-    """
-    for name in sorted(names):
-        hosts = bindings.get(name)
-        if hosts is not None and not is_admitted(hosts, host, port):
-            raise FetchError(
-                f"{where}: the variable {name} may be sent to {_listed(hosts)} only, not to {one_line(host)}",
-                hint=f"ingest.variables.{name}.hosts in the workspace's configuration says so",
-            )
-
-
-def check_redirect(
-    values: Mapping[str, str], bindings: Bindings, host: str, port: int, target: str, *, where: str
-) -> None:
-    """Check that a redirect carries no value of the variables to a host that is not permitted.
-
-    `values` are the variables that the first request was made of; `target` is the text of the redirect.
-
-    Raises:
-        FetchError: it does.
-    """
-    text = target.lower()  # names of hosts are compared, and asked for, in lower case
-    for name, value in sorted(values.items()):
-        hosts = bindings.get(name)
-        if not value or hosts is None or is_admitted(hosts, host, port):
-            continue
-        if redact(text, _cased(value)) != text:
-            raise FetchError(
-                f"{where}: redirected with the value of the variable {name}, which may be sent to "
-                f"{_listed(hosts)} only, to {one_line(redact(host.lower(), _cased(value)))}",
-                hint=f"ingest.variables.{name}.hosts in the workspace's configuration says so",
-            )
-
-
-def check_container(names: Iterable[str], bindings: Bindings, *, where: str) -> None:
-    """Check that no bound variable is given to a container.
-
-    Raises:
-        FetchError: one would be.
-    """
-    for name in sorted(names):
-        if name in bindings:
-            raise FetchError(
-                f"{where}: the variable {name} may be sent to {_listed(bindings[name])} only, and a "
-                "container could send it anywhere",
-                hint=f"ingest.variables.{name}.hosts in the workspace's configuration says so",
-            )
 
 
 def _cased(value: str) -> list[str]:
@@ -270,41 +241,31 @@ def effects_of(events: Iterable[MetadataEvent]) -> tuple[Effect, ...]:
 
 def _effects(source: SetPollingSource) -> Iterator[Effect]:
     match source.fetch:
-        case FetchStepContainer() as step:
-            yield _container(step)
-        case FetchStepUrl() as step:
-            yield from _sent(step)
+        case src.FetchStepContainer() as step:
+            names = sorted(container_variables(step))
+            text = f"runs the container image: {step.image}"
+            if command := (*(step.command or ()), *(step.args or ())):
+                text += f" with {shlex.join(command)}"
+            if names:
+                text += f", and gives it the variables {', '.join(names)}"
+            yield Effect(EffectKind.COMMAND, text, variables=tuple(names))
+        case src.FetchStepUrl() as step:
+            names = sorted(names_in([step.url, *(h.value for h in step.headers or ())]))
+            found = host_as_written(step.url) if names else None
+            if found is not None:
+                what = "variable" if len(names) == 1 else "variables"
+                text = f"sends the {what} {', '.join(names)} to {found[0]}"
+                yield Effect(EffectKind.VARIABLE, text, found[0], tuple(names), found[1])
     for prep in source.prepare or ():
-        if isinstance(prep, PrepStepPipe):
+        if isinstance(prep, src.PrepStepPipe):
             yield Effect(EffectKind.COMMAND, f"runs the command: {shlex.join(prep.command)}")
 
 
-def _container(step: FetchStepContainer) -> Effect:
-    own = [v.value for v in step.env or () if v.value is not None]
-    names = names_in([step.image, *(step.args or ()), *own]) | {
-        v.name for v in step.env or () if v.value is None
-    }
-    text = f"runs the container image: {step.image}"
-    if command := (*(step.command or ()), *(step.args or ())):
-        text += f" with {shlex.join(command)}"
-    if names:
-        text += f", and gives it the variables {', '.join(sorted(names))}"
-    return Effect(EffectKind.COMMAND, text, variables=tuple(sorted(names)))
-
-
-def _sent(step: FetchStepUrl) -> Iterator[Effect]:
-    names = names_in([step.url, *(h.value for h in step.headers or ())])
-    host = host_as_written(step.url) if names else None
-    if host is None:
-        return
-    what = "variable" if len(names) == 1 else "variables"
-    yield Effect(
-        EffectKind.VARIABLE,
-        f"sends the {what} {', '.join(sorted(names))} to {host[0]}",
-        host=host[0],
-        variables=tuple(sorted(names)),
-        port=host[1],
-    )
+def container_variables(step: src.FetchStepContainer) -> frozenset[str]:
+    """The names of the variables that a container is given."""
+    variables = step.env or ()
+    texts = [step.image, *(step.args or ()), *(v.value for v in variables if v.value is not None)]
+    return names_in(texts) | {v.name for v in variables if v.value is None}
 
 
 def host_as_written(url: str) -> tuple[str, int | None] | None:
@@ -321,7 +282,7 @@ def host_as_written(url: str) -> tuple[str, int | None] | None:
 
     match = _AUTHORITY.match(masked)
     if match is None:
-        # `file:/x` is a file; whatever else begins with a template may become anything
+        # `file:/x` is a file; all else that begins with a template may become anything
         return (unmasked(masked), None) if has_templates(url) and not _is_file(masked) else None
     if _is_file(masked):
         return None
@@ -356,14 +317,14 @@ def _host(url: str, match: re.Match[str]) -> tuple[str, int | None]:
 class Download:
     """One body and its file; leaving the block without `finish` removes the file."""
 
-    def __init__(self, context: FetchContext, deadline: Deadline, *, name: str) -> None:
+    def __init__(self, context: FetchContext) -> None:
+        self.deadline = Deadline(context.limits.deadline, context.timing, name=context.name)
         self.received = 0
         """Bytes in the file."""
         self.headers: Headers | None = None
         """The headers of the answer that the bytes in the file are from."""
         self._context = context
-        self._deadline = deadline
-        self._name = name
+        self._name = context.name
         self._path: Path | None = None
         self._stream: BinaryIO | None = None
         self._total: int | None = None
@@ -381,6 +342,13 @@ class Download:
         if self._path is not None and not self._finished:
             remove_quietly(self._path)
 
+    def with_retries(self, attempt: Callable[[], FetchResult]) -> FetchResult:
+        """The result of an attempt; failures that may pass are retried."""
+        context = self._context
+        return with_retries(
+            attempt, name=self._name, limits=context.limits, timing=context.timing, deadline=self.deadline
+        )
+
     @property
     def resumable(self) -> str | None:
         """The value of `If-Range`; None if the body must be requested from its beginning."""
@@ -389,7 +357,7 @@ class Download:
         return range_validator(self.headers)
 
     def begin(self, headers: Headers) -> None:
-        """A whole body follows; whatever arrived before is dropped."""
+        """A whole body follows; what arrived before is dropped."""
         self.headers = headers
         self.received = 0
         self._total = headers.length()
@@ -437,13 +405,9 @@ class Download:
         self.received = 0
 
     def append(self, chunk: bytes | memoryview) -> None:
-        """Some bytes of the body.
-
-        Raises:
-            FetchError: larger than allowed or announced, or time is up.
-        """
+        """Some bytes of the body."""
         assert self._stream is not None  # noqa: S101 - begin comes first
-        self._deadline.check()
+        self.deadline.check()
         self._check_size(self.received + len(chunk))
         if self._total is not None and self.received + len(chunk) > self._total:
             raise FetchError(f"{self._name}: the body is longer than the announced {self._total:,} bytes")
@@ -453,11 +417,7 @@ class Download:
         self._context.progress.advance(len(chunk))
 
     def finish(self) -> Path:
-        """The file with the whole body.
-
-        Raises:
-            TransientError: the body ended early.
-        """
+        """The file with the whole body."""
         assert self._stream is not None  # noqa: S101 - begin comes first
         assert self._path is not None  # noqa: S101
         if self._total is not None and self.received < self._total:

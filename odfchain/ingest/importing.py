@@ -23,21 +23,12 @@ from odfchain.ingest.read_csv import CsvDialect, CsvRecords, first_misfit, heade
 from odfchain.ingest.read_formats import dialect_of, extension_of, read_step_for, record_source
 from odfchain.limits import LIMITS
 from odfchain.odf import schema as ds
+from odfchain.odf import sources as src
 from odfchain.odf.enums import DatasetKind, TimeUnit
 from odfchain.odf.events import AddPushSource, DatasetSnapshot, DatasetVocabulary, MetadataEvent, SetVocab
 from odfchain.odf.manifests import read_snapshots, snapshot_document
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.schema import format_ddl, format_type, type_name
-from odfchain.odf.sources import (
-    MergeStrategyAppend,
-    MergeStrategyLedger,
-    MergeStrategySnapshot,
-    ReadStep,
-    ReadStepCsv,
-    ReadStepNdGeoJson,
-    ReadStepNdJson,
-    ReadStepParquet,
-)
 from odfchain.odf.yaml import dump_yaml
 from odfchain.spark.json_values import Number, Record, RecordError, Value, column_text
 from odfchain.spark.types import RESERVED, check_count
@@ -269,7 +260,7 @@ class InferredColumn:
 class InferredFile:
     """A file of data as it can be read from now on."""
 
-    read: ReadStep
+    read: src.ReadStep
     """Declares all columns."""
     columns: tuple[InferredColumn, ...]
     rows: int
@@ -288,22 +279,16 @@ class InferredFile:
 def infer_file(
     path: Path, scratch: Path, *, input_format: str | None = None, reserved: Collection[str] = ()
 ) -> InferredFile:
-    """The columns of a file, with the types that all of their values have; none may be called as `reserved`.
-
-    Raises:
-        UsageError: the format is not known.
-        BadInputError: the file breaks its form, has no rows, or has names that columns cannot have.
-        SchemaError: a Parquet file has types that DDL cannot name.
-    """
+    """The columns of a file, with the types that all of their values have; no name may be `reserved`."""
     read = read_step_for(path, input_format, None)
     if not path.is_file():
         raise BadInputError("is a folder" if path.is_dir() else "no such file", file=str(path))
     if path.stat().st_size == 0:
         raise _no_rows(path)
     match read:
-        case ReadStepCsv():
+        case src.ReadStepCsv():
             inferred = _csv(path, reserved)
-        case ReadStepParquet():
+        case src.ReadStepParquet():
             inferred = _parquet(path, reserved)
         case _:
             inferred = _records(path, read, scratch, reserved)
@@ -321,11 +306,7 @@ def _no_rows(path: Path) -> BadInputError:
 
 
 def check_names(names: Sequence[str], reserved: Collection[str], file: str) -> None:
-    """Check that every name can be the name of a column.
-
-    Raises:
-        BadInputError: some cannot; with the names to give instead.
-    """
+    """Check that every name can be the name of a column."""
     check_count(names, file)
     taken, problems = set(names), []
     seen: set[str] = set()
@@ -365,13 +346,13 @@ def _problem(name: str, reserved: Collection[str], *, again: bool) -> str | None
     return None
 
 
-def _declaring(read: ReadStep, columns: Sequence[InferredColumn]) -> ReadStep:
+def _declaring(read: src.ReadStep, columns: Sequence[InferredColumn]) -> src.ReadStep:
     schema = ds.DataSchema(fields=tuple(c.field for c in columns))
     return dataclasses.replace(read, ddl_schema=tuple(format_ddl(schema)))
 
 
 def _file(
-    read: ReadStep, found: dict[str, ColumnValues], rows: int, notes: Sequence[str] = ()
+    read: src.ReadStep, found: dict[str, ColumnValues], rows: int, notes: Sequence[str] = ()
 ) -> InferredFile:
     columns = []
     for name, values in found.items():
@@ -388,7 +369,7 @@ def _file(
 def _csv(path: Path, reserved: Collection[str]) -> InferredFile:
     file = str(path)
     scan_text(path, csv=CsvDialect())
-    read = ReadStepCsv(header=True)
+    read = src.ReadStepCsv(header=True)
     separator, names = _separator(path, file)
     if separator != ",":
         read = dataclasses.replace(read, separator=separator)
@@ -415,7 +396,7 @@ def _separator(path: Path, file: str) -> tuple[str, list[str]]:
     headers: dict[str, list[str]] = {}
     for separator in _SEPARATORS:
         try:
-            headers[separator] = header_of(path, dialect_of(ReadStepCsv(separator=separator)), file)
+            headers[separator] = header_of(path, dialect_of(src.ReadStepCsv(separator=separator)), file)
         except BadInputError:
             if separator == _SEPARATORS[-1] and not headers:
                 raise
@@ -426,7 +407,7 @@ def _separator(path: Path, file: str) -> tuple[str, list[str]]:
 # --- records in JSON, GeoJSON and shapefiles -------------------------------------------------------
 
 
-def _records(path: Path, read: ReadStep, scratch: Path, reserved: Collection[str]) -> InferredFile:
+def _records(path: Path, read: src.ReadStep, scratch: Path, reserved: Collection[str]) -> InferredFile:
     columns: dict[str, ColumnValues] = {}
     notes: list[str] = []
     row = 0
@@ -458,10 +439,10 @@ def _check_case(names: list[str], file: str) -> None:
             )
 
 
-def _each(path: Path, read: ReadStep, scratch: Path, notes: list[str]) -> Iterator[Record]:
+def _each(path: Path, read: src.ReadStep, scratch: Path, notes: list[str]) -> Iterator[Record]:
     file = str(path)
-    if not isinstance(read, ReadStepNdJson | ReadStepNdGeoJson):
-        assert not isinstance(read, ReadStepCsv | ReadStepParquet)  # noqa: S101 - read elsewhere
+    if not isinstance(read, src.ReadStepNdJson | src.ReadStepNdGeoJson):
+        assert not isinstance(read, src.ReadStepCsv | src.ReadStepParquet)  # noqa: S101 - read elsewhere
         source, source_notes = record_source(path, read, None, scratch)
         notes += source_notes
         row = 0
@@ -477,7 +458,7 @@ def _each(path: Path, read: ReadStep, scratch: Path, notes: list[str]) -> Iterat
     from odfchain.spark.json_values import FeatureLine, ObjectLine
 
     scan_text(path)
-    lines = LineFile(path, ObjectLine() if isinstance(read, ReadStepNdJson) else FeatureLine())
+    lines = LineFile(path, ObjectLine() if isinstance(read, src.ReadStepNdJson) else FeatureLine())
     try:
         for _, record in lines.records():
             yield record
@@ -506,10 +487,10 @@ def _parquet(path: Path, reserved: Collection[str]) -> InferredFile:
                 hint="cast the column, or leave it out, and import the file again",
             ) from None
     columns = tuple(InferredColumn(f, None) for f in schema.fields)
-    return InferredFile(_declaring(ReadStepParquet(), columns), columns, rows)
+    return InferredFile(_declaring(src.ReadStepParquet(), columns), columns, rows)
 
 
-_KEYED = {"snapshot": MergeStrategySnapshot, "ledger": MergeStrategyLedger}
+_KEYED = {"snapshot": src.MergeStrategySnapshot, "ledger": src.MergeStrategyLedger}
 MERGES = (*_KEYED, "append")
 """Names of merge strategies for the rows of later files."""
 
@@ -541,11 +522,7 @@ class ImportPlan:
 
 
 def merge_for(merge: str | None, key: Sequence[str]) -> str:
-    """The merge strategy that is meant: `snapshot` where a key is given, else `append`.
-
-    Raises:
-        UsageError: no such strategy, or it and the key exclude each other.
-    """
+    """The merge strategy that is meant: `snapshot` where a key is given, else `append`."""
     strategy = merge or ("snapshot" if key else "append")
     if strategy not in MERGES:
         raise UsageError(
@@ -559,11 +536,7 @@ def merge_for(merge: str | None, key: Sequence[str]) -> str:
 
 
 def name_for(path: Path, name: str | None) -> DatasetAlias:
-    """The name that is given, or one made of the file's: `Größe (2).csv` becomes `Grosse-2`.
-
-    Raises:
-        UsageError: the file's name has nothing that a name can be made of.
-    """
+    """The name that is given, or one made of the file's: `Größe (2).csv` becomes `Grosse-2`."""
     if name is not None:
         return DatasetAlias.parse(name)
     extension = extension_of(path)
@@ -599,7 +572,7 @@ def plan_import(
     if event_time not in (None, _VOCABULARY.event_time_column):
         events.append(SetVocab(event_time_column=event_time))
     keyed = _KEYED.get(merge)
-    strategy = keyed(primary_key=tuple(key)) if keyed is not None else MergeStrategyAppend()
+    strategy = keyed(primary_key=tuple(key)) if keyed is not None else src.MergeStrategyAppend()
     events.append(AddPushSource(read=inferred.read, merge=strategy))
     snapshot = DatasetSnapshot(name=name, kind=DatasetKind.ROOT, metadata=tuple(events))
     text = (

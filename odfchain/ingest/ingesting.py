@@ -29,22 +29,15 @@ from odfchain.errors import (
     OdfchainError,
     UsageError,
 )
+from odfchain.ingest.history import WriterState
 from odfchain.ingest.read_formats import declared_schema, open_input, read_step_for
 from odfchain.ingest.schema_fit import fix_up
-from odfchain.ingest.write import WriteOptions, WriterState, Written, write_input
+from odfchain.ingest.write import MergeOptions, WriteOptions, Written, write_input
+from odfchain.odf import sources as src
 from odfchain.odf.enums import DatasetKind, OperationType
 from odfchain.odf.events import AddData, AddPushSource, MetadataEvent, SourceState
 from odfchain.odf.identity import Multihash
-from odfchain.odf.sources import (
-    MergeStrategy,
-    MergeStrategyAppend,
-    ReadStep,
-    ReadStepEsriShapefile,
-    ReadStepParquet,
-    Transform,
-    WatermarkRule,
-)
-from odfchain.odf.times import Duration, Timestamp
+from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, Progress
 from odfchain.slices.reader import open_parquet
@@ -54,9 +47,8 @@ from odfchain.spark.plans import FEW_BYTES, FEW_ROWS, is_remote, session_for_few
 from odfchain.spark.types import col, result_schema
 from odfchain.text import one_line
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit, on_the_newest_head
-from odfchain.workspace.config import DuplicateKeys, IngestConfig, LateEdits
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import DatasetState, SystemColumns
+from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.watermark import of_system_time, rule_of, watermark_event
 
 if TYPE_CHECKING:
@@ -77,8 +69,8 @@ class FileInput:
     path: Path
     name: str
     """The input's name in messages."""
-    read: ReadStep
-    preprocess: Transform | None = None
+    read: src.ReadStep
+    preprocess: src.Transform | None = None
 
 
 def stage_input(
@@ -88,13 +80,7 @@ def stage_input(
     options: WriteOptions,
     progress: Progress,
 ) -> Written:
-    """Read, preprocess and merge an input and write what is new as a slice in `options.staging`.
-
-    Raises:
-        NothingToCommitError: nothing is new.
-        BadInputError, SchemaError, IncompatibleSchemaError, QueryError, GuardError: naming the input.
-        StorageFullError, EngineError: from Spark.
-    """
+    """Read, preprocess and merge an input and write what is new as a slice in `options.staging`."""
     # starting a session is slow, so the checks that need none come first
     try:
         with contextlib.ExitStack() as resources:
@@ -126,7 +112,7 @@ def _stage(
 ) -> Written:
     size = source.path.stat().st_size if source.path.is_file() else None
     progress.phase(f"Checking {source.name}", size)
-    large = _is_large(source, options.slice_bytes)
+    large = _is_large(source, options.merging.slice_bytes)
     few = not large and _are_few(source, state)
     if few:
         in_any, session = session, lambda: session_for_few(in_any())
@@ -170,7 +156,7 @@ def _steps(source: FileInput, state: WriterState, size: int | None, rows: int | 
     # no figures where recorded rows are read as well, and no size of a Parquet file, of which parts are read
     if state.merge.LOOKS_BACK and state.next_offset:
         size = rows = None
-    if isinstance(source.read, ReadStepParquet):
+    if isinstance(source.read, src.ReadStepParquet):
         size = None
     name = source.name.rstrip("/").rpartition("/")[2]
     return Steps(
@@ -183,7 +169,7 @@ def _is_large(source: FileInput, slice_bytes: int) -> bool:
     try:
         if not slice_bytes:
             return False
-        if not isinstance(source.read, ReadStepParquet):
+        if not isinstance(source.read, src.ReadStepParquet):
             return source.path.stat().st_size > slice_bytes
         with open_parquet(source.path) as file:
             footer = file.metadata
@@ -197,12 +183,12 @@ def _are_few(source: FileInput, state: WriterState) -> bool:
     # by file sizes and footers alone: no rows are read for it
     if state.merge.LOOKS_BACK and state.next_offset > FEW_ROWS:
         return False
-    if source.preprocess is not None or isinstance(source.read, ReadStepEsriShapefile):
+    if source.preprocess is not None or isinstance(source.read, src.ReadStepEsriShapefile):
         return False
     try:
         if source.path.stat().st_size > FEW_BYTES:
             return False
-        if not isinstance(source.read, ReadStepParquet):
+        if not isinstance(source.read, src.ReadStepParquet):
             return True
         with open_parquet(source.path) as file:
             return bool(file.metadata.num_rows <= FEW_ROWS)
@@ -220,7 +206,7 @@ def _session_for_queries(
 
 
 def _preprocessed(
-    session: SparkSession, source: InputFrame, transform: Transform, progress: Progress
+    session: SparkSession, source: InputFrame, transform: src.Transform, progress: Progress
 ) -> InputFrame:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
@@ -249,12 +235,7 @@ def is_of_spark(frame: Any) -> bool:
 
 
 def write_frame_file(frame: Any, folder: Path) -> Path:
-    """The rows of a Spark DataFrame, or of what streams Arrow, with their types, as a file in `folder`.
-
-    Raises:
-        UsageError: it is neither.
-        BadInputError: it cannot be written as Parquet.
-    """
+    """The rows of a Spark DataFrame, or of what streams Arrow, with their types, as a file in `folder`."""
     import pyarrow as pa
 
     path = folder / f"frame-{uuid.uuid4().hex}.parquet"
@@ -367,7 +348,7 @@ def _recorded(state: DatasetState, source: str) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IngestOptions:
+class IngestOptions(MergeOptions):
     """Options of a run."""
 
     source_name: str | None = None
@@ -379,25 +360,8 @@ class IngestOptions:
     event_time: Timestamp | None = None
     """Event time of rows that carry none; default is the system time."""
     system_time: Timestamp | None = None
-    allow_empty: bool = False
-    allow_retract: bool = False
-    max_retract_ratio: float | None = None
-    """Largest share of the recorded keys that a snapshot may retract; default is the workspace's setting."""
-    late_edits: LateEdits | None = None
-    """Policy for known keys of a ledger with other values; default is the workspace's setting."""
-    duplicate_keys: DuplicateKeys | None = None
-    """Policy for rows of one input with one key and other values; default is the workspace's."""
-    retries: int | None = None
-    """Runs repeated when another writer was faster; default is the workspace's setting."""
-    allow_future: bool = False
-    """Take rows however far in the future their event time lies."""
-    max_future: Duration | None = None
-    """Limit for event times after the system time; default is the workspace's setting. What the
-    source's manifest says wins."""
-    system_columns: SystemColumns = SystemColumns.SPECIFICATION
-    """Types of offsets and operations, where the dataset has no schema yet."""
-    slice_bytes: int = 0
-    """A larger input becomes several slices of about that size [bytes]; 0: always one."""
+    retries: int = 0
+    """Runs repeated when another writer was faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,14 +407,6 @@ class IngestOutcome:
         return f"<ingested {files}: {'nothing new' if self.up_to_date else f'{self.blocks:,} blocks'}>"
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    read: ReadStep | None
-    preprocess: Transform | None
-    merge: MergeStrategy
-    source_name: str = POLLING_SOURCE
-
-
 def ingest_files(
     dataset: DatasetFiles,
     session: Callable[[], SparkSession],
@@ -464,104 +420,150 @@ def ingest_files(
 
     `check` judges what is about to be published.
     """
-    return on_the_newest_head(
-        lambda: _attempt(dataset, session, files, options, progress, check), options.retries, progress
-    )
+
+    def attempt() -> IngestOutcome:
+        state = DatasetState.read(dataset.chain)
+        if (repeated := already_ingested(dataset, state, options)) is not None:
+            return repeated
+        source = _push_source(dataset, state, options.source_name)
+        declared, preprocess = (None, None) if source is None else (source.read, source.preprocess)
+        merge = src.MergeStrategyAppend() if source is None else source.merge
+        transaction = Transaction(dataset, state, merge, _name_of(source), session, options)
+        event_time = (options.event_time or transaction.system_time).truncated_to_ms()
+        with dataset.staging() as staging:
+            for path in files:
+                name = options.input_name or str(path)
+                read = read_step_for(path, options.input_format, declared)
+                transaction.stage(FileInput(path, name, read, preprocess), event_time, staging, progress)
+            hashes = transaction.commit(progress, check)
+        inputs, head = tuple(transaction.inputs), hashes[-1] if hashes else state.head
+        return IngestOutcome(inputs, state.head, head, len(hashes), transaction.writer.watermark)
+
+    return on_the_newest_head(attempt, options.retries, progress)
 
 
 def already_ingested(
     dataset: DatasetFiles, state: DatasetState, options: IngestOptions
 ) -> IngestOutcome | None:
     """The outcome of a batch that is recorded; None for every other input."""
-    source = plan_push(dataset, state, options.source_name).source_name
-    if options.batch is None or not options.batch.is_recorded(state, source):
+    source = _push_source(dataset, state, options.source_name)
+    if options.batch is None or not options.batch.is_recorded(state, _name_of(source)):
         return None
     nothing = InputOutcome(options.input_name or options.batch.query, 0, {}, None)
     return IngestOutcome((nothing,), state.head, state.head, 0, state.watermark)
 
 
-def plan_push(dataset: DatasetFiles, state: DatasetState, source_name: str | None) -> _Plan:
-    """The read step and merge strategy of a push, by the sources in force.
-
-    Raises:
-        UsageError: there is no such source, or several to choose from.
-        IngestError: the dataset cannot be pushed to.
-    """
+def _push_source(dataset: DatasetFiles, state: DatasetState, name: str | None) -> AddPushSource | None:
+    # None where there is none, and rows are appended
     if state.seed.dataset_kind is not DatasetKind.ROOT:
         raise UsageError(f"{dataset.alias} is a derivative dataset: its data comes from its inputs")
     sources = state.push_sources
-    if source_name is not None:
-        if source_name not in sources:
+    if name is not None:
+        if name not in sources:
             known = f"it has {', '.join(sources)}" if sources else "it has none"
-            raise UsageError(f"{dataset.alias} has no push source called {source_name!r} ({known})")
-        return _plan_source(sources[source_name])
-    if len(sources) == 1:
-        return _plan_source(next(iter(sources.values())))
-    if sources:
+            raise UsageError(f"{dataset.alias} has no push source called {name!r} ({known})")
+        return sources[name]
+    if len(sources) > 1:
         raise UsageError(
             f"{dataset.alias} has several push sources: {', '.join(sources)}",
             hint="choose one with --source-name",
         )
-    if state.polling_source is not None:
+    if not sources and state.polling_source is not None:
         raise IngestError(
             f"{dataset.alias} has a polling source: its data is pulled, not pushed",
             hint="define a push source in a dataset of its own",
         )
-    return _Plan(None, None, MergeStrategyAppend())
+    return next(iter(sources.values()), None)
 
 
-def _plan_source(source: AddPushSource) -> _Plan:
-    return _Plan(source.read, source.preprocess, source.merge, source.source_name)
+def _name_of(source: AddPushSource | None) -> str:
+    return POLLING_SOURCE if source is None else source.source_name
 
 
-def _attempt(
-    dataset: DatasetFiles,
-    session: Callable[[], SparkSession],
-    files: Sequence[Path],
-    options: IngestOptions,
-    progress: Progress,
-    check: CommitCheck | None,
-) -> IngestOutcome:
-    state = DatasetState.read(dataset.chain)
-    plan = plan_push(dataset, state, options.source_name)
-    if (repeated := already_ingested(dataset, state, options)) is not None:
-        return repeated
-    system_time = state.next_system_time(options.system_time)
-    with dataset.staging() as staging:
-        events: list[MetadataEvent] = []
-        slices: list[StagedFile] = []
-        checkpoints: list[StagedFile] = []
-        outcomes: list[InputOutcome] = []
-        writer = WriterState.of(dataset, state, plan.merge, session)
-        rule = rule_of(dataset, plan.source_name)
-        event_time = (options.event_time or system_time).truncated_to_ms()
-        for path in files:
-            name = options.input_name or str(path)
-            try:
-                write = write_options(options, rule, system_time, event_time, staging)
-                read = read_step_for(path, options.input_format, plan.read)
-                given = FileInput(path, name, read, plan.preprocess)
-                written = stage_input(session, writer, given, write, progress)
-            except NothingToCommitError as nothing:
-                outcomes.append(InputOutcome(name, nothing.input_rows, {}, None))
-                continue
-            if options.batch is not None:
-                written = _with_batch(written, options.batch.after(state, plan.source_name))
-            events += written.events
-            slices += written.slices
-            checkpoints += [written.checkpoint] if written.checkpoint else []
-            outcomes.append(outcome_of(name, written))
-            writer = written.state
-        if (late := by_system_time(writer, rule, system_time, idle=not events)) is not None:
-            events.append(late)
-            writer = dataclasses.replace(writer, watermark=late.new_watermark)
-        if not events:
-            return IngestOutcome(tuple(outcomes), state.head, state.head, 0, state.watermark)
-        progress.phase("Committing")
-        hashes = commit(
-            dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time, check=check
+class Transaction:
+    """What inputs of one source bring to a dataset, published by one move of its head."""
+
+    def __init__(
+        self,
+        dataset: DatasetFiles,
+        state: DatasetState,
+        merge: src.MergeStrategy,
+        source: str,
+        session: Callable[[], SparkSession],
+        options: IngestOptions,
+    ) -> None:
+        self._dataset = dataset
+        self._state = state
+        self._session = session
+        self._options = options
+        self._rule = rule_of(dataset, source)
+        self._batch = None if options.batch is None else options.batch.after(state, source)
+        self._events: list[MetadataEvent] = []
+        self._slices: list[StagedFile] = []
+        self._checkpoints: list[StagedFile] = []
+        self.system_time = state.next_system_time(options.system_time)
+        self.writer = WriterState.of(dataset, state, merge, session)
+        self.inputs: list[InputOutcome] = []
+
+    def stage(
+        self,
+        given: FileInput,
+        event_time: Timestamp,
+        staging: Path,
+        progress: Progress,
+        *,
+        source_state: SourceState | None = None,
+        advances: bool = False,
+    ) -> bool:
+        """Read and merge one input; False if nothing of it is new."""
+        write = WriteOptions(
+            system_time=self.system_time,
+            event_time=event_time,
+            staging=staging,
+            merging=self._options,
+            new_source_state=source_state,
+            advances=advances,
+            watermark=self._rule,
         )
-    return IngestOutcome(tuple(outcomes), state.head, hashes[-1], len(hashes), writer.watermark)
+        try:
+            written = stage_input(self._session, self.writer, given, write, progress)
+        except NothingToCommitError as nothing:
+            self.inputs.append(InputOutcome(given.name, nothing.input_rows, {}, None))
+            return False
+        if self._batch is not None:
+            written = _with_batch(written, self._batch)
+        self._events += written.events
+        self._slices += written.slices
+        self._checkpoints += [written.checkpoint] if written.checkpoint else []
+        self.inputs.append(_outcome_of(given.name, written))
+        self.writer = written.state
+        return True
+
+    def commit(
+        self, progress: Progress = SILENT, check: CommitCheck | None = None, *, ends: bool = True
+    ) -> list[Multihash]:
+        """Publish what was staged; the new blocks, none where nothing is new.
+
+        The watermark of a source that follows the system time moves where the run `ends`.
+        """
+        writer, idle = self.writer, not self._events
+        mark = of_system_time(writer.watermark, self._rule, self.system_time, idle=idle) if ends else None
+        if mark is not None:
+            late = watermark_event(
+                mark,
+                prev_offset=writer.prev_offset,
+                checkpoint=writer.checkpoint,
+                source_state=writer.source_state,
+            )
+            self._events.append(late)
+            self.writer = dataclasses.replace(writer, watermark=mark)
+        if not self._events:
+            return []
+        progress.phase("Committing")
+        return commit(
+            self._dataset, self._state, self._events, self._slices,
+            checkpoints=self._checkpoints, system_time=self.system_time, check=check,
+        )  # fmt: skip
 
 
 def _with_batch(written: Written, batch: SourceState) -> Written:
@@ -575,48 +577,7 @@ def _with_batch(written: Written, batch: SourceState) -> Written:
     )
 
 
-def by_system_time(
-    writer: WriterState, rule: WatermarkRule, system_time: Timestamp, *, idle: bool
-) -> AddData | None:
-    """The event that ends a run of a source whose watermark follows the system time, where it moves."""
-    mark = of_system_time(writer.watermark, rule, system_time, idle=idle)
-    if mark is None:
-        return None
-    return watermark_event(
-        mark,
-        prev_offset=writer.prev_offset,
-        checkpoint=writer.checkpoint,
-        source_state=writer.source_state,
-    )
-
-
-def write_options(
-    options: IngestOptions,
-    rule: WatermarkRule,
-    system_time: Timestamp,
-    event_time: Timestamp,
-    staging: Path,
-) -> WriteOptions:
-    """Options of a write, from the user's options and the source's rule alone."""
-    ratio = 1.0 if options.allow_retract else options.max_retract_ratio
-    return WriteOptions(
-        system_time=system_time,
-        event_time=event_time,
-        staging=staging,
-        allow_empty=options.allow_empty,
-        max_retract_ratio=1.0 if ratio is None else ratio,
-        late_edits=options.late_edits or LateEdits.IGNORE,
-        duplicate_keys=options.duplicate_keys or DuplicateKeys.REFUSE,
-        watermark=rule,
-        max_future=rule.max_future or options.max_future,
-        allow_future=options.allow_future,
-        system_columns=options.system_columns,
-        slice_bytes=options.slice_bytes,
-    )
-
-
-def outcome_of(file: str, written: Written) -> InputOutcome:
-    """The result of a transaction, for messages."""
+def _outcome_of(file: str, written: Written) -> InputOutcome:
     if not written.facts:
         return InputOutcome(file, written.input_rows, {}, None)
     last = written.state.prev_offset
@@ -625,17 +586,3 @@ def outcome_of(file: str, written: Written) -> InputOutcome:
     counts = sum((Counter(facts.ops) for facts in written.facts), Counter[str]())
     operations = {OperationType.from_code(int(code)).value: counts[code] for code in sorted(counts)}
     return InputOutcome(file, written.input_rows, operations, (last - rows + 1, last), len(written.facts))
-
-
-def with_defaults(options: IngestOptions, config: IngestConfig) -> IngestOptions:
-    """The options with the workspace's settings where nothing else was said."""
-    ratio = options.max_retract_ratio
-    return dataclasses.replace(
-        options,
-        max_retract_ratio=config.max_retract_ratio if ratio is None else ratio,
-        late_edits=options.late_edits or config.late_edits,
-        duplicate_keys=options.duplicate_keys or config.duplicate_keys,
-        retries=config.retries if options.retries is None else options.retries,
-        allow_future=options.allow_future or config.allow_future,
-        max_future=options.max_future or config.max_future,
-    )

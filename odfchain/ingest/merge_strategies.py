@@ -9,7 +9,9 @@ where this deliberately differs from the reference implementation):
   present is a flag, never the nullness of a column. `-R` and `-C` carry the recorded values, event time
   included; `+A` and `+C` carry the new ones.
 - A missing event time in the input is never a reason to see a change.
-- Keys compare null-safe; rows of one input that are equal are one (`odfchain.ingest.keys`).
+- One input is a set of keyed records. Rows that are equal in every column are one record; rows with one key
+  and other values are refused unless the user says which counts. Parts of a key compare null-safe, like
+  every other value; only a key of nulls alone names nothing and is refused.
 - Output is ordered by primary key and operation, so that `-C` comes right before its `+C`.
 
 No row reaches the driver, and every comparison is an expression of Spark's.
@@ -18,23 +20,16 @@ No row reaches the driver, and every comparison is an expression of Spark's.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, GuardError, IncompatibleSchemaError
-from odfchain.ingest.keys import MergeInput, one_row_per_key, refuse_null_keys
 from odfchain.odf import schema as ds
+from odfchain.odf import sources as src
 from odfchain.odf.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, TAKES_BACK
 from odfchain.odf.events import DatasetVocabulary
-from odfchain.odf.sources import (
-    MergeStrategy,
-    MergeStrategyAppend,
-    MergeStrategyChangelogStream,
-    MergeStrategyLedger,
-    MergeStrategySnapshot,
-    MergeStrategyUpsertStream,
-)
 from odfchain.odf.times import Duration, Timestamp
 from odfchain.slices.marker import marker
 from odfchain.spark.input_frames import ROW_ID
@@ -46,12 +41,250 @@ from odfchain.workspace.watermark import ALLOW_FUTURE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
+    from pyspark.sql.window import WindowSpec
 
 
+_BEFORE = "__odfchain_before"
 OLD = "__odfchain_old"
 """The operation of the recorded row of an input row's key, null where there is none."""
 
 _NEW, _RANK, _ROW, _OP = "__odfchain_new", "__odfchain_rank", "__odfchain_record", "__odfchain_op"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeInput:
+    """New rows: `ROW_ID` and data columns (event time among them) as physical types."""
+
+    frame: DataFrame
+    schema: ds.DataSchema
+    """Data columns, without system columns other than event time (and the operation, where it is given)."""
+    vocabulary: DatasetVocabulary
+    file: str = ""
+
+    def row_number(self, row_id: int) -> int:
+        """The row with this `ROW_ID`, counted from 1."""
+        return self.frame.where(col(ROW_ID) < row_id).count() + 1
+
+    def first_torn_correction(self, key: tuple[str, ...]) -> BadInputError | None:
+        """The first -C or +C without the other half next to it among the rows of its key, as an error."""
+        from pyspark.sql import functions as F
+
+        op = col(self.vocabulary.operation_type_column).cast("int")
+        steps = _same_key(key, last=False)
+        old, opened = op == CORRECT_FROM, F.lag(op).over(steps).eqNullSafe(CORRECT_FROM)
+        torn = (old & ~F.lead(op).over(steps).eqNullSafe(CORRECT_TO)) | ((op == CORRECT_TO) & ~opened)
+        rows = self.frame.withColumn(_NEW, torn).where(col(_NEW)).orderBy(ROW_ID).limit(1).collect()
+        if not rows:
+            return None
+        begun = rows[0][self.vocabulary.operation_type_column] == CORRECT_FROM
+        return BadInputError(
+            "old values (-C, 2) without the new ones (+C, 3) of the same key after them"
+            if begun
+            else "new values (+C, 3) without the old ones (-C, 2) of the same key before them",
+            file=self.file,
+            row=self.row_number(rows[0][ROW_ID]),
+            hint="a row that is taken back is -R (1)" if begun else "a row that is new is +A (0)",
+        )
+
+    def _takes_back(self) -> Column:
+        return col(self.vocabulary.operation_type_column).try_cast("int").isin(*TAKES_BACK)
+
+    def has_back_without_time(self) -> bool:
+        """True if a row takes another back and does not say of which event time that one is."""
+        name = self.vocabulary.event_time_column
+        return bool(self.frame.where(self._takes_back() & col(name).isNull()).limit(1).collect())
+
+    def with_times_taken_back(self, history: DataFrame | None, event_time: Column) -> MergeInput:
+        """The input whose rows that take back without an event time have that of the row that they take back.
+
+        That is the newest one with their other values, of those before them in the input or else of the
+        recorded ones. Rows that are added without an event time have `event_time`.
+        """
+        from pyspark.sql import functions as F
+
+        time, op = self.vocabulary.event_time_column, self.vocabulary.operation_type_column
+        values = tuple(name for name in self.schema.names if name not in (time, op))
+        before = F.lag(F.coalesce(col(time), event_time)).over(_same_key(values, last=False))
+        frame = self.frame.withColumn(_BEFORE, before)
+        # an earlier row of the input is newer than any recorded one
+        before = col(_BEFORE)
+        if history is not None:
+            state = current_state(history, values, self)
+            same = all_of(col(name).eqNullSafe(col(_old_name(name))) for name in values)
+            frame, before = frame.join(state, same, "left"), F.coalesce(before, col(_old_name(time)))
+        filled = F.when(self._takes_back() & col(time).isNull(), before).otherwise(col(time))
+        frame = frame.withColumn(time, filled).select(*[col(name) for name in self.frame.columns])
+        return dataclasses.replace(self, frame=frame)
+
+    def first_future_row(
+        self, written: Path, event_time: Timestamp, bound: Timestamp, system_time: Timestamp
+    ) -> GuardError | None:
+        """The first row that a slice adds after `bound`, as an error; rows without have `event_time`."""
+        from pyspark.sql import functions as F
+
+        times = _times_after(written, self.vocabulary, bound)
+        if not times:
+            return None
+        name = self.vocabulary.event_time_column
+        given = col(name).cast("timestamp")
+        time = F.coalesce(given, F.timestamp_millis(F.lit(event_time.epoch_ms)))
+        future = self.frame.where(F.unix_millis(time).isin(times))
+        few = self.schema.names[:4]  # enough to recognise the row
+        shown = [col(n).cast("string").alias(f"c{i}") for i, n in enumerate(few)]
+        columns = [col(ROW_ID), time.cast("string").alias("time"), given.isNull().alias("none"), *shown]
+        rows = future.orderBy(ROW_ID).limit(1).select(*columns).collect()
+        after = Duration(bound.epoch_ms - system_time.epoch_ms)
+        limit = f"{bound} ({after} after the system time {system_time})"
+        if not rows:  # the input does not read the same twice
+            return _refused(f"{self.file}: a row has an event time later than {limit}")
+        row = rows[0]
+        number = self.row_number(row[ROW_ID])
+        values = ", ".join(f"{n}={row[f'c{i}']!r}" for i, n in enumerate(few) if n != name)
+        whose = "the row has no event time, and that of the source" if row["none"] else "its event time"
+        shown_row = f"{self.file}: row {number:,} ({cut(values, _SHOWN)})"
+        return _refused(f"{shown_row}: {whose}, {row['time']}, is later than {limit}")
+
+    def first_taken_back_in_vain(self, order: tuple[str, ...], place: int) -> BadInputError:
+        """The row of the input that is at a place of the slice, as an error."""
+        ordered = self.frame.orderBy(*[col(name).asc_nulls_first() for name in order])
+        (row,) = ordered.offset(place).limit(1).select(ROW_ID).collect()
+        return BadInputError(
+            "takes back (-R, 1, or -C, 2) values that no row in force has",
+            file=self.file,
+            row=self.row_number(row[ROW_ID]),
+            hint="write the values and the event time that were recorded; where no event time is written, it "
+            "is that of the newest row with the same values",
+        )
+
+    def first_edit(self, edited: DataFrame, key: tuple[str, ...]) -> BadInputError:
+        """The first edited row of an input as an error. Called only when there is one."""
+        others = [n for n in self.schema.names if n not in key]
+        flags = [_is_changed(n, self).alias(f"{RESERVED}changed_{i}") for i, n in enumerate(others)]
+        (row,) = edited.select("*", *flags).orderBy(ROW_ID).limit(1).collect()
+        shown = ", ".join(f"{n}={row[n]!r}" for n in key)
+        column = next(n for i, n in enumerate(others) if row[f"{RESERVED}changed_{i}"])
+        old, now = row[_old_name(column)], row[column]
+        return BadInputError(
+            f"key ({shown}) is recorded with another {column}: {old!r}, not {now!r}",
+            file=self.file,
+            row=self.row_number(row[ROW_ID]),
+            hint="late edits can be ignored or recorded as corrections: see --late-edits",
+        )
+
+
+_COPY, _DIFFERS = "__odfchain_copy", "__odfchain_differs"
+_SHOWN_COLUMNS, _SHOWN_CHARACTERS = 6, 60
+
+
+def _refuse_null_keys(frame: DataFrame, key: tuple[str, ...]) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    failure = F.raise_error(F.lit(marker("null-key"))).cast("boolean")
+    is_null = all_of(col(name).isNull() for name in key)
+    return frame.where(F.when(is_null, failure).otherwise(F.lit(True)))
+
+
+def _one_row_per_key(
+    new: MergeInput, key: tuple[str, ...], duplicates: DuplicateKeys
+) -> tuple[DataFrame, Observation]:
+    # only repeated rows are counted here: comparing all values of rows whose keys differ would take a third
+    # of a merge; `check_repeated` compares them if there are any
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    seen = Observation()
+    copy = F.row_number().over(_same_key(key, last=duplicates is DuplicateKeys.LAST))
+    numbered = _refuse_null_keys(new.frame, key).withColumn(_COPY, copy)
+    observed = numbered.observe(seen, F.count_if(col(_COPY) > 1).alias("repeated"))
+    return observed.where(col(_COPY) == 1).drop(_COPY), seen
+
+
+def check_repeated(new: MergeInput, key: tuple[str, ...], duplicates: DuplicateKeys) -> tuple[int, int]:
+    """(rows left out that are copies of the one that is kept, rows left out that differ from it).
+
+    Raises:
+        BadInputError: rows of one key differ, and no option says which counts.
+    """
+    from pyspark.sql import functions as F
+
+    numbered = _numbered(new, key, last=duplicates is DuplicateKeys.LAST)
+    copy = F.count_if((col(_COPY) > 1) & ~col(_DIFFERS))
+    ((copies, others),) = numbered.agg(copy, F.count_if(col(_DIFFERS))).collect()
+    if others and duplicates is DuplicateKeys.REFUSE and (refusal := first_bad_key(new, key)) is not None:
+        raise refusal
+    return copies, others
+
+
+def _same_key(key: tuple[str, ...], *, last: bool) -> WindowSpec:
+    from pyspark.sql import Window
+
+    return Window.partitionBy(*[col(name) for name in key]).orderBy(
+        col(ROW_ID).desc() if last else col(ROW_ID).asc()
+    )
+
+
+def _numbered(new: MergeInput, key: tuple[str, ...], *, last: bool) -> DataFrame:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    same = _same_key(key, last=last)
+    numbered = new.frame.withColumn(_COPY, F.row_number().over(same))
+    others = [comparable(col(f.name), physical_type(f.type)) for f in new.schema.fields if f.name not in key]
+    if not others:
+        return numbered.withColumn(_DIFFERS, F.lit(False))
+    upto = same.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    values = F.struct(*[value.alias(f"v{index}") for index, value in enumerate(others)])
+    return numbered.withColumn(_DIFFERS, ~values.eqNullSafe(F.first(values).over(upto)))
+
+
+def first_bad_key(new: MergeInput, key: tuple[str, ...], *, unique: bool = True) -> BadInputError | None:
+    """The first null key, or (`unique`) key of two rows that differ, as an error, for a failed job."""
+
+    null = new.frame.where(all_of(col(n).isNull() for n in key)).orderBy(ROW_ID).limit(1).collect()
+    if null:
+        what = f"column `{key[0]}` is null" if len(key) == 1 else f"({', '.join(key)}) has only nulls"
+        return BadInputError(f"primary key {what}", file=new.file, row=new.row_number(null[0][ROW_ID]))
+    if not unique:
+        return None
+    differing = _numbered(new, key, last=False).where(_DIFFERS)
+    twice = differing.orderBy(ROW_ID).limit(1).collect()
+    if not twice:
+        return None
+    of_key = all_of(col(name).eqNullSafe(twice[0][name]) for name in key)
+    (first,) = new.frame.where(of_key).orderBy(ROW_ID).limit(1).collect()
+    there, here = (_texts(new, row[ROW_ID]) for row in (first, twice[0]))
+    others = [n for n in new.schema.names if n not in key and there[n] != here[n]]
+    return BadInputError(
+        f"primary key ({_listed(here, key)}) occurs twice: also in row {new.row_number(first[ROW_ID]):,} "
+        f"with other values ({_listed(there, others)} there, {_listed(here, others)} here)",
+        file=new.file,
+        row=new.row_number(twice[0][ROW_ID]),
+        hint="--duplicate-keys first or last keeps one of them",
+    )
+
+
+def _texts(new: MergeInput, row_id: int) -> dict[str, str]:
+    # by Spark, because Python would write times in the local zone
+    texts = [_text(col(f.name), f).alias(f.name) for f in new.schema.fields]
+    (row,) = new.frame.where(col(ROW_ID) == row_id).select(*texts).collect()
+    texts_only = {f.name for f in new.schema.fields if isinstance(f.value_type, ds.DataTypeString)}
+    return {name: repr(row[name]) if name in texts_only else str(row[name]) for name in new.schema.names}
+
+
+def _text(value: Column, field: ds.DataField) -> Column:
+    from pyspark.sql import functions as F
+
+    match field.value_type:
+        case ds.DataTypeBinary(fixed_length=16):
+            return F.regexp_replace(F.lower(F.hex(value)), "^(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-")
+        case ds.DataTypeBinary():
+            return F.hex(value)
+    return value.cast("string")
+
+
+def _listed(texts: dict[str, str], names: Sequence[str]) -> str:
+    shown = [f"{name}={cut(texts[name], _SHOWN_CHARACTERS)}" for name in names[:_SHOWN_COLUMNS]]
+    return ", ".join(shown) + (", …" if len(names) > _SHOWN_COLUMNS else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +298,28 @@ class Merged:
     """Observes `recorded`, the number of keys in the recorded state (Snapshot only)."""
     edits: Observation | None = None
     """Observes `edits`, the number of known keys with other values (Ledger, when they are looked for)."""
+    edited: DataFrame | None = None
+    """The input's rows with such keys."""
     duplicates: Observation | None = None
-    """Observes `repeated`, the rows of the input that `one_row_per_key` leaves out."""
+    """Observes `repeated`, the rows of the input that `_one_row_per_key` leaves out."""
 
 
-def history_columns(strategy: MergeStrategy, schema: ds.DataSchema) -> list[str] | None:
+def history_columns(strategy: src.MergeStrategy, schema: ds.DataSchema) -> list[str] | None:
     """Data columns of the history that the strategy looks at; None when it looks at none of it."""
     if not strategy.LOOKS_BACK:
         return None
-    return list(strategy.primary_key if isinstance(strategy, MergeStrategyLedger) else schema.names)
+    return list(strategy.primary_key if isinstance(strategy, src.MergeStrategyLedger) else schema.names)
 
 
 def check_strategy(
-    strategy: MergeStrategy, schema: ds.DataSchema | None, file: str, *, operation: str = "op"
+    strategy: src.MergeStrategy, schema: ds.DataSchema | None, file: str, *, operation: str = "op"
 ) -> None:
-    """Check that the input has every column that the strategy names, and `operation` where needed.
-
-    Raises:
-        IncompatibleSchemaError: one is not, or the key is empty.
-    """
+    """Check that the input has every column that the strategy names, and `operation` where needed."""
     # without a schema only faults are found that any schema would have
-    if isinstance(strategy, MergeStrategyAppend):
+    if isinstance(strategy, src.MergeStrategyAppend):
         return
     named = [("primaryKey", strategy.primary_key)]
-    if isinstance(strategy, MergeStrategySnapshot) and strategy.compare_columns is not None:
+    if isinstance(strategy, src.MergeStrategySnapshot) and strategy.compare_columns is not None:
         named.append(("compareColumns", strategy.compare_columns))
     for what, names in named:
         if not names:
@@ -110,59 +341,92 @@ def check_strategy(
 def merge(
     new: MergeInput,
     history: DataFrame | None,
-    strategy: MergeStrategy,
+    strategy: src.MergeStrategy,
     duplicates: DuplicateKeys = DuplicateKeys.REFUSE,
+    edits: LateEdits = LateEdits.IGNORE,
 ) -> Merged:
     """The rows that this input adds to the dataset.
 
-    `history` holds all recorded rows (offset, operation and the columns of `history_columns`), None when no
-    slice was ever written.
+    `history` holds all recorded rows (offset, operation and the columns of `history_columns`; all columns
+    where `edits` are looked for), None when no slice was ever written.
     """
     check_strategy(strategy, new.schema, new.file, operation=new.vocabulary.operation_type_column)
     match strategy:
-        case MergeStrategyAppend():
-            return _in_order_of_time(new, _with_operation(new.frame, new, APPEND))
-        case MergeStrategyLedger(primary_key=key):
-            return _ledger(new, history, key, duplicates)
-        case MergeStrategySnapshot(primary_key=key, compare_columns=compare):
+        case src.MergeStrategyAppend():
+            return _in_order_of_time(new, new.frame)
+        case src.MergeStrategyLedger(primary_key=key):
+            return _ledger(new, history, key, duplicates, edits)
+        case src.MergeStrategySnapshot(primary_key=key, compare_columns=compare):
             return _snapshot(new, history, key, compare, duplicates)
-        case MergeStrategyChangelogStream(primary_key=key):
+        case src.MergeStrategyChangelogStream(primary_key=key):
             return _changelog(new, key)
-        case MergeStrategyUpsertStream(primary_key=key):
+        case src.MergeStrategyUpsertStream(primary_key=key):
             return _upsert(new, history, key)
 
 
 # --- append and ledger -----------------------------------------------------------------------------
 
 
-def _with_operation(frame: DataFrame, new: MergeInput, code: int) -> DataFrame:
+def _appended(frame: DataFrame, new: MergeInput) -> DataFrame:
     from pyspark.sql import functions as F
 
-    op = F.lit(code).cast("int").alias(new.vocabulary.operation_type_column)
+    op = F.lit(APPEND).cast("int").alias(new.vocabulary.operation_type_column)
     return frame.select(op, col(ROW_ID), *[col(name) for name in new.schema.names])
 
 
 def _in_order_of_time(new: MergeInput, frame: DataFrame) -> Merged:
-    return Merged(frame, (new.vocabulary.event_time_column, ROW_ID))
+    return Merged(_appended(frame, new), (new.vocabulary.event_time_column, ROW_ID))
 
 
 def _ledger(
-    new: MergeInput, history: DataFrame | None, key: tuple[str, ...], duplicates: DuplicateKeys
+    new: MergeInput,
+    history: DataFrame | None,
+    key: tuple[str, ...],
+    duplicates: DuplicateKeys,
+    edits: LateEdits,
 ) -> Merged:
-    rows, left_out = one_row_per_key(new, key, duplicates)
+    rows, left_out = _one_row_per_key(new, key, duplicates)
+    if history is not None and edits is not LateEdits.IGNORE:
+        return dataclasses.replace(_with_edits(rows, new, history, key, edits), duplicates=left_out)
     if history is not None:
-        seen = history.select(*[col(name).alias(old_name(name)) for name in key])
-        rows = rows.join(seen, same_key(key, new), "left_anti")
-    merged = _in_order_of_time(new, _with_operation(rows, new, APPEND))
-    return dataclasses.replace(merged, duplicates=left_out)
+        seen = history.select(*[col(name).alias(_old_name(name)) for name in key])
+        rows = rows.join(seen, _keys_match(key, new), "left_anti")
+    return dataclasses.replace(_in_order_of_time(new, rows), duplicates=left_out)
 
 
-def same_key(key: tuple[str, ...], new: MergeInput) -> Column:
-    """The condition that an input row and a recorded one have the same key; null-safe where needed."""
+# Late edits of a ledger (known keys with other values): ignored, reported, refused or recorded (RFC-009). The
+# Ledger strategy itself never compares values, which hides that a source is not a ledger.
+
+_EDITED, _TIME = "__odfchain_edited", "__odfchain_time"
+
+
+def _with_edits(
+    rows: DataFrame, new: MergeInput, history: DataFrame, key: tuple[str, ...], edits: LateEdits
+) -> Merged:
+    # corrections are placed by the event time of their new values, `-C` right before its `+C`
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    state = current_state(history, key, new, retracted=True)
+    joined = _join_state(rows, state, key, new, "left")
+    changed = any_of(_is_changed(n, new) for n in new.schema.names if n not in key)
+    in_force = col(OLD).isNotNull() & ~col(OLD).isin(*TAKES_BACK)
+    compared, seen = joined.withColumn(_EDITED, in_force & changed), Observation()
+    observed = compared.observe(seen, F.count_if(col(_EDITED)).alias("edits"))
+    change = F.when(col(OLD).isNull(), F.array(_row_struct(APPEND, new)))
+    if edits is LateEdits.CORRECT:
+        change = change.when(col(_EDITED), _correction(new))
+    timed = observed.withColumn(_TIME, col(new.vocabulary.event_time_column))
+    out = _exploded(timed, change.otherwise(F.array()), new, ROW_ID, _TIME)
+    order = (_TIME, ROW_ID, new.vocabulary.operation_type_column)
+    return Merged(out, order, edits=seen, edited=compared.where(_EDITED))
+
+
+def _keys_match(key: tuple[str, ...], new: MergeInput) -> Column:
     parts = []
     for name in key:
-        field, recorded = new.schema.field(name), col(old_name(name))
-        # a key of one column is never null (`refuse_null_keys`), and a null-safe join has twice the keys
+        field, recorded = new.schema.field(name), col(_old_name(name))
+        # a key of one column is never null (`_refuse_null_keys`), and a null-safe join has twice the keys
         required = len(key) == 1 or (field is not None and not field.optional)
         parts.append(col(name) == recorded if required else col(name).eqNullSafe(recorded))
     return all_of(parts)
@@ -181,25 +445,25 @@ def _snapshot(
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    rows, left_out = one_row_per_key(new, key, duplicates)
+    rows, left_out = _one_row_per_key(new, key, duplicates)
     if history is None:
-        merged = _in_order_of_key(new, _with_operation(rows, new, APPEND), key)
+        merged = _in_order_of_key(new, _appended(rows, new), key)
         return dataclasses.replace(merged, duplicates=left_out)
-    joined = join_state(
+    joined = _join_state(
         rows.withColumn(_NEW, F.lit(True)), current_state(history, key, new), key, new, "full"
     )
     observation = Observation()
     joined = joined.observe(observation, F.count(col(OLD)).alias("recorded"))
     names = [n for n in new.schema.names if n not in key] if compare is None else list(compare)
     present, recorded = col(_NEW).isNotNull(), col(OLD).isNotNull()
-    changed = any_of(is_changed(name, new) for name in names)
+    changed = any_of(_is_changed(name, new) for name in names)
     change = (
-        F.when(present & ~recorded, F.array(row_struct(APPEND, new)))
-        .when(recorded & ~present, F.array(row_struct(RETRACT, new, old=True)))
-        .when(changed, correction(new))
+        F.when(present & ~recorded, F.array(_row_struct(APPEND, new)))
+        .when(recorded & ~present, F.array(_row_struct(RETRACT, new, old=True)))
+        .when(changed, _correction(new))
         .otherwise(F.array())
     )
-    merged = _in_order_of_key(new, exploded(joined, change, new), key)
+    merged = _in_order_of_key(new, _exploded(joined, change, new), key)
     return Merged(merged.frame, merged.order, observation, duplicates=left_out)
 
 
@@ -210,52 +474,47 @@ def current_state(
     rows = latest_rows(history, key, new.vocabulary, retracted=retracted)
     return rows.select(
         col(new.vocabulary.operation_type_column).alias(OLD),
-        *[col(n).alias(old_name(n)) for n in new.schema.names if n in history.columns],
+        *[col(n).alias(_old_name(n)) for n in new.schema.names if n in history.columns],
     )
 
 
-def join_state(
+def _join_state(
     rows: DataFrame, state: DataFrame, key: tuple[str, ...], new: MergeInput, how: str
 ) -> DataFrame:
-    """Input rows joined with recorded ones of the same key, with every column of the input on both sides."""
     from pyspark.sql import functions as F
 
-    joined = rows.join(state, same_key(key, new), how)
+    joined = rows.join(state, _keys_match(key, new), how)
     for f in new.schema.fields:  # columns that older slices do not have yet
-        if old_name(f.name) not in state.columns:
-            joined = joined.withColumn(old_name(f.name), F.lit(None))
+        if _old_name(f.name) not in state.columns:
+            joined = joined.withColumn(_old_name(f.name), F.lit(None))
     return joined
 
 
-def is_changed(name: str, new: MergeInput) -> Column:
-    """The condition that a column differs from the recorded value; a missing event time is never a change."""
+def _is_changed(name: str, new: MergeInput) -> Column:
     field = new.schema.field(name)
     assert field is not None  # noqa: S101 - check_strategy
-    new_value, old_value = col(name), col(old_name(name))
+    new_value, old_value = col(name), col(_old_name(name))
     kind = physical_type(field.type)
     differs = ~comparable(new_value, kind).eqNullSafe(comparable(old_value, kind))
-    if name == new.vocabulary.event_time_column:
+    if name == new.vocabulary.event_time_column:  # a missing one is never a change
         return new_value.isNotNull() & differs
     return differs
 
 
-def row_struct(code: int, new: MergeInput, *, old: bool = False) -> Column:
-    """A row to append, of the new or the recorded values, for `explode`."""
+def _row_struct(code: int, new: MergeInput, *, old: bool = False) -> Column:
     from pyspark.sql import functions as F
 
-    values = [col(old_name(n) if old else n).alias(n) for n in new.schema.names]
+    values = [col(_old_name(n) if old else n).alias(n) for n in new.schema.names]
     return F.struct(F.lit(code).cast("int").alias(_OP), *values)
 
 
-def correction(new: MergeInput) -> Column:
-    """The two rows that replace the recorded values by the new ones."""
+def _correction(new: MergeInput) -> Column:
     from pyspark.sql import functions as F
 
-    return F.array(row_struct(CORRECT_FROM, new, old=True), row_struct(CORRECT_TO, new))
+    return F.array(_row_struct(CORRECT_FROM, new, old=True), _row_struct(CORRECT_TO, new))
 
 
-def exploded(joined: DataFrame, change: Column, new: MergeInput, *keep: str) -> DataFrame:
-    """The rows that `change` makes of each row, with the columns that are to be kept of it."""
+def _exploded(joined: DataFrame, change: Column, new: MergeInput, *keep: str) -> DataFrame:
     from pyspark.sql import functions as F
 
     out = joined.select(*keep, F.explode(change).alias(_ROW)).select(*keep, f"{_ROW}.*")
@@ -289,9 +548,18 @@ def _code(op: Column) -> Column:
     return F.when(code.between(APPEND, CORRECT_TO) & whole, code)
 
 
-def first_bad_operation(new: MergeInput) -> BadInputError | None:
-    """The first row that says of itself what no row can do, as an error; None when there is none."""
-    # only after a job has failed
+def first_fault(new: MergeInput, strategy: src.MergeStrategy) -> BadInputError | None:
+    """The first row whose operation or key the strategy cannot take, as an error, after a job has failed."""
+    takes, key = strategy.TAKES_OPERATIONS, strategy.primary_key
+    fault = None
+    if takes and new.schema.field(new.vocabulary.operation_type_column) is not None:
+        fault = _first_bad_operation(new)
+    if fault is None and key:
+        fault = first_bad_key(new, key, unique=not takes)
+    return fault
+
+
+def _first_bad_operation(new: MergeInput) -> BadInputError | None:
     op = new.vocabulary.operation_type_column
     wrong = new.frame.where(col(op).isNotNull() & _code(col(op)).isNull())
     rows = wrong.orderBy(ROW_ID).limit(1).collect()
@@ -300,35 +568,11 @@ def first_bad_operation(new: MergeInput) -> BadInputError | None:
     return BadInputError(
         f"column `{op}`: {rows[0][op]!r} is not an operation ({OPERATIONS})",
         file=new.file,
-        row=new.frame.where(col(ROW_ID) < rows[0][ROW_ID]).count() + 1,
-    )
-
-
-def first_torn_correction(new: MergeInput, key: tuple[str, ...]) -> BadInputError | None:
-    """The first -C or +C without the other half next to it among the rows of its key, as an error."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    op = col(new.vocabulary.operation_type_column).cast("int")
-    steps = Window.partitionBy(*[col(name) for name in key]).orderBy(col(ROW_ID))
-    old, opened = op == CORRECT_FROM, F.lag(op).over(steps).eqNullSafe(CORRECT_FROM)
-    torn = (old & ~F.lead(op).over(steps).eqNullSafe(CORRECT_TO)) | ((op == CORRECT_TO) & ~opened)
-    rows = new.frame.withColumn(_NEW, torn).where(col(_NEW)).orderBy(ROW_ID).limit(1).collect()
-    if not rows:
-        return None
-    begun = rows[0][new.vocabulary.operation_type_column] == CORRECT_FROM
-    return BadInputError(
-        "old values (-C, 2) without the new ones (+C, 3) of the same key after them"
-        if begun
-        else "new values (+C, 3) without the old ones (-C, 2) of the same key before them",
-        file=new.file,
-        row=new.frame.where(col(ROW_ID) < rows[0][ROW_ID]).count() + 1,
-        hint="a row that is taken back is -R (1)" if begun else "a row that is new is +A (0)",
+        row=new.row_number(rows[0][ROW_ID]),
     )
 
 
 def _upsert(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) -> Merged:
-    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     op = new.vocabulary.operation_type_column
@@ -336,85 +580,27 @@ def _upsert(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) ->
     rows = new.frame if op in new.schema.names else new.frame.withColumn(op, F.lit(APPEND))
     failure = F.raise_error(F.lit(marker("bad-operation", column=op)))
     given = F.coalesce(_code(col(op)), F.when(col(op).isNotNull(), failure), F.lit(APPEND))
-    rows = refuse_null_keys(rows, key).where(given != CORRECT_FROM)
-    last = Window.partitionBy(*[col(name) for name in key]).orderBy(col(ROW_ID).desc())
-    rows = rows.withColumn(_RANK, F.row_number().over(last)).where(col(_RANK) == 1)
+    rows = _refuse_null_keys(rows, key).where(given != CORRECT_FROM)
+    rows = rows.withColumn(_RANK, F.row_number().over(_same_key(key, last=True))).where(col(_RANK) == 1)
     rows = rows.withColumn(_NEW, given == RETRACT).drop(op, _RANK)
     target = MergeInput(rows, data, new.vocabulary, new.file)
     if history is None:
-        return _in_order_of_key(target, _with_operation(rows.where(~col(_NEW)), target, APPEND), key)
-    joined = join_state(rows, current_state(history, key, target), key, target, "left")
+        return _in_order_of_key(target, _appended(rows.where(~col(_NEW)), target), key)
+    joined = _join_state(rows, current_state(history, key, target), key, target, "left")
     recorded, deleted = col(OLD).isNotNull(), col(_NEW)
-    changed = any_of(is_changed(n, target) for n in data.names if n not in key)
+    changed = any_of(_is_changed(n, target) for n in data.names if n not in key)
     change = (
-        F.when(deleted & recorded, F.array(row_struct(RETRACT, target, old=True)))
-        .when(~deleted & ~recorded, F.array(row_struct(APPEND, target)))
-        .when(~deleted & changed, correction(target))
+        F.when(deleted & recorded, F.array(_row_struct(RETRACT, target, old=True)))
+        .when(~deleted & ~recorded, F.array(_row_struct(APPEND, target)))
+        .when(~deleted & changed, _correction(target))
         .otherwise(F.array())
     )
-    return _in_order_of_key(target, exploded(joined, change, target), key)
+    return _in_order_of_key(target, _exploded(joined, change, target), key)
 
 
-# --- small helpers ---------------------------------------------------------------------------------
-
-
-def old_name(name: str) -> str:
-    """The name of a column's recorded value after the join."""
+def _old_name(name: str) -> str:
+    # of a column's recorded value after the join
     return f"__odfchain_old_{name}"
-
-
-# Late edits of a ledger (known keys with other values): ignored, reported, refused or recorded (RFC-009). The
-# Ledger strategy itself never compares values, which hides that a source is not a ledger.
-
-_EDITED, _TIME = "__odfchain_edited", "__odfchain_time"
-
-
-def merge_with_edits(
-    new: MergeInput,
-    history: DataFrame,
-    key: tuple[str, ...],
-    edits: LateEdits,
-    duplicates: DuplicateKeys = DuplicateKeys.REFUSE,
-) -> tuple[Merged, DataFrame]:
-    """(rows to append, the edited rows of the input); `history` has all columns."""
-    # corrections are placed by the event time of their new values, `-C` right before its `+C`
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
-    rows, left_out = one_row_per_key(new, key, duplicates)
-    compared, seen = _compared(rows, new, history, key), Observation()
-    observed = compared.observe(seen, F.count_if(col(_EDITED)).alias("edits"))
-    change = F.when(col(OLD).isNull(), F.array(row_struct(APPEND, new)))
-    if edits is LateEdits.CORRECT:
-        change = change.when(col(_EDITED), correction(new))
-    timed = observed.withColumn(_TIME, col(new.vocabulary.event_time_column))
-    out = exploded(timed, change.otherwise(F.array()), new, ROW_ID, _TIME)
-    order = (_TIME, ROW_ID, new.vocabulary.operation_type_column)
-    return Merged(out, order, edits=seen, duplicates=left_out), compared.where(_EDITED)
-
-
-def _compared(rows: DataFrame, new: MergeInput, history: DataFrame, key: tuple[str, ...]) -> DataFrame:
-    # each input row with the latest recorded row of its key
-    state = current_state(history, key, new, retracted=True)
-    joined = join_state(rows, state, key, new, "left")
-    changed = any_of(is_changed(n, new) for n in new.schema.names if n not in key)
-    in_force = col(OLD).isNotNull() & ~col(OLD).isin(*TAKES_BACK)
-    return joined.withColumn(_EDITED, in_force & changed)
-
-
-def first_edit(edited: DataFrame, new: MergeInput, key: tuple[str, ...]) -> BadInputError:
-    """The first edited row of an input as an error. Called only when there is one."""
-    others = [n for n in new.schema.names if n not in key]
-    flags = [is_changed(n, new).alias(f"{RESERVED}changed_{i}") for i, n in enumerate(others)]
-    (row,) = edited.select("*", *flags).orderBy(ROW_ID).limit(1).collect()
-    shown = ", ".join(f"{n}={row[n]!r}" for n in key)
-    column = next(n for i, n in enumerate(others) if row[f"{RESERVED}changed_{i}"])
-    return BadInputError(
-        f"key ({shown}) is recorded with another {column}: {row[old_name(column)]!r}, not {row[column]!r}",
-        file=new.file,
-        row=new.frame.where(col(ROW_ID) < row[ROW_ID]).count() + 1,
-        hint="late edits can be ignored or recorded as corrections: see --late-edits",
-    )
 
 
 # Rows dated too far in the future (RFC-014).
@@ -424,8 +610,8 @@ _SHOWN = 120
 _TIMES = 100
 
 
-def times_after(written: Path, vocabulary: DatasetVocabulary, bound: Timestamp) -> list[int]:
-    """The first later event times that a slice adds rows of [ms]; taking such rows back is always right."""
+def _times_after(written: Path, vocabulary: DatasetVocabulary, bound: Timestamp) -> list[int]:
+    # the first ones that a slice adds rows of [ms]; taking such rows back is always right
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -443,40 +629,9 @@ def times_after(written: Path, vocabulary: DatasetVocabulary, bound: Timestamp) 
     return late_times
 
 
-def first_future_row(
-    new: MergeInput, times: list[int], event_time: Timestamp, bound: Timestamp, system_time: Timestamp
-) -> GuardError:
-    """The first row of the input at one of these times [ms], as an error; rows without have `event_time`."""
-    from pyspark.sql import functions as F
-
-    name = new.vocabulary.event_time_column
-    given = col(name).cast("timestamp")
-    time = F.coalesce(given, F.timestamp_millis(F.lit(event_time.epoch_ms)))
-    future = new.frame.where(F.unix_millis(time).isin(times))
-    shown = [col(n).cast("string").alias(f"c{i}") for i, n in enumerate(_plain(new))]
-    columns = [col(ROW_ID), time.cast("string").alias("time"), given.isNull().alias("none"), *shown]
-    rows = future.orderBy(ROW_ID).limit(1).select(*columns).collect()
-    after = Duration(bound.epoch_ms - system_time.epoch_ms)
-    limit = f"{bound} ({after} after the system time {system_time})"
-    if not rows:  # the input does not read the same twice
-        return _refused(f"{new.file}: a row has an event time later than {limit}")
-    row = rows[0]
-    number = new.frame.where(col(ROW_ID) < row[ROW_ID]).count() + 1
-    values = ", ".join(f"{n}={row[f'c{i}']!r}" for i, n in enumerate(_plain(new)) if n != name)
-    whose = "the row has no event time, and that of the source" if row["none"] else "its event time"
-    return _refused(
-        f"{new.file}: row {number:,} ({cut(values, _SHOWN)}): {whose}, {row['time']}, is later than {limit}"
-    )
-
-
 def _refused(message: str) -> GuardError:
     return GuardError(
         message,
         flag=ALLOW_FUTURE,
         setting="set ingest.maxFuture, or the source's `watermark: {maxFuture: …}`",
     )
-
-
-def _plain(new: MergeInput) -> list[str]:
-    # only the first columns: enough to recognise the row
-    return list(new.schema.names)[:4]

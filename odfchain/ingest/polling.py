@@ -24,37 +24,21 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import FetchError, IngestError, NothingToCommitError, SourceNotFoundError, UsageError
+from odfchain.errors import FetchError, IngestError, SourceNotFoundError, UsageError
 from odfchain.ingest.fetching import UP_TO_DATE, FetchContext, Fetched, FetchResult
 from odfchain.ingest.ingesting import (
     FileInput,
     IngestOptions,
     InputOutcome,
-    by_system_time,
-    outcome_of,
-    stage_input,
-    write_options,
+    Transaction,
 )
 from odfchain.ingest.prepare import PrepareLimits, prepare
-from odfchain.ingest.write import WriterState, Written
 from odfchain.limits import FetchLimits
+from odfchain.odf import events as ev
+from odfchain.odf import sources as src
 from odfchain.odf.enums import DatasetKind
-from odfchain.odf.events import (
-    AddData,
-    DisablePollingSource,
-    DisablePushSource,
-    SetPollingSource,
-    SourceState,
-)
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_file
-from odfchain.odf.sources import (
-    FetchStep,
-    FetchStepContainer,
-    FetchStepFilesGlob,
-    FetchStepUrl,
-    WatermarkRule,
-)
 from odfchain.odf.times import Duration, Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, DeferredProgress, Progress
@@ -64,7 +48,7 @@ from odfchain.workspace.commit import CommitCheck, commit, on_the_newest_head
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import is_merge_state
-from odfchain.workspace.watermark import check_manual, latest_believed, rule_of, watermark_event
+from odfchain.workspace.watermark import check_manual, latest_believed, watermark_event
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +61,7 @@ _HINT = "`odfchain log` shows the events that define and disable sources"
 
 def disable_source(
     dataset: DatasetFiles, name: str | None = None, *, system_time: Timestamp | None = None
-) -> tuple[DisablePollingSource | DisablePushSource, Multihash]:
+) -> tuple[ev.DisablePollingSource | ev.DisablePushSource, Multihash]:
     """End the source of this name, or the only one; returns the event and the hash of its block.
 
     Raises:
@@ -93,7 +77,7 @@ def disable_source(
 
 def _event(
     dataset: DatasetFiles, state: DatasetState, name: str | None
-) -> DisablePollingSource | DisablePushSource:
+) -> ev.DisablePollingSource | ev.DisablePushSource:
     pushed = list(state.push_sources)
     polled = state.polling_source is not None
     known = [*([POLLING_SOURCE] if polled else []), *pushed]
@@ -107,28 +91,24 @@ def _event(
         raise UsageError(
             f"{dataset.alias} has no source called {name!r} in force (it has {', '.join(known)})", hint=_HINT
         )
-    return DisablePollingSource() if polled else DisablePushSource(source_name=name or pushed[0])
+    return ev.DisablePollingSource() if polled else ev.DisablePushSource(source_name=name or pushed[0])
 
 
 # The fetcher of each fetch step.
 
 
-def fetch(step: FetchStep, context: FetchContext) -> FetchResult:
-    """New bytes of a source with the state to remember, or `UP_TO_DATE`.
-
-    Raises:
-        FetchError: it cannot be fetched now, or the kind of source is not supported.
-    """
+def fetch(step: src.FetchStep, context: FetchContext) -> FetchResult:
+    """New bytes of a source with the state to remember, or `UP_TO_DATE`."""
     match step:
-        case FetchStepUrl():
+        case src.FetchStepUrl():
             from odfchain.ingest.fetch_url import fetch_url
 
             return fetch_url(step, context)
-        case FetchStepFilesGlob():
+        case src.FetchStepFilesGlob():
             from odfchain.ingest.fetch_files import fetch_glob
 
-            return fetch_glob(step, context, recorded=context.previous_time)
-        case FetchStepContainer():
+            return fetch_glob(step, context)
+        case src.FetchStepContainer():
             from odfchain.ingest.fetch_container import fetch_container
 
             return fetch_container(step, context)
@@ -162,13 +142,8 @@ class PullOptions:
     limits: FetchLimits = field(default_factory=FetchLimits)
 
 
-def polling_source(dataset: DatasetFiles, state: DatasetState) -> SetPollingSource:
-    """The polling source in force.
-
-    Raises:
-        UsageError: the dataset is derivative.
-        IngestError: it has none.
-    """
+def polling_source(dataset: DatasetFiles, state: DatasetState) -> ev.SetPollingSource:
+    """The polling source in force."""
     if state.seed.dataset_kind is not DatasetKind.ROOT:
         raise UsageError(
             f"{dataset.alias} is a derivative dataset: it is computed from its inputs and has no source",
@@ -183,12 +158,12 @@ def polling_source(dataset: DatasetFiles, state: DatasetState) -> SetPollingSour
     return source
 
 
-def cached_forever(source: SetPollingSource, state: DatasetState, progress: Progress) -> bool:
+def cached_forever(source: ev.SetPollingSource, state: DatasetState, progress: Progress) -> bool:
     """`SourceCaching::Forever`: the one object of this fetch step is recorded and not requested again."""
     # a step for a set of objects is never done: new ones may come at any time, and the state says which were
     # read (specification "SourceCaching::Forever"; RFC-014)
     step = source.fetch
-    if not isinstance(step, FetchStepUrl) or step.cache is None or _previous(source, state) is None:
+    if not isinstance(step, src.FetchStepUrl) or step.cache is None or _previous(source, state) is None:
         return False
     if has_templates(step.url):  # what the object is may hang on them, and their values are not recorded
         progress.note(
@@ -198,50 +173,50 @@ def cached_forever(source: SetPollingSource, state: DatasetState, progress: Prog
     return True
 
 
-def uncacheable(source: SetPollingSource, state: DatasetState) -> bool:
+def uncacheable(source: ev.SetPollingSource, state: DatasetState) -> bool:
     """True if rows of an unknown source state are recorded, which merging would repeat."""
     return not source.merge.LOOKS_BACK and state.last_offset is not None and _previous(source, state) is None
 
 
-def _previous(source: SetPollingSource, state: DatasetState) -> tuple[SourceState, Timestamp] | None:
+def _previous(source: ev.SetPollingSource, state: DatasetState) -> tuple[ev.SourceState, Timestamp] | None:
     # the latest state, if it is of the same fetch step
     recorded = state.state_of_source(POLLING_SOURCE)
     if recorded is None:
         return None
     latest, block = recorded
-    defined = state.chain.nearest_event(SetPollingSource, head=block)
+    defined = state.chain.nearest_event(ev.SetPollingSource, head=block)
     same = defined is not None and _same_objects(defined.fetch, source.fetch)
     return (latest, state.chain.get(block).system_time) if same else None
 
 
-def _same_objects(one: FetchStep, other: FetchStep) -> bool:
+def _same_objects(one: src.FetchStep, other: src.FetchStep) -> bool:
     # the caching option does not change which objects are meant
-    return _without_cache(one) == _without_cache(other)
+    one, other = (
+        dataclasses.replace(step, cache=None)
+        if isinstance(step, src.FetchStepUrl | src.FetchStepFilesGlob)
+        else step
+        for step in (one, other)
+    )
+    return one == other
 
 
-def _without_cache(step: FetchStep) -> FetchStep:
-    if isinstance(step, FetchStepUrl | FetchStepFilesGlob):
-        return dataclasses.replace(step, cache=None)
-    return step
-
-
-def _recorded_states(source: SetPollingSource, state: DatasetState) -> Iterator[SourceState]:
+def _recorded_states(source: ev.SetPollingSource, state: DatasetState) -> Iterator[ev.SourceState]:
     # newest first
     for block in state.chain.nearest_all("AddData", "SetPollingSource", head=state.head):
         event = block.block.event
-        if isinstance(event, SetPollingSource) and not _same_objects(event.fetch, source.fetch):
+        if isinstance(event, ev.SetPollingSource) and not _same_objects(event.fetch, source.fetch):
             return
-        found = event.new_source_state if isinstance(event, AddData) else None
+        found = event.new_source_state if isinstance(event, ev.AddData) else None
         if found is not None and not is_merge_state(found):
             yield found
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class PolledInput:
     """New bytes, in a folder that is there as long as they are needed, and what they are new for."""
 
     state: DatasetState
-    source: SetPollingSource
+    source: ev.SetPollingSource
     fetched: Fetched
     staging: Path
 
@@ -249,12 +224,12 @@ class News:
 @contextlib.contextmanager
 def fetching(
     dataset: DatasetFiles, options: PullOptions, progress: Progress, expect_rows: Callable[[], None]
-) -> Iterator[News | None]:
+) -> Iterator[PolledInput | None]:
     """The source's new object, or None."""
     state = DatasetState.read(dataset.chain)
     source = polling_source(dataset, state)
     previous, previous_time = _previous(source, state) or (None, None)
-    if isinstance(source.fetch, FetchStepContainer) and not options.allow_commands:
+    if isinstance(source.fetch, src.FetchStepContainer) and not options.allow_commands:
         raise FetchError(
             f"{dataset.alias} is fetched by a container, {source.fetch.image!r}, and was not created here",
             hint="pull with --allow-commands if you trust it",
@@ -274,20 +249,16 @@ def fetching(
         )
         fetched = fetch(source.fetch, context)
         if fetched is not UP_TO_DATE:
-            fetched = _with_state(fetched)
+            if fetched.state is None:
+                name, _ = hash_file(fetched.path)
+                state_of_bytes = ev.SourceState(
+                    source_name=POLLING_SOURCE, kind=CONTENT_HASH, value=str(name)
+                )
+                fetched = dataclasses.replace(fetched, state=state_of_bytes)
             if fetched.state != previous or fetched.has_more:
-                yield News(state, source, fetched, staging)
+                yield PolledInput(state, source, fetched, staging)
                 return
     yield None
-
-
-def _with_state(fetched: Fetched) -> Fetched:
-    # the hash of the bytes, where the source gives no state
-    if fetched.state is not None:
-        return fetched
-    name, _ = hash_file(fetched.path)
-    state = SourceState(source_name=POLLING_SOURCE, kind=CONTENT_HASH, value=str(name))
-    return dataclasses.replace(fetched, state=state)
 
 
 class FetchAhead:
@@ -306,11 +277,13 @@ class FetchAhead:
         self._open = contextlib.ExitStack()
         self._done = on_a_thread(self._fetch, "odfchain-fetch")
 
-    def _fetch(self) -> tuple[Multihash, News | None] | None:
+    def _fetch(self) -> tuple[Multihash, PolledInput | None] | None:
         # None where nothing is fetched ahead
         state = DatasetState.read(self._dataset.chain)
         source = polling_source(self._dataset, state)
-        remote = isinstance(source.fetch, FetchStepUrl) and not source.fetch.url.lower().startswith("file:")
+        remote = isinstance(source.fetch, src.FetchStepUrl) and not source.fetch.url.lower().startswith(
+            "file:"
+        )
         options = self._options()
         if not remote or cached_forever(source, state, SILENT):
             return None
@@ -325,11 +298,11 @@ class FetchAhead:
         return state.head, self._open.enter_context(opened)
 
     def wait(self, progress: Progress) -> None:
-        """Until it has ended in whatever way; now it is said what happens."""
+        """Until it has ended, with success or not; from now on its notes are shown."""
         self._progress.show_on(progress)
         wait((self._done,))
 
-    def news(self, head: Multihash) -> AbstractContextManager[News | None] | None:
+    def input(self, head: Multihash) -> AbstractContextManager[PolledInput | None] | None:
         """The object that was fetched ahead for this head; None where it is to be fetched now."""
         found = self._done.result()
         if found is None or found[0] != head:
@@ -338,9 +311,9 @@ class FetchAhead:
         return self._taken(found[1])
 
     @contextlib.contextmanager
-    def _taken(self, news: News | None) -> Iterator[News | None]:
+    def _taken(self, polled: PolledInput | None) -> Iterator[PolledInput | None]:
         with self._open:
-            yield news
+            yield polled
 
     def stop(self) -> None:
         """Stop it at its next check."""
@@ -374,15 +347,6 @@ class PullOutcome:
     watermark: Timestamp | None
 
 
-@dataclass(frozen=True, slots=True)
-class _PullTransaction:
-    """One transaction; `hashes` are empty when there was nothing to commit."""
-
-    inputs: tuple[InputOutcome, ...] = ()
-    hashes: tuple[Multihash, ...] = ()
-    has_more: bool = False
-
-
 def pull_source(
     dataset: DatasetFiles,
     session: Callable[[], SparkSession],
@@ -404,107 +368,61 @@ def pull_source(
     source = polling_source(dataset, old)
     forever = cached_forever(source, old, progress)
     if not forever and uncacheable(source, old) and not options.fetch_uncacheable:
-        return _outcome(PullStatus.UNCACHEABLE, old, old, [], 0)
+        return PullOutcome(PullStatus.UNCACHEABLE, (), old.head, old.head, 0, old.watermark)
     inputs: list[InputOutcome] = []
     blocks = 0
     begun = [] if ahead is None else [ahead]
 
-    def attempt() -> _PullTransaction:
+    def begin(state: DatasetState, source: ev.SetPollingSource) -> Transaction:
+        return Transaction(dataset, state, source.merge, POLLING_SOURCE, session, options.ingest)
+
+    def idle() -> list[Multihash]:
+        # at most a watermark that follows the system time
+        state = DatasetState.read(dataset.chain)
+        return begin(state, polling_source(dataset, state)).commit()
+
+    def attempt() -> tuple[list[InputOutcome], list[Multihash], bool]:
         if forever:
-            return _idle(dataset, session, options)
-        news = begun.pop().news(old.head) if begun else None
-        with news or fetching(dataset, options, progress, expect_rows) as found:
-            if found is None:
-                return _idle(dataset, session, options)
+            return [], idle(), False
+        ahead = begun.pop().input(old.head) if begun else None
+        with ahead or fetching(dataset, options, progress, expect_rows) as polled:
+            if polled is None:
+                return [], idle(), False
             expect_rows()
-            return _recorded(dataset, session, options, progress, found, check)
+            transaction, has_more = begin(polled.state, polled.source), polled.fetched.has_more
+            if _stage(transaction, polled, options, progress):
+                hashes = transaction.commit(progress, check, ends=not has_more)
+            else:
+                hashes = [] if has_more else idle()
+            return transaction.inputs, hashes, has_more
 
-    while True:
-        done = on_the_newest_head(attempt, options.ingest.retries, progress)
-        inputs += done.inputs
-        blocks += len(done.hashes)
-        if not done.has_more:
-            break
+    has_more = True
+    while has_more:
+        found, hashes, has_more = on_the_newest_head(attempt, options.ingest.retries, progress)
+        inputs += found
+        blocks += len(hashes)
     new = DatasetState.read(dataset.chain)
-    return _outcome(PullStatus.UPDATED if blocks else PullStatus.UP_TO_DATE, old, new, inputs, blocks)
-
-
-def _outcome(
-    status: PullStatus, old: DatasetState, new: DatasetState, inputs: list[InputOutcome], blocks: int
-) -> PullOutcome:
+    status = PullStatus.UPDATED if blocks else PullStatus.UP_TO_DATE
     return PullOutcome(status, tuple(inputs), old.head, new.head, blocks, new.watermark)
 
 
-def _recorded(
-    dataset: DatasetFiles,
-    session: Callable[[], SparkSession],
-    options: PullOptions,
-    progress: Progress,
-    news: News,
-    check: CommitCheck | None,
-) -> _PullTransaction:
-    state, source, fetched, staging = news.state, news.source, news.fetched, news.staging
-    system_time = state.next_system_time(options.ingest.system_time)
-    rule = rule_of(dataset, POLLING_SOURCE)
-    written = _stage(session, state, dataset, source, rule, fetched, system_time, staging, options, progress)
-    if isinstance(written, InputOutcome):
-        idle = _PullTransaction() if fetched.has_more else _idle(dataset, session, options)
-        return _PullTransaction((written,), idle.hashes, fetched.has_more)
-    progress.phase("Committing")
-    checkpoints = [written.checkpoint] if written.checkpoint else []
-    late = None if fetched.has_more else by_system_time(written.state, rule, system_time, idle=False)
-    events = [*written.events, *([late] if late is not None else [])]
-    hashes = commit(
-        dataset, state, events, written.slices, checkpoints=checkpoints, system_time=system_time, check=check
-    )
-    return _PullTransaction((outcome_of(fetched.name, written),), tuple(hashes), fetched.has_more)
-
-
-def _idle(
-    dataset: DatasetFiles, session: Callable[[], SparkSession], options: PullOptions
-) -> _PullTransaction:
-    # at most a watermark that follows the system time
-    state = DatasetState.read(dataset.chain)
-    source = polling_source(dataset, state)
-    system_time = state.next_system_time(options.ingest.system_time)
-    writer = WriterState.of(dataset, state, source.merge, session)
-    event = by_system_time(writer, rule_of(dataset, POLLING_SOURCE), system_time, idle=True)
-    if event is None:
-        return _PullTransaction()
-    return _PullTransaction((), tuple(commit(dataset, state, [event], [], system_time=system_time)))
-
-
-def _stage(
-    session: Callable[[], SparkSession],
-    state: DatasetState,
-    dataset: DatasetFiles,
-    source: SetPollingSource,
-    rule: WatermarkRule,
-    fetched: Fetched,
-    system_time: Timestamp,
-    staging: Path,
-    options: PullOptions,
-    progress: Progress,
-) -> Written | InputOutcome:
-    event_time = fetched.event_time or options.ingest.event_time or system_time
-    write = write_options(options.ingest, rule, system_time, event_time, staging)
-    write = dataclasses.replace(write, new_source_state=fetched.state, advances=fetched.advances)
+def _stage(transaction: Transaction, polled: PolledInput, options: PullOptions, progress: Progress) -> bool:
+    source, fetched = polled.source, polled.fetched
+    event_time = fetched.event_time or options.ingest.event_time or transaction.system_time
     with _as_it_was(fetched):
         path = prepare(
             source.prepare or (),
             fetched.path,
-            staging,
+            polled.staging,
             name=fetched.name,
             limits=PrepareLimits(max_bytes=options.limits.max_bytes),
             progress=progress,
             allow_commands=options.allow_commands,
         )
-        prepared = FileInput(path, fetched.name, source.read, source.preprocess)
-        writer = WriterState.of(dataset, state, source.merge, session)
-        try:
-            return stage_input(session, writer, prepared, write, progress)
-        except NothingToCommitError as nothing:
-            return InputOutcome(fetched.name, nothing.input_rows, {}, None)
+        return transaction.stage(
+            FileInput(path, fetched.name, source.read, source.preprocess), event_time, polled.staging,
+            progress, source_state=fetched.state, advances=fetched.advances,
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -550,11 +468,7 @@ def set_watermark(
     *,
     max_future: Duration | None = None,
 ) -> Multihash:
-    """Record a watermark without data; the state of the source stays with it.
-
-    Raises:
-        UsageError: the dataset is derivative.
-    """
+    """Record a watermark without data; the state of the source stays with it."""
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is not DatasetKind.ROOT:
         raise UsageError(f"{dataset.alias} is a derivative dataset: its watermark comes from its inputs")

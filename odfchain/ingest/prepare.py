@@ -19,6 +19,7 @@ import uuid
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -144,14 +145,9 @@ def _errors(codec: Codec) -> tuple[type[Exception], ...]:
     )
 
 
-def decoded(
+def _decoded(
     codec: Codec, pieces: Iterable[bytes], name: str, head_at: Callable[[int], bytes]
 ) -> Iterator[bytes]:
-    """The decoded bytes of all members, in pieces.
-
-    Raises:
-        IngestError: the input is corrupt, cut short or followed by something else.
-    """
     # the bytes at an offset tell what follows a member from a broken member
     errors = _errors(codec)
     decoder: _Decoder | None = None
@@ -194,7 +190,7 @@ def _broken(codec: Codec, name: str, start: int, head: bytes, reason: str) -> In
 
 CHUNK_BYTES = 1 << 20
 RATIO_FREE_BYTES = 64 << 20
-"""Output below this is never called a bomb, whatever its ratio [bytes]."""
+"""Output below this is never called a bomb, at any ratio [bytes]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,11 +217,7 @@ class BoundedOutput:
         self.size = 0
 
     def write(self, data: bytes) -> None:
-        """Append, in full or not at all.
-
-        Raises:
-            IngestError: a limit would be passed.
-        """
+        """Append, in full or not at all."""
         size = self.size + len(data)
         if size > self._limits.max_bytes:
             raise IngestError(
@@ -265,37 +257,38 @@ def bounded_output(
         raise
 
 
-def open_source(path: Path, name: str) -> BinaryIO:
-    """The file to be prepared, opened for reading only.
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One step: the file it reads, the new file it writes, and what messages call the input."""
 
-    Raises:
-        IngestError: it cannot be opened.
-    """
-    try:
-        return path.open("rb", buffering=0)
-    except OSError as error:
-        raise unreadable(error, name) from error
+    source: Path
+    target: Path
+    name: str
+    limits: PrepareLimits
+    progress: Progress
+
+    def open(self) -> BinaryIO:
+        try:
+            return self.source.open("rb", buffering=0)
+        except OSError as error:
+            raise _unreadable(error, self.name) from error
+
+    def output(self, name: str, input_bytes: int | None = None) -> AbstractContextManager[BoundedOutput]:
+        return bounded_output(self.target, name, self.limits, input_bytes=input_bytes)
 
 
-def unreadable(error: OSError, name: str) -> IngestError:
-    """The project's error for input that the operating system does not give."""
+def _unreadable(error: OSError, name: str) -> IngestError:
     return IngestError(f"{name}: cannot be read: {error.strerror or error}")
 
 
-def read_chunk(stream: BinaryIO, name: str, size: int = CHUNK_BYTES) -> bytes:
-    """The next bytes of the input; none at its end.
-
-    Raises:
-        IngestError: they cannot be read.
-    """
+def _read_chunk(stream: BinaryIO, name: str, size: int = CHUNK_BYTES) -> bytes:
     try:
         return stream.read(size)
     except OSError as error:
-        raise unreadable(error, name) from error
+        raise _unreadable(error, name) from error
 
 
-def file_size(stream: BinaryIO) -> int:
-    """Size of an open file [bytes]."""
+def _file_size(stream: BinaryIO) -> int:
     return os.fstat(stream.fileno()).st_size
 
 
@@ -311,47 +304,33 @@ _SMALL_READ = 4 << 10
 _RESOURCE_FORKS = "__MACOSX/"
 
 
-def decompress(
-    step: PrepStepDecompress,
-    source: Path,
-    target: Path,
-    *,
-    name: str,
-    limits: PrepareLimits,
-    progress: Progress,
-) -> None:
-    """Write the unpacked content of `source` to the new file `target`, or nothing at all.
-
-    Raises:
-        IngestError: another format, corrupt or encrypted data, no or several fitting entries, a bomb.
-        StoreError: there is no room for the result.
-    """
-    with open_source(source, name) as stream:
-        head = read_chunk(stream, name, 8)
+def _decompress(how: PrepStepDecompress, step: _Step) -> None:
+    name = step.name
+    with step.open() as stream:
+        head = _read_chunk(stream, name, 8)
         stream.seek(0)
         codec = codec_of(head)
-        progress.phase(f"unpacking {name}", file_size(stream))
-        if codec is not None and (step.format is CompressionFormat.GZIP or step.sub_path is None):
-            _note_surprises(step, codec, name, progress)
-            _unpack_stream(codec, stream, target, name, limits, progress)
+        step.progress.phase(f"unpacking {name}", _file_size(stream))
+        if codec is not None and (how.format is CompressionFormat.GZIP or how.sub_path is None):
+            _note_surprises(how, codec, step)
+            _unpack_stream(codec, stream, step)
         elif (
             codec is None
-            and step.format is CompressionFormat.ZIP
+            and how.format is CompressionFormat.ZIP
             # a program that unpacks itself has its archive at the end
             and (head.startswith(_ZIP_MAGIC) or zipfile.is_zipfile(stream))
         ):
-            _unpack_zip(stream, step.sub_path, target, name, limits, progress)
+            _unpack_zip(stream, how.sub_path, step)
         else:
-            raise _unexpected(step, codec, head, name)
+            raise _unexpected(how, codec, head, name)
 
 
-def _note_surprises(step: PrepStepDecompress, codec: Codec, name: str, progress: Progress) -> None:
-    if codec is not Codec.GZIP or step.format is not CompressionFormat.GZIP:
-        progress.note(
-            f"{name}: the manifest says {step.format.value}, the file is {codec.value}: read as such"
-        )
-    if step.sub_path is not None:
-        progress.note(f"{name}: subPath {step.sub_path!r} has no meaning for {codec.value}")
+def _note_surprises(how: PrepStepDecompress, codec: Codec, step: _Step) -> None:
+    note, name = step.progress.note, step.name
+    if codec is not Codec.GZIP or how.format is not CompressionFormat.GZIP:
+        note(f"{name}: the manifest says {how.format.value}, the file is {codec.value}: read as such")
+    if how.sub_path is not None:
+        note(f"{name}: subPath {how.sub_path!r} has no meaning for {codec.value}")
 
 
 def _unexpected(step: PrepStepDecompress, codec: Codec | None, head: bytes, name: str) -> IngestError:
@@ -369,20 +348,18 @@ def _unexpected(step: PrepStepDecompress, codec: Codec | None, head: bytes, name
     )
 
 
-def _unpack_stream(
-    codec: Codec, stream: BinaryIO, target: Path, name: str, limits: PrepareLimits, progress: Progress
-) -> None:
+def _unpack_stream(codec: Codec, stream: BinaryIO, step: _Step) -> None:
     def pieces() -> Iterator[bytes]:
-        while piece := read_chunk(stream, name):
+        while piece := _read_chunk(stream, step.name):
             yield piece
-            progress.advance(len(piece))
+            step.progress.advance(len(piece))
 
     def head_at(offset: int) -> bytes:
         stream.seek(offset)
-        return read_chunk(stream, name, 8)
+        return _read_chunk(stream, step.name, 8)
 
-    with bounded_output(target, name, limits, input_bytes=file_size(stream)) as output:
-        for data in decoded(codec, pieces(), name, head_at):
+    with step.output(step.name, _file_size(stream)) as output:
+        for data in _decoded(codec, pieces(), step.name, head_at):
             output.write(data)
 
 
@@ -401,12 +378,11 @@ def _zip_errors(name: str) -> Iterator[None]:
     except OSError as error:
         if error.errno is None:  # what the bzip2 decoder raises
             raise IngestError(f"{name}: the zip archive is corrupt: {error}") from error
-        raise unreadable(error, name) from error
+        raise _unreadable(error, name) from error
 
 
-def _unpack_zip(
-    stream: BinaryIO, sub_path: str | None, target: Path, name: str, limits: PrepareLimits, progress: Progress
-) -> None:
+def _unpack_zip(stream: BinaryIO, sub_path: str | None, step: _Step) -> None:
+    name = step.name
     with _zip_errors(name):
         archive = zipfile.ZipFile(stream)
     with archive:
@@ -419,9 +395,8 @@ def _unpack_zip(
         what = f"{name}: entry {entry.filename!r}"
         if entry.flag_bits & _ENCRYPTED:
             raise IngestError(f"{what} is encrypted", hint="passwords are not supported")
-        size = min(entry.compress_size, file_size(stream))
-        with bounded_output(target, what, limits, input_bytes=size) as output:
-            _copy_entry(archive, entry, stream, output, what, progress)
+        with step.output(what, min(entry.compress_size, _file_size(stream))) as output:
+            _copy_entry(archive, entry, stream, output, what, step.progress)
 
 
 def _copy_entry(
@@ -435,6 +410,8 @@ def _copy_entry(
     # for bzip2 and lzma the library decodes all that it has read, however much comes out of it
     bounded = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
     chunk = CHUNK_BYTES if bounded else _SMALL_READ
+    with _zip_errors(name):
+        content = archive.open(entry)
     with _zip_errors(name):
         content = archive.open(entry)
     with content:
@@ -520,6 +497,29 @@ _END_SECONDS = 0.01
 _BROKEN_PIPE = (-signal.SIGPIPE, 128 + signal.SIGPIPE)  # the second is how a shell reports the first
 
 
+class Tail:
+    """The last words of a program on its standard error, which never blocks it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
+        self._data = b""
+        os.set_blocking(stream.fileno(), False)
+
+    def listen(self) -> bool:
+        """Take what there is; False: no more for now, or for good."""
+        try:
+            data = os.read(self.stream.fileno(), CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        self._data = (self._data + data)[-TAIL_BYTES:]
+        return bool(data)
+
+    def lines(self) -> list[str]:
+        """The last lines."""
+        lines = re.split("[\r\n]", self._data.decode("utf-8", "replace"))
+        return [line.strip() for line in lines if line.strip()][-_TAIL_LINES:]
+
+
 class _Stage:
     """A running program of the pipeline."""
 
@@ -527,19 +527,8 @@ class _Stage:
         self.process = process
         self.command = command
         self.stdout = cast("BinaryIO", process.stdout)
-        self.stderr = cast("BinaryIO", process.stderr)
-        self.tail = b""
+        self.tail = Tail(cast("BinaryIO", process.stderr))
         self.code: int | None = None
-        os.set_blocking(self.stderr.fileno(), False)
-
-    def listen(self) -> bool:
-        # False: no more for now, or for good
-        try:
-            data = os.read(self.stderr.fileno(), CHUNK_BYTES)
-        except BlockingIOError:
-            return False
-        self.tail = (self.tail + data)[-TAIL_BYTES:]
-        return bool(data)
 
     def ended(self) -> bool:
         # not reaped, so that the id of its process group stays its own
@@ -557,44 +546,25 @@ class _Stage:
     def close(self) -> None:
         self.process.wait()
         self.stdout.close()
-        self.stderr.close()
+        self.tail.stream.close()
 
     def verdict(self) -> str:
         for _ in range(_LAST_READS):
-            if not self.listen():
+            if not self.tail.listen():
                 break
         code = self.code or 0
         how = f"ended with exit code {code}" if code > 0 else f"was killed by {_signal_name(-code)}"
-        lines = [
-            line.strip() for line in re.split("[\r\n]", self.tail.decode("utf-8", "replace")) if line.strip()
-        ]
-        said = " | ".join(map(printable, lines[-_TAIL_LINES:]))
+        said = " | ".join(map(printable, self.tail.lines()))
         return f"`{_shown(self.command)}` {how}" + (f": {said}" if said else "")
 
 
-def run_pipeline(
-    commands: Sequence[Sequence[str]],
-    source: Path,
-    target: Path,
-    *,
-    name: str,
-    limits: PrepareLimits,
-    progress: Progress,
-) -> None:
-    """Write what `source` becomes after all commands to the new file `target`, or nothing at all.
-
-    The commands run in the folder of `target`. No process survives.
-
-    Raises:
-        IngestError: a command cannot be started or fails, or the output is too large.
-    """
-    with open_source(source, name) as stream:
-        progress.phase(f"piping {name} through {commands[0][0]}", file_size(stream))
-        with (
-            bounded_output(target, name, limits) as output,
-            _running(commands, stream, target.parent, name) as stages,
-        ):
-            _pump(stages, stream, output, progress)
+def _run_pipeline(commands: Sequence[Sequence[str]], step: _Step) -> None:
+    # in the folder of the target; no process survives
+    name = step.name
+    with step.open() as stream:
+        step.progress.phase(f"piping {name} through {commands[0][0]}", _file_size(stream))
+        with step.output(name) as output, _running(commands, stream, step.target.parent, name) as stages:
+            _pump(stages, stream, output, step.progress)
             # a broken pipe is no failure of a program whose successor had read enough
             failed = [
                 stage for i, stage in enumerate(stages) if _has_failed(stage, last=i == len(stages) - 1)
@@ -658,11 +628,11 @@ def _pump(stages: list[_Stage], stream: BinaryIO, output: BoundedOutput, progres
     with selectors.DefaultSelector() as selector:
         selector.register(stages[-1].stdout, selectors.EVENT_READ)
         for stage in stages:
-            selector.register(stage.stderr, selectors.EVENT_READ, stage)
+            selector.register(stage.tail.stream, selectors.EVENT_READ, stage)
         while flowing or not all(stage.ended() for stage in stages):
             for key, _ in selector.select(_WATCH_SECONDS if flowing else _END_SECONDS):
                 if isinstance(key.data, _Stage):
-                    if not key.data.listen():
+                    if not key.data.tail.listen():
                         selector.unregister(key.fileobj)
                 elif data := os.read(key.fd, CHUNK_BYTES):
                     output.write(data)
@@ -711,7 +681,7 @@ def prepare(
     for part in _parts(steps):
         target = folder / f"prepared-{uuid.uuid4().hex}"
         try:
-            _apply(part, current, target, name, limits, progress)
+            _apply(part, _Step(current, target, name, limits, progress))
         finally:
             if current != source:
                 remove_quietly(current)
@@ -745,17 +715,10 @@ def _check_commands(steps: Sequence[PrepStep], name: str, *, allow_commands: boo
             )
 
 
-def _apply(
-    steps: Sequence[PrepStep],
-    source: Path,
-    target: Path,
-    name: str,
-    limits: PrepareLimits,
-    progress: Progress,
-) -> None:
-    commands = [step.command for step in steps if isinstance(step, PrepStepPipe)]
+def _apply(steps: Sequence[PrepStep], step: _Step) -> None:
+    commands = [each.command for each in steps if isinstance(each, PrepStepPipe)]
     if commands:
-        run_pipeline(commands, source, target, name=name, limits=limits, progress=progress)
-    for step in steps:
-        if isinstance(step, PrepStepDecompress):
-            decompress(step, source, target, name=name, limits=limits, progress=progress)
+        _run_pipeline(commands, step)
+    for each in steps:
+        if isinstance(each, PrepStepDecompress):
+            _decompress(each, step)

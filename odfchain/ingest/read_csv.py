@@ -217,7 +217,7 @@ class TextTraits:
     irregular: bool
     """CSV that Spark would not read as it is meant, or that breaks the rule (`csv_records`)."""
     controls: bool
-    """There may be control characters besides line breaks and separators."""
+    """There may be control characters other than line breaks and separators."""
     long_lines: bool
     """A line has more than `LONGEST_SHORT_LINE` bytes."""
     lines: int | None = None
@@ -230,11 +230,7 @@ class TextTraits:
 
 
 def codec_name(encoding: str | None) -> str:
-    """The Python codec of a read step's encoding (default UTF-8).
-
-    Raises:
-        SchemaError: the encoding is not known.
-    """
+    """The Python codec of a read step's encoding (default UTF-8)."""
     try:
         "".encode(encoding or "utf-8")  # refuses codecs that are not of text, such as hex
         return codecs.lookup(encoding or "utf-8").name
@@ -249,12 +245,7 @@ def scan_text(
     csv: CsvDialect | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> TextTraits:
-    """Check that a file is valid in its encoding and learn how its quotes work.
-
-    Raises:
-        BadInputError: a byte that the encoding does not allow, with its line.
-        StoreError: the file cannot be read.
-    """
+    """Check that a file is valid in its encoding and learn how its quotes work."""
     decoder = codecs.getincrementaldecoder(encoding)()
     ascii_based = encoding in ("utf-8", "ascii")
     separator = csv.separator.encode() if csv is not None else b","
@@ -344,10 +335,10 @@ class _CsvShape:
         exotic = any(len(c.encode()) != 1 or not (c == "\t" or c.isprintable()) for c in own if c)
         self._quote = dialect.quote.encode()
         self._escaped = (dialect.escape + dialect.quote).encode() if dialect.escape and dialect.quote else b""
-        neighbours = [10, 13, *dialect.separator.encode()[:1], *self._quote[:1]]
-        self._beside = np.zeros(256, dtype=bool)
-        """Bytes that may stand before an opening and after a closing quote."""
-        self._beside[neighbours] = True
+        allowed = [10, 13, *dialect.separator.encode()[:1], *self._quote[:1]]
+        self._neighbours = np.zeros(256, dtype=bool)
+        """Bytes allowed before an opening and after a closing quote."""
+        self._neighbours[allowed] = True
         self._sure = not exotic
         self._odd = False
         self._returns = False
@@ -385,7 +376,7 @@ class _CsvShape:
         opening = at[1:] if self._odd else at
         opening = opening[::2]
         closing = at[0 if self._odd else 1 :][::2]
-        return bool(self._beside[data[opening - 1]].all() and self._beside[data[closing + 1]].all())
+        return bool(self._neighbours[data[opening - 1]].all() and self._neighbours[data[closing + 1]].all())
 
 
 def _has_controls(chunk: bytes, low: _LowBytes, separator: bytes) -> bool:
@@ -451,11 +442,7 @@ def transcode(source: Path, target: Path, encoding: str) -> None:
 
 
 def spool(stream: BinaryIO, target: Path) -> None:
-    """Copy standard input to a file, so that it can be read more than once.
-
-    Raises:
-        StorageFullError, StoreError: it cannot be written.
-    """
+    """Copy standard input to a file, so that it can be read more than once."""
     try:
         with target.open("xb") as out:
             while chunk := stream.read(_CHUNK):

@@ -25,18 +25,9 @@ from odfchain.ingest.read_csv import (
     transcode,
 )
 from odfchain.odf import schema as ds
+from odfchain.odf import sources as src
 from odfchain.odf.arrow_schema import mapped
 from odfchain.odf.schema import parse_ddl
-from odfchain.odf.sources import (
-    ReadStep,
-    ReadStepCsv,
-    ReadStepEsriShapefile,
-    ReadStepGeoJson,
-    ReadStepJson,
-    ReadStepNdGeoJson,
-    ReadStepNdJson,
-    ReadStepParquet,
-)
 from odfchain.odf.times import RFC3339, java_format
 from odfchain.spark.executor_files import Handover
 from odfchain.spark.jobs import explain
@@ -126,14 +117,14 @@ def _first_finer(column: pa.Array, target: pa.DataType) -> int:
     return low
 
 
-INPUT_FORMATS: dict[str, type[ReadStep]] = {
-    "csv": ReadStepCsv,
-    "json": ReadStepJson,
-    "ndjson": ReadStepNdJson,
-    "geojson": ReadStepGeoJson,
-    "ndgeojson": ReadStepNdGeoJson,
-    "shapefile": ReadStepEsriShapefile,
-    "parquet": ReadStepParquet,
+INPUT_FORMATS: dict[str, type[src.ReadStep]] = {
+    "csv": src.ReadStepCsv,
+    "json": src.ReadStepJson,
+    "ndjson": src.ReadStepNdJson,
+    "geojson": src.ReadStepGeoJson,
+    "ndgeojson": src.ReadStepNdGeoJson,
+    "shapefile": src.ReadStepEsriShapefile,
+    "parquet": src.ReadStepParquet,
 }
 """Names of `--input-format` and the read steps they stand for."""
 
@@ -166,12 +157,8 @@ class OpenedInput:
     """About how many, where that is known before they are read; for progress alone."""
 
 
-def declared_schema(read: ReadStep) -> ds.DataSchema | None:
-    """The schema that a read step declares, as DDL or in the ODF form.
-
-    Raises:
-        SchemaError: both forms, or malformed DDL.
-    """
+def declared_schema(read: src.ReadStep) -> ds.DataSchema | None:
+    """The schema that a read step declares, as DDL or in the ODF form."""
     if read.ddl_schema is not None and read.schema is not None:
         raise SchemaError("read: give a DDL schema or an ODF schema, not both")
     if read.schema is not None:
@@ -189,12 +176,8 @@ def extension_of(path: Path) -> str | None:
     return next((e for e in _EXTENSIONS if path.name.lower().endswith(e)), None)
 
 
-def read_step_for(path: Path, input_format: str | None, declared: ReadStep | None) -> ReadStep:
-    """The read step to use: the declared one, or another format with the declared schema.
-
-    Raises:
-        UsageError: the format is unknown, or does not follow from the file's name.
-    """
+def read_step_for(path: Path, input_format: str | None, declared: src.ReadStep | None) -> src.ReadStep:
+    """The read step to use: the declared one, or another format with the declared schema."""
     if input_format is None and declared is not None:
         return declared
     name = input_format or _EXTENSIONS.get(extension_of(path) or "")
@@ -207,14 +190,14 @@ def read_step_for(path: Path, input_format: str | None, declared: ReadStep | Non
     if declared is not None and isinstance(declared, cls):
         return declared
     if declared is None:
-        return ReadStepCsv(header=True, infer_schema=True) if cls is ReadStepCsv else cls()
+        return src.ReadStepCsv(header=True, infer_schema=True) if cls is src.ReadStepCsv else cls()
     return cls(ddl_schema=declared.ddl_schema, schema=declared.schema)
 
 
 def open_input(
     session: Callable[[], SparkSession],
     path: Path,
-    read: ReadStep,
+    read: src.ReadStep,
     *,
     scratch: Path,
     progress: Callable[[int], None] | None = None,
@@ -223,9 +206,6 @@ def open_input(
     """Check a file and plan how Spark reads it; the session is started only after the checks.
 
     What workers read is in `scratch`, or in the store of the workspace until `resources` are closed.
-
-    Raises:
-        BadInputError: the file breaks the declared form.
     """
     if not path.is_file():
         raise BadInputError("no such file", file=str(path))
@@ -233,47 +213,149 @@ def open_input(
     if schema is not None:
         check_columns(schema.names, str(path))
     workers = Handover(session, scratch, resources or contextlib.ExitStack())
+    opening = _Opening(workers, path, schema, scratch, progress)
     match read:
-        case ReadStepCsv():
-            return _open_csv(workers, path, read, schema, scratch, progress)
-        case ReadStepNdJson() | ReadStepNdGeoJson():
-            return _open_lines(workers, path, read, schema, scratch, progress)
-        case ReadStepParquet():
-            from odfchain.spark.input_frames import bad_parquet, read_parquet
-
-            if path.stat().st_size == 0:
-                return _empty(session, path, schema)
-            _check_parquet(path)
-            from odfchain.slices.reader import open_parquet
-
-            readable, notes = in_microseconds(path, scratch)
-            with open_parquet(path) as stored:
-                rows = stored.metadata.num_rows
-            given, file = workers.give(readable), str(path)
-            return OpenedInput(
-                read_parquet(session(), given, schema, file),
-                notes,
-                malformed=lambda: bad_parquet(session(), given, schema, file),
-                rows=rows,
-            )
+        case src.ReadStepCsv():
+            return opening.csv(read)
+        case src.ReadStepNdJson() | src.ReadStepNdGeoJson():
+            return opening.lines(read)
+        case src.ReadStepParquet():
+            return opening.parquet()
         case _:
-            return _open_document(workers, path, read, schema, scratch)
+            return opening.document(read)
 
 
-def _check_parquet(path: Path) -> None:
-    with path.open("rb") as stream:
-        if stream.read(4) != b"PAR1":
-            raise BadInputError("not a Parquet file", file=str(path))
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """A file that is checked and planned."""
 
+    workers: Handover
+    path: Path
+    schema: ds.DataSchema | None
+    """The declared one."""
+    scratch: Path
+    progress: Callable[[int], None] | None
 
-def _empty(session: Callable[[], SparkSession], path: Path, schema: ds.DataSchema | None) -> OpenedInput:
-    # no rows where the columns are known, nothing at all where they are not
-    from odfchain.spark.input_frames import empty_input
+    def _empty(self) -> OpenedInput:
+        # no rows where the columns are known, nothing at all where they are not
+        from odfchain.spark.input_frames import empty_input
 
-    return OpenedInput(empty_input(session(), schema, str(path)) if schema is not None else None)
+        if self.schema is None:
+            return OpenedInput(None)
+        return OpenedInput(empty_input(self.workers.session(), self.schema, str(self.path)))
 
+    def parquet(self) -> OpenedInput:
+        from odfchain.slices.reader import open_parquet
+        from odfchain.spark.input_frames import bad_parquet, read_parquet
 
-# --- CSV -------------------------------------------------------------------------------------------
+        if self.path.stat().st_size == 0:
+            return self._empty()
+        file, session, schema = str(self.path), self.workers.session, self.schema
+        with self.path.open("rb") as stream:
+            if stream.read(4) != b"PAR1":
+                raise BadInputError("not a Parquet file", file=file)
+        readable, notes = in_microseconds(self.path, self.scratch)
+        with open_parquet(self.path) as stored:
+            rows = stored.metadata.num_rows
+        given = self.workers.give(readable)
+        return OpenedInput(
+            read_parquet(session(), given, schema, file),
+            notes,
+            malformed=lambda: bad_parquet(session(), given, schema, file),
+            rows=rows,
+        )
+
+    def csv(self, read: src.ReadStepCsv) -> OpenedInput:
+        path, file, schema, session = self.path, str(self.path), self.schema, self.workers.session
+        dialect = dialect_of(read)
+        traits = scan_text(path, encoding=dialect.encoding, csv=dialect, progress=self.progress)
+        if traits.size == 0:
+            return self._empty()
+        header = header_of(path, dialect, file)
+        plain, plain_dialect, multiline = path, dialect, traits.multiline
+        if traits.irregular:
+            plain, plain_dialect = self.scratch / f"rewritten-{uuid.uuid4().hex}", CsvDialect()
+            multiline = rewrite_csv(path, plain, dialect, file)
+        from odfchain.spark.input_frames import CsvOptions, infer_csv, read_csv
+
+        options = CsvOptions(
+            header=bool(read.header),
+            separator=plain_dialect.separator,
+            quote=plain_dialect.quote,
+            null_value=read.null_value or "",
+            multiline=multiline,
+        )
+        columns, notes = _csv_columns(path, header, schema, has_header=options.header)
+        check_columns(columns, file)
+
+        def malformed() -> BadInputError | None:
+            return first_misfit(path, dialect, columns, header=options.header, file=file)
+
+        given = self.workers.give(plain)
+        if schema is None and read.infer_schema:
+            try:
+                schema = infer_csv(session(), given, columns, options)
+            except Exception as error:
+                raise malformed() or explain(error, file=file) from error
+        elif schema is None:
+            text = ds.optional(ds.DataTypeString())
+            schema = ds.DataSchema(fields=tuple(ds.DataField(name=name, type=text) for name in columns))
+        rules = dataclasses.replace(_text_rules(read), plain=traits.plain)
+        frame = read_csv(session(), given, columns, schema, options, rules, file)
+        return OpenedInput(
+            dataclasses.replace(frame, short=not (traits.long_lines or options.multiline)),
+            tuple(notes),
+            malformed,
+            None if traits.multiline or traits.lines is None else traits.lines - options.header,
+        )
+
+    def lines(self, read: src.ReadStepNdJson | src.ReadStepNdGeoJson) -> OpenedInput:
+        encoding = codec_name(read.encoding) if isinstance(read, src.ReadStepNdJson) else "utf-8"
+        traits = scan_text(self.path, encoding=encoding, progress=self.progress)
+        if traits.size == 0:
+            return self._empty()
+        from odfchain.spark.documents import LineFile
+        from odfchain.spark.json_values import FeatureLine, ObjectLine
+
+        plain = self.path
+        if encoding not in ("utf-8", "ascii"):
+            plain = self.scratch / f"transcoded-{uuid.uuid4().hex}"
+            transcode(self.path, plain, encoding)
+        form = ObjectLine() if isinstance(read, src.ReadStepNdJson) else FeatureLine()
+        return dataclasses.replace(self._records(read, LineFile(plain, form), plain), rows=traits.lines)
+
+    def document(
+        self, read: src.ReadStepJson | src.ReadStepGeoJson | src.ReadStepEsriShapefile
+    ) -> OpenedInput:
+        if self.path.stat().st_size == 0:
+            return self._empty()
+        source, notes = record_source(self.path, read, self.schema, self.scratch)
+        from odfchain.spark.json_pieces import Document, split
+
+        if isinstance(source, Document):
+            source = split(source)
+        return dataclasses.replace(self._records(read, source, self.path), notes=notes)
+
+    def _records(self, read: src.ReadStep, source: RecordSource | LineFile, plain: Path) -> OpenedInput:
+        from odfchain.spark.documents import LineFile, bad_record, infer_records, read_records
+        from odfchain.spark.json_pieces import SplitDocument
+
+        file, session, schema = str(self.path), self.workers.session, self.schema
+        given = self.workers.give(plain, for_spark=isinstance(source, LineFile))
+        if schema is None:
+            schema = infer_records(session(), source, given, file)
+        if schema is None:
+            return OpenedInput(None)
+        columns = schema
+        rules = TextRules(integer_timestamps=True)
+        if isinstance(read, src.ReadStepJson | src.ReadStepNdJson):
+            rules = _text_rules(read)
+        if isinstance(source, SplitDocument):
+            rules = dataclasses.replace(rules, plain=source.plain)
+        return OpenedInput(
+            read_records(session(), source, given, columns, rules, file),
+            malformed=lambda: bad_record(session(), source, given, columns.fields, file),
+        )
 
 
 def _one_character(value: str | None, default: str, what: str, *, may_be_empty: bool) -> str:
@@ -285,64 +367,8 @@ def _one_character(value: str | None, default: str, what: str, *, may_be_empty: 
     raise SchemaError(f"read.{what}: must be {allowed}, not {value!r}")
 
 
-def _open_csv(
-    workers: Handover,
-    path: Path,
-    read: ReadStepCsv,
-    schema: ds.DataSchema | None,
-    scratch: Path,
-    progress: Callable[[int], None] | None,
-) -> OpenedInput:
-    dialect = dialect_of(read)
-    traits = scan_text(path, encoding=dialect.encoding, csv=dialect, progress=progress)
-    if traits.size == 0:
-        return _empty(workers.session, path, schema)
-    file = str(path)
-    header = header_of(path, dialect, file)
-    plain, plain_dialect, multiline = path, dialect, traits.multiline
-    if traits.irregular:
-        plain, plain_dialect = scratch / f"rewritten-{uuid.uuid4().hex}", CsvDialect()
-        multiline = rewrite_csv(path, plain, dialect, file)
-    from odfchain.spark.input_frames import CsvOptions, infer_csv, read_csv
-
-    options = CsvOptions(
-        header=bool(read.header),
-        separator=plain_dialect.separator,
-        quote=plain_dialect.quote,
-        null_value=read.null_value or "",
-        multiline=multiline,
-    )
-    columns, notes = _csv_columns(path, header, schema, has_header=options.header)
-    check_columns(columns, file)
-
-    def malformed() -> BadInputError | None:
-        return first_misfit(path, dialect, columns, header=options.header, file=file)
-
-    given = workers.give(plain)
-    if schema is None and read.infer_schema:
-        try:
-            schema = infer_csv(workers.session(), given, columns, options)
-        except Exception as error:
-            raise malformed() or explain(error, file=file) from error
-    elif schema is None:
-        text = ds.optional(ds.DataTypeString())
-        schema = ds.DataSchema(fields=tuple(ds.DataField(name=name, type=text) for name in columns))
-    rules = dataclasses.replace(_text_rules(read), plain=traits.plain)
-    frame = read_csv(workers.session(), given, columns, schema, options, rules, file)
-    return OpenedInput(
-        dataclasses.replace(frame, short=not (traits.long_lines or options.multiline)),
-        tuple(notes),
-        malformed,
-        None if traits.multiline or traits.lines is None else traits.lines - options.header,
-    )
-
-
-def dialect_of(read: ReadStepCsv) -> CsvDialect:
-    """The characters of a read step.
-
-    Raises:
-        SchemaError: one that cannot be read with.
-    """
+def dialect_of(read: src.ReadStepCsv) -> CsvDialect:
+    """The characters of a read step."""
     given = {
         "separator": _one_character(read.separator, ",", "separator", may_be_empty=False),
         "quote": _one_character(read.quote, '"', "quote", may_be_empty=True),
@@ -361,11 +387,7 @@ def dialect_of(read: ReadStepCsv) -> CsvDialect:
 def _csv_columns(
     path: Path, header: list[str], schema: ds.DataSchema | None, *, has_header: bool
 ) -> tuple[list[str], list[str]]:
-    """(column names in the order of the file, notes).
-
-    Raises:
-        BadInputError: the header does not fit the schema.
-    """
+    """(column names in the order of the file, notes)."""
     if not has_header:
         if schema is None:
             return [f"column_{i}" for i in range(1, len(header) + 1)], []
@@ -405,11 +427,11 @@ def _listed(names: Iterable[str]) -> str:
     return printable(", ".join(names), HEADER_CHARACTERS)
 
 
-def _text_rules(read: ReadStepCsv | ReadStepNdJson | ReadStepJson) -> TextRules:
+def _text_rules(read: src.ReadStepCsv | src.ReadStepNdJson | src.ReadStepJson) -> TextRules:
     return TextRules(
         date_format=_format(read.date_format, "dateFormat"),
         timestamp_format=_format(read.timestamp_format, "timestampFormat"),
-        integer_timestamps=not isinstance(read, ReadStepCsv),
+        integer_timestamps=not isinstance(read, src.ReadStepCsv),
     )
 
 
@@ -422,101 +444,24 @@ def _format(declared: str | None, what: str) -> str:
         raise SchemaError(f"read.{what}: {error.message}", hint=error.hint) from None
 
 
-# --- JSON and GeoJSON by lines ---------------------------------------------------------------------
-
-
-def _open_lines(
-    workers: Handover,
-    path: Path,
-    read: ReadStepNdJson | ReadStepNdGeoJson,
-    schema: ds.DataSchema | None,
-    scratch: Path,
-    progress: Callable[[int], None] | None,
-) -> OpenedInput:
-    encoding = codec_name(read.encoding) if isinstance(read, ReadStepNdJson) else "utf-8"
-    traits = scan_text(path, encoding=encoding, progress=progress)
-    if traits.size == 0:
-        return _empty(workers.session, path, schema)
-    from odfchain.spark.documents import LineFile
-    from odfchain.spark.json_values import FeatureLine, ObjectLine
-
-    plain = path
-    if encoding not in ("utf-8", "ascii"):
-        plain = scratch / f"transcoded-{uuid.uuid4().hex}"
-        transcode(path, plain, encoding)
-    form = ObjectLine() if isinstance(read, ReadStepNdJson) else FeatureLine()
-    opened = _open_records(workers, path, read, schema, LineFile(plain, form), plain)
-    return dataclasses.replace(opened, rows=traits.lines)
-
-
-# --- documents that Spark cannot read --------------------------------------------------------------
-
-
-def _open_document(
-    workers: Handover,
-    path: Path,
-    read: ReadStepJson | ReadStepGeoJson | ReadStepEsriShapefile,
-    schema: ds.DataSchema | None,
-    scratch: Path,
-) -> OpenedInput:
-    if path.stat().st_size == 0:
-        return _empty(workers.session, path, schema)
-    source, notes = record_source(path, read, schema, scratch)
-    from odfchain.spark.json_pieces import Document, split
-
-    if isinstance(source, Document):
-        source = split(source)
-    opened = _open_records(workers, path, read, schema, source, path)
-    return dataclasses.replace(opened, notes=notes)
-
-
-def _open_records(
-    workers: Handover,
-    path: Path,
-    read: ReadStepJson | ReadStepNdJson | ReadStepGeoJson | ReadStepNdGeoJson | ReadStepEsriShapefile,
-    schema: ds.DataSchema | None,
-    source: RecordSource | LineFile,
-    plain: Path,
-) -> OpenedInput:
-    from odfchain.spark.documents import LineFile, bad_record, infer_records, read_records
-    from odfchain.spark.json_pieces import SplitDocument
-
-    file, session = str(path), workers.session
-    given = workers.give(plain, for_spark=isinstance(source, LineFile))
-    if schema is None:
-        schema = infer_records(session(), source, given, file)
-    if schema is None:
-        return OpenedInput(None)
-    columns = schema
-    rules = TextRules(integer_timestamps=True)
-    if isinstance(read, ReadStepJson | ReadStepNdJson):
-        rules = _text_rules(read)
-    if isinstance(source, SplitDocument):
-        rules = dataclasses.replace(rules, plain=source.plain)
-    return OpenedInput(
-        read_records(session(), source, given, columns, rules, file),
-        malformed=lambda: bad_record(session(), source, given, columns.fields, file),
-    )
-
-
 def record_source(
     path: Path,
-    read: ReadStepJson | ReadStepGeoJson | ReadStepEsriShapefile,
+    read: src.ReadStepJson | src.ReadStepGeoJson | src.ReadStepEsriShapefile,
     schema: ds.DataSchema | None,
     scratch: Path,
 ) -> tuple[RecordSource, tuple[str, ...]]:
     """An executor's reader of the file's records, and notes."""
     real = str(path.resolve())
     match read:
-        case ReadStepJson():
+        case src.ReadStepJson():
             from odfchain.spark.json_values import JsonArray
 
             return JsonArray(real, codec_name(read.encoding), read.sub_path or ""), ()
-        case ReadStepGeoJson():
+        case src.ReadStepGeoJson():
             from odfchain.spark.json_values import FeatureCollection
 
             return FeatureCollection(real), ()
-        case ReadStepEsriShapefile():
+        case src.ReadStepEsriShapefile():
             from odfchain.spark.shapefile import find_layer
 
             layer, notes = find_layer(path, read.sub_path, scratch)

@@ -473,11 +473,6 @@ class LogicalDigest:
         return Multihash(Multicodec.ARROW0_SHA3_256, final.digest())
 
 
-def check_hashable(schema: pa.Schema) -> None:
-    """Nothing when rows of this schema have a logical hash."""
-    LogicalDigest(schema)
-
-
 def hash_table(table: pa.Table, *, null_rule: NullRule = "correct") -> Multihash:
     """The logical hash of a table in memory."""
     digest = LogicalDigest(table.schema, null_rule=null_rule)

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from odfchain.assets.hrefs import href_of, public_href
+from odfchain.assets.hrefs import public_href
 from odfchain.assets.lock_table import AssetRow, Facts
 from odfchain.assets.objects import Stores, pieces
 from odfchain.errors import AccessError, OdfchainError, TransferError, UsageError
@@ -90,7 +90,7 @@ class LockPeer(Peer):
             except OdfchainError as error:
                 problems.append(error)
                 continue
-            yield Opened(public_href(href_of(place)), Pieces(chain([first], content)), None)
+            yield Opened(public_href(place.href()), Pieces(chain([first], content)), None)
             return
         if not problems:
             raise AbsentError(f"{key}: no lock names it")

@@ -38,15 +38,6 @@ from odfchain.errors import (
 )
 from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
-from odfchain.odf.events import (
-    AddData,
-    DatasetVocabulary,
-    DataSlice,
-    MetadataBlock,
-    MetadataEvent,
-    OffsetInterval,
-    SetVocab,
-)
 from odfchain.odf.identity import DatasetKey, Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.schema import ExtraAttributes
@@ -56,14 +47,7 @@ from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.text import one_line
 from odfchain.transfer.signed_statements import Seen
-from odfchain.upkeep.garbage import (
-    branches_on,
-    bring_branches,
-    merged_blocks,
-    of_changes,
-    refuse,
-    still_reached,
-)
+from odfchain.upkeep import garbage
 from odfchain.upkeep.reset import Dependent, Remote, dependents, places_with, rewrite_memory
 from odfchain.workspace.commit import StagedFile, keep_staged
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -110,7 +94,7 @@ class BatchLimits:
 class Batch:
     """Blocks that become one: neighbouring AddData, or a single block of any kind."""
 
-    blocks: tuple[MetadataBlock, ...]
+    blocks: tuple[ev.MetadataBlock, ...]
 
     @property
     def merges(self) -> bool:
@@ -118,20 +102,20 @@ class Batch:
         return len(self.blocks) > 1
 
     @property
-    def slices(self) -> list[DataSlice]:
+    def slices(self) -> list[ev.DataSlice]:
         """The slices, oldest first."""
         return [e.new_data for e in self._events if e.new_data is not None]
 
     @property
-    def _events(self) -> list[AddData]:
-        return [b.event for b in self.blocks if isinstance(b.event, AddData)]
+    def _events(self) -> list[ev.AddData]:
+        return [b.event for b in self.blocks if isinstance(b.event, ev.AddData)]
 
-    def event(self, data: DataSlice | None, previous: AddData | None) -> AddData:
+    def event(self, data: ev.DataSlice | None, previous: ev.AddData | None) -> ev.AddData:
         """The event that says what those of the batch said; `previous` is the AddData before it."""
         events = self._events
         states = [e.new_source_state for e in events if e.new_source_state is not None]
         checkpoint = previous.new_checkpoint if previous is not None else None
-        return AddData(
+        return ev.AddData(
             prev_checkpoint=checkpoint.physical_hash if checkpoint is not None else None,
             prev_offset=events[0].prev_offset,
             new_data=data,
@@ -142,14 +126,14 @@ class Batch:
         )
 
 
-def batches(blocks: Iterable[MetadataBlock], limits: BatchLimits) -> Iterator[Batch]:
+def batches(blocks: Iterable[ev.MetadataBlock], limits: BatchLimits) -> Iterator[Batch]:
     """All blocks in their order, neighbours that may become one together."""
-    waiting: list[MetadataBlock] = []
+    waiting: list[ev.MetadataBlock] = []
     joined = _BatchDraft()
     watermark: Timestamp | None = None
     merged: set[str] = set()
     for block in blocks:
-        if isinstance(block.event, AddData) and not _is_new_merge(block.event, merged):
+        if isinstance(block.event, ev.AddData) and not _is_new_merge(block.event, merged):
             by_hand = block.event.new_data is None and block.event.new_watermark != watermark
             watermark = block.event.new_watermark
             longer = joined.with_(block.event, by_hand=by_hand)
@@ -162,13 +146,13 @@ def batches(blocks: Iterable[MetadataBlock], limits: BatchLimits) -> Iterator[Ba
         if waiting:
             yield Batch(tuple(waiting))
         waiting, joined = [], _BatchDraft()
-        watermark = block.event.new_watermark if isinstance(block.event, AddData) else watermark
+        watermark = block.event.new_watermark if isinstance(block.event, ev.AddData) else watermark
         yield Batch((block,))
     if waiting:
         yield Batch(tuple(waiting))
 
 
-def _is_new_merge(event: AddData, known: set[str]) -> bool:
+def _is_new_merge(event: ev.AddData, known: set[str]) -> bool:
     state = event.new_source_state
     if state is None or not is_merge_state(state) or state.value in known:
         return False
@@ -193,7 +177,7 @@ class _BatchDraft:
     # True if it sets a watermark without data.
     by_hand: bool = False
 
-    def with_(self, event: AddData, *, by_hand: bool) -> _BatchDraft | None:
+    def with_(self, event: ev.AddData, *, by_hand: bool) -> _BatchDraft | None:
         state = event.new_source_state
         source = state.source_name if state is not None else None
         decides = state is not None or event.new_data is not None
@@ -227,59 +211,37 @@ class _BatchDraft:
 # used.
 
 
-@dataclass(frozen=True, slots=True)
-class MergedSlice:
-    """A slice that is not committed yet, and its file."""
-
-    slice: DataSlice
-    staged: StagedFile
-
-
-def same_columns(dataset: DatasetFiles, slices: Sequence[DataSlice]) -> bool:
-    """True if the files of all slices have the same columns, of the same types and in the same order."""
+def _same_columns(dataset: DatasetFiles, slices: Sequence[ev.DataSlice]) -> bool:
+    # of the same types and in the same order
     first, *others = (_schema(dataset, found) for found in slices)
     return all(first.equals(other) for other in others)
 
 
-def merge_slices(
-    dataset: DatasetFiles, slices: Sequence[DataSlice], vocabulary: DatasetVocabulary, folder: Path
-) -> MergedSlice:
-    """One file in `folder` with the records of neighbouring slices that have the same columns."""
-    path = folder / f"merged-{uuid.uuid4().hex}.parquet"
-    try:
-        with fsio.storage_errors(path):
-            return _merge(dataset, slices, vocabulary, path)
-    except BaseException:
-        fsio.remove_quietly(path)
-        raise
-
-
-def _merge(
-    dataset: DatasetFiles, slices: Sequence[DataSlice], vocabulary: DatasetVocabulary, path: Path
-) -> MergedSlice:
+def _merged(
+    dataset: DatasetFiles, slices: Sequence[ev.DataSlice], vocabulary: ev.DatasetVocabulary, folder: Path
+) -> tuple[ev.DataSlice, StagedFile]:
+    # one file in the folder, which goes with the run, of slices that have the same columns
     from odfchain.slices.reader import hash_parquet  # noqa: PLC0415
-    from odfchain.slices.writer import (  # noqa: PLC0415
-        LogicalHash,
-        ObservedParquet,
-        PhysicalHash,
-    )
+    from odfchain.slices.writer import LogicalHash, ObservedParquet, PhysicalHash  # noqa: PLC0415
 
+    path = folder / f"merged-{uuid.uuid4().hex}.parquet"
     schema = _schema(dataset, slices[0])
     physical, logical = PhysicalHash(), LogicalHash(schema)
-    with ObservedParquet(path, schema, vocabulary, [physical, logical]) as file:
-        for found in slices:
-            for batch in _rows(dataset, found, vocabulary):
-                file.write(batch)
-    interval = OffsetInterval(start=slices[0].offset_interval.start, end=slices[-1].offset_interval.end)
-    if hash_parquet(path) != (logical.hash, interval.count):
-        raise StoreError(f"{path}: what was written is not what was to be written; nothing was changed")
-    merged = DataSlice(
+    interval = ev.OffsetInterval(start=slices[0].offset_interval.start, end=slices[-1].offset_interval.end)
+    with fsio.storage_errors(path):
+        with ObservedParquet(path, schema, vocabulary, [physical, logical]) as file:
+            for found in slices:
+                for batch in _rows(dataset, found, vocabulary):
+                    file.write(batch)
+        if hash_parquet(path) != (logical.hash, interval.count):
+            raise StoreError(f"{path}: what was written is not what was to be written; nothing was changed")
+    merged = ev.DataSlice(
         logical_hash=logical.hash,
         physical_hash=physical.hash,
         offset_interval=interval,
         size=physical.size,
     )
-    return MergedSlice(merged, StagedFile(path, physical.hash, file.footer))
+    return merged, StagedFile(path, physical.hash, file.footer)
 
 
 @contextlib.contextmanager
@@ -296,7 +258,7 @@ def _readable(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _schema(dataset: DatasetFiles, found: DataSlice) -> pa.Schema:
+def _schema(dataset: DatasetFiles, found: ev.DataSlice) -> pa.Schema:
     from odfchain.slices.reader import open_parquet  # noqa: PLC0415
 
     path = dataset.data.verified_path(found.physical_hash)
@@ -304,7 +266,9 @@ def _schema(dataset: DatasetFiles, found: DataSlice) -> pa.Schema:
         return file.schema_arrow.remove_metadata()
 
 
-def _rows(dataset: DatasetFiles, found: DataSlice, vocabulary: DatasetVocabulary) -> Iterator[pa.RecordBatch]:
+def _rows(
+    dataset: DatasetFiles, found: ev.DataSlice, vocabulary: ev.DatasetVocabulary
+) -> Iterator[pa.RecordBatch]:
     import numpy as np  # noqa: PLC0415
     import pyarrow as pa  # noqa: PLC0415
 
@@ -324,7 +288,7 @@ def _rows(dataset: DatasetFiles, found: DataSlice, vocabulary: DatasetVocabulary
         raise _other_offsets(path, found)
 
 
-def _other_offsets(path: Path, found: DataSlice) -> OdfchainError:
+def _other_offsets(path: Path, found: ev.DataSlice) -> OdfchainError:
     interval = found.offset_interval
     return ObjectCorruptedError(
         f"{path}: the records do not have the offsets {interval.start} to {interval.end} that its block says",
@@ -366,8 +330,6 @@ class CompactPlan:
     """Datasets whose rows name changes of replaced blocks."""
     places: tuple[Remote, ...] = ()
     """Remote places of the dataset; all of them have the old history or nothing."""
-    refs: tuple[str, ...] = ()
-    """References to other heads, which keep their objects."""
 
     @property
     def nothing(self) -> bool:
@@ -390,7 +352,7 @@ def plan_compact(
             branch needs the blocks that would be replaced.
     """
     options = options or CompactOptions()
-    bring_branches(workspace)
+    garbage.bring_branches(workspace)
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is DatasetKind.DERIVATIVE and not options.metadata_only:
         raise UsageError(
@@ -425,18 +387,18 @@ def plan_compact(
         return plan
     _check_forks(dataset, chain, plan)
     merges = [] if plan.metadata_only else [found.block.event for found in chain]
-    merged = [name for event in merges for name in merged_blocks(dataset, event)]
-    stays = functools.partial(still_reached, dataset, kept[-1].hash, *merged)
+    merged = [name for event in merges for name in garbage.merged_blocks(dataset, event)]
+    stays = functools.partial(garbage.still_reached, dataset, kept[-1].hash, *merged)
     return dataclasses.replace(
         plan,
         dependents=tuple(dependents(workspace, dataset, replaced)),
-        referrers=tuple(of_changes(workspace, dataset, stays)[0]),
+        referrers=tuple(garbage.of_changes(workspace, dataset, stays)[0]),
         places=tuple(places_with(workspace, dataset, state.head, replaced)),
     )
 
 
 def _check_forks(dataset: DatasetFiles, chain: Sequence[HashedBlock], plan: CompactPlan) -> None:
-    needing = branches_on(dataset, chain, frozenset(plan.replaced), merges=not plan.metadata_only)
+    needing = garbage.branches_on(dataset, chain, frozenset(plan.replaced), merges=not plan.metadata_only)
     if needing:
         raise UsageError(
             f"{dataset.alias}: blocks that would be replaced are those that {', '.join(needing[:8])}"
@@ -446,11 +408,11 @@ def _check_forks(dataset: DatasetFiles, chain: Sequence[HashedBlock], plan: Comp
         )
 
 
-def mergeable(dataset: DatasetFiles, blocks: Iterable[MetadataBlock], limits: BatchLimits) -> list[Batch]:
+def mergeable(dataset: DatasetFiles, blocks: Iterable[ev.MetadataBlock], limits: BatchLimits) -> list[Batch]:
     """The batches of the blocks; those whose files do not have the same columns are left block by block."""
     made: list[Batch] = []
     for batch in batches(blocks, limits):
-        same = len(batch.slices) < 2 or same_columns(dataset, batch.slices)
+        same = len(batch.slices) < 2 or _same_columns(dataset, batch.slices)
         made += [batch] if same else [Batch((block,)) for block in batch.blocks]
     return made
 
@@ -477,7 +439,7 @@ def compact(
     if plan.nothing:
         return plan.old_head
     if not break_references:
-        refuse(f"what {plan.dataset} would replace", plan.referrers)
+        garbage.refuse(f"what {plan.dataset} would replace", plan.referrers)
     if plan.metadata_only and not force:
         _check_saved(dataset, plan)
     with dataset.staging() as staging:
@@ -513,22 +475,21 @@ def rewritten(
     staging: Path,
     before: Sequence[HashedBlock] = (),
     progress: Progress = SILENT,
-) -> Iterator[tuple[MetadataEvent, StagedFile | None, Batch]]:
+) -> Iterator[tuple[ev.MetadataEvent, StagedFile | None, Batch]]:
     """The events that batches become after the blocks `before`, their new files, and the batches."""
     events = [block.event for _, block in before]
-    vocabulary = next((e for e in reversed(events) if isinstance(e, SetVocab)), None)
-    previous = next((e for e in reversed(events) if isinstance(e, AddData)), None)
+    vocabulary = next((e for e in reversed(events) if isinstance(e, ev.SetVocab)), None)
+    previous = next((e for e in reversed(events) if isinstance(e, ev.AddData)), None)
     for batch in planned:
-        event: MetadataEvent = batch.blocks[-1].event
+        event: ev.MetadataEvent = batch.blocks[-1].event
         file = None
-        if isinstance(event, SetVocab):
+        if isinstance(event, ev.SetVocab):
             vocabulary = event
-        if isinstance(event, AddData):
+        if isinstance(event, ev.AddData):
             data = batch.slices[0] if batch.slices else None
             if len(batch.slices) > 1:
-                names = DatasetVocabulary.from_event(vocabulary)
-                merged = merge_slices(dataset, batch.slices, names, staging)
-                data, file = merged.slice, merged.staged
+                names = ev.DatasetVocabulary.from_event(vocabulary)
+                data, file = _merged(dataset, batch.slices, names, staging)
             progress.advance(len(batch.slices))
             event = batch.event(data, previous)
             if _says_nothing(event, previous):
@@ -537,9 +498,9 @@ def rewritten(
         yield event, file, batch
 
 
-def _retargeted(event: MetadataEvent, renamed: dict[Multihash | None, Multihash]) -> MetadataEvent:
+def _retargeted(event: ev.MetadataEvent, renamed: dict[Multihash | None, Multihash]) -> ev.MetadataEvent:
     record = understood_record(event)
-    if record is None or not isinstance(event, AddData):
+    if record is None or not isinstance(event, ev.AddData):
         return event
     # the merge's target has a new hash
     target = renamed.get(record.target, record.target)
@@ -579,10 +540,10 @@ def _check_saved(dataset: DatasetFiles, plan: CompactPlan) -> None:
         )
 
 
-def _says_nothing(event: AddData, previous: AddData | None) -> bool:
+def _says_nothing(event: ev.AddData, previous: ev.AddData | None) -> bool:
     if event.new_data is not None:
         return False
-    before = previous or AddData()
+    before = previous or ev.AddData()
     said = (before.new_checkpoint, before.new_watermark, before.new_source_state)
     return said == (event.new_checkpoint, event.new_watermark, event.new_source_state)
 
@@ -623,11 +584,7 @@ class SoftPlan:
 def plan_soft(
     workspace: WorkspaceFiles, dataset: DatasetFiles, alias: DatasetAlias, limits: BatchLimits | None = None
 ) -> SoftPlan:
-    """Plan the new dataset.
-
-    Raises:
-        UsageError: the dataset is derivative.
-    """
+    """Plan the new dataset."""
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is DatasetKind.DERIVATIVE:
         raise UsageError(
@@ -651,7 +608,7 @@ def plan_soft(
     )
 
 
-def _carried(chain: list[HashedBlock]) -> Iterator[MetadataBlock]:
+def _carried(chain: list[HashedBlock]) -> Iterator[ev.MetadataBlock]:
     for _, block in chain:
         event = block.event
         if isinstance(event, ev.SetDataSchema | ev.SetVocab):

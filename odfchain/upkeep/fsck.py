@@ -47,7 +47,7 @@ from odfchain.storage.fsio import LocalScratch, MemoryScratch
 from odfchain.storage.local import HEAD, LocalObjectStore
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
-from odfchain.transfer.signed_statements import Seen, SeenHeads, signed_last
+from odfchain.transfer.signed_statements import SeenHeads, signed_last
 from odfchain.transfer.slice_files import DataObject, incoming_folder, is_partial, objects_of, store_of
 from odfchain.transfer.snapshot_objects import key_of
 from odfchain.upkeep.garbage import lines_about, merged_blocks
@@ -115,11 +115,27 @@ def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | No
         return []
     named = {block.prev_block_hash for block in stored.blocks.values()} | _given_up(dataset)
     tips = [name for name in stored.blocks if name not in named and stored.is_complete(name)]
-    beside = _beside(dataset, stored)
-    spoken_for = [signed_last(dataset, stored.dataset_id), _seen(workspace, stored.dataset_id)]
-    tips += {said.head for said in spoken_for if said is not None and said.head in beside} - {*tips}
-    heads = [_with_proof(workspace, dataset, stored, name, peer) for name in tips]
-    heads = [head for head in heads if head.proof is not None or head.head not in beside]
+    elsewhere = _on_branches(dataset, stored)
+    signed, seen = signed_last(dataset, stored.dataset_id), None
+    with contextlib.suppress(StoreError):
+        seen = SeenHeads(workspace.root / "seen").get(stored.dataset_id)
+    spoken_for = [said for said in (signed, seen) if said is not None]
+    tips += {said.head for said in spoken_for if said.head in elsewhere} - {*tips}
+
+    def proof(name: Multihash, number: int) -> str | None:
+        if signed is not None and signed.head == name:
+            return "the owner has signed it as the head"
+        if any(said.sequence_number >= number and said.head != name for said in spoken_for):
+            return None  # an owner who went on from here would sign a second history
+        if seen is not None and seen.head == name:
+            return "it is the block that was last pulled or pushed"
+        if peer is not None and _contains(peer, stored, name, number):
+            return f"the chain of {peer.where} contains it"
+        return None
+
+    numbers = {name: stored.blocks[name].sequence_number for name in tips}
+    heads = [HeadCandidate(name, number, proof(name, number)) for name, number in numbers.items()]
+    heads = [head for head in heads if head.proof is not None or head.head not in elsewhere]
     return sorted(heads, key=lambda c: (-c.sequence_number, str(c.head)))
 
 
@@ -152,7 +168,7 @@ def _given_up(dataset: DatasetFiles) -> set[Multihash | None]:
     return _heads(dataset, [ref for ref in ref_names(dataset) if ref != HEAD and not is_branch_name(ref)])
 
 
-def _beside(dataset: DatasetFiles, stored: _StoredBlocks) -> set[Multihash]:
+def _on_branches(dataset: DatasetFiles, stored: _StoredBlocks) -> set[Multihash]:
     found = {name for block in stored.blocks.values() for name in merged_blocks(dataset, block.event)}
     for head in _heads(dataset, branch_names(dataset)):
         current: Multihash | None = head
@@ -169,34 +185,6 @@ def _heads(dataset: DatasetFiles, names: list[str]) -> set[Multihash | None]:
         with contextlib.suppress(StoreError):
             heads.add(refs_of(dataset).get(name))
     return heads
-
-
-def _with_proof(
-    workspace: WorkspaceFiles,
-    dataset: DatasetFiles,
-    stored: _StoredBlocks,
-    name: Multihash,
-    peer: Peer | None,
-) -> HeadCandidate:
-    number = stored.blocks[name].sequence_number
-    signed = signed_last(dataset, stored.dataset_id)
-    if signed is not None and signed.head == name:
-        return HeadCandidate(name, number, "the owner has signed it as the head")
-    seen = _seen(workspace, stored.dataset_id)
-    if any(s is not None and s.sequence_number >= number and s.head != name for s in (signed, seen)):
-        return HeadCandidate(name, number)  # an owner who went on from here would sign a second history
-    if seen is not None and seen.head == name:
-        return HeadCandidate(name, number, "it is the block that was last pulled or pushed")
-    if peer is not None and _contains(peer, stored, name, number):
-        return HeadCandidate(name, number, f"the chain of {peer.where} contains it")
-    return HeadCandidate(name, number)
-
-
-def _seen(workspace: WorkspaceFiles, dataset_id: DatasetId) -> Seen | None:
-    try:
-        return SeenHeads(workspace.root / "seen").get(dataset_id)
-    except StoreError:
-        return None
 
 
 def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -> bool:
@@ -219,7 +207,7 @@ def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -
 # used, so no peer needs to be trusted.
 
 
-class Spares:
+class Replicas:
     """Finds good copies of the objects of one dataset."""
 
     def __init__(self, workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | None) -> None:
@@ -252,12 +240,12 @@ class Spares:
         `size` is what the chain says [bytes]; of blocks it is not known.
         """
         target = folder / uuid.uuid4().hex
-        spare = self.find_here(key)
+        copy = self.find_here(key)
         with fsio.storage_errors(target):
-            if spare is not None:
-                shutil.copyfile(spare[0], target)
+            if copy is not None:
+                shutil.copyfile(copy[0], target)
                 if hash_file(target)[0] == key.name:
-                    return target, spare[1]
+                    return target, copy[1]
             if self._peer is not None and self._fetch(self._peer, key, size, target):
                 return target, self._peer.where
         fsio.remove_quietly(target)
@@ -347,11 +335,7 @@ def fsck(
     options: FsckOptions | None = None,
     progress: Progress = SILENT,
 ) -> FsckReport:
-    """Everything that is damaged or missing is in the report, and repaired where there is a good copy.
-
-    Raises:
-        BusyError: something is being pulled into the dataset.
-    """
+    """Everything that is damaged or missing is in the report, and repaired where there is a good copy."""
     with fsio.try_locked(lock_path(dataset)) as free:
         if not free:
             raise BusyError(
@@ -378,7 +362,7 @@ class _Fsck:
         self._progress = progress
         self._resources = resources
         self._area: Path | None = None
-        self._spares = Spares(workspace, dataset, peer)
+        self._replicas = Replicas(workspace, dataset, peer)
         self._report = FsckReport(str(dataset.alias))
         self._blocks: dict[Multihash, MetadataBlock] = {}
 
@@ -400,7 +384,7 @@ class _Fsck:
         self._descriptions()
         for name, newest in good.items():
             self._index(self._dataset.on(name).index_path, newest)
-        self._report.notes += self._spares.problems
+        self._report.notes += self._replicas.problems
         return self._report
 
     def _find(
@@ -554,7 +538,7 @@ class _Fsck:
     def _object(self, key: ObjectKey, size: int | None) -> bool:
         path = self._dataset.folder / str(key)
         self._report.objects += 1
-        # what has the right hash is good, whatever size was signed
+        # what has the right hash is good, at any size that was signed
         problem = _problem(path, key, None if key.kind.describes else size)
         if problem is None:
             self._report.bytes += path.stat().st_size
@@ -562,14 +546,14 @@ class _Fsck:
         kind = _KINDS[key.kind]
         # only local copies: a dry run makes no requests
         if self._options.dry_run:
-            spare = self._spares.find_here(key)
+            copy = self._replicas.find_here(key)
             self._find(
-                kind, path, problem, State.REPAIRABLE if spare else State.BROKEN, spare[1] if spare else None
+                kind, path, problem, State.REPAIRABLE if copy else State.BROKEN, copy[1] if copy else None
             )
             return False
         if self._area is None:
             self._area = self._resources.enter_context(self._dataset.staging())
-        brought = self._spares.bring(key, size, self._area)
+        brought = self._replicas.bring(key, size, self._area)
         if brought is None:
             more = ", or remove the file: it can be made again" if key.kind.describes else ""
             self._find(kind, path, problem, hint=f"name a copy that has it: --from URL{more}")

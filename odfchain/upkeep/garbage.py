@@ -16,12 +16,10 @@ Killed at any moment it has removed some of what it may remove, and the next run
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -138,7 +136,7 @@ def led_to(dataset: DatasetFiles, heads: Iterable[Multihash | None]) -> set[Mult
 def lines_about(
     dataset: DatasetFiles, dataset_id: DatasetId, blocks: Container[Multihash]
 ) -> list[SnapshotLine]:
-    """The valid lines about some blocks, of whatever reference."""
+    """The valid lines about some blocks, on any reference."""
     content = SNAPSHOTS.content(dataset.folder)
     lines = SNAPSHOTS.valid(content, dataset_id, lambda line: line.block in blocks)
     return [line.statement for line in lines if line.statement is not None]
@@ -151,7 +149,7 @@ def forget_lines(dataset: DatasetFiles) -> None:
 
 
 def merged_blocks(dataset: DatasetFiles, event: MetadataEvent) -> list[Multihash]:
-    """Blocks here that a merge names besides its target; a copy of one chain may lack them."""
+    """Blocks here that a merge names other than its target; a copy of one chain may lack them."""
     return [name for name in merged_names(event) if dataset.chain.contains(name)]
 
 
@@ -252,11 +250,7 @@ _SHOWN = 8
 
 
 def refuse(what: str, referrers: Sequence[str], flag: str = FLAG) -> None:
-    """Raise if anything refers to the blocks that would be given up.
-
-    Raises:
-        GuardError: something does; all of it is named, as far as it is little.
-    """
+    """Raise if anything refers to the blocks that would be given up."""
     if referrers:
         more = f", and {len(referrers) - _SHOWN:,} more" if len(referrers) > _SHOWN else ""
         listed = ", ".join(referrers[:_SHOWN])
@@ -399,11 +393,7 @@ class GcOptions:
     """Remove also changes that foreign keys name."""
 
     def __post_init__(self) -> None:
-        """Refuse what would endanger running transactions.
-
-        Raises:
-            UsageError: the grace period is too short.
-        """
+        """Refuse what would endanger running transactions."""
         if not self.grace >= SHORTEST_GRACE:
             raise UsageError(
                 f"a grace period of {self.grace:g} seconds is too short for what other processes are writing",
@@ -450,9 +440,6 @@ def collect(
     """The dataset has all that its references need, and nothing else that is older than the grace period.
 
     What foreign keys in the `workspace` name stays, too.
-
-    Raises:
-        BusyError: something is being pulled into it.
     """
     options = options or GcOptions()
     if workspace is not None:
@@ -464,12 +451,11 @@ def collect(
                 f"{dataset.alias}: something is being pulled into it", hint="run gc again when that is done"
             )
         found = _Collection(dataset, options, int((now() - options.grace) * 1e9), needing).run()
-    stored = dataset.shared.collect(
-        dataset.folder,
-        functools.partial(_needed_keys, dataset, found.refs, needing),
-        grace=options.grace,
-        dry_run=options.dry_run,
-    )
+
+    def needed() -> frozenset[str]:
+        return _needed(dataset, found.refs, needing)[0].keys()
+
+    stored = dataset.shared.collect(dataset.folder, needed, grace=options.grace, dry_run=options.dry_run)
     if not stored:
         return found
     *removed, young = stored
@@ -488,10 +474,6 @@ def _needed(
         return needed, []
     referrers, named = of_changes(workspace, dataset, lambda: needed.blocks)
     return (reachable(dataset, frozenset(dropped), named) if named else needed), referrers
-
-
-def _needed_keys(*asked: Any) -> frozenset[str]:
-    return _needed(*asked)[0].keys()
 
 
 @dataclass(frozen=True, slots=True)

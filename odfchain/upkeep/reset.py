@@ -30,23 +30,15 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
-from odfchain.transfer.open_peer import PeerOptions, open_peer, options_of
+from odfchain.transfer.open_peer import open_peer, options_of
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.repositories import Repositories
 from odfchain.transfer.sharing import AliasKind, aliases, resolve_remote
 from odfchain.transfer.signed_statements import Seen, SeenHeads
 from odfchain.upkeep.garbage import bring_branches, of_changes, refuse, still_reached
+from odfchain.workspace import points
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.points import (
-    block_at,
-    branch_names,
-    is_referenced,
-    keep_reachable,
-    lock_path,
-    overwritten_name,
-    ref_names,
-)
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 # Other places with a dataset's blocks, and derivatives that break when these are given up.
@@ -96,36 +88,25 @@ def places_with(
     for kind in AliasKind:
         for alias in aliases(dataset, kind):
             known.setdefault(alias, []).append(kind.value)
-    config = workspace.config.share
-    options = options_of(config)
+    options = options_of(workspace.config.share)
+
+    def ask(alias: str, kinds: tuple[str, ...]) -> Remote:
+        shown = "a place that is not understood" if "://" in alias else alias
+        try:
+            url = resolve_remote(alias, Repositories(workspace.root))
+            shown = str(url) if "://" in alias else alias
+            with closing(open_peer(url, options)) as peer:
+                theirs = peer.head(dataset.ref)
+                if theirs is None and dataset.ref != HEAD:
+                    theirs = peer.head(HEAD)  # the blocks may have been merged there
+                if theirs is None:
+                    return Remote(shown, kinds, RemoteState.NOTHING)
+                return Remote(shown, kinds, RemoteState.REACHED, _held(dataset, peer, theirs, head, blocks))
+        except OdfchainError as error:
+            return Remote(shown, kinds, RemoteState.UNKNOWN, problem=str(error))
+
     # a place has a block if its chain contains it and the block can be read there
-    return [
-        _ask(workspace, dataset, alias, tuple(kinds), options, head, blocks) for alias, kinds in known.items()
-    ]
-
-
-def _ask(
-    workspace: WorkspaceFiles,
-    dataset: DatasetFiles,
-    alias: str,
-    kinds: tuple[str, ...],
-    options: PeerOptions,
-    head: Multihash,
-    blocks: Sequence[Multihash],
-) -> Remote:
-    shown = "a place that is not understood" if "://" in alias else alias
-    try:
-        url = resolve_remote(alias, Repositories(workspace.root))
-        shown = str(url) if "://" in alias else alias
-        with closing(open_peer(url, options)) as peer:
-            theirs = peer.head(dataset.ref)
-            if theirs is None and dataset.ref != HEAD:
-                theirs = peer.head(HEAD)  # the blocks may have been merged there
-            if theirs is None:
-                return Remote(shown, kinds, RemoteState.NOTHING)
-            return Remote(shown, kinds, RemoteState.REACHED, _held(dataset, peer, theirs, head, blocks))
-    except OdfchainError as error:
-        return Remote(shown, kinds, RemoteState.UNKNOWN, problem=str(error))
+    return [ask(alias, tuple(kinds)) for alias, kinds in known.items()]
 
 
 def _held(
@@ -142,17 +123,16 @@ def _held(
                 break
             lacking.add(name)
     named = [name for name in blocks if name not in lacking]
+
+    def is_given(name: Multihash) -> bool:
+        try:
+            peer.block(name)
+        except CorruptedPeerError:
+            return False
+        return True
+
     with ThreadPoolExecutor(8, thread_name_prefix="blocks") as pool:
-        held = pool.map(lambda name: _hands_out(peer, name), named)
-        return frozenset(name for name, there in zip(named, held, strict=True) if there)
-
-
-def _hands_out(peer: Peer, name: Multihash) -> bool:
-    try:
-        peer.block(name)
-    except CorruptedPeerError:
-        return False
-    return True
+        return frozenset(name for name, there in zip(named, pool.map(is_given, named), strict=True) if there)
 
 
 class _PeerChain:
@@ -180,11 +160,11 @@ class _PeerChain:
 def dependents(
     workspace: WorkspaceFiles, dataset: DatasetFiles, blocks: Collection[Multihash]
 ) -> list[Dependent]:
-    """The derivatives in the workspace, on whatever branch, that have read up to one of these blocks."""
+    """The derivatives in the workspace, on any branch, that have read up to one of these blocks."""
     wanted, dataset_id = frozenset(blocks), dataset.id
     readers = []
     datasets = workspace.datasets()
-    for other in (each.on(ref) for each in datasets for ref in (HEAD, *branch_names(each))):
+    for other in (each.on(ref) for each in datasets for ref in (HEAD, *points.branch_names(each))):
         try:
             count = 0
             # a derivative whose chain cannot be read is left out
@@ -241,13 +221,9 @@ class ResetPlan:
 
 
 def find_block(dataset: DatasetFiles, text: str) -> Multihash:
-    """The block that a hash or a sequence number of the present chain means.
-
-    Raises:
-        InvalidIdError: neither of them.
-    """
+    """The block that a hash or a sequence number of the present chain means."""
     if text.isascii() and text.isdigit():
-        return block_at(dataset, int(text[:20]))
+        return points.block_at(dataset, int(text[:20]))
     try:
         name = Multihash.parse(text)
     except InvalidIdError as error:
@@ -255,7 +231,7 @@ def find_block(dataset: DatasetFiles, text: str) -> Multihash:
             f"{error} (a block is given by its hash or its sequence number)",
             hint=f"`odfchain log {dataset.alias}` lists the blocks",
         ) from None
-    return block_at(dataset, name)
+    return points.block_at(dataset, name)
 
 
 def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | Multihash) -> ResetPlan:
@@ -319,7 +295,7 @@ def _plan_following(workspace: WorkspaceFiles, dataset: DatasetFiles, there: Mul
     old, new = DatasetState.read(dataset.chain), DatasetState.read(dataset.chain, there)
     dropped: list[Multihash] = []
     for name, _ in dataset.chain.walk(old.head):
-        if is_referenced(dataset, name, head=there):
+        if points.is_referenced(dataset, name, head=there):
             break
         dropped.append(name)
     oldest = dataset.chain.get(dropped[-1]).prev_block_hash if dropped else old.head
@@ -352,7 +328,11 @@ def _between(dataset: DatasetFiles, upper: DatasetState, lower: DatasetState) ->
 
 def _given_up(dataset: DatasetFiles) -> set[Multihash | None]:
     """Heads that references keep; those of branches are not given up: to go there is a merge."""
-    return {dataset.chain.head(ref) for ref in ref_names(dataset) if not is_branch_name(ref) and ref != HEAD}
+    return {
+        dataset.chain.head(ref)
+        for ref in points.ref_names(dataset)
+        if not is_branch_name(ref) and ref != HEAD
+    }
 
 
 def _on_other_references(dataset: DatasetFiles, blocks: Sequence[Multihash]) -> frozenset[Multihash]:
@@ -360,7 +340,7 @@ def _on_other_references(dataset: DatasetFiles, blocks: Sequence[Multihash]) -> 
     numbers = {block: number for number, block in enumerate(blocks)}
     oldest = dataset.chain.get(blocks[-1]).sequence_number
     first = len(blocks)
-    for ref in (HEAD, *branch_names(dataset)):
+    for ref in (HEAD, *points.branch_names(dataset)):
         head = dataset.chain.head(ref) if ref != dataset.ref else None
         for name, block in dataset.chain.walk(head) if head is not None else ():
             if name in numbers or block.sequence_number < oldest:
@@ -398,8 +378,8 @@ def reset(
     # the store was rewound elsewhere: only this folder moves
     if plan.follows:
         dataset.shared.follow(dataset.folder, plan.old_head, plan.new_head)
-        return overwritten_name(plan.old_head) if plan.dropped else None
-    with fsio.try_locked(lock_path(dataset)) as free:
+        return points.overwritten_name(plan.old_head) if plan.dropped else None
+    with fsio.try_locked(points.lock_path(dataset)) as free:
         if not free:
             raise BusyError(
                 f"{dataset.alias}: something is being pulled into it, or its garbage is being collected",
@@ -408,7 +388,7 @@ def reset(
         # Garbage collection, which takes the same lock, gives up a reference before its blocks.
         if plan.returns and plan.new_head not in _given_up(dataset):
             raise ObjectNotFoundError(f"{dataset.alias}: the head {plan.new_head} is not kept any more")
-        kept = None if plan.returns else keep_reachable(dataset, plan.old_head)
+        kept = None if plan.returns else points.keep_reachable(dataset, plan.old_head)
         dataset.set_head(plan.new_head, expected=plan.old_head)
     rewrite_memory(workspace, dataset, plan.dropped, Seen(plan.new_number, plan.new_head))
     return kept

@@ -14,7 +14,7 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from odfchain.api.asset_locks import AssetLock, StoreOptions
 from odfchain.assets.checking import Status
-from odfchain.assets.hrefs import href_of, parse_href
+from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow, Facts, table_of
 from odfchain.assets.objects import PIECE, Access, Stores, probe, read_small, remove
 from odfchain.limits import FetchLimits
@@ -129,7 +129,7 @@ def test_files_to_azure_and_within_it_and_away_again(
     lock = derived(tmp_path, B04="./ä.tif", all="./large")
     there = lock.relocate("az://scenes/p")
     assert not there.faults
-    assert [href_of(row.location) for row in there.rows] == [
+    assert [row.location.href() for row in there.rows] == [
         "az://scenes/p/S2A/B04.tif",
         "az://scenes/p/S2A/all",
     ]

@@ -12,8 +12,8 @@ from odfchain.assets.checking import compared
 from odfchain.assets.deriving import Derived, DeriveOptions, derive
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow, Facts
-from odfchain.assets.objects import Access, Probe, Stores, probe
-from odfchain.assets.stac import Method, Selection, of_etag
+from odfchain.assets.objects import Access, Method, Probe, Stores, of_etag, probe
+from odfchain.assets.stac import Selection
 from odfchain.errors import AccessError, AssetError, SourceNotFoundError
 from odfchain.limits import ASSETS, FetchLimits
 from tests.kit.asset_cases import Case, Hold, corrupted

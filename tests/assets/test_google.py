@@ -14,7 +14,6 @@ import pytest
 
 from odfchain.api.asset_locks import AssetLock
 from odfchain.assets.checking import Status
-from odfchain.assets.hrefs import href_of
 from tests.kit.lying_objects import BYTES
 from tests.kit.small_s3 import SmallS3, tag_of
 
@@ -47,7 +46,7 @@ def test_objects_of_google_are_locked_checked_and_moved(google: SmallS3, tmp_pat
     assert [row.facts for row in lock.rows] == [row.facts for row in there.rows]
     assert (lock.rows[0].facts.size_bytes, lock.rows[0].facts.etag) == (7, tag_of(BYTES))
     within = lock.relocate("gs://scenes/q", layout="source-key", prefix="gs://scenes/p")
-    assert [href_of(row.location) for row in within.rows] == ["gs://scenes/q/S2A/B04.tif"]
+    assert [row.location.href() for row in within.rows] == ["gs://scenes/q/S2A/B04.tif"]
     assert (
         google.sent("GET").count("scenes/p/S2A/B04.tif") == 1
     )  # when nothing was there: the copy is the store's

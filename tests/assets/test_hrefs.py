@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.assets import hrefs
-from odfchain.assets.hrefs import STORES, checked_location, href_of, parse_href, public_href
+from odfchain.assets.hrefs import STORES, checked_location, parse_href, public_href
 from odfchain.assets.objects import Access, Stores, probe
 from odfchain.errors import AssetError, InvalidIdError
 from odfchain.storage.locations import Location
@@ -36,7 +36,7 @@ def hold(case: Case, _: Path) -> None:
         return
     found = parsed()
     assert [found.store, found.container, found.endpoint, found.key] == case["location"]
-    assert href_of(found) == case["again"]
+    assert found.href() == case["again"]
     assert checked_location(*case["location"]) == found
 
 
@@ -79,7 +79,7 @@ def test_the_href_of_a_location_names_it(parts: tuple[str, str | None, None, str
     except AssetError:
         return
     assert location.store in STORES
-    assert parse_href(href_of(location)) == location
+    assert parse_href(location.href()) == location
 
 
 @given(st.text(max_size=40), st.sampled_from([None, "https://h/a/b.json", "/items/a.json", "s3://b/i.json"]))
@@ -89,7 +89,7 @@ def test_whatever_an_href_is_it_is_refused_or_comes_back(href: str, base: str | 
     except AssetError as error:
         assert printable(str(error)) == str(error)
         return
-    assert parse_href(href_of(location)).key == location.key
+    assert parse_href(location.href()).key == location.key
 
 
 @given(st.text(max_size=20), st.text("abcdef0123456789", min_size=8, max_size=20))
@@ -130,7 +130,7 @@ def test_an_object_is_asked_for_as_its_href_spells_it(tmp_path: Path) -> None:
                 refused.add(segment)
         for path, location in parsed.items():
             assert probe(location, stores).facts is not None
-            for url in (server.requests[-1].target, href_of(location).removeprefix(server.url(""))):
+            for url in (server.requests[-1].target, location.href().removeprefix(server.url(""))):
                 assert unquote(url) == unquote(path), path
                 assert [url.count(each) for each in "/;"] == [path.count(each) for each in "/;"], path
     assert refused == {"%2f", "%3b", "a//b", "x/%2e%2e/b"}

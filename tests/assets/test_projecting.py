@@ -19,7 +19,7 @@ from pystac.errors import STACValidationError
 
 import odfchain as odf
 from odfchain.assets.deriving import ProjectOptions, project, projected_item
-from odfchain.assets.hrefs import checked_location, href_of, parse_href, placed
+from odfchain.assets.hrefs import checked_location, parse_href, placed
 from odfchain.assets.lock_table import AssetRow, Facts, table_of, write_lock
 from odfchain.assets.objects import Access, Stores
 from odfchain.assets.stac import Selection, StacReader
@@ -229,7 +229,7 @@ def locations(draw: st.DrawFn) -> Location:
 
 @st.composite
 def places(draw: st.DrawFn, names: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"href": href_of(draw(locations()))}
+    found: dict[str, Any] = {"href": draw(locations()).href()}
     if names and draw(st.booleans()):
         found["storage:refs"] = draw(st.lists(st.sampled_from(names), unique=True))
     return found
@@ -286,7 +286,7 @@ def test_an_item_with_a_self_link_lies_where_it_is_written(tmp_path: Path) -> No
     folder.mkdir()
     (folder / "a.json").write_text(json.dumps(found))
     reader = StacReader(Stores(Access(folder=tmp_path)), Selection(), pytest.fail)
-    assert {asset.asset_key: href_of(asset.location) for asset in reader.assets(str(folder))} == {
+    assert {asset.asset_key: asset.location.href() for asset in reader.assets(str(folder))} == {
         "thumbnail": f"file://{tmp_path}/assets/t.png",
         "B04": "https://h/B04.tif",
         "more": "https://h/items/more.tif",

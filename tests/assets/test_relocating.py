@@ -17,7 +17,7 @@ import odfchain as odf
 from odfchain.api.asset_locks import AssetLock, StoreOptions, forget_arrivals, record_lock
 from odfchain.api.definitions import manifest_template
 from odfchain.assets import objects, relocating
-from odfchain.assets.hrefs import href_of, parse_href
+from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow, Facts, LockFile, table_of, write_lock
 from odfchain.assets.objects import Access, Stores
 from odfchain.assets.relocating import (
@@ -84,7 +84,7 @@ def test_source_keys_below_a_prefix(server: LyingObjects) -> None:
         layout=Layout.SOURCE_KEY, prefix=Location.parse(f"{server.origin}/o", folder=True)
     )
     planned = plan(rows(server, 1), Location.parse("s3://m/p/", folder=True), options)
-    assert [href_of(each.target) for each in planned] == ["s3://m/p/0.tif"]
+    assert [each.target.href() for each in planned] == ["s3://m/p/0.tif"]
     other = RelocateOptions(layout=Layout.SOURCE_KEY, prefix=Location.parse("s3://o/", folder=True))
     with pytest.raises(AssetError, match="does not begin"):
         plan(rows(server, 1), Location.parse("s3://m/p/", folder=True), other)
@@ -94,7 +94,7 @@ def test_case_39_a_plan_proves_nothing(server: LyingObjects) -> None:
     options = RelocateOptions()
     found = described_plan(plan(rows(server), Location.parse("s3://m/p/", folder=True), options), options)
     assert {row.facts for row in found} == {Facts(7)}
-    assert href_of(found[0].location) == "s3://m/p/S2A/B0.tif"
+    assert found[0].location.href() == "s3://m/p/S2A/B0.tif"
     assert server.requests == []
 
 

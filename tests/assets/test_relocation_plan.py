@@ -13,7 +13,7 @@ import pytest
 
 from odfchain.api.asset_locks import AssetLock
 from odfchain.assets import relocating
-from odfchain.assets.hrefs import href_of, parse_href
+from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow, Facts, table_of
 from odfchain.assets.objects import Access, Stores
 from odfchain.assets.relocating import Arrivals, Layout, RelocateOptions, file_name, plan, relocate
@@ -41,7 +41,7 @@ def hold_plan(case: Case, _: Path) -> None:
     )
     to = Location.parse(case["to"], folder=True)
     if "targets" in case:
-        assert [href_of(each.target) for each in plan(rows, to, options)] == case["targets"]
+        assert [each.target.href() for each in plan(rows, to, options)] == case["targets"]
         return
     with pytest.raises(OdfchainError) as refused:
         plan(rows, to, options)
@@ -155,7 +155,7 @@ def test_a_dry_run_refuses_as_well(tmp_path: Path) -> None:
     lock = AssetLock(table_of(clash), tmp_path)
     with pytest.raises(NameCollisionError):
         lock.relocate("s3://m", layout="source-key", dry_run=True)
-    assert [href_of(row.location) for row in lock.relocate("s3://m", dry_run=True).rows] == [
+    assert [row.location.href() for row in lock.relocate("s3://m", dry_run=True).rows] == [
         "s3://m/S/x",
         "s3://m/S~2fx/y",
     ]

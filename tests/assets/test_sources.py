@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.assets.hrefs import href_of, parse_href
+from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow, table_of, write_lock
 from odfchain.assets.objects import Access, Stores
 from odfchain.assets.stac import AssetFault, NamedAsset, Selection, StacReader
@@ -44,7 +44,7 @@ def named(
 def hrefs(folder: Path, *sources: str) -> dict[str, str]:
     found, faults = named(folder, *sources)
     assert not faults
-    return {asset.item_id: href_of(asset.location) for asset in found}
+    return {asset.item_id: asset.location.href() for asset in found}
 
 
 def test_items_in_a_folder_and_alone(tmp_path: Path) -> None:

@@ -28,13 +28,9 @@ def served(**changes: Any) -> Ftp:
 def get(
     folder: Path, url: str, *, clock: Clock | None = None, secrets: tuple[str, ...] = (), **changes: Any
 ) -> Any:
-    return fetch_ftp(
-        url,
-        context(folder, **changes),
-        name="the source",
-        secrets=frozenset(secrets),
-        timing=(clock or Clock()).timing,
-    )  # fmt: skip
+    timing = (clock or Clock()).timing
+    given = context(folder, name="the source", secrets=frozenset(secrets), timing=timing, **changes)
+    return fetch_ftp(url, given)
 
 
 def refused(folder: Path, url: str, error: type[FetchError] = FetchError, **changes: Any) -> str:

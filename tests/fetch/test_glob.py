@@ -69,11 +69,10 @@ class Source:
             system_time=NOW,
             variables=variables or {},
             progress=self.progress,
+            previous_time=self.recorded,
         )
         step = {"event_time": FROM_NAME} | step
-        result = fetch_glob(
-            FetchStepFilesGlob(path=f"{self.folder}/{pattern}", **step), context, recorded=self.recorded
-        )
+        result = fetch_glob(FetchStepFilesGlob(path=f"{self.folder}/{pattern}", **step), context)
         assert list(self.run.iterdir()) == [], "files are not copied"
         if result is not UP_TO_DATE:
             self.state = result.state

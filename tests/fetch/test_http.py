@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import odfchain
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
 from odfchain.ingest.fetch_url import fetch_http
-from odfchain.ingest.fetching import UP_TO_DATE, Fetched, etag_state, is_known, last_modified_state
+from odfchain.ingest.fetching import Fetched, etag_state, last_modified_state
 from odfchain.odf.events import SourceState
 from odfchain.odf.times import Timestamp
 from odfchain.storage.http_rules import ContentRange, Headers, http_date, parse_http_date, retry_after
@@ -58,15 +58,8 @@ def get(
 ) -> Fetched | None:
     """New bytes, or None if there are none."""
     timing = (clock or Clock()).timing
-    result = fetch_http(
-        url,
-        (headers or {}).items(),
-        context(folder, previous, **changes),
-        name="the source",
-        secrets=secrets,
-        timing=timing,
-    )
-    return None if result is UP_TO_DATE else result
+    given = context(folder, previous, name="the source", secrets=secrets, timing=timing, **changes)
+    return fetch_http(url, (headers or {}).items(), given)
 
 
 def new(folder: Path, url: str, **changes: Any) -> Fetched:
@@ -253,10 +246,10 @@ def test_states_are_compared_by_what_they_mean(tmp_path: Path) -> None:
         SourceState(source_name="default", kind="odf/last-modified", value=f"2015-10-21T07:28:00{fraction}Z")
         for fraction in ("", ".000")
     )
-    assert is_known(short, context(tmp_path, long))
-    assert not is_known(replace(short, kind="odf/etag"), context(tmp_path, long))
-    assert not is_known(replace(short, value="?"), context(tmp_path, replace(short, value="?")))
-    assert not is_known(None, context(tmp_path))
+    assert context(tmp_path, long).is_known(short)
+    assert not context(tmp_path, long).is_known(replace(short, kind="odf/etag"))
+    assert not context(tmp_path, replace(short, value="?")).is_known(replace(short, value="?"))
+    assert not context(tmp_path).is_known(None)
 
 
 def test_an_empty_body(tmp_path: Path) -> None:

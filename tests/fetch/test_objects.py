@@ -70,9 +70,8 @@ def bucket(_store: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 def get(folder: Path, url: str, previous: SourceState | None = None, **changes: Any) -> FetchResult:
     clock = changes.pop("clock", None) or Clock()
     secrets = changes.pop("secrets", frozenset())
-    return fetch_object(
-        url, context(folder, previous, **changes), name="the object", secrets=secrets, timing=clock.timing
-    )
+    given = context(folder, previous, name="the object", secrets=secrets, timing=clock.timing, **changes)
+    return fetch_object(url, given)
 
 
 def new(folder: Path, url: str, **changes: Any) -> Fetched:

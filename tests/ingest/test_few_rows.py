@@ -16,8 +16,8 @@ from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import EngineError, OdfchainError
 from odfchain.ingest import ingesting
+from odfchain.ingest.history import WriterState
 from odfchain.ingest.ingesting import FileInput
-from odfchain.ingest.write import WriterState
 from odfchain.odf.sources import ReadStep, ReadStepCsv, ReadStepParquet
 from odfchain.spark.plans import FEW_BYTES, FEW_ROWS
 from odfchain.workspace.dataset_state import DatasetState

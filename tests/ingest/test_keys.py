@@ -14,8 +14,7 @@ import pytest
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError
-from odfchain.ingest.keys import MergeInput, check_repeated
-from odfchain.ingest.merge_strategies import merge
+from odfchain.ingest.merge_strategies import MergeInput, check_repeated, merge
 from odfchain.odf import schema as ds
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.sources import (

@@ -12,7 +12,7 @@ import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
-from odfchain.ingest import keys, write
+from odfchain.ingest import history, write
 from odfchain.odf.events import OffsetInterval
 from odfchain.odf.identity import Multihash
 from odfchain.workspace.config import LateEdits
@@ -61,7 +61,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         return original(session, rows, fields)  # type: ignore[arg-type]
 
     original = write.read_recorded
-    monkeypatch.setattr(keys, "INDEXED_ROWS", 1)
+    monkeypatch.setattr(history, "INDEXED_ROWS", 1)
     monkeypatch.setattr(write, "read_recorded", note)
     return seen
 
@@ -123,7 +123,7 @@ def test_the_rows_are_those_without(
         rows = [row for row in rows if any(row[name] is not None for name in key)] or numbered(1)
         push(plain, tmp_path / "in", rows, late_edits=edits)
         with monkeypatch.context() as patched:
-            patched.setattr(keys, "INDEXED_ROWS", 1)
+            patched.setattr(history, "INDEXED_ROWS", 1)
             push(indexed, tmp_path / "in", rows, late_edits=edits)
     assert files_of(indexed)
     assert not files_of(plain)
@@ -175,7 +175,7 @@ def test_small_ledgers_and_large_inputs_have_no_index(
     push(dataset, path, numbered(1))
     push(dataset, path, numbered(1, 2))
     assert not files_of(dataset)
-    monkeypatch.setattr(keys, "INDEXED_ROWS", 1)
+    monkeypatch.setattr(history, "INDEXED_ROWS", 1)
     monkeypatch.setattr(write, "LARGEST_INPUT", 10)
     push(dataset, path, numbered(2, 3))
     assert not files_of(dataset)
@@ -185,11 +185,11 @@ def test_small_ledgers_and_large_inputs_have_no_index(
 def test_hashes_are_kept_and_looked_up_a_piece_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "PIECE_ROWS", 3)
+    monkeypatch.setattr(history, "PIECE_ROWS", 3)
     draw = random.Random(7)
     hashes = np.array([draw.getrandbits(64) for _ in range(8)], np.uint64)
     piece = RecordedSlice(OffsetInterval(start=10, end=17), lambda: tmp_path, Multihash.sha3_256(bytes(32)))
-    files = keys.KeyFiles(tmp_path, "id")
+    files = history.KeyFiles(tmp_path, "id")
     files.write(piece, [hashes[:5], hashes[5:5], hashes[5:]])
     assert all(files.holds_any(piece, np.array([value], np.uint64)) for value in hashes)
     assert files.holds_any(piece, np.array([1, 2**64 - 1], np.uint64)) is False
@@ -204,8 +204,8 @@ def test_workers_leave_the_hashes_of_each_slice(tmp_path: Path) -> None:
     ends, left = (4, 9), []
     for rows in ([3, 5, 4, 9], [0, 6, 10]):
         batch = pa.record_batch({"offset": pa.array(rows), "hash": pa.array([-n for n in rows])})
-        (*found,) = keys.leave_hashes(iter([batch]), ends, str(tmp_path))
+        (*found,) = history.leave_hashes(iter([batch]), ends, str(tmp_path))
         left += [row for each in found for row in each.to_pylist()]
     assert [(row["slice"], row["rows"]) for row in left] == [(0, 2), (1, 2), (0, 1), (1, 1), (2, 1)]
-    of_first = keys.left_hashes([row["path"] for row in left if row["slice"] == 0])
+    of_first = history.left_hashes([row["path"] for row in left if row["slice"] == 0])
     assert np.concatenate([*of_first]).tolist() == [2**64 - 3, 2**64 - 4, 0]

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odfchain.errors import BadInputError, IncompatibleSchemaError
-from odfchain.ingest.keys import MergeInput, check_repeated, first_bad_key
-from odfchain.ingest.merge_strategies import Merged, current_state, merge
+from odfchain.ingest.merge_strategies import (
+    Merged,
+    MergeInput,
+    check_repeated,
+    current_state,
+    first_bad_key,
+    merge,
+)
 from odfchain.odf import schema as ds
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.sources import (

@@ -29,13 +29,13 @@ def test_recorded_rows_are_broadcast_only_where_they_are_few(
     path.write_text('{"id": 1, "amount": 2}\n{"id": 3, "amount": 4}\n')
     dataset.ingest(path)
 
-    def note(frame: Any, *_: object) -> None:
+    def note(_: object, frame: Any, *__: object) -> None:
         plans.append(frame._jdf.queryExecution().sparkPlan().toString())
         raise PlanSeenError
 
     plans: list[str] = []
     monkeypatch.setattr(ingesting, "_are_few", lambda *_: False)
-    monkeypatch.setattr(write, "_write_rows", note)
+    monkeypatch.setattr(write._Write, "_write_rows", note)
     for most in (2, 1):
         monkeypatch.setattr(write, "_MOST_BROADCAST", most)
         with pytest.raises(PlanSeenError):

@@ -195,7 +195,7 @@ def test_new_bytes_are_announced_before_they_come(
     state = None if previous is None else etag_state(previous)
     with Server(reply) as server:
         try:
-            fetch_http(server.url(), [], context(tmp_path, state, expect_rows=expect), name="x")
+            fetch_http(server.url(), [], context(tmp_path, state, expect_rows=expect, name="x"))
         except SourceNotFoundError:
             assert status == 404
     assert announced == [False] * calls

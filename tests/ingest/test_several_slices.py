@@ -13,9 +13,9 @@ import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
+from odfchain.ingest.history import LookBack, WriterState
 from odfchain.ingest.ingesting import IngestOutcome, _with_batch
-from odfchain.ingest.keys import LookBack
-from odfchain.ingest.write import WriteOptions, WriterState, Written, recorded_write
+from odfchain.ingest.write import WriteOptions, Written, recorded_write
 from odfchain.odf import schema as ds
 from odfchain.odf.events import AddData, Checkpoint, DatasetVocabulary, SourceState
 from odfchain.odf.physical_hash import hash_bytes

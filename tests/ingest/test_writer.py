@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.errors import (
-    AppendError,
     BadInputError,
     GuardError,
     IncompatibleSchemaError,
@@ -257,10 +256,6 @@ def test_the_watermark_is_the_largest_event_time_and_never_goes_back(harness: Ha
     assert harness.state.watermark == Timestamp.parse("2020-01-03T00:00:00Z")
     harness.write_csv(header, [["2019-01-01", 3]], ddl)
     assert harness.state.watermark == Timestamp.parse("2020-01-03T00:00:00Z")
-    with pytest.raises(AppendError, match="watermark"):
-        harness.write_csv(header, [["2019-01-01", 4]], ddl, watermark="2018-01-01T00:00:00Z")
-    harness.write_csv(header, [["2019-01-01", 5]], ddl, watermark="2030-01-01T00:00:00Z")
-    assert harness.state.watermark == Timestamp.parse("2030-01-01T00:00:00Z")
 
 
 def test_rows_are_ordered_by_event_time_after_missing_ones_are_filled(harness: Harness) -> None:

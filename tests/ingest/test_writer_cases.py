@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.errors import BadInputError, IncompatibleSchemaError, NothingToCommitError
-from odfchain.ingest.write import WriterState
+from odfchain.ingest.history import WriterState
 from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import encode_raw_arrow

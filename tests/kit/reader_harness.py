@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
+from odfchain.ingest.history import WriterState
 from odfchain.ingest.read_formats import declared_schema, open_input
 from odfchain.ingest.schema_fit import fix_up
-from odfchain.ingest.write import WriteOptions, WriterState, Written, write_input
+from odfchain.ingest.write import MergeOptions, WriteOptions, Written, write_input
 from odfchain.odf.events import MetadataEvent, SourceState
 from odfchain.odf.sources import MergeStrategy, MergeStrategyAppend, ReadStep, ReadStepCsv
 from odfchain.odf.times import Timestamp
@@ -57,7 +58,6 @@ class Harness:
         system_time: str | None = None,
         event_time: str = EVENT_TIME,
         source_state: SourceState | None = None,
-        watermark: str | None = None,
         **options: Any,
     ) -> Written:
         """Write and commit one input."""
@@ -81,8 +81,7 @@ class Harness:
                     event_time=Timestamp.parse(event_time),
                     staging=staging,
                     new_source_state=source_state,
-                    new_watermark=Timestamp.parse(watermark) if watermark else None,
-                    **options,
+                    merging=MergeOptions(**options),
                 ),
                 malformed=opened.malformed,
             )

@@ -1,0 +1,463 @@
+"""The recorded rows that a write compares with: state checkpoints, and which slices are read at all.
+
+The state of the dataset goes into a write as a value and comes out as the next one, so that several inputs
+can follow each other before anything is committed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import struct
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from odfchain.errors import BadInputError, StoreError
+from odfchain.ingest.merge_strategies import MergeInput
+from odfchain.odf import schema as ds
+from odfchain.odf import sources as src
+from odfchain.odf.arrow_schema import slice_schema
+from odfchain.odf.events import Checkpoint, DatasetVocabulary, SourceState
+from odfchain.odf.identity import Multihash
+from odfchain.odf.row_hash import Numbers
+from odfchain.odf.times import Timestamp
+from odfchain.slices.footers import quoted
+from odfchain.slices.reader import check_parquet
+from odfchain.slices.skipping import with_any_of
+from odfchain.slices.writer import SliceFacts
+from odfchain.spark.executor_files import ExecutorFiles, StoreFolder, files_of
+from odfchain.spark.input_frames import parquet_frame, spark_path
+from odfchain.spark.jobs import task_results
+from odfchain.spark.stage import StateFacts, StateSpec, write_state
+from odfchain.spark.types import col, latest_rows, physical_struct, physical_type
+from odfchain.storage import fsio
+from odfchain.workspace.commit import StagedFile, slice_path
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.read_slices import (
+    METADATA_KEY,
+    RecordedRows,
+    RecordedSlice,
+    StateCheckpoint,
+    checkpoint_is_due,
+    describe,
+    read_description,
+)
+from odfchain.workspace.slice_lookup import SOURCES, are_of_several_keys
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class WriterState:
+    """State of the dataset for a write, pending transactions included."""
+
+    vocabulary: DatasetVocabulary
+    merge: src.MergeStrategy
+    schema: ds.DataSchema | None
+    prev_offset: int | None
+    checkpoint: Checkpoint | None
+    watermark: Timestamp | None
+    source_state: SourceState | None
+    recorded: Callable[[], RecordedRows]
+    """The recorded rows to compare with, found on first use."""
+    has_source: bool = False
+    """True if the chain defines where rows come from; without that a new column is taken for an accident."""
+    odf_schema: bool = False
+    """True if the schema in force is declared in the ODF form, so that a new one is as well."""
+    has_several_keys: Callable[[], bool] = lambda: False
+    """True if sources tell records apart by different keys; found when asked for."""
+    dataset: DatasetFiles | None = field(default=None, repr=False, compare=False)
+    """The place of executors' slices in the store; None where they see the staging folder."""
+    since: float = field(default_factory=time.monotonic, repr=False, compare=False)
+    """When the run began, before which nothing of it was put into the store [s, `time.monotonic`]."""
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the next record."""
+        return 0 if self.prev_offset is None else self.prev_offset + 1
+
+    def keys(self, kind: str) -> str:
+        """The prefix of keys of slices (`data`) or checkpoints (`checkpoints`), for executors."""
+        return "" if self.dataset is None else self.dataset.keys(kind)
+
+    def path_of(self, facts: SliceFacts) -> Path:
+        """The file of a slice that was just written; one that is in the store comes here now."""
+        return (
+            Path(facts.path)
+            if self.dataset is None
+            else slice_path(self.dataset, staged_file(facts, self.since))
+        )
+
+    @classmethod
+    def of(
+        cls,
+        dataset: DatasetFiles,
+        state: DatasetState,
+        strategy: src.MergeStrategy,
+        session: Callable[[], SparkSession],
+    ) -> WriterState:
+        """The state of a dataset at a head, for writes in a session."""
+        return cls(
+            vocabulary=state.vocabulary,
+            merge=strategy,
+            schema=state.schema,
+            prev_offset=state.last_offset,
+            checkpoint=state.checkpoint,
+            watermark=state.watermark,
+            source_state=state.source_state,
+            has_source=state.polling_source is not None or bool(state.push_sources),
+            odf_schema=state.odf_schema,
+            recorded=functools.cache(functools.partial(_recorded_rows, dataset, state, session)),
+            has_several_keys=lambda: are_of_several_keys(
+                block.block.event for block in state.chain.nearest_all(*SOURCES, head=state.head)
+            ),
+            dataset=dataset,
+        )
+
+
+def staged_file(facts: SliceFacts, since: float) -> StagedFile:
+    """A slice that was written, as what is to be committed."""
+    path = Path(facts.path) if facts.path else None
+    return StagedFile(path, Multihash.parse(facts.physical_hash), facts.footer, since)
+
+
+# When and how a write makes a state checkpoint (RFC-018).
+
+
+@dataclass(frozen=True, slots=True)
+class LookBack:
+    """The recorded rows that the next merge compares with."""
+
+    recorded: Callable[[], RecordedRows]
+    checkpoint: Checkpoint | None
+    """The new checkpoint of the block; of several blocks, the last one's."""
+    carried: Checkpoint | None = None
+    """The checkpoint of the blocks before the last one."""
+    staged: StagedFile | None = None
+    """The file of a checkpoint that was just made."""
+
+
+def read_recorded(
+    session: SparkSession, recorded: RecordedRows, fields: tuple[ds.DataField, ...]
+) -> DataFrame | None:
+    """Recorded rows with some of their columns as physical types; None when nothing was ever recorded."""
+    if (files := files_of(session)) is not None:
+        keys = recorded.keys(files)
+        return parquet_frame(session, files, physical_struct(fields), keys) if keys else None
+    paths = list(recorded.paths())
+    for path in paths:
+        check_parquet(path)
+    if not paths:
+        return None
+    return session.read.schema(physical_struct(fields)).parquet(*map(spark_path, paths))
+
+
+def _recorded_rows(
+    dataset: DatasetFiles, state: DatasetState, session: Callable[[], SparkSession]
+) -> RecordedRows:
+    # a checkpoint stays in the store if it can
+    if state.checkpoint is None or not dataset.checkpoints.on_demand:
+        return RecordedRows.of(dataset, state)
+    files = files_of(session())
+    if files is None:
+        return RecordedRows.of(dataset, state)
+
+    def describe(key: str) -> StateCheckpoint | None:
+        return task_results(session(), functools.partial(_describe, files=files, key=key), 1)[0]
+
+    return RecordedRows.of(dataset, state, describe)
+
+
+def _describe(_: int, files: ExecutorFiles, key: str) -> StateCheckpoint | None:
+    found = read_description(files.bring(key), key)
+    return None if found is None else dataclasses.replace(found, path=None)
+
+
+def look_back(
+    session: Callable[[], SparkSession],
+    state: WriterState,
+    new: tuple[RecordedSlice, ...],
+    schema: ds.DataSchema,
+    staging: Path,
+) -> LookBack:
+    """The rows to compare with once `new` is recorded; a due state checkpoint is written in `staging`.
+
+    `schema` is that of the dataset with `new`.
+    """
+
+    def extended() -> RecordedRows:
+        before = state.recorded()
+        return dataclasses.replace(before, slices=(*before.slices, *new))
+
+    keeps = state.merge.KEEPS_STATE
+    if state.checkpoint is None and not keeps:
+        return LookBack(extended, None)
+    after = extended()
+    # our own checkpoint stays in force for blocks that make none, because it says up to where it counts; one
+    # of another tool does not, because its maker has not seen the new rows
+    kept = state.checkpoint if after.checkpoint is not None else None
+    before = after.for_state(state.merge.primary_key) if keeps else after
+    if not keeps or not checkpoint_is_due(before):
+        return LookBack(lambda: after, kept, carried=kept)
+    facts, made = _write_checkpoint(session(), state, before, schema, staging)
+    name = Multihash.parse(facts.physical_hash)
+    named, staged = (
+        Checkpoint(physical_hash=name, size=facts.size),
+        StagedFile(made.path, name, since=state.since),
+    )
+    return LookBack(lambda: dataclasses.replace(after, checkpoint=made), named, carried=kept, staged=staged)
+
+
+def _write_checkpoint(
+    session: SparkSession, state: WriterState, recorded: RecordedRows, schema: ds.DataSchema, staging: Path
+) -> tuple[StateFacts, StateCheckpoint]:
+    vocabulary, key = state.vocabulary, state.merge.primary_key
+    fields = tuple(f for f in schema.fields if f.name != vocabulary.system_time_column)
+    rows = read_recorded(session, recorded, fields)
+    assert rows is not None  # noqa: S101 - the slice that made the checkpoint due
+    last = recorded.slices[-1].offsets.end
+    spec = StateSpec(
+        schema=slice_schema(ds.DataSchema(fields=fields)).serialize().to_pybytes(),
+        vocabulary=vocabulary,
+        metadata={METADATA_KEY: describe(key, last)},
+        folder=str(staging),
+    )
+    order = [*(col(name).asc_nulls_first() for name in key), col(vocabulary.offset_column).asc()]
+    files, place = files_of(session), state.keys("checkpoints")
+    into = None if files is None else StoreFolder(files, place)
+    facts = write_state(latest_rows(rows, key, vocabulary), order, spec, into)
+    path = Path(facts.path) if facts.path else None
+    return facts, StateCheckpoint(path, key, last, facts.rows, f"{place}/{facts.physical_hash}")
+
+
+# Slices that may hold a key of the input; others are not read (RFC-032). A ledger checks every row's key
+# against all recorded ones, so the sorted key hashes of each slice are kept in a private file, read and
+# written piece by piece. A missing or damaged file is made again from the slice: results never depend on it.
+
+PIECE_ROWS = 1 << 20
+"""So many hashes are in memory at a time, and in order in a file."""
+
+_HEAD = struct.Struct("<8sQ")
+_MAGIC = b"odfkeys2"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFiles:
+    """The hashes of the keys of slices, as files of a folder."""
+
+    folder: Path
+    kind: str
+    """Names the columns of the key and their types."""
+
+    def _path(self, piece: RecordedSlice) -> Path:
+        return self.folder / f"{piece.name}.{self.kind}"
+
+    def holds_any(self, piece: RecordedSlice, wanted: Numbers) -> bool | None:
+        """True if the slice has one of these hashes; None where its file is missing or damaged."""
+        found, sum_, rows = False, self._sum_before(piece), 0
+        try:
+            with self._path(piece).open("rb") as stream:
+                head = stream.read(_HEAD.size)
+                while len(known := np.fromfile(stream, dtype="<u8", count=PIECE_ROWS)):
+                    rows, sum_ = rows + len(known), zlib.crc32(known.data, sum_)
+                    if rows > piece.rows:
+                        return None
+                    found = found or _any_of(wanted, known)
+        except OSError:
+            return None
+        return found if rows == piece.rows and head == _HEAD.pack(_MAGIC, sum_) else None
+
+    def write(self, piece: RecordedSlice, hashes: Iterable[Numbers]) -> None:
+        """Keep the hashes of a slice; a disk that takes no more only costs time."""
+        sum_ = self._sum_before(piece)
+        try:
+            fsio.make_folder(self.folder)
+            with fsio.replaced(self._path(piece)) as stream:
+                stream.write(_HEAD.pack(_MAGIC, 0))
+                for part in _pieces(hashes):
+                    part.sort()
+                    sum_ = zlib.crc32(part.data, sum_)
+                    stream.write(part.data)
+                stream.seek(0)
+                stream.write(_HEAD.pack(_MAGIC, sum_))
+        except StoreError:
+            return
+
+    def _sum_before(self, piece: RecordedSlice) -> int:
+        # binds the file to its slice and key
+        return zlib.crc32(self._path(piece).name.encode())
+
+    def keep_only(self, slices: Sequence[RecordedSlice]) -> None:
+        """Remove what belongs to no slice any more."""
+        names = {str(piece.name) for piece in slices}
+        for path in self.folder.glob("*.*") if self.folder.is_dir() else ():
+            if path.name.partition(".")[0] not in names:
+                fsio.remove_quietly(path)
+
+
+def _pieces(hashes: Iterable[Numbers]) -> Iterator[Numbers]:
+    # pieces of one size; the last may be shorter
+    held = np.empty(PIECE_ROWS, np.uint64)
+    count = 0
+    for part in hashes:
+        while len(part):
+            taken = min(len(part), PIECE_ROWS - count)
+            held[count : count + taken] = part[:taken]
+            count, part = count + taken, part[taken:]  # noqa: PLW2901 - what is left of it
+            if count == PIECE_ROWS:
+                yield held
+                count = 0
+    if count:
+        yield held[:count]
+
+
+def _any_of(wanted: Numbers, known: Numbers) -> bool:
+    places = np.searchsorted(known, wanted)
+    inside = places < len(known)
+    return bool((known[places[inside]] == wanted[inside]).any())
+
+
+def leave_hashes(
+    batches: Iterator[pa.RecordBatch], ends: tuple[int, ...], folder: str
+) -> Iterator[pa.RecordBatch]:
+    """A task's rows of offset and hash, as a new file for each slice that has some; says which, and how many.
+
+    `ends` are the last offsets of the slices, ascending. Whatever lies behind the last one is in none.
+    """
+    import pyarrow as pa  # imported on the worker
+
+    paths: dict[int, Path] = {}
+    rows: dict[int, int] = {}
+    for batch in batches:
+        offsets, hashes = (column.to_numpy(zero_copy_only=False) for column in batch.columns)
+        numbers = np.searchsorted(ends, offsets)
+        for number in map(int, np.unique(numbers)):
+            path = paths.setdefault(number, Path(folder) / f"keys-{uuid.uuid4().hex}")
+            own = hashes[numbers == number]
+            rows[number] = rows.get(number, 0) + len(own)
+            with path.open("ab") as stream:
+                own.astype("<i8").tofile(stream)
+    for number, path in paths.items():
+        yield pa.RecordBatch.from_pylist([{"slice": number, "path": str(path), "rows": rows[number]}])
+
+
+def left_hashes(paths: Sequence[str]) -> Iterator[Numbers]:
+    """The hashes that tasks have left in files, a piece at a time."""
+    for path in paths:
+        with Path(path).open("rb") as stream:
+            while len(part := np.fromfile(stream, dtype="<u8", count=PIECE_ROWS)):
+                yield part
+
+
+INDEXED_ROWS = 500_000
+"""Recorded rows that are worth it; reading the keys of fewer takes a fraction of a second."""
+
+LARGEST_INPUT = 8 << 20
+"""Size of a file whose keys are looked up [bytes]; of a larger one they are read twice for too little."""
+
+_ROWS_AT_ONCE = 4_000_000
+_NO_ORDER = (ds.DataTypeList, ds.DataTypeMap, ds.DataTypeStruct)
+
+
+def only_relevant(
+    session: SparkSession, state: WriterState, new: MergeInput, recorded: RecordedRows, staging: Path
+) -> RecordedRows:
+    """The recorded rows without slices that have no key of the input, by their footers or by its hashes."""
+    # executors leave hashes in `staging`; in memory are those of one input and a piece of a slice
+    assert state.schema is not None  # noqa: S101 - a slice was recorded
+    key = state.merge.primary_key
+    fields = tuple(f for name in key if (f := state.schema.field(name)) is not None)
+    if (
+        recorded.folder is None
+        or sum(piece.rows for piece in recorded.slices) < INDEXED_ROWS
+        or len(fields) != len(key)
+        or any(isinstance(f.value_type, _NO_ORDER) for f in fields)
+    ):
+        return recorded
+    text = repr([(f.name, f.value_type) for f in fields])
+    files = KeyFiles(recorded.folder, hashlib.sha3_256(text.encode()).hexdigest()[:16])
+    first = col(key[0]).cast(physical_type(fields[0].type)).alias("first")
+    asked = new.frame.select(_hash_of(fields).alias("hash"), first).toArrow()
+    hashes = np.ascontiguousarray(asked.column("hash").to_numpy(), dtype=np.int64)
+    wanted = np.unique(hashes.view(np.uint64))
+    condition = with_any_of(
+        quoted(key[0]), asked.column("first"), slice_schema(ds.DataSchema(fields=fields)).field(0).type
+    )
+    committed = [piece for piece in recorded.slices if piece.name is not None]
+    files.keep_only(committed)
+    kept: set[RecordedSlice] = set(recorded.slices).difference(committed)
+    missing = []
+    for piece in committed:
+        if not piece.may_hold(condition):
+            continue
+        known = files.holds_any(piece, wanted)
+        if known is None:
+            missing.append(piece)
+        elif known:
+            kept.add(piece)
+    offset = state.schema.field(state.vocabulary.offset_column)
+    assert offset is not None  # noqa: S101 - a slice was recorded
+    for group in _grouped(missing):
+        _make(session, group, (offset, *fields), files, staging)
+        # a file that could not be kept says nothing, so its slice is read
+        kept.update(piece for piece in group if files.holds_any(piece, wanted) is not False)
+    return dataclasses.replace(recorded, slices=tuple(piece for piece in recorded.slices if piece in kept))
+
+
+def _hash_of(fields: Sequence[ds.DataField]) -> Column:
+    # equal keys have equal hashes: nulls, -0.0 and NaN are normalised first
+    from pyspark.sql import functions as F
+
+    parts = []
+    for f in fields:
+        value = col(f.name).cast(physical_type(f.type))
+        if isinstance(f.value_type, ds.DataTypeFloat16 | ds.DataTypeFloat32 | ds.DataTypeFloat64):
+            value = F.when(F.isnan(value), float("nan")).when(value == 0, 0.0).otherwise(value.cast("double"))
+        parts.append(value)
+    return F.xxhash64(*parts)
+
+
+def _grouped(slices: Sequence[RecordedSlice]) -> Iterator[list[RecordedSlice]]:
+    # slices that are read together have a bounded number of rows
+    totals = itertools.accumulate(piece.rows for piece in slices)
+    for _, group in itertools.groupby(
+        zip(slices, totals, strict=True), key=lambda pair: pair[1] // _ROWS_AT_ONCE
+    ):
+        yield [piece for piece, _ in group]
+
+
+def _make(
+    session: SparkSession,
+    group: list[RecordedSlice],
+    fields: tuple[ds.DataField, ...],
+    files: KeyFiles,
+    staging: Path,
+) -> None:
+    offset, *key = fields
+    rows = read_recorded(session, RecordedRows(tuple(group)), fields)
+    assert rows is not None  # noqa: S101 - a slice has rows
+    ends = tuple(piece.offsets.end for piece in group)
+    leave = functools.partial(leave_hashes, ends=ends, folder=str(staging))
+    hashed = rows.select(col(offset.name).cast("bigint").alias("offset"), _hash_of(key).alias("hash"))
+    left = hashed.mapInArrow(leave, "slice long, path string, rows long").collect()
+    try:
+        for number, piece in enumerate(group):
+            own = [row for row in left if row["slice"] == number]
+            if sum(row["rows"] for row in own) != piece.rows:
+                raise BadInputError("it has other offsets than its block says", file=str(piece.locate()))
+            files.write(piece, left_hashes([row["path"] for row in own]))
+    finally:
+        for row in left:
+            fsio.remove_quietly(Path(row["path"]))
