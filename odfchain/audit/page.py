@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from odfchain.errors import ManifestError, UsageError
 from odfchain.limits import PAGE, PageLimits
@@ -44,6 +45,9 @@ KINDS = {
 }
 """Labels of event kinds."""
 
+# What a template shows; every text in it is cut.
+View = dict[str, Any]
+
 _KIND_OF = {"AddData": "data", "ExecuteTransform": "transform", "Seed": "seed"}
 
 
@@ -73,53 +77,6 @@ class BlockView:
         return self.event if self.merged is None else f"{self.event}, merged from {self.merged}"
 
 
-@dataclass(frozen=True, slots=True)
-class MarkBar:
-    """A piece of a mark: its kind, and where it is [of 40 parts of the height, from the top]."""
-
-    kind: str
-    top: int
-    height: int
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineMark:
-    """One place of the strip: what happened in its blocks, and the worst of their states."""
-
-    title: str
-    state: str
-    bars: tuple[MarkBar, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BlockRow:
-    """One row of the table: a block, or a range of blocks that has no hash."""
-
-    where: str
-    time: str
-    event: str
-    records: int
-    watermark: str
-    state: str
-    result: str
-    hash: str
-    faults: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """The time line: its marks, what its ends are called, and the counts for its key."""
-
-    marks: tuple[TimelineMark, ...]
-    blocks: int
-    each: int
-    first: str
-    last: str
-    kinds: Mapping[str, int]
-    states: Mapping[str, int]
-    summary: str
-
-
 def read_blocks(parts: Sequence[DocumentNode], faults: int) -> list[BlockView]:
     """The blocks of a report with `faults` faults, oldest first as in the report."""
     views = []
@@ -146,23 +103,23 @@ def read_blocks(parts: Sequence[DocumentNode], faults: int) -> list[BlockView]:
     return views
 
 
-def strip_of(blocks: Sequence[BlockView], limit: int) -> Timeline | None:
+def strip_of(blocks: Sequence[BlockView], limit: int) -> View | None:
     """The time line of a chain in at most `limit` marks; None for a chain of which no block is known."""
     if not blocks:
         return None
     each = -(-len(blocks) // limit)
     groups = [blocks[start : start + each] for start in range(0, len(blocks), each)]
     kinds, states = _tally(blocks)
-    return Timeline(
-        marks=tuple(_mark(group) for group in groups),
-        blocks=len(blocks),
-        each=each,
-        first=f"block {blocks[0].number:,}, {day(blocks[0].time)}",
-        last=f"block {blocks[-1].number:,}, {day(blocks[-1].time)}" if len(blocks) > 1 else "",
-        kinds=kinds,
-        states=states,
-        summary=f"{counted(len(blocks), 'block')}: {_states_in_words(states)}; {_kinds_in_words(kinds)}",
-    )
+    return {
+        "marks": tuple(_mark(group) for group in groups),
+        "blocks": len(blocks),
+        "each": each,
+        "first": f"block {blocks[0].number:,}, {day(blocks[0].time)}",
+        "last": f"block {blocks[-1].number:,}, {day(blocks[-1].time)}" if len(blocks) > 1 else "",
+        "kinds": kinds,
+        "states": states,
+        "summary": f"{counted(len(blocks), 'block')}: {_states_in_words(states)}; {_kinds_in_words(kinds)}",
+    }
 
 
 def _tally(blocks: Sequence[BlockView]) -> tuple[dict[str, int], dict[str, int]]:
@@ -186,21 +143,22 @@ _HEIGHTS = {"data": 40, "merge": 40, "transform": 40, "definition": 18, "seed": 
 _SEEN = 4
 
 
-def _mark(group: Sequence[BlockView]) -> TimelineMark:
+def _mark(group: Sequence[BlockView]) -> View:
     kinds, states = _tally(group)
     if len(group) == 1:
         (block,) = group
         height = _HEIGHTS[block.kind]
         title = f"Block {block.number:,}, {moment(block.time)}: {block.what}, {STATES[block.state]}"
-        return TimelineMark(title, block.state, (MarkBar(block.kind, _HEIGHT - height, height),))
+        bars = [{"kind": block.kind, "top": _HEIGHT - height, "height": height}]
+        return {"title": title, "state": block.state, "bars": bars}
     bars, below = [], _HEIGHT
     for kind, number in sorted(kinds.items(), key=lambda item: item[1]):
         top = max(0, below - max(_SEEN, round(_HEIGHT * number / len(group))))
-        bars.append(MarkBar(kind, top, below - top))
+        bars.append({"kind": kind, "top": top, "height": below - top})
         below = top
     title = f"Blocks {group[0].number:,} to {group[-1].number:,}, {_days(group)}: "
     title += f"{_kinds_in_words(kinds)}; {_states_in_words(states)}"
-    return TimelineMark(title, next(iter(states)), tuple(bars))
+    return {"title": title, "state": next(iter(states)), "bars": bars}
 
 
 def _days(group: Sequence[BlockView]) -> str:
@@ -208,7 +166,7 @@ def _days(group: Sequence[BlockView]) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def rows_of(blocks: Sequence[BlockView], limit: int) -> list[BlockRow]:
+def rows_of(blocks: Sequence[BlockView], limit: int) -> list[View]:
     """The table of a chain in about `limit` rows (at most twice as many), every block in one of them."""
     if len(blocks) <= limit:
         return [_row(block) for block in blocks]
@@ -246,35 +204,35 @@ def _round_up(number: int) -> int:
         step *= 10
 
 
-def _row(block: BlockView) -> BlockRow:
-    return BlockRow(
-        where=f"{block.number:,}",
-        time=moment(block.time),
-        event=block.what,
-        records=block.records,
-        watermark=moment(block.watermark) if block.watermark else "",
-        state=block.state,
-        result=STATES[block.state],
-        hash=block.hash,
-        faults=block.faults,
-    )
+def _row(block: BlockView) -> View:
+    return {
+        "where": f"{block.number:,}",
+        "time": moment(block.time),
+        "event": block.what,
+        "records": block.records,
+        "watermark": moment(block.watermark) if block.watermark else "",
+        "state": block.state,
+        "result": STATES[block.state],
+        "hash": block.hash,
+        "faults": block.faults,
+    }
 
 
-def _range_row(group: Sequence[BlockView]) -> BlockRow:
+def _range_row(group: Sequence[BlockView]) -> View:
     kinds, states = _tally(group)
     watermarks = [block.watermark for block in group if block.watermark]
     worst = next(iter(states))
-    return BlockRow(
-        where=f"{group[0].number:,} to {group[-1].number:,}",
-        time=_days(group),
-        event=_kinds_in_words(kinds),
-        records=sum(block.records for block in group),
-        watermark=moment(watermarks[-1]) if watermarks else "",
-        state=worst,
-        result=f"all {STATES[worst]}" if len(states) == 1 else _states_in_words(states),
-        hash="",
-        faults=(),
-    )
+    return {
+        "where": f"{group[0].number:,} to {group[-1].number:,}",
+        "time": _days(group),
+        "event": _kinds_in_words(kinds),
+        "records": sum(block.records for block in group),
+        "watermark": moment(watermarks[-1]) if watermarks else "",
+        "state": worst,
+        "result": f"all {STATES[worst]}" if len(states) == 1 else _states_in_words(states),
+        "hash": "",
+        "faults": (),
+    }
 
 
 # Reading a report document (`odfchain-report/1`), typed, with paths in errors.
@@ -330,49 +288,23 @@ _SIGNATURES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetSummary:
-    """The summary of a dataset wherever it is mentioned; `state` is its mark."""
-
-    id: str
-    name: str
-    kind: str
-    verdict: str
-    state: str
-    title: str
-    lead: str
-    blocks: int
-    records: int
-    faults: int
-
-
-@dataclass(frozen=True, slots=True)
-class SignatureView:
-    """The signature of the head: a word with its mark, a sentence, and the signer."""
-
-    state: str
-    word: str
-    sentence: str
-    signer: str
-
-
-def facts_of(node: DocumentNode, limits: PageLimits) -> DatasetSummary:
+def facts_of(node: DocumentNode, limits: PageLimits) -> View:
     """The summary of a report."""
     dataset, counts = node["dataset"], node["counts"]
     verdict = node["verdict"].word(*MARKS)
     title, lead = _verdict(node, verdict)
-    return DatasetSummary(
-        id=dataset["id"].text(limits.text),
-        name=name_of(dataset["alias"], limits),
-        kind=kind_of(dataset["kind"]),
-        verdict=verdict,
-        state=MARKS[verdict],
-        title=title,
-        lead=lead,
-        blocks=counts["blocks"].number(),
-        records=counts["records"].number(),
-        faults=len(node["faults"].items()),
-    )
+    return {
+        "id": dataset["id"].text(limits.text),
+        "name": name_of(dataset["alias"], limits),
+        "kind": kind_of(dataset["kind"]),
+        "verdict": verdict,
+        "state": MARKS[verdict],
+        "title": title,
+        "lead": lead,
+        "blocks": counts["blocks"].number(),
+        "records": counts["records"].number(),
+        "faults": len(node["faults"].items()),
+    }
 
 
 def checked_by(node: DocumentNode, limits: PageLimits) -> str:
@@ -432,10 +364,10 @@ def brief_of(node: DocumentNode, limits: PageLimits) -> tuple[LabelledValue, ...
         more.append(f"parts of {counted(len(partly), 'block')}")
     if left or more:
         lines.append(LabelledValue("Not checked", f"{listed([*omitted.shown, *more])}."))
-    return (*lines, LabelledValue("Signature", signature_of(node, limits).sentence))
+    return (*lines, LabelledValue("Signature", signature_of(node, limits)["sentence"]))
 
 
-def signature_of(report: DocumentNode, limits: PageLimits) -> SignatureView:
+def signature_of(report: DocumentNode, limits: PageLimits) -> View:
     """The signature of the head of a report."""
     node = report["signature"]
     status = node["status"].word(*_SIGNATURES)
@@ -450,7 +382,8 @@ def signature_of(report: DocumentNode, limits: PageLimits) -> SignatureView:
         sentence = f"The head is signed with {key}{f', on {moment(time)}' if time else ''}."
     else:
         sentence = _UNSIGNED[status]
-    return SignatureView(state, word, f"{sentence[:-1]}: {message}" if message else sentence, signer)
+    whole = f"{sentence[:-1]}: {message}" if message else sentence
+    return {"state": state, "word": word, "sentence": whole, "signer": signer}
 
 
 _UNSIGNED = {
@@ -463,95 +396,28 @@ _UNSIGNED = {
 # View of each dataset: texts in order, limited in number.
 
 
-@dataclass(frozen=True, slots=True)
-class FaultView:
-    """A fault, its place in the chain, and the check that found it."""
-
-    where: str
-    check: str
-    message: str
-    file: str
-    block: str
-
-
-@dataclass(frozen=True, slots=True)
-class CheckView:
-    """A line of the table of checks."""
-
-    number: int
-    name: str
-    section: str
-    state: str
-    result: str
-    checked: int
-    faults: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class AttestationView:
-    """An auditor's attestation."""
-
-    auditor: str
-    about: str
-    head: str
-    time: str
-    state: str
-    verdict: str
-    trusted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class InputView:
-    """A dataset that another one is derived from, with its own inputs."""
-
-    id: str
-    name: str
-    kind: str
-    missing: bool
-    inputs: Excerpt[InputView]
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetView:
-    """One dataset as the page shows it."""
-
-    facts: DatasetSummary
-    brief: tuple[LabelledValue, ...]
-    identity: tuple[LabelledValue, ...]
-    faults: Excerpt[FaultView]
-    checks: Excerpt[CheckView]
-    unchecked: Excerpt[LabelledValue]
-    notes: Excerpt[str]
-    strip: Timeline | None
-    rows: tuple[BlockRow, ...]
-    signature: SignatureView
-    attestations: Excerpt[AttestationView]
-    inputs: Excerpt[InputView]
-
-
-def dataset_view(node: DocumentNode, limits: PageLimits) -> DatasetView:
+def dataset_view(node: DocumentNode, limits: PageLimits) -> View:
     """The view of a report."""
     faults, checks = node["faults"].items(), node["checks"].items()
     names = {check["number"].number(): check["name"].text(limits.text) for check in checks}
     blocks = read_blocks(node["blocks"].items(), len(faults))
     head = node["head"].value
-    return DatasetView(
-        facts=facts_of(node, limits),
-        brief=brief_of(node, limits),
-        identity=_identity(node, limits),
-        faults=_views(faults, limits.faults, lambda fault: _fault(fault, names, limits)),
-        checks=_views(checks, limits.lines, lambda check: _check(check, limits)),
-        unchecked=_views(node["unchecked"].items(), limits.lines, lambda u: _unchecked(u, names, limits)),
-        notes=_views(node["notes"].items(), limits.lines, lambda note: note.text(limits.message)),
-        strip=strip_of(blocks, limits.marks),
-        rows=tuple(rows_of(blocks, limits.rows)),
-        signature=signature_of(node, limits),
-        attestations=_views(
+    return {
+        "facts": facts_of(node, limits),
+        "brief": brief_of(node, limits),
+        "identity": _identity(node, limits),
+        "faults": _views(faults, limits.faults, lambda fault: _fault(fault, names, limits)),
+        "checks": _views(checks, limits.lines, lambda check: _check(check, limits)),
+        "unchecked": _views(node["unchecked"].items(), limits.lines, lambda u: _unchecked(u, names, limits)),
+        "notes": _views(node["notes"].items(), limits.lines, lambda note: note.text(limits.message)),
+        "strip": strip_of(blocks, limits.marks),
+        "rows": tuple(rows_of(blocks, limits.rows)),
+        "signature": signature_of(node, limits),
+        "attestations": _views(
             node["attestations"].items(), limits.lines, lambda a: _attestation(a, head, limits)
         ),
-        inputs=_inputs(node["inputs"], limits, iter(range(limits.lines)), _DEEPEST),
-    )
+        "inputs": _inputs(node["inputs"], limits, iter(range(limits.lines)), _DEEPEST),
+    }
 
 
 def _views(parts: Sequence[DocumentNode], limit: int, view: Callable[[DocumentNode], T]) -> Excerpt[T]:
@@ -575,30 +441,30 @@ def _identity(node: DocumentNode, limits: PageLimits) -> tuple[LabelledValue, ..
     return tuple(lines)
 
 
-def _fault(node: DocumentNode, names: dict[int, str], limits: PageLimits) -> FaultView:
+def _fault(node: DocumentNode, names: dict[int, str], limits: PageLimits) -> View:
     number, block, check = node["sequenceNumber"], node["block"], node["check"].number()
-    return FaultView(
-        where=f"Block {number.number():,}" if number.known else "The whole dataset",
-        check=f"check {check} {names.get(check, '')}".strip(),
-        message=node["message"].text(limits.message),
-        file=node["file"].text(limits.message),
-        block=block.text(100) if block.known else "",
-    )
+    return {
+        "where": f"Block {number.number():,}" if number.known else "The whole dataset",
+        "check": f"check {check} {names.get(check, '')}".strip(),
+        "message": node["message"].text(limits.message),
+        "file": node["file"].text(limits.message),
+        "block": block.text(100) if block.known else "",
+    }
 
 
-def _check(node: DocumentNode, limits: PageLimits) -> CheckView:
+def _check(node: DocumentNode, limits: PageLimits) -> View:
     reason = node["reason"]
     state, word = OUTCOMES[node["state"].word(*OUTCOMES)]
-    return CheckView(
-        number=node["number"].number(),
-        name=node["name"].text(limits.text),
-        section=node["section"].text(limits.text),
-        state=state,
-        result=word,
-        checked=node["checked"].number(),
-        faults=node["faults"].number(),
-        reason=reason.text(limits.message) if reason.known else "",
-    )
+    return {
+        "number": node["number"].number(),
+        "name": node["name"].text(limits.text),
+        "section": node["section"].text(limits.text),
+        "state": state,
+        "result": word,
+        "checked": node["checked"].number(),
+        "faults": node["faults"].number(),
+        "reason": reason.text(limits.message) if reason.known else "",
+    }
 
 
 def _unchecked(node: DocumentNode, names: dict[int, str], limits: PageLimits) -> LabelledValue:
@@ -609,40 +475,40 @@ def _unchecked(node: DocumentNode, names: dict[int, str], limits: PageLimits) ->
     return LabelledValue(where[0].upper() + where[1:], node["message"].text(limits.message))
 
 
-def _attestation(node: DocumentNode, head: object, limits: PageLimits) -> AttestationView:
+def _attestation(node: DocumentNode, head: object, limits: PageLimits) -> View:
     verdict = node["verdict"].text(20)
     same, trusted = node["head"].value == head, node["trusted"].flag()
     counts = verdict != "clean" or (same and trusted)  # an unknown auditor's praise is no green mark here
-    return AttestationView(
-        auditor=node["auditor"].text(limits.text),
-        about=f"{'this head' if same else 'another head'}, block {node['sequenceNumber'].number():,}",
-        head=node["head"].text(100),
-        time=moment(node["time"].text(40)),
-        state=MARKS.get(verdict, "unchecked") if counts else "none",
-        verdict=verdict,
-        trusted=trusted,
-    )
+    return {
+        "auditor": node["auditor"].text(limits.text),
+        "about": f"{'this head' if same else 'another head'}, block {node['sequenceNumber'].number():,}",
+        "head": node["head"].text(100),
+        "time": moment(node["time"].text(40)),
+        "state": MARKS.get(verdict, "unchecked") if counts else "none",
+        "verdict": verdict,
+        "trusted": trusted,
+    }
 
 
 # Datasets below each other in a lineage that are shown.
 _DEEPEST = 24
 
 
-def _inputs(node: DocumentNode, limits: PageLimits, places: Iterator[int], deeper: int) -> Excerpt[InputView]:
+def _inputs(node: DocumentNode, limits: PageLimits, places: Iterator[int], deeper: int) -> Excerpt[View]:
     found = node.items()
-    views: list[InputView] = []
+    views: list[View] = []
     for item in found if deeper else ():
         # the number of places bounds the page, whatever the document claims
         if next(places, None) is None:
             break
         views.append(
-            InputView(
-                id=item["id"].text(limits.text),
-                name=name_of(item["alias"], limits),
-                kind=kind_of(item["kind"]),
-                missing=item["missing"].flag(),
-                inputs=_inputs(item["inputs"], limits, places, deeper - 1),
-            )
+            {
+                "id": item["id"].text(limits.text),
+                "name": name_of(item["alias"], limits),
+                "kind": kind_of(item["kind"]),
+                "missing": item["missing"].flag(),
+                "inputs": _inputs(item["inputs"], limits, places, deeper - 1),
+            }
         )
     return Excerpt(tuple(views), len(found) - len(views))
 
@@ -678,16 +544,16 @@ def _render(parts: Sequence[DocumentNode], limits: PageLimits) -> str:
         by=excerpt(sorted({checked_by(node, limits) for node in parts}), 8),
         facts=excerpt(facts, limits.datasets),
         datasets=detailed,
-        places={view.facts.id: number for number, view in reversed(list(enumerate(detailed)))},
+        places={view["facts"]["id"]: number for number, view in reversed(list(enumerate(detailed)))},
         KINDS=KINDS,
         STATES=STATES,
     )
 
 
-def _overall(facts: Sequence[DatasetSummary]) -> tuple[str, str, str]:
+def _overall(facts: Sequence[View]) -> tuple[str, str, str]:
     if len(facts) == 1:
-        return facts[0].state, facts[0].title, facts[0].lead
-    counts = {verdict: sum(f.verdict == verdict for f in facts) for verdict in MARKS}
+        return facts[0]["state"], facts[0]["title"], facts[0]["lead"]
+    counts = {verdict: sum(f["verdict"] == verdict for f in facts) for verdict in MARKS}
     tally = {verdict: number for verdict, number in counts.items() if number}
     # verdicts are ordered from the worst
     worst = next(iter(tally))

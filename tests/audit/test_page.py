@@ -451,25 +451,25 @@ def test_every_block_is_in_one_row_and_the_rows_are_few(wrong: tuple[int, ...], 
     rows = rows_of(blocks, limit)
     covered: list[int] = []
     for row in rows:
-        first, _, last = row.where.replace(",", "").partition(" to ")
+        first, _, last = row["where"].replace(",", "").partition(" to ")
         covered += range(int(first), int(last or first) + 1)
     assert covered == list(range(5_000))
     assert len(rows) <= 2 * limit
-    assert sum(row.records for row in rows) == report["counts"]["records"]
+    assert sum(row["records"] for row in rows) == report["counts"]["records"]
     if len(wrong) == 2 and limit > 4:
-        assert [row.where for row in rows if row.state == "faulty"] == ["17", "500"]
+        assert [row["where"] for row in rows if row["state"] == "faulty"] == ["17", "500"]
 
 
 def test_a_mark_for_many_blocks_is_as_bad_as_the_worst() -> None:
     report = docs.document(blocks=1_000, faulty={500: "damaged"}, unchecked=(1, 2, 500))
     strip = strip_of(read_blocks(DocumentNode(report["blocks"]).items(), 1), 100)
     assert strip is not None
-    assert (len(strip.marks), strip.each) == (100, 10)
-    assert [i for i, mark in enumerate(strip.marks) if mark.state == "faulty"] == [50]
-    assert [i for i, mark in enumerate(strip.marks) if mark.state == "unchecked"] == [0]
-    assert strip.marks[50].title.startswith("Blocks 500 to 509, ")
-    assert strip.marks[50].title.endswith("; 1 faulty and 9 as recorded")
-    assert all(sum(bar.height for bar in mark.bars) == 40 for mark in strip.marks)
+    assert (len(strip["marks"]), strip["each"]) == (100, 10)
+    assert [i for i, mark in enumerate(strip["marks"]) if mark["state"] == "faulty"] == [50]
+    assert [i for i, mark in enumerate(strip["marks"]) if mark["state"] == "unchecked"] == [0]
+    assert strip["marks"][50]["title"].startswith("Blocks 500 to 509, ")
+    assert strip["marks"][50]["title"].endswith("; 1 faulty and 9 as recorded")
+    assert all(sum(bar["height"] for bar in mark["bars"]) == 40 for mark in strip["marks"])
 
 
 # --- words ---------------------------------------------------------------------------------------
