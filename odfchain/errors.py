@@ -1,59 +1,38 @@
 """Every error odfchain raises on purpose.
 
     OdfchainError
-     ├─ UsageError                  the command or call cannot be understood
-     ├─ InvalidIdError              a hash, DID, name or reference breaks its grammar
-     ├─ ManifestError               a YAML/JSON document is wrong (carries path and line)
-     ├─ CodecError                  bytes are not what they claim to be
-     │   └─ UnsupportedVersionError a manifest version or event this build does not know
-     ├─ SchemaError                 a data schema cannot be expressed or does not fit
-     ├─ AssetError                  what names an asset cannot be recorded in a lock
-     │   ├─ DamagedLockError        a table that is to be a lock has other columns, or faulty rows
-     │   └─ LockNotFoundError
-     ├─ ChainError                  a metadata chain cannot be read or extended
-     │   ├─ AppendError             a block breaks an append rule (carries the rule)
-     │   └─ BrokenChainError        stored blocks do not form a chain
-     ├─ StoreError                  objects and references
-     │   ├─ ObjectNotFoundError
-     │   │   └─ SliceNotFoundError  the copy here lacks this slice
-     │   │       └─ PartialCopyError and what was asked for needs it: no proof of a fault
-     │   ├─ ObjectCorruptedError    bytes do not hash to their name
-     │   ├─ RefConflictError        compare-and-swap lost against another writer
-     │   ├─ BusyError               another process is at work on the same dataset
-     │   ├─ SetBackError            a head in a store does not continue what was seen here (carries it)
-     │   └─ StorageFullError        no space, quota or file handles left
-     ├─ WorkspaceError              the workspace itself
-     │   ├─ NotAWorkspaceError
-     │   ├─ DatasetNotFoundError
-     │   ├─ PointNotFoundError
-     │   │   └─ BranchNotFoundError
-     │   ├─ FuturePointError        a time after now, at which more may still be recorded
-     │   ├─ MergeConflictError      two branches changed the same values differently (carries the conflicts)
-     │   ├─ NameCollisionError
-     │   └─ UnsavedBlocksError      blocks that would be dropped are nowhere else
-     ├─ IngestError                 a run that cannot be committed, or input that cannot be unpacked
-     │   ├─ BadInputError           the file breaks the declared form (carries file and row)
-     │   │   └─ OversizedInputError the file would become more than may be decoded
-     │   ├─ IncompatibleSchemaError the rows do not fit the dataset's schema
-     │   ├─ GuardError              a safety guard stopped the run (carries the flag that allows it)
-     │   ├─ ForeignKeyError         rows would refer to what is not there (carries them)
-     │   ├─ NothingToCommitError    no new rows, watermark or source state
-     │   ├─ FetchError              the source cannot be fetched now
-     │   │   └─ SourceNotFoundError the source is not there (any more)
-     │   └─ QueryError              a query is malformed, or its result cannot be recorded
-     │       └─ RefusedQueryError   a query asks for what a query may not do
-     ├─ TransformError              a transformation that cannot be planned or executed
-     │   └─ DivergedInputError      an input was rewritten since it was last read
-     ├─ TransferError               a dataset cannot be carried from or to a peer now
-     │   ├─ UnsupportedPeerError    nothing here speaks that protocol
-     │   ├─ AccessError             the peer refuses
-     │   ├─ CorruptedPeerError      what a peer sent is not what it should be
-     │   └─ ChainsDifferError       the two chains are not one line (carries both heads and counts)
-     │       ├─ DestinationAheadError
-     │       ├─ DatasetsDivergedError
-     │       └─ RollbackError       the peer's head is older than one seen before, or beside it
-     ├─ SignatureError              a signed statement is not what it claims to be (carries what is wrong)
-     └─ EngineError                 Java or Spark
+     ├─ UsageError, InvalidIdError, ManifestError, SchemaError, SignatureError
+     ├─ CodecError
+     │   └─ UnsupportedVersionError
+     ├─ AssetError
+     │   └─ DamagedLockError, LockNotFoundError
+     ├─ ChainError
+     │   └─ AppendError, BrokenChainError
+     ├─ StoreError
+     │   ├─ ObjectCorruptedError, RefConflictError, BusyError, SetBackError, StorageFullError
+     │   └─ ObjectNotFoundError
+     │       └─ SliceNotFoundError
+     │           └─ PartialCopyError
+     ├─ WorkspaceError
+     │   ├─ NotAWorkspaceError, DatasetNotFoundError, FuturePointError, MergeConflictError
+     │   ├─ NameCollisionError, UnsavedBlocksError
+     │   └─ PointNotFoundError
+     │       └─ BranchNotFoundError
+     ├─ IngestError
+     │   ├─ IncompatibleSchemaError, GuardError, ForeignKeyError, NothingToCommitError
+     │   ├─ BadInputError
+     │   │   └─ OversizedInputError
+     │   ├─ FetchError
+     │   │   └─ SourceNotFoundError
+     │   └─ QueryError
+     │       └─ RefusedQueryError
+     ├─ TransformError
+     │   └─ DivergedInputError
+     ├─ TransferError
+     │   ├─ UnsupportedPeerError, AccessError, CorruptedPeerError
+     │   └─ ChainsDifferError
+     │       └─ DestinationAheadError, DatasetsDivergedError, RollbackError
+     └─ EngineError
          └─ JavaNotFoundError
 
 Errors carry what happened, where, what was expected and what to do next. `str(error)` is one line in

@@ -15,15 +15,13 @@ from typing import Any
 from odfchain.odf.block_codec import field_defaults
 from odfchain.odf.events import AddPushSource, DatasetSnapshot, MetadataEvent, SetDataSchema, SetPollingSource
 from odfchain.odf.identity import DatasetId, Multihash
-from odfchain.odf.manifests import DATASET_SNAPSHOT, METADATA_BLOCK, ManifestKind
+from odfchain.odf.manifests import DATASET_SNAPSHOT, FROM_SYSTEM_TIME, METADATA_BLOCK, PROPERTY, ManifestKind
 from odfchain.odf.names import HOSTNAME, DatasetAlias, DatasetRefAny
 from odfchain.odf.schema import ExtraAttributes
 from odfchain.odf.sources import TransformSql, WatermarkRule
 from odfchain.odf.times import Duration, Timestamp
 from odfchain.odf.transform_options import ALLOWED_LATENESS
 from odfchain.odf.tree import (
-    FROM_SYSTEM_TIME,
-    PROPERTY,
     SHORT_FORMS,
     properties_of,
     spellings,

@@ -334,7 +334,7 @@ def _newest_first(
     dataset: DatasetFiles, state: DatasetState, key: tuple[str, ...], condition: Condition
 ) -> Iterator[Path]:
     # files are verified only when they are asked for
-    recorded = RecordedRows.since_checkpoint(dataset, state, key).rows
+    recorded, _ = RecordedRows.since_checkpoint(dataset, state, key)
     for piece in reversed(recorded.slices):
         if not piece.may_hold(condition):
             continue

@@ -83,13 +83,13 @@ def checkpoint_after(
     if state.checkpoint is None and not keeps:
         return CheckpointDue(None)
     key = state.primary_key
-    before = RecordedRows.since_checkpoint(dataset, state, key)
-    kept = CheckpointDue(state.checkpoint if before.named else None)
+    before, named = RecordedRows.since_checkpoint(dataset, state, key)
+    kept = CheckpointDue(state.checkpoint if named else None)
     new = RecordedSlice(offsets, functools.partial(Path, path))
-    after = replace(before.rows, slices=(*before.rows.slices, new))
+    after = replace(before, slices=(*before.slices, new))
     if not keeps or not checkpoint_is_due(after):
         return kept
-    if before.rows.checkpoint is not None and state.checkpoint is not None:
+    if before.checkpoint is not None and state.checkpoint is not None:
         dataset.checkpoints.verified_path(state.checkpoint.physical_hash)
     if sum(file.stat().st_size for file in after.paths()) > IN_PROCESS_BYTES:
         return kept

@@ -20,6 +20,7 @@ Earlier blocks are asked for through `History`, which answers from an index, so 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from odfchain.chain.index import DATA_EVENTS, DataEvent, History, is_odf_schema
@@ -33,6 +34,9 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import RemoteDatasetId
 from odfchain.odf.schema import type_name
 from odfchain.odf.sources import FetchStepEthereumLogs, Transform
+
+_invalid = functools.partial(AppendError, "InvalidEvent")
+_no_change = functools.partial(AppendError, "NoOpEvent")
 
 # Append rules of the kind of dataset: which events belong in a root, and which in a derivative dataset.
 #
@@ -66,8 +70,7 @@ def check_kind(event: ev.MetadataEvent, history: History) -> None:
     seed = history.nearest("Seed")
     if seed is None or not isinstance(seed.event, ev.Seed) or seed.event.dataset_kind is wanted:
         return
-    raise AppendError(
-        "InvalidEvent",
+    raise _invalid(
         "event-of-dataset-kind",
         f"{event.KIND} is no event of a {seed.event.dataset_kind.value.lower()} dataset: "
         f"it belongs in {wanted.value.lower()} datasets only",
@@ -84,40 +87,31 @@ def check_normalized(transform: Transform | None, where: str) -> None:
     if transform is None:
         return
     if transform.query is not None:
-        raise AppendError(
-            "InvalidEvent", "transform-no-short-query", f"{where}: 'query' must be rewritten into 'queries'"
-        )
+        raise _invalid("transform-no-short-query", f"{where}: 'query' must be rewritten into 'queries'")
     if not transform.queries:
-        raise AppendError("InvalidEvent", "transform-has-queries", f"{where}: there is no query")
+        raise _invalid("transform-has-queries", f"{where}: there is no query")
     if transform.queries[-1].alias is not None:
-        raise AppendError(
-            "InvalidEvent",
+        raise _invalid(
             "transform-last-unaliased",
             f"{where}: the last query is the output and has no alias, not {transform.queries[-1].alias!r}",
         )
     for index, query in enumerate(transform.queries[:-1]):
         if query.alias is None:
-            raise AppendError(
-                "InvalidEvent",
-                "transform-others-aliased",
-                f"{where}: query {index} before the last has no alias",
-            )
+            raise _invalid("transform-others-aliased", f"{where}: query {index} before the last has no alias")
 
 
 def check_set_transform(event: ev.SetTransform) -> None:
     """Inputs exist, are distinct ids, and have aliases; the transform is normalised."""
     if not event.inputs:
-        raise AppendError("InvalidEvent", "set-transform-has-inputs", "a transform needs at least one input")
+        raise _invalid("set-transform-has-inputs", "a transform needs at least one input")
     ids = [ref.id if isinstance(ref := i.dataset_ref, RemoteDatasetId) else None for i in event.inputs]
     if len(set(ids)) != len(ids):
-        raise AppendError("InvalidEvent", "set-transform-unique-inputs", "an input dataset is listed twice")
+        raise _invalid("set-transform-unique-inputs", "an input dataset is listed twice")
     for item in event.inputs:
         ref = item.dataset_ref
         if not isinstance(ref, RemoteDatasetId) or ref.repo is not None or item.alias is None:
-            raise AppendError(
-                "InvalidEvent",
-                "set-transform-resolved",
-                f"input {str(ref)!r} must be given by id and have an alias",
+            raise _invalid(
+                "set-transform-resolved", f"input {str(ref)!r} must be given by id and have an alias"
             )
     check_normalized(event.transform, "transform")
 
@@ -134,14 +128,12 @@ def check_execute_transform(event: ev.ExecuteTransform, history: History) -> Non
             _check_input(new, old)
     last_checkpoint = earlier.new_checkpoint.physical_hash if earlier and earlier.new_checkpoint else None
     if event.prev_checkpoint != last_checkpoint:
-        raise AppendError(
-            "InvalidEvent",
+        raise _invalid(
             "execute-transform-checkpoint-continues",
             f"prevCheckpoint is {event.prev_checkpoint}, the chain's last checkpoint {last_checkpoint}",
         )
     if event.new_data is None and not _advances(event, earlier):
-        raise AppendError(
-            "NoOpEvent",
+        raise _no_change(
             "execute-transform-advances",
             "ExecuteTransform changes neither data, checkpoint nor watermark, and takes in no new input",
         )
@@ -167,41 +159,31 @@ def _check_input_order(
     elif earlier is not None:
         expected = [i.dataset_id for i in earlier.query_inputs]
     else:
-        raise AppendError(
-            "InvalidEvent", "execute-transform-needs-transform", "there is no SetTransform before this event"
-        )
+        raise _invalid("execute-transform-needs-transform", "there is no SetTransform before this event")
     if actual != expected:
-        raise AppendError(
-            "InvalidEvent",
-            "execute-transform-inputs-order",
-            "queryInputs do not name the transform's inputs in their order",
+        raise _invalid(
+            "execute-transform-inputs-order", "queryInputs do not name the transform's inputs in their order"
         )
 
 
 def _check_input(new: ev.ExecuteTransformInput, old: ev.ExecuteTransformInput) -> None:
     where = f"input {new.dataset_id}"
     if new.new_block_hash is not None and new.new_block_hash == new.prev_block_hash:
-        raise AppendError(
-            "InvalidEvent", "input-block-interval", f"{where}: newBlockHash equals prevBlockHash"
-        )
+        raise _invalid("input-block-interval", f"{where}: newBlockHash equals prevBlockHash")
     if new.new_offset is not None and new.new_offset == new.prev_offset:
-        raise AppendError("InvalidEvent", "input-offset-interval", f"{where}: newOffset equals prevOffset")
+        raise _invalid("input-offset-interval", f"{where}: newOffset equals prevOffset")
     if new.prev_block_hash != old.last_block_hash:
-        raise AppendError(
-            "InvalidEvent",
+        raise _invalid(
             "input-prev-block-continues",
             f"{where}: prevBlockHash is {new.prev_block_hash}, the last block taken in {old.last_block_hash}",
         )
     if new.prev_offset != old.last_offset:
-        raise AppendError(
-            "InvalidEvent",
+        raise _invalid(
             "input-prev-offset-continues",
             f"{where}: prevOffset is {new.prev_offset}, the last record taken in {old.last_offset}",
         )
     if new.new_offset is not None and new.new_block_hash is None:
-        raise AppendError(
-            "InvalidEvent", "input-offset-needs-block", f"{where}: new records without new blocks"
-        )
+        raise _invalid("input-offset-needs-block", f"{where}: new records without new blocks")
 
 
 # Append rules of data schemas: only additions of optional columns keep old readers working.
@@ -225,20 +207,20 @@ def check_set_data_schema(event: ev.SetDataSchema, history: History) -> None:
         # 0.34.1 takes any Arrow type, so the first schema need not be readable here; it can never be replaced
         if block is None:
             return
-        raise AppendError("InvalidEvent", "schema-readable", f"the schema cannot be read: {error}") from None
+        raise _invalid("schema-readable", f"the schema cannot be read: {error}") from None
     old = _schema_in_force(history)
     if block is None or old is None:
         return
     twice = _named_twice(new.fields)
     if twice is not None:
-        raise AppendError("InvalidEvent", "schema-names-unique", f"column {twice!r} is declared twice")
+        raise _invalid("schema-names-unique", f"column {twice!r} is declared twice")
     # a raw schema again is accepted: it changes nothing, and old chains have it
     if is_odf_schema(event) and is_odf_schema(block.event) and old == new:
-        raise AppendError("NoOpEvent", "schema-not-identical", "the schema is already like this")
+        raise _no_change("schema-not-identical", "the schema is already like this")
     first_odf = event.schema is not None and not history.has_odf_schema()
     problem = incompatibility(old, new, ignore_optionality=first_odf)
     if problem is not None:
-        raise AppendError("InvalidEvent", "schema-compatible", problem, hint=_HINT)
+        raise _invalid("schema-compatible", problem, hint=_HINT)
 
 
 def incompatibility(
@@ -253,15 +235,12 @@ def check_set_vocab(event: ev.SetVocab, history: History) -> None:
     vocabulary = ev.DatasetVocabulary.from_event(event)
     if len(set(vocabulary.columns)) < len(vocabulary.columns):
         twice = next(name for name in vocabulary.columns if vocabulary.columns.count(name) > 1)
-        raise AppendError(
-            "InvalidEvent", "vocab-names-unique", f"two system columns would be called {twice!r}"
-        )
+        raise _invalid("vocab-names-unique", f"two system columns would be called {twice!r}")
     if vocabulary == _vocabulary(history):
         return
     data = history.nearest(*DATA_EVENTS)
     if data is not None and isinstance(data.event, DataEvent) and data.event.last_offset is not None:
-        raise AppendError(
-            "InvalidEvent",
+        raise _invalid(
             "vocab-before-data",
             "the system columns cannot get other names: records have those in force",
             hint="make another dataset",
@@ -269,8 +248,7 @@ def check_set_vocab(event: ev.SetVocab, history: History) -> None:
     schema = _schema_in_force(history)
     missing = [name for name in vocabulary.columns if schema is not None and schema.field(name) is None]
     if missing:
-        raise AppendError(
-            "InvalidEvent",
+        raise _invalid(
             "vocab-before-data",
             f"the declared schema has no column {missing[0]!r}, which the vocabulary names",
             hint="name the system columns before the schema is declared",
@@ -291,9 +269,7 @@ def _schema_in_force(history: History) -> ds.DataSchema | None:
     try:
         return schema_of_event(block.event.raw_arrow_schema, block.event.schema)
     except CodecError as error:
-        raise AppendError(
-            "InvalidEvent", "schema-compatible", f"the schema in force cannot be read: {error}"
-        ) from None
+        raise _invalid("schema-compatible", f"the schema in force cannot be read: {error}") from None
 
 
 def _named_twice(fields: tuple[ds.DataField, ...]) -> str | None:
@@ -461,7 +437,7 @@ def _data_event_alone(event: DataEvent) -> None:
         isinstance(event, ev.AddData) and event.new_source_state
     ):
         rule = "add-data-not-empty" if isinstance(event, ev.AddData) else "execute-transform-not-empty"
-        raise AppendError("NoOpEvent", rule, f"{event.KIND} carries nothing new")
+        raise _no_change(rule, f"{event.KIND} carries nothing new")
     if event.new_data is None:
         return
     interval = event.new_data.offset_interval
@@ -473,23 +449,21 @@ def _data_event_alone(event: DataEvent) -> None:
             f"new data starts at offset {interval.start}, expected {expected}",
         )
     if interval.end < interval.start:
-        raise AppendError(
-            "InvalidEvent",
-            "offset-interval-order",
-            f"the offset interval [{interval.start}; {interval.end}] is reversed",
+        raise _invalid(
+            "offset-interval-order", f"the offset interval [{interval.start}; {interval.end}] is reversed"
         )
 
 
 def _one_schema(event: ev.AddPushSource | ev.SetPollingSource, rule: str) -> None:
     if event.read.schema is not None and event.read.ddl_schema is not None:
-        raise AppendError("InvalidEvent", rule, "a read step gives a DDL schema or an ODF schema, not both")
+        raise _invalid(rule, "a read step gives a DDL schema or an ODF schema, not both")
 
 
 def _polling_source_alone(event: ev.SetPollingSource) -> None:
     check_normalized(event.preprocess, "preprocess")
     fetch = event.fetch
     if isinstance(fetch, FetchStepEthereumLogs) and fetch.chain_id is None and fetch.node_url is None:
-        raise AppendError("InvalidEvent", "polling-eth-chain", "EthereumLogs needs a chainId or a nodeUrl")
+        raise _invalid("polling-eth-chain", "EthereumLogs needs a chainId or a nodeUrl")
     _one_schema(event, "polling-one-schema")
 
 
@@ -543,8 +517,7 @@ def _watermark(event: DataEvent, history: History) -> None:
 def _offsets(event: DataEvent, history: History) -> None:
     earlier = _nearest_data(history)
     if earlier is not None and event.prev_offset != earlier.last_offset:
-        raise AppendError(
-            "InvalidEvent",
+        raise _invalid(
             "prev-offset-continues",
             f"prevOffset is {event.prev_offset}, the chain's last offset {earlier.last_offset}",
         )
@@ -553,7 +526,7 @@ def _offsets(event: DataEvent, history: History) -> None:
 def _schema_first(event: DataEvent, history: History) -> None:
     if event.new_data is not None and history.nearest("SetDataSchema") is None:
         rule = "add-data-schema-first" if isinstance(event, ev.AddData) else "execute-transform-schema-first"
-        raise AppendError("InvalidEvent", rule, "SetDataSchema must come before the first event with data")
+        raise _invalid(rule, "SetDataSchema must come before the first event with data")
 
 
 def _add_data(event: ev.AddData, history: History) -> None:
@@ -562,8 +535,7 @@ def _add_data(event: ev.AddData, history: History) -> None:
     assert earlier is None or isinstance(earlier, ev.AddData)  # noqa: S101 - asked for this kind
     last_checkpoint = earlier.new_checkpoint.physical_hash if earlier and earlier.new_checkpoint else None
     if event.prev_checkpoint != last_checkpoint:
-        raise AppendError(
-            "InvalidEvent",
+        raise _invalid(
             "add-data-checkpoint-continues",
             f"prevCheckpoint is {event.prev_checkpoint}, the chain's last checkpoint {last_checkpoint}",
         )
@@ -574,18 +546,14 @@ def _add_data(event: ev.AddData, history: History) -> None:
             and event.new_watermark == (earlier.new_watermark if earlier else None)
             and event.new_source_state == (earlier.new_source_state if earlier else None)
         ):
-            raise AppendError(
-                "NoOpEvent",
-                "add-data-advances",
-                "AddData changes neither data, checkpoint, watermark nor source state",
+            raise _no_change(
+                "add-data-advances", "AddData changes neither data, checkpoint, watermark nor source state"
             )
 
 
 def _polling_source(history: History) -> None:
     if history.push_sources():
-        raise AppendError(
-            "InvalidEvent", "polling-no-push", "a dataset with push sources cannot have a polling source"
-        )
+        raise _invalid("polling-no-push", "a dataset with push sources cannot have a polling source")
 
 
 def _polls(history: History) -> bool:
@@ -595,22 +563,16 @@ def _polls(history: History) -> bool:
 
 def _push_source(event: ev.AddPushSource, history: History) -> None:
     if _polls(history):
-        raise AppendError(
-            "InvalidEvent", "push-no-polling", "a dataset with a polling source cannot have push sources"
-        )
+        raise _invalid("push-no-polling", "a dataset with a polling source cannot have push sources")
     if history.push_sources().get(event.source_name) == event:
-        raise AppendError(
-            "NoOpEvent",
-            "push-not-identical",
-            f"push source {event.source_name!r} is already defined like this",
+        raise _no_change(
+            "push-not-identical", f"push source {event.source_name!r} is already defined like this"
         )
 
 
 def _disable(event: ev.DisablePollingSource | ev.DisablePushSource, history: History) -> None:
     if isinstance(event, ev.DisablePollingSource):
         if not _polls(history):
-            raise AppendError("InvalidEvent", "disable-defined", "there is no polling source to disable")
+            raise _invalid("disable-defined", "there is no polling source to disable")
     elif event.source_name not in history.push_sources():
-        raise AppendError(
-            "InvalidEvent", "disable-defined", f"there is no push source {event.source_name!r} to disable"
-        )
+        raise _invalid("disable-defined", f"there is no push source {event.source_name!r} to disable")

@@ -335,7 +335,8 @@ def check_strategy(
                     f"(it has {', '.join(schema.names)})"
                 )
     if schema is not None and (problem := operations_problem(strategy, schema.names, operation, "the input")):
-        raise IncompatibleSchemaError(f"{file}: {problem.message}", hint=problem.hint)
+        message, hint = problem
+        raise IncompatibleSchemaError(f"{file}: {message}", hint=hint)
 
 
 def merge(

@@ -15,8 +15,16 @@ from typing import Any
 from odfchain.errors import ManifestError
 from odfchain.odf import sources as src
 from odfchain.odf.block_codec import MANIFEST_VERSION, TIMESTAMP_ALIGNMENT
-from odfchain.odf.events import DatasetSnapshot, MetadataBlock, MetadataEvent, Origin, SetPollingSource
-from odfchain.odf.tree import describe, from_tree, split_settings, suggest, to_tree
+from odfchain.odf.events import (
+    AddPushSource,
+    DatasetSnapshot,
+    MetadataBlock,
+    MetadataEvent,
+    Origin,
+    SetPollingSource,
+)
+from odfchain.odf.sources import WatermarkRule
+from odfchain.odf.tree import POLLING_SOURCE, describe, from_tree, spellings, suggest, to_tree
 from odfchain.odf.yaml import Document, read_document, read_documents
 
 # Resources of ODF 0.39: one of the kind Dataset as the manifest of a snapshot, which 0.34.1 has (RFC-054).
@@ -192,6 +200,56 @@ def notes_of(left_out: list[str], events: tuple[MetadataEvent, ...]) -> tuple[st
     return tuple(notes)
 
 
+# What a manifest says of a source beyond its event: how its watermark moves.
+#
+# The tables of a block have no place for it (specification "Metadata Reference"), and only ingestion needs
+# it: the watermarks that come of it are recorded. So it is taken out of the manifest before the event is
+# read, and kept in the dataset's private settings (RFC-014).
+
+PROPERTY = "watermark"
+FROM_SYSTEM_TIME = "FromSystemTime"
+_SOURCES = {text: cls for cls in (SetPollingSource, AddPushSource) for text in spellings(cls.KIND)}
+
+
+def _split_settings(tree: Any) -> tuple[Any, dict[str, WatermarkRule]]:
+    """(the manifest without what is not for blocks, the rules by the name of their source).
+
+    Whatever is malformed otherwise is left for the reader of the rest.
+    """
+    content = tree.get("content") if isinstance(tree, dict) else None
+    events = content.get("metadata") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or not isinstance(events, list):
+        return tree, {}
+    rules: dict[str, WatermarkRule] = {}
+    rest = []
+    for index, event in enumerate(events):
+        kind = event.get("kind") if isinstance(event, dict) else None
+        cls = _SOURCES.get(kind) if isinstance(kind, str) else None
+        if cls is None or PROPERTY not in event:
+            rest.append(event)
+            continue
+        name = POLLING_SOURCE if cls is SetPollingSource else event.get("sourceName", POLLING_SOURCE)
+        rule = _rule(event[PROPERTY], f"metadata[{index}].{PROPERTY}")
+        if rule is not None and isinstance(name, str):
+            rules[name] = rule
+        rest.append({key: value for key, value in event.items() if key != PROPERTY})
+    return tree | {"content": content | {"metadata": rest}}, rules
+
+
+def _rule(value: Any, path: str) -> WatermarkRule | None:
+    if value is None:
+        return None
+    if value in spellings(FROM_SYSTEM_TIME):
+        return WatermarkRule(from_system_time=True)
+    if not isinstance(value, dict):
+        raise ManifestError(
+            f"must be an object or {FROM_SYSTEM_TIME}, not {describe(value)}",
+            path=path,
+            hint="write `watermark: {maxDelay: 1 day}` or `watermark: fromSystemTime`",
+        )
+    return from_tree(WatermarkRule, value, path)
+
+
 @dataclass(frozen=True, slots=True)
 class ManifestKind:
     """A kind of manifest: its name, the type of its content, and the versions that are read."""
@@ -255,7 +313,7 @@ def _read_snapshot(document: Document, source: str | None) -> DatasetSnapshot:
         places = PLACES
     origin = Origin(source, document.lines, places)
     try:
-        rest, rules = split_settings(document.value)
+        rest, rules = _split_settings(document.value)
         snapshot: DatasetSnapshot = _content_of(rest, DATASET_SNAPSHOT)
     except ManifestError as error:
         raise origin.located(error) from None

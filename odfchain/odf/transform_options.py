@@ -84,11 +84,6 @@ def is_own(transform: Transform) -> bool:
     return name == OWN_ENGINE
 
 
-def same_engine(one: Transform, other: Transform) -> bool:
-    """True if two transforms are for one engine, which can read what it left of the other."""
-    return with_own_name(one).engine.lower() == with_own_name(other).engine.lower()
-
-
 def named_version(transform: Transform) -> str:
     """The version of the engine that a transform names, without options; empty where it names none."""
     return split_version(transform.version or "")[0]

@@ -24,7 +24,7 @@ from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import RemoteDatasetId
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.times import Timestamp
-from odfchain.odf.transform_options import is_rebuilt, same_engine
+from odfchain.odf.transform_options import is_rebuilt, with_own_name
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.points import reference_of
@@ -193,7 +193,9 @@ class PlannedStep:
         before = self.executed_before
         if self.output is not None or before is None:
             return None
-        return self.prev_checkpoint if same_engine(before.transform, self.transform.transform) else None
+        # an engine can read what it left itself, under either of its names
+        one, other = (with_own_name(t).engine for t in (before.transform, self.transform.transform))
+        return self.prev_checkpoint if one.lower() == other.lower() else None
 
     @property
     def next_offset(self) -> int:

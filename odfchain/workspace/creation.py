@@ -239,7 +239,8 @@ def _check_operations(event: ev.MetadataEvent, vocabulary: ev.DatasetVocabulary,
     names = parse_ddl(event.read.ddl_schema).names
     problem = operations_problem(event.merge, names, vocabulary.operation_type_column, "the declared schema")
     if problem is not None:
-        raise ManifestError(problem.message, path=f"{path}.merge", hint=problem.hint)
+        message, hint = problem
+        raise ManifestError(message, path=f"{path}.merge", hint=hint)
 
 
 def _check_allowed(event: ev.MetadataEvent, kind: DatasetKind, path: str) -> None:

@@ -255,26 +255,20 @@ OPERATIONS = ", ".join(f"{op.code} for {op.value}" for op in OperationType)
 """The codes of operations, for messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceProblem:
-    """The prerequisite that a source lacks, and a hint."""
-
-    message: str
-    hint: str
-
-
 def operations_problem(
     merge: MergeStrategy, names: Sequence[str], operation: str, where: str
-) -> SourceProblem | None:
-    """The problem where rows need an operation column and there is none; None without one."""
+) -> tuple[str, str] | None:
+    """(the problem where rows need an operation column and there is none, a hint); None without one."""
     if not isinstance(merge, MergeStrategyChangelogStream) or operation in names:
         return None
-    return SourceProblem(
+    problem = (
         f"merge ChangelogStream takes what each row does from the column {operation!r}, which {where} does "
-        f"not have (it has {', '.join(names)})",
-        f"give every row an integer {operation!r}: {OPERATIONS}; or use a strategy that finds out by itself: "
-        "UpsertStream, Snapshot, Ledger, Append",
+        f"not have (it has {', '.join(names)})"
     )
+    hint = (
+        f"give every row an integer {operation!r}: {OPERATIONS}; or use a strategy that finds out by itself: "
+    )
+    return problem, hint + "UpsertStream, Snapshot, Ledger, Append"
 
 
 # Types of the system columns in new datasets: the specification's, or those of the reference node.

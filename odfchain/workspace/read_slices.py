@@ -505,8 +505,11 @@ class RecordedRows:
     @classmethod
     def since_checkpoint(
         cls, dataset: DatasetFiles, state: DatasetState, key: tuple[str, ...]
-    ) -> SinceCheckpoint:
-        """The files that give the state of a key, back to the checkpoint only, which is not verified."""
+    ) -> tuple[RecordedRows, bool]:
+        """(the files that give the state of a key, back to the checkpoint only, which is not verified;
+
+        whether the chain names a checkpoint that is a state and is here).
+        """
         described = None
         if state.checkpoint is not None:
             path = Path(dataset.checkpoints.locate(state.checkpoint.physical_hash))
@@ -518,7 +521,7 @@ class RecordedRows:
             if used is not None and ref.slice.offset_interval.start <= used.last_offset:
                 break
             slices.append(_recorded_slice(dataset, ref, kept))
-        return SinceCheckpoint(cls(tuple(slices[::-1]), used), described is not None)
+        return cls(tuple(slices[::-1]), used), described is not None
 
     def for_state(self, key: tuple[str, ...]) -> RecordedRows:
         """The files that give the state of a key: the checkpoint, if it is of that key, and later slices."""
@@ -536,14 +539,6 @@ class RecordedRows:
         """The keys of files for executors, put into the store; errors as `ExecutorFiles.put`."""
         own = [self.checkpoint.stored] if self.checkpoint else []
         return own + [piece.key_in(files) for piece in self.slices]
-
-
-@dataclass(frozen=True, slots=True)
-class SinceCheckpoint:
-    """The files that give a state, and whether the chain names a checkpoint that is a state here."""
-
-    rows: RecordedRows
-    named: bool
 
 
 def _recorded_slice(dataset: DatasetFiles, ref: SliceRef, kept: KeptFooters) -> RecordedSlice:

@@ -39,6 +39,7 @@ class SharedStore:
 
     Raises, all of them:
         AccessError, TransferError: the store cannot be reached, or refuses.
+        CorruptedPeerError: what is there is damaged; what is here stays.
         StoreError: what is there is no workspace, or what came cannot be kept here.
     """
 
@@ -59,9 +60,6 @@ class SharedStore:
         """A dataset (None: every one) is here as it is in the store, its blocks checked, if it is there.
 
         The caller holds no lock of the workspace or the dataset.
-
-        Raises:
-            CorruptedPeerError: what is there is damaged; what is here stays.
         """
 
     def current(self, folder: Path) -> None:
@@ -80,7 +78,7 @@ class SharedStore:
         """The blocks up to a head in the store are here, checked; no reference leads to them.
 
         Raises:
-            CorruptedPeerError, DatasetsDivergedError: what is there is damaged, or another dataset.
+            DatasetsDivergedError: what is there is another dataset.
         """
 
     def follow(self, folder: Path, here: Multihash, there: Multihash) -> None:
@@ -90,7 +88,7 @@ class SharedStore:
 
         Raises:
             RefConflictError: one of them is another one by now.
-            CorruptedPeerError, ChainsDifferError: what is there is damaged, or another dataset.
+            ChainsDifferError: what is there is another dataset.
         """
 
     def refs(self, folder: Path, local: LocalRefStore) -> RefStore:  # noqa: ARG002 - for stores
@@ -101,9 +99,6 @@ class SharedStore:
         """A branch of a dataset is here as it is in the store, or is not, with what was merged into it.
 
         The caller holds no lock of the dataset.
-
-        Raises:
-            CorruptedPeerError: what is there is damaged; what is here stays.
         """
 
     def branches(self, folder: Path) -> None:

@@ -41,7 +41,7 @@ from odfchain.errors import (
     WorkspaceError,
 )
 from odfchain.odf.enums import DatasetKind
-from odfchain.odf.events import DatasetSnapshot, MetadataEvent, Seed
+from odfchain.odf.events import AddPushSource, DatasetSnapshot, MetadataEvent, Seed, SetPollingSource
 from odfchain.odf.identity import DatasetId, DatasetKey, encode_base16
 from odfchain.odf.names import (
     DatasetAlias,
@@ -61,7 +61,7 @@ from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 from odfchain.workspace.shared_store import ONLY_HERE, STORE_FILE, SharedStore
 
 if TYPE_CHECKING:
-    from odfchain.workspace.config import WorkspaceConfig
+    from odfchain.workspace.config import DatasetConfig, WorkspaceConfig
     from odfchain.workspace.constraint_rules import Columns
 
 
@@ -355,6 +355,7 @@ class WorkspaceFiles:
         given the events before they are recorded.
         """
         # loaded here: most commands create nothing
+        from odfchain.workspace.config import change_config
         from odfchain.workspace.constraint_rules import check_declared
         from odfchain.workspace.creation import events_of, referenced, resolve_own_name
 
@@ -376,7 +377,8 @@ class WorkspaceFiles:
                 built = self._build(staged, alias, key, [seed, *events], system_time or Timestamp.now())
                 self.set_watermarks(built, snapshot)
                 if system_columns is not None:
-                    self._choose(built, system_columns)
+                    chosen = system_columns
+                    change_config(built, lambda config: dataclasses.replace(config, system_columns=chosen))
                 self.store_key(key)
                 self.shared.publish(staged)
                 folder = self._folder(key.dataset_id)
@@ -406,26 +408,23 @@ class WorkspaceFiles:
         dataset.chain.publish(blocks, expected_head=None)
         return dataset
 
-    @staticmethod
-    def _choose(dataset: DatasetFiles, system_columns: SystemColumns) -> None:
-        from odfchain.workspace.config import change_config
-
-        change_config(dataset, lambda config: dataclasses.replace(config, system_columns=system_columns))
-
     def set_watermarks(self, dataset: DatasetFiles, snapshot: DatasetSnapshot) -> bool:
         """Keep what a definition says of its sources and blocks do not carry; False when already kept."""
         # loaded here: most commands make no datasets, and reading manifests is slow to load
-        from odfchain.odf.tree import names_of_sources, settled
+        from odfchain.odf.tree import POLLING_SOURCE
         from odfchain.workspace.config import change_config
 
-        if not names_of_sources(snapshot.metadata):
-            return False
-        return change_config(
-            dataset,
-            lambda config: dataclasses.replace(
-                config, watermarks=settled(config.watermarks, snapshot.metadata, snapshot.watermarks)
-            ),
-        )
+        defined = {
+            event.source_name if isinstance(event, AddPushSource) else POLLING_SOURCE
+            for event in snapshot.metadata
+            if isinstance(event, SetPollingSource | AddPushSource)
+        }
+
+        def change(config: DatasetConfig) -> DatasetConfig:
+            kept = {name: rule for name, rule in config.watermarks.items() if name not in defined}
+            return dataclasses.replace(config, watermarks=kept | dict(snapshot.watermarks))
+
+        return bool(defined) and change_config(dataset, change)
 
     def _check_free(self, alias: DatasetAlias) -> None:
         for dataset in self.local_datasets():

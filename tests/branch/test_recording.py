@@ -309,13 +309,13 @@ def test_looking_back_ends_at_the_checkpoint(tmp_path: Path, monkeypatch: pytest
     write(dataset, table(*CORRECTION))
     write(dataset, table((1, "2024-01-02", "A", 9)))
     state = DatasetState.read(dataset.chain)
-    found = RecordedRows.since_checkpoint(dataset, state, ("k",))
-    assert found.named
-    assert found.rows.checkpoint is not None
-    assert [piece.offsets.start for piece in found.rows.slices] == [5]
-    other = RecordedRows.since_checkpoint(dataset, state, ("a",))
-    assert other.named
-    assert (other.rows.checkpoint, len(other.rows.slices)) == (None, 3)
+    found, named = RecordedRows.since_checkpoint(dataset, state, ("k",))
+    assert named
+    assert found.checkpoint is not None
+    assert [piece.offsets.start for piece in found.slices] == [5]
+    other, named = RecordedRows.since_checkpoint(dataset, state, ("a",))
+    assert named
+    assert (other.checkpoint, len(other.slices)) == (None, 3)
 
 
 @pytest.mark.usefixtures("eager")
