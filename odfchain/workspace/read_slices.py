@@ -506,9 +506,9 @@ class RecordedRows:
     def since_checkpoint(
         cls, dataset: DatasetFiles, state: DatasetState, key: tuple[str, ...]
     ) -> tuple[RecordedRows, bool]:
-        """(the files that give the state of a key, back to the checkpoint only, which is not verified;
+        """The files that give the state of a key, back to the checkpoint only, which is not verified.
 
-        whether the chain names a checkpoint that is a state and is here).
+        And whether the chain names a checkpoint that is a state, and is here.
         """
         described = None
         if state.checkpoint is not None:
