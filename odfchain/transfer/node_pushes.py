@@ -59,7 +59,6 @@ from odfchain.transfer.node_pulls import (
     Send,
     base_of,
     fields_of,
-    is_this_version,
     refuse_upgrade,
 )
 from odfchain.transfer.peer import RawBlock
@@ -404,8 +403,6 @@ def _refused(phase: msg.Phase, message: str) -> FlowError:
     return FlowError(msg.Refusal(msg.Internal(side="Push", phase=phase, error_message=message)))
 
 
-READ_ONLY = "datasets here can only be read"
-
 # Idle timeout: no message and no byte for so long [s].
 _SILENT_SECONDS = 60.0
 # How often a client that uploads is asked how far it is [s].
@@ -476,66 +473,87 @@ class Writing:
         except OdfchainError as error:
             loop.call_soon_threadsafe(self.problem, str(error))
 
+    async def answer_push(
+        self, alias: DatasetAlias | None, *, own: bool, scope: Message, receive: Receive, send: Send
+    ) -> None:
+        """Hold the conversation of one push over a WebSocket that has not been accepted yet.
 
-async def answer_push(
-    writing: Writing | None,
-    alias: DatasetAlias | None,
-    *,
-    own: bool,
-    scope: Message,
-    receive: Receive,
-    send: Send,
-) -> None:
-    """Hold the conversation of one push over a WebSocket that has not been accepted yet.
+        `own` says that the dataset is written here, and thus not from elsewhere.
+        """
+        fields = fields_of(scope)
+        base = base_of(scope, fields, "push", behind_proxy=self.behind_proxy)
+        if alias is None or base is None:
+            await refuse_upgrade(send, 404, "Dataset not found")
+            return
+        authorization = fields.get("authorization")
+        token = self.may_push(authorization, alias)
+        if not isinstance(token, AccessToken):
+            await refuse_upgrade(send, *token)
+            return
+        if own:
+            await refuse_upgrade(send, 403, "this dataset is written here")
+            return
+        loop = asyncio.get_running_loop()
+        session: PushSession | None = None
+        await send({"type": "websocket.accept"})
+        closing: Closing | None = _BUSY
+        if self.sessions.attend(token):
+            try:
+                # a full server refuses at once
+                first = await _first(receive) if self.sessions.has_room(alias, token) else ""
+                if not isinstance(first, str):
+                    closing = first
+                elif (session := self.sessions.begin(alias, token)) is not None:
+                    target = DatasetTarget(
+                        self.workspace.reopened(),
+                        self.sessions,
+                        session,
+                        base,
+                        authorization or "",
+                        lambda text: loop.call_soon_threadsafe(self.problem, text),
+                    )
+                    expect = scope.get("extensions", {}).get(EXPECT, lambda _: None)
+                    closing = await _converse(
+                        self, PushServing(target), session, first, receive, send, expect
+                    )
+            finally:
+                self.sessions.leave(token)
+                if session is not None:
+                    self.sessions.end(session)
+        if closing is not None:
+            await send({"type": "websocket.close", "code": closing.code, "reason": closing.reason})
 
-    `own` says that the dataset is written here, and thus not from elsewhere.
-    """
-    fields = fields_of(scope)
-    if not is_this_version(fields):
-        await refuse_upgrade(send, 400, "Incompatible client version")
-        return
-    if writing is None:
-        await refuse_upgrade(send, 403, READ_ONLY)
-        return
-    base = base_of(scope, fields, "push", behind_proxy=writing.behind_proxy)
-    if alias is None or base is None:
-        await refuse_upgrade(send, 404, "Dataset not found")
-        return
-    authorization = fields.get("authorization")
-    token = writing.may_push(authorization, alias)
-    if not isinstance(token, AccessToken):
-        await refuse_upgrade(send, *token)
-        return
-    if own:
-        await refuse_upgrade(send, 403, "this dataset is written here")
-        return
-    loop = asyncio.get_running_loop()
-    session: PushSession | None = None
-    await send({"type": "websocket.accept"})
-    closing: Closing | None = _BUSY
-    if writing.sessions.attend(token):
+    async def take_file(self, alias: DatasetAlias, key: str, scope: Message, receive: Receive) -> Status:
+        """Handle an upload (PUT): it is taken if an open or recent push names the file."""
+        fields = fields_of(scope)
+        token = self.may_push(fields.get("authorization"), alias)
+        if not isinstance(token, AccessToken):
+            return token
+        length = fields.get("content-length", "")
+        if not (length.isascii() and length.isdigit()) or "transfer-encoding" in fields:
+            return 411, "the length has to be given"
+        if key == SignedFile.HEAD.value:
+            return await _take_signature(self, alias, token, int(length), receive)
+        name = ObjectKey.parse(key)
+        session = self.sessions.find(alias, token)
+        size = session.wanted.get(name) if session is not None and name is not None else None
+        if session is None or name is None or size is None or session.folder is None:
+            return _UNNAMED
+        if int(length) != size:
+            return 400, f"the object has {size} bytes"
+        if name in session.arriving:
+            return 409, "it is being uploaded already"
+        if not self.sessions.reserve(session, name, size, shutil.disk_usage(session.folder).free):
+            return _FULL
+        session.arriving.add(name)
+        status = _UNNAMED
         try:
-            # a full server refuses at once
-            first = await _first(receive) if writing.sessions.has_room(alias, token) else ""
-            if not isinstance(first, str):
-                closing = first
-            elif (session := writing.sessions.begin(alias, token)) is not None:
-                target = DatasetTarget(
-                    writing.workspace.reopened(),
-                    writing.sessions,
-                    session,
-                    base,
-                    authorization or "",
-                    lambda text: loop.call_soon_threadsafe(writing.problem, text),
-                )
-                expect = scope.get("extensions", {}).get(EXPECT, lambda _: None)
-                closing = await _converse(writing, PushServing(target), session, first, receive, send, expect)
+            status = await _receive(self, session, name, size, receive)
         finally:
-            writing.sessions.leave(token)
-            if session is not None:
-                writing.sessions.end(session)
-    if closing is not None:
-        await send({"type": "websocket.close", "code": closing.code, "reason": closing.reason})
+            session.arriving.discard(name)
+            if status[0] != 201:
+                self.sessions.release(session, name)
+        return status
 
 
 async def _first(receive: Receive) -> str | Closing | None:
@@ -633,41 +651,6 @@ async def _answered(writing: Writing, serving: PushServing, text: str) -> Turn:
 
 
 # --- files -------------------------------------------------------------------------------------------
-
-
-async def take_file(
-    writing: Writing, alias: DatasetAlias, key: str, scope: Message, receive: Receive
-) -> Status:
-    """Handle an upload (PUT): it is taken if an open or recent push names the file."""
-    fields = fields_of(scope)
-    token = writing.may_push(fields.get("authorization"), alias)
-    if not isinstance(token, AccessToken):
-        return token
-    length = fields.get("content-length", "")
-    if not (length.isascii() and length.isdigit()) or "transfer-encoding" in fields:
-        return 411, "the length has to be given"
-    if key == SignedFile.HEAD.value:
-        return await _take_signature(writing, alias, token, int(length), receive)
-    name = ObjectKey.parse(key)
-    session = writing.sessions.find(alias, token)
-    size = session.wanted.get(name) if session is not None and name is not None else None
-    if session is None or name is None or size is None or session.folder is None:
-        return _UNNAMED
-    if int(length) != size:
-        return 400, f"the object has {size} bytes"
-    if name in session.arriving:
-        return 409, "it is being uploaded already"
-    if not writing.sessions.reserve(session, name, size, shutil.disk_usage(session.folder).free):
-        return _FULL
-    session.arriving.add(name)
-    status = _UNNAMED
-    try:
-        status = await _receive(writing, session, name, size, receive)
-    finally:
-        session.arriving.discard(name)
-        if status[0] != 201:
-            writing.sessions.release(session, name)
-    return status
 
 
 async def _receive(

@@ -44,7 +44,15 @@ from odfchain.odf.physical_hash import hash_bytes
 from odfchain.storage.local import HEAD, parse_ref
 from odfchain.transfer.access_tokens import TokenFile, holder
 from odfchain.transfer.folder_peer import HintCache
-from odfchain.transfer.node_pulls import Message, Receive, Send, answer_pull, refuse_upgrade
+from odfchain.transfer.node_pulls import (
+    Message,
+    Receive,
+    Send,
+    answer_pull,
+    fields_of,
+    is_this_version,
+    refuse_upgrade,
+)
 from odfchain.transfer.public_layout import (
     HEAD_KEY,
     HINT_KEY,
@@ -327,8 +335,6 @@ class Repository:
                 answer.file.close()
 
     async def _converse(self, scope: Message, receive: Receive, send: Send) -> None:
-        from odfchain.transfer.node_pushes import answer_push  # noqa: PLC0415 - few servers are written to
-
         *parts, last = _path(scope).split("/")
         reader = self._reader(scope)
         if reader is None and last != "push":
@@ -339,15 +345,18 @@ class Repository:
         if last == "push":
             alias = dataset.alias if dataset is not None else ref if isinstance(ref, DatasetAlias) else None
             own = dataset is not None and self._workspace.has_key(dataset.id)
-            await answer_push(self._writing, alias, own=own, scope=scope, receive=receive, send=send)
+            if not is_this_version(fields_of(scope)):
+                await refuse_upgrade(send, 400, "Incompatible client version")
+            elif self._writing is None:
+                await refuse_upgrade(send, 403, "datasets here can only be read")
+            else:
+                await self._writing.answer_push(alias, own=own, scope=scope, receive=receive, send=send)
             return
         assert reader is not None  # noqa: S101 - refused above
         found = None if dataset is None else (dataset, reader)
         await answer_pull(found, self._chains, scope, receive, send, behind_proxy=self._behind_proxy)
 
     async def _put(self, writing: Writing, scope: Message, receive: Receive) -> _Answer:
-        from odfchain.transfer.node_pushes import take_file  # noqa: PLC0415 - as above
-
         parts = _path(scope).split("/")
         where, key, name = _key(parts)
         ref = _ref("/".join(parts[:where]))
@@ -355,7 +364,7 @@ class Repository:
         alias = dataset.alias if dataset is not None else ref
         if not isinstance(alias, DatasetAlias):
             return _NOT_FOUND
-        status, text = await take_file(writing, alias, str(name or key), scope, receive)
+        status, text = await writing.take_file(alias, str(name or key), scope, receive)
         return _plain(status, f"{text}\n")
 
     async def _answer(self, scope: Message) -> _Answer:

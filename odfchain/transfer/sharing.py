@@ -360,13 +360,8 @@ class Sharing:
         dataset = self.named(ref)
         if alias is not None:
             raise UsageError(f"{dataset.alias} is here already; `rename` gives it another name")
-        known = aliases(dataset, AliasKind.PULL)
-        if not known:
-            raise UsageError(
-                f"it is not known where {dataset.alias} comes from",
-                hint=f"name it: odfchain pull URL --as {dataset.alias}",
-            )
-        return self._pull(self.place_of(known[0]), known[0], dataset.alias, options, None, progress)
+        known = _known(dataset, AliasKind.PULL, f"name it: odfchain pull URL --as {dataset.alias}")
+        return self._pull(self.place_of(known), known, dataset.alias, options, None, progress)
 
     def pull_branch(
         self,
@@ -444,13 +439,8 @@ class Sharing:
     def destination(self, dataset: DatasetFiles, target: str | None) -> tuple[PeerUrl, str]:
         """The destination of a push, and the alias to remember; `target` is as in `push`."""
         if target is None:
-            known = aliases(dataset, AliasKind.PUSH)
-            if not known:
-                raise UsageError(
-                    f"it is not known where {dataset.alias} is to be pushed to",
-                    hint="name a repository, or a URL: --to file:///srv/datasets/name",
-                )
-            target = known[0]
+            hint = "name a repository, or a URL: --to file:///srv/datasets/name"
+            target = _known(dataset, AliasKind.PUSH, hint)
         url = resolve_remote(target, self.repositories, local=dataset.alias)
         return url, target if "/" in target else f"{target}/{dataset.alias.name}"
 
@@ -513,12 +503,7 @@ class Sharing:
         token: str | None = None,
     ) -> Peer:
         """A place that has a copy of the dataset: where it was pulled from, when none is given."""
-        known = aliases(dataset, AliasKind.PULL)
-        place = source or (known[0] if known else None)
-        if place is None:
-            raise UsageError(
-                f"it is not known where {dataset.alias} comes from", hint="name a copy of it: --from URL"
-            )
+        place = source or _known(dataset, AliasKind.PULL, "name a copy of it: --from URL")
         return self.open(place, token if source else None, parallel)
 
     def _dataset(self, ref: Ref | DatasetFiles) -> DatasetFiles:
@@ -644,6 +629,14 @@ class Sharing:
             except DatasetNotFoundError:
                 remember, url = self._at_account(remember, url, chosen)
         return at(url, options), remember
+
+
+def _known(dataset: DatasetFiles, kind: AliasKind, hint: str) -> str:
+    known = aliases(dataset, kind)
+    if not known:
+        what = "comes from" if kind is AliasKind.PULL else "is to be pushed to"
+        raise UsageError(f"it is not known where {dataset.alias} {what}", hint=hint)
+    return known[0]
 
 
 def _id_in(ref: str) -> DatasetId | None:

@@ -255,11 +255,7 @@ class StoredDataset:
     # --- the head ------------------------------------------------------------------------------------
 
     def bring(self, alias: DatasetAlias) -> None:
-        """The head here is that in the store.
-
-        Raises:
-            SetBackError: the store was rewound.
-        """
+        """The head here is that in the store."""
         options = SyncOptions(on_demand=True, dataset_id=self.dataset_id)
         try:
             self.pull(alias, options)

@@ -50,7 +50,9 @@ class StoreFiles:
         return path
 
     def _bring(self, key: str, path: Path) -> None:
-        name, hasher = _hash_in(key), sha3_256()
+        name, hasher = None, sha3_256()
+        with contextlib.suppress(InvalidIdError):
+            name = Multihash.parse(key.rpartition("/")[2])
         with _new_file(path) as sink:
             for chunk in self._space.chunks(key):
                 hasher.update(chunk)
@@ -67,12 +69,13 @@ class StoreFiles:
 
     def copy(self, key: str, start: int, end: int, target: Path) -> None:
         """As `ExecutorFiles`."""
-        retry(lambda: self._copy(key, start, end, target))
 
-    def _copy(self, key: str, start: int, end: int, target: Path) -> None:
-        with _new_file(target) as sink:
-            for chunk in self._space.chunks(key, start, end):
-                sink.write(chunk)
+        def attempt() -> None:
+            with _new_file(target) as sink:
+                for chunk in self._space.chunks(key, start, end):
+                    sink.write(chunk)
+
+        retry(attempt)
 
     def clear(self, below: str) -> None:
         """As `ExecutorFiles`."""
@@ -82,13 +85,6 @@ class StoreFiles:
 @functools.lru_cache(maxsize=64)
 def _space_at(url: str) -> ObjectSpace:
     return ObjectSpace(PeerUrl.parse(url), STORE_LIMITS)
-
-
-def _hash_in(key: str) -> Multihash | None:
-    try:
-        return Multihash.parse(key.rpartition("/")[2])
-    except InvalidIdError:
-        return None
 
 
 @contextlib.contextmanager
