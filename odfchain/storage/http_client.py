@@ -258,6 +258,10 @@ def request_headers(
     return text.encode("latin-1")
 
 
+def _closed() -> FetchError:
+    return FetchError("the connections to the peer were closed")
+
+
 def _origin(route: Route) -> _Origin:
     target = route.current
     return target.scheme, target.host, target.port
@@ -327,10 +331,7 @@ class HttpPool:
         """
         target, origin = route.current, _origin(route)
         while True:
-            connection = self._take(origin, route)
-            if connection is None:
-                connection = dial(route, self._tls, limits=self._limits, deadline=deadline, name=name)
-                self._admit(connection)
+            connection = self._take(origin, route) or self._new(route, deadline, name)
             try:
                 if connection.address is not None:
                     route.connected(connection.address)
@@ -366,11 +367,7 @@ class HttpPool:
         It is for several requests at a time, does not count as one of the parallel ones, and has to be given
         back.
         """
-        if not new:
-            return self._take(_origin(route), route)
-        connection = dial(route, self._tls, limits=self._limits, deadline=deadline, name=name)
-        self._admit(connection)
-        return connection
+        return self._new(route, deadline, name) if new else self._take(_origin(route), route)
 
     def dialled(self, route: Route, *, deadline: Deadline, name: str) -> socket.socket:
         """A connected socket of the caller's own to the route's present target, TLS included."""
@@ -388,7 +385,8 @@ class HttpPool:
 
     def _take(self, origin: _Origin, route: Route) -> Connection | None:
         with self._lock:
-            self._check()
+            if self.closed.is_set():
+                raise _closed()
             kept = self._idle.get(origin)
             # behind a proxy a name that means nothing here is judged by no address, as when it was dialled
             if kept and (kept[-1].address is None or route.admits(kept[-1].address)):
@@ -397,14 +395,15 @@ class HttpPool:
                 return connection
         return None
 
-    def _admit(self, connection: Connection) -> None:
+    def _new(self, route: Route, deadline: Deadline, name: str) -> Connection:
+        connection = dial(route, self._tls, limits=self._limits, deadline=deadline, name=name)
         with self._lock:
             if not self.closed.is_set():
                 self._busy.add(connection)
-                return
+                return connection
         # the pool was closed while this connection was made
         connection.close()
-        self._check()
+        raise _closed()
 
     def _keep(self, origin: _Origin, connection: Connection) -> None:
         with self._lock:
@@ -418,10 +417,6 @@ class HttpPool:
         with self._lock:
             self._busy.discard(connection)
             connection.close()  # under the lock: `close` must not shut down a number that is another's by now
-
-    def _check(self) -> None:
-        if self.closed.is_set():
-            raise FetchError("the connections to the peer were closed")
 
     def _tls(self) -> ssl.SSLContext:
         with self._lock:

@@ -1,8 +1,8 @@
-"""Uploads before a head or a branch in a store moves: slices, then blocks, oldest first.
+"""A dataset of a workspace in an object store: how it is followed, and committed by one conditional write.
 
-What was there already may be about to be removed, so it is looked at again under a mark
-(`odfchain.transfer.store_commit`). A head that does not continue the one before names blocks that were there
-once, or that replace others; it is sent as any other, from the newest block that both have on.
+Slices go up first, then blocks, oldest first, then the head. Objects that were there already may be about to
+be removed, so they are looked at again under a lease. A head that does not continue the one before is sent as
+any other, from the newest block on that both have.
 """
 
 from __future__ import annotations
