@@ -36,7 +36,7 @@ from odfchain.storage.local import HEAD, LocalObjectStore
 from odfchain.text import counted
 from odfchain.transfer.peer import AbsentError, Peer
 from odfchain.transfer.pulling import DEFAULTS, SyncOptions, SyncOutcome, SyncStatus
-from odfchain.transfer.receive import Download, Spool, differ, shortened
+from odfchain.transfer.receive import BlockSpool, Download, differ, shortened
 from odfchain.transfer.signed_statements import NO_POLICY, refuse_unsigned
 from odfchain.transfer.slice_files import (
     EVERYTHING,
@@ -74,7 +74,7 @@ class BranchFetch:
         # The blocks that the chains do not have, newest first.
         self.new: Sequence[Multihash] = ()
         self._dataset = dataset
-        self._spool = Spool(download.area / "blocks")
+        self._spool = BlockSpool(download.area / "blocks")
         self._objects: list[DataObject] = []
         chains = [dataset.on(ref) for ref in dict.fromkeys((HEAD, dataset.ref))]
         self._own = [(on, top) for on in chains if (top := on.chain.head()) is not None]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import (
     AccessError,
+    CodecError,
     CorruptedPeerError,
     InvalidIdError,
     ObjectNotFoundError,
@@ -28,6 +29,8 @@ from odfchain.errors import (
     UnsupportedPeerError,
 )
 from odfchain.limits import LIMITS, SHARING, FetchLimits
+from odfchain.odf.block_codec import decode_block
+from odfchain.odf.events import MetadataBlock
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
@@ -527,6 +530,13 @@ class ObjectPeer(WritablePeer):
         """Remove the dataset: its head first, so that no reader finds a part of it."""
         self._space.delete(ref_key(HEAD))
         self._space.clear()
+
+    def decoded(self, name: Multihash) -> MetadataBlock:
+        """A block, as it is read."""
+        try:
+            return decode_block(self.block(name))
+        except CodecError as error:
+            raise CorruptedPeerError(f"{self._where}blocks/{name}: {error}") from None
 
     def contains(self, key: ObjectKey) -> bool:
         return self._space.contains(str(key))

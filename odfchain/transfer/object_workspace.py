@@ -57,9 +57,9 @@ from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import SyncOptions
 from odfchain.transfer.signed_statements import push_statements
 from odfchain.transfer.snapshot_objects import send_objects
-from odfchain.transfer.store_commit import LIFE, SharedRefStore, StoredDataset, send
+from odfchain.transfer.store_commit import SharedRefStore, StoredDataset, send
 from odfchain.transfer.store_files import StoreFiles
-from odfchain.transfer.store_garbage import Removal
+from odfchain.transfer.store_garbage import LIFE, Removal
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.points import refs_of
 from odfchain.workspace.shared_store import STORE_FILE, Garbage, SharedStore

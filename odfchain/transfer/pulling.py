@@ -55,7 +55,7 @@ from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore, conflict
 from odfchain.transfer.peer import Peer
-from odfchain.transfer.receive import Download, PeerLinks, Received, Spool, bad_block, differ, shortened
+from odfchain.transfer.receive import BlockSpool, Download, PeerLinks, Received, bad_block, differ, shortened
 from odfchain.transfer.signed_statements import (
     NO_POLICY,
     Examination,
@@ -246,7 +246,7 @@ class _Pull:
     area: Path
     download: Download = field(init=False)
     statements: Examination = field(init=False)
-    spool: Spool = field(init=False)
+    spool: BlockSpool = field(init=False)
     # Of the peer's head.
     number: int = field(default=-1, init=False)
 
@@ -271,7 +271,7 @@ class _Pull:
     def judge_new(self, alias: DatasetAlias) -> Received:
         hidden = self.area / "dataset"
         DatasetFiles.create_folders(hidden, alias)
-        self.spool = Spool(hidden / "blocks")  # it becomes the dataset's own folder
+        self.spool = BlockSpool(hidden / "blocks")  # it becomes the dataset's own folder
         with self._refusing(), self.download.links(self.spool, None) as links:
             self.number = links.prepare(self.head, known=-1)
             blocks = whole_chain(links, self.head)
@@ -335,7 +335,7 @@ class _Pull:
             raise conflict(HEAD, self.options.onto, old)
         ours = ChainLinks(dataset.chain)
         store = LocalObjectStore(dataset.folder / "blocks")
-        self.spool = Spool(self.area / "blocks")
+        self.spool = BlockSpool(self.area / "blocks")
         fsio.make_folder(self.spool.folder)
         with self._refusing(), self.download.links(self.spool, store) as links:
             self.number = links.prepare(self.head, ours.link(old).sequence_number, old)

@@ -57,7 +57,7 @@ _MEMORY_BYTES = 64 << 20
 _ENTRY_BYTES = 400
 
 
-class Spool:
+class BlockSpool:
     """Received blocks in a private folder, one file each; threads may add different blocks at once.
 
     Bytes of blocks that were added are kept in memory, too, up to a bound and until they are taken.
@@ -131,7 +131,7 @@ class PeerLinks:
     """
 
     def __init__(
-        self, peer: Peer, spool: Spool, local: ObjectStore | None = None, progress: Progress = SILENT
+        self, peer: Peer, spool: BlockSpool, local: ObjectStore | None = None, progress: Progress = SILENT
     ) -> None:
         # Bytes of blocks that came from the peer.
         self.received = 0
@@ -325,7 +325,7 @@ class Download:
     """Bytes received, blocks' too."""
 
     @contextmanager
-    def links(self, spool: Spool, local: ObjectStore | None) -> Iterator[PeerLinks]:
+    def links(self, spool: BlockSpool, local: ObjectStore | None) -> Iterator[PeerLinks]:
         """The links of the peer's chain; blocks that are local are not asked for."""
         self.progress.phase("Receiving blocks")
         with PeerLinks(self.peer, spool, local, self.progress) as links:
@@ -346,7 +346,7 @@ class Download:
             self.progress.advance()
         return Received(blocks, seed, objects, kinds)
 
-    def publish(self, dataset: DatasetFiles, spool: Spool, blocks: Sequence[Multihash]) -> int:
+    def publish(self, dataset: DatasetFiles, spool: BlockSpool, blocks: Sequence[Multihash]) -> int:
         """Received blocks (newest first) are stored; returns how many of them were not here."""
         self.progress.phase("Publishing", len(blocks))
         new = [(spool.path(name), name) for name in reversed(blocks) if spool.contains(name)]

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import secrets
 import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,9 +22,7 @@ from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import DATA_EVENTS, MERGE
 from odfchain.chain.signed_heads import SignedFile, warn
 from odfchain.errors import (
-    BusyError,
     ChainsDifferError,
-    CodecError,
     CorruptedPeerError,
     InvalidIdError,
     NameCollisionError,
@@ -37,8 +34,6 @@ from odfchain.errors import (
     TransferError,
 )
 from odfchain.limits import SHARING, FetchLimits
-from odfchain.odf.block_codec import decode_block
-from odfchain.odf.events import MetadataBlock
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias, is_branch_name
 from odfchain.progress import SILENT
@@ -55,6 +50,7 @@ from odfchain.transfer.object_peer import (
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import SyncOptions, SyncStatus, pull_dataset
 from odfchain.transfer.slice_files import objects_of, store_of
+from odfchain.transfer.store_garbage import LIFE, Marks
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import fetched_branch, merged_names, rename_fetched
 from odfchain.workspace.points import (
@@ -66,126 +62,6 @@ from odfchain.workspace.points import (
     remove_branch,
 )
 from odfchain.workspace.workspace_files import WorkspaceFiles
-
-# Leases between gc and commits that rely on existing objects.
-#
-#     removing/fed01…             objects of this dataset are being removed; for an hour at most
-#     relying/fed01…/<random>     objects of it that were there already are about to be named; likewise
-#
-# Stores have no conditional delete. So each side writes its mark first and then looks for the other's: of
-# two at the same moment at least one sees the other, and steps back. New objects are young and need no
-# mark. Source: RFC-048.
-
-LIFE = 3_600.0
-"""How long a mark holds [s], by the store's clock; gc stops at half of it, by its own."""
-
-_MOST = 100_000
-_BYTES = 64
-_LOOKS = 20
-# Polling interval and time limit [s] of waiting for a running gc.
-_WAIT = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """The right to remove objects of a dataset."""
-
-    now: float
-    """The store's clock when it began [s since the epoch]."""
-    ends: float
-
-    def check(self) -> None:
-        """Check that the lease is still valid."""
-        if time.monotonic() > self.ends:
-            raise BusyError("gc timed out", hint="run it again to resume")
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """The marks on one dataset, by the name of its folder in a workspace's store."""
-
-    space: ObjectSpace
-    folder: str
-
-    @property
-    def _removing(self) -> str:
-        return f"removing/{self.folder}"
-
-    @contextlib.contextmanager
-    def removing(self) -> Iterator[Turn]:
-        """Exclusive right to remove objects: no other gc, and no commit that relies on old ones."""
-        token = secrets.token_hex(_BYTES // 4).encode()
-        if not self._taken(token):
-            raise BusyError(f"{self.space.where}{self._removing}: another gc is at work", hint="run gc later")
-        ends = time.monotonic() + LIFE / 2
-        try:
-            now = self.space.modified(self._removing)
-            below = f"relying/{self.folder}"
-            for mark in self.space.listed(below, _MOST):
-                if now - mark.modified < LIFE:
-                    raise BusyError(
-                        f"{self.space.where}{below}/{mark.key}: something is being committed",
-                        hint="run gc again when that is done",
-                    )
-                self.space.delete(f"{below}/{mark.key}")
-            yield Turn(now, ends)
-        finally:
-            if time.monotonic() < ends:
-                with contextlib.suppress(OdfchainError):
-                    self.space.delete(self._removing)
-
-    def _taken(self, token: bytes) -> bool:
-        try:
-            self.space.write(self._removing, token, "create")
-        except WriteRefusedError:
-            with contextlib.suppress(ObjectNotFoundError, WriteRefusedError):
-                held, version = self.space.read(self._removing, _BYTES)
-                if held == token:  # our answer was lost
-                    return True
-                if not self._is_held(store_time(self.space)):
-                    self.space.write(self._removing, token, version)
-                    return True
-            return False
-        return True
-
-    def _is_held(self, now: float) -> bool:
-        try:
-            return now - self.space.modified(self._removing) < LIFE
-        except ObjectNotFoundError:
-            return False
-
-    @contextlib.contextmanager
-    def relying(self) -> Iterator[None]:
-        """Keep gc from removing objects of the dataset until the end of the block."""
-        mark = f"relying/{self.folder}/{secrets.token_hex(16)}"
-        try:
-            for look in range(_LOOKS):
-                if look:
-                    time.sleep(_WAIT)
-                self.space.write(mark, b"-")
-                if not self._is_held(self.space.modified(mark)):
-                    break
-                self.space.delete(mark)  # else the two would wait for each other
-            else:
-                raise BusyError(
-                    f"{self.space.where}{self._removing}: a gc is at work; nothing was committed",
-                    hint="run the command again when it has ended, or in an hour, if it was killed",
-                )
-            yield
-        finally:
-            with contextlib.suppress(OdfchainError):
-                self.space.delete(mark)
-
-
-def store_time(space: ObjectSpace) -> float:
-    """The store's clock [s since the epoch]."""
-    probe = f"relying/{secrets.token_hex(16)}"
-    space.write(probe, b"-")
-    try:
-        return space.modified(probe)
-    finally:
-        space.delete(probe)
-
 
 # A dataset in a store that machines share.
 #
@@ -311,7 +187,7 @@ class StoredDataset:
         at: Multihash | None = head
         # a head that goes on from `expected`, or was rewound further, reaches another of these blocks first
         while at is not None and at not in ours:
-            at = block_of(self.peer(ref), at).prev_block_hash
+            at = self.peer(ref).decoded(at).prev_block_hash
         return at == new
 
     def _is_own_replacement(self, there: Multihash) -> bool:
@@ -525,14 +401,6 @@ def _put(dataset: DatasetFiles, peer: ObjectPeer, key: ObjectKey) -> bool:
             hint="a dataset in a store is whole: bring its slices first",
         )
     return peer.put(key, store.verified_path(key.name), SILENT)
-
-
-def block_of(peer: ObjectPeer, name: Multihash) -> MetadataBlock:
-    """A block of a dataset in a store."""
-    try:
-        return decode_block(peer.block(name))
-    except CodecError as error:
-        raise CorruptedPeerError(f"{peer.where}blocks/{name}: {error}") from None
 
 
 # The head of a dataset in a store: its objects first, then one conditional write.

@@ -1,4 +1,4 @@
-"""Garbage collection in a store that machines share.
+"""Garbage collection in a store that machines share, and its leases.
 
     datasets/fed01…/blocks|data|checkpoints     what no reference of the dataset leads to
     datasets/fed01…/                            of a dataset that has neither name nor head
@@ -10,20 +10,142 @@ another form stays, too: manifests, profiles, names. Source: RFC-048.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Container, Iterable
+import secrets
+import time
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 
-from odfchain.errors import InvalidIdError
+from odfchain.errors import BusyError, InvalidIdError, ObjectNotFoundError, OdfchainError
 from odfchain.limits import LIMITS, SHARING
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.storage.local import HEAD, parse_ref
-from odfchain.transfer.object_peer import Listed, ObjectPeer, ObjectSpace
+from odfchain.transfer.object_peer import Listed, ObjectPeer, ObjectSpace, WriteRefusedError
 from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind
 from odfchain.transfer.slice_files import objects_of
-from odfchain.transfer.store_commit import LIFE, Marks, Turn, block_of, store_time
 from odfchain.workspace.merge_record import merged_names
 from odfchain.workspace.shared_store import Garbage
+
+# Leases between gc and commits that rely on existing objects.
+#
+#     removing/fed01…             objects of this dataset are being removed; for an hour at most
+#     relying/fed01…/<random>     objects of it that were there already are about to be named; likewise
+#
+# Stores have no conditional delete. So each side writes its mark first and then looks for the other's: of
+# two at the same moment at least one sees the other, and steps back. New objects are young and need no
+# mark. Source: RFC-048.
+
+LIFE = 3_600.0
+"""How long a mark holds [s], by the store's clock; gc stops at half of it, by its own."""
+
+_MOST_MARKS = 100_000
+_MARK_BYTES = 64
+_LOOKS = 20
+# Polling interval and time limit [s] of waiting for a running gc.
+_WAIT = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The right to remove objects of a dataset."""
+
+    now: float
+    """The store's clock when it began [s since the epoch]."""
+    ends: float
+
+    def check(self) -> None:
+        """Check that the lease is still valid."""
+        if time.monotonic() > self.ends:
+            raise BusyError("gc timed out", hint="run it again to resume")
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The marks on one dataset, by the name of its folder in a workspace's store."""
+
+    space: ObjectSpace
+    folder: str
+
+    @property
+    def _removing(self) -> str:
+        return f"removing/{self.folder}"
+
+    @contextlib.contextmanager
+    def removing(self) -> Iterator[Turn]:
+        """Exclusive right to remove objects: no other gc, and no commit that relies on old ones."""
+        token = secrets.token_hex(_MARK_BYTES // 4).encode()
+        if not self._taken(token):
+            raise BusyError(f"{self.space.where}{self._removing}: another gc is at work", hint="run gc later")
+        ends = time.monotonic() + LIFE / 2
+        try:
+            now = self.space.modified(self._removing)
+            below = f"relying/{self.folder}"
+            for mark in self.space.listed(below, _MOST_MARKS):
+                if now - mark.modified < LIFE:
+                    raise BusyError(
+                        f"{self.space.where}{below}/{mark.key}: something is being committed",
+                        hint="run gc again when that is done",
+                    )
+                self.space.delete(f"{below}/{mark.key}")
+            yield Turn(now, ends)
+        finally:
+            if time.monotonic() < ends:
+                with contextlib.suppress(OdfchainError):
+                    self.space.delete(self._removing)
+
+    def _taken(self, token: bytes) -> bool:
+        try:
+            self.space.write(self._removing, token, "create")
+        except WriteRefusedError:
+            with contextlib.suppress(ObjectNotFoundError, WriteRefusedError):
+                held, version = self.space.read(self._removing, _MARK_BYTES)
+                if held == token:  # our answer was lost
+                    return True
+                if not self._is_held(store_time(self.space)):
+                    self.space.write(self._removing, token, version)
+                    return True
+            return False
+        return True
+
+    def _is_held(self, now: float) -> bool:
+        try:
+            return now - self.space.modified(self._removing) < LIFE
+        except ObjectNotFoundError:
+            return False
+
+    @contextlib.contextmanager
+    def relying(self) -> Iterator[None]:
+        """Keep gc from removing objects of the dataset until the end of the block."""
+        mark = f"relying/{self.folder}/{secrets.token_hex(16)}"
+        try:
+            for look in range(_LOOKS):
+                if look:
+                    time.sleep(_WAIT)
+                self.space.write(mark, b"-")
+                if not self._is_held(self.space.modified(mark)):
+                    break
+                self.space.delete(mark)  # else the two would wait for each other
+            else:
+                raise BusyError(
+                    f"{self.space.where}{self._removing}: a gc is at work; nothing was committed",
+                    hint="run the command again when it has ended, or in an hour, if it was killed",
+                )
+            yield
+        finally:
+            with contextlib.suppress(OdfchainError):
+                self.space.delete(mark)
+
+
+def store_time(space: ObjectSpace) -> float:
+    """The store's clock [s since the epoch]."""
+    probe = f"relying/{secrets.token_hex(16)}"
+    space.write(probe, b"-")
+    try:
+        return space.modified(probe)
+    finally:
+        space.delete(probe)
+
 
 _MOST = 10_000_000
 _AT_ONCE = 1_000
@@ -116,7 +238,7 @@ class Removal:
                 and (key := str(ObjectKey(ObjectKind.BLOCK, at))) not in found
                 and key not in needed
             ):
-                block = block_of(peer, at)
+                block = peer.decoded(at)
                 found |= {key, *(str(item.key) for item in objects_of(block))}
                 waiting += [
                     name

@@ -11,7 +11,7 @@ import pytest
 from odfchain.api.workspace import Workspace
 from odfchain.errors import BusyError, CorruptedPeerError, StoreError, TransferError, UsageError
 from odfchain.odf.identity import Multihash
-from odfchain.transfer import store_commit
+from odfchain.transfer import store_garbage
 from odfchain.upkeep.garbage import Collected
 from tests.kit.shared_store import PREFIX, add, append, machine, objects, texts
 from tests.kit.small_s3 import START, SmallS3
@@ -32,8 +32,8 @@ class Clock:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for others."""
-    monkeypatch.setattr(store_commit, "_LOOKS", 2)
-    monkeypatch.setattr(store_commit, "_WAIT", 0.001)
+    monkeypatch.setattr(store_garbage, "_LOOKS", 2)
+    monkeypatch.setattr(store_garbage, "_WAIT", 0.001)
 
 
 @pytest.fixture
