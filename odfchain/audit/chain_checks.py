@@ -21,15 +21,15 @@ from odfchain.audit.report import BLOCKS, HEAD, LINKS, RULES, SCHEMA, SYSTEM, Bl
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import EVENT_KINDS, MERGE, ROW_BYTES, ChainIndex, ReplayHistory, link_kind
 from odfchain.chain.rules import check_append
-from odfchain.chain.statements import read_regular
-from odfchain.errors import AppendError, CodecError, OdfchainError, StoreError, UsageError
+from odfchain.chain.statements import Attestation, read_regular
+from odfchain.errors import AppendError, CodecError, InvalidIdError, OdfchainError, StoreError, UsageError
 from odfchain.limits import LIMITS
 from odfchain.odf import events as ev
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.events import AddData, ExecuteTransform, MetadataBlock, Seed
-from odfchain.odf.identity import Multihash
+from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.physical_hash import hash_bytes
-from odfchain.progress import Progress
+from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -340,6 +340,32 @@ class StoredChain:
                 yield stored
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A verification of the blocks `(after, upto]` of a chain; what its checks find is in the report."""
+
+    dataset: DatasetFiles
+    chain: StoredChain
+    after: int
+    upto: int
+    report: Report
+    progress: Progress = SILENT
+    attestations: list[Attestation] = field(default_factory=list)
+    """The valid ones of blocks of the chain."""
+
+    @property
+    def dataset_id(self) -> DatasetId | None:
+        """None where the chain cannot be followed to its Seed."""
+        try:
+            return DatasetId.parse(self.report.dataset_id) if self.report.kind is not None else None
+        except InvalidIdError:
+            return None
+
+    def block_file(self, block: Multihash) -> Path:
+        """The file of a block."""
+        return self.dataset.folder / "blocks" / str(block)
+
+
 def read_chain(
     dataset: DatasetFiles, report: Report, progress: Progress, *, last: int | None = None
 ) -> StoredChain:
@@ -494,11 +520,11 @@ def hash_at(chain: StoredChain, number: int) -> Multihash | None:
     return chain.blocks.name_of(number)
 
 
-def describe_blocks(chain: StoredChain, after: int, upto: int, report: Report) -> None:
+def describe_blocks(run: Run) -> None:
     """One line of the report for each block of the range."""
-    carrying = (HashedBlock(stored.name, stored.block) for stored in chain.blocks.newest_first(MERGE))
+    carrying = (HashedBlock(stored.name, stored.block) for stored in run.chain.blocks.newest_first(MERGE))
     merged = {item.block.hash: item.record for item in first_records(carrying)}
-    report.lines = BlockLines(chain.blocks, after, upto, merged)
+    run.report.lines = BlockLines(run.chain.blocks, run.after, run.upto, merged)
 
 
 class BlockLines:
@@ -542,23 +568,23 @@ def count_slices(chain: StoredChain, upto: int) -> int:
 # --- 4: append rules -------------------------------------------------------------------------------
 
 
-def check_rules(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, report: Report) -> None:
+def check_rules(run: Run) -> None:
     """Every block of the range may follow the blocks before it, those outside the range included."""
-    if not chain.complete:
-        report.skip([RULES], "append rules were not checked: the chain cannot be followed to its Seed")
+    if not run.chain.complete:
+        run.report.skip([RULES], "append rules were not checked: the chain cannot be followed to its Seed")
         return
     history = ReplayHistory()
-    for index, stored in enumerate(chain.blocks):
+    for index, stored in enumerate(run.chain.blocks):
         if not stored.sound:
-            report.skip([RULES], f"block {stored.number} is damaged, so what follows it was not judged")
+            run.report.skip([RULES], f"block {stored.number} is damaged, so what follows it was not judged")
             return
-        if after < stored.number <= upto:
-            report.count(RULES)
-            path = dataset.folder / "blocks" / str(stored.name)
+        if run.after < stored.number <= run.upto:
+            run.report.count(RULES)
+            path = run.block_file(stored.name)
             try:
                 check_append(stored.block, history if index else None)
             except AppendError as error:
-                report.fault(RULES, path, f"{error.message} (rule {error.rule})", stored.number)
+                run.report.fault(RULES, path, f"{error.message} (rule {error.rule})", stored.number)
         history.add(stored.block)
 
 
@@ -567,25 +593,25 @@ def check_rules(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int
 _AHEAD_BYTES = 4_096 * ROW_BYTES
 
 
-def note_index(dataset: DatasetFiles, chain: StoredChain, report: Report) -> None:
+def note_index(run: Run) -> None:
     """An index that says something else than the chain is noted: it is only a cache, and heals itself."""
-    path = dataset.index_path
+    path = run.dataset.index_path
     try:
         size = path.stat().st_size
     except OSError:
         return
     index = ChainIndex(_ReadAhead(path), lambda _: iter(()))
-    for stored in chain.blocks.rows():
+    for stored in run.chain.blocks.rows():
         if (stored.number + 1) * ROW_BYTES > size:
             break  # blocks that it does not know yet
         row = index.row(stored.number)
         if stored.sound and (row is None or (row.hash, row.kind) != (stored.name, stored.event_kind)):
-            report.notes.append(
+            run.report.notes.append(
                 f"{path}: the index of the chain is damaged or old; it is made anew when used"
             )
             return
     if size % ROW_BYTES:
-        report.notes.append(f"{path}: the index of the chain is cut; it is made anew when used")
+        run.report.notes.append(f"{path}: the index of the chain is cut; it is made anew when used")
 
 
 class _ReadAhead:

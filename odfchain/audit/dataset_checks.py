@@ -31,12 +31,14 @@ decoding release the interpreter.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from odfchain.audit.chain_checks import (
     EVERYTHING,
     Range,
-    StoredChain,
+    Run,
     check_rules,
     count_slices,
     describe_blocks,
@@ -45,16 +47,32 @@ from odfchain.audit.chain_checks import (
     read_chain,
     resolve_range,
 )
-from odfchain.audit.head_check import attested, check_signature, leave_out_signature
-from odfchain.audit.input_claims import Find, InputChains, check_inputs
-from odfchain.audit.report import CHECKS, FOREIGN_KEYS, MERGES, PROFILES, REPLAY, STATISTICS, Report
-from odfchain.chain.signed_lines import SnapshotKind
-from odfchain.chain.statements import Attestation
-from odfchain.errors import InvalidIdError
+from odfchain.audit.report import (
+    CHECKS,
+    FOREIGN_KEYS,
+    INVALID,
+    MERGES,
+    PROFILES,
+    REPLAY,
+    SIGNATURE,
+    STATISTICS,
+    AttestationLine,
+    Report,
+    SignatureLine,
+)
+from odfchain.chain import signed_heads
+from odfchain.chain.signed_heads import SignatureStatus
+from odfchain.chain.signed_lines import AUDITS, SnapshotKind, read_attestations
+from odfchain.chain.statements import Did, parse_did
+from odfchain.errors import OdfchainError, StoreError
 from odfchain.odf.enums import DatasetKind
-from odfchain.odf.identity import DatasetId
+from odfchain.odf.names import is_branch_name
 from odfchain.progress import SILENT, Progress
+from odfchain.storage.local import HEAD
 from odfchain.workspace.dataset_files import DatasetFiles
+
+if TYPE_CHECKING:
+    from odfchain.audit.input_claims import Find
 
 _UNFOLLOWED = "the chain cannot be followed: what is below was not reached"
 
@@ -79,17 +97,6 @@ class Scope:
     """Auditors whose attestations are marked as trusted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """A report, and what a replay goes on with."""
-
-    report: Report
-    chain: StoredChain
-    after: int
-    upto: int
-    attestations: tuple[Attestation, ...] = ()
-
-
 _WHOLE = Scope()
 
 
@@ -103,92 +110,165 @@ def verify_dataset(dataset: DatasetFiles, progress: Progress = SILENT, *, jobs: 
 
 def examine(
     dataset: DatasetFiles, scope: Scope = _WHOLE, find: Find = lambda _: None, progress: Progress = SILENT
-) -> Verified:
+) -> Run:
     """Run all checks but the replay; `find` finds the inputs."""
     report = Report("unknown", dataset.label, None)
     chain = read_chain(dataset, report, progress, last=scope.span.last)
     if not chain.blocks:
         report.skip((n for n in CHECKS if n > 1), "there is no chain that could be read")
         report.sort()
-        return Verified(report, chain, -1, -1)
+        return Run(dataset, chain, -1, -1, report, progress)
     after, upto = resolve_range(dataset, chain, scope.span)
     report.after = hash_at(chain, after) if scope.span.after is not None or chain.newest is not None else None
     report.upto = hash_at(chain, upto) if scope.span.upto is not None else None
-    describe_blocks(chain, after, upto, report)
-    check_rules(dataset, chain, after, upto, report)
-    _check_data(dataset, chain, after, upto, scope, find, report, progress)
+    run = Run(dataset, chain, after, upto, report, progress)
+    describe_blocks(run)
+    check_rules(run)
+    _check_data(run, scope, find)
     if not chain.complete:
         report.skip([*range(3, REPLAY), MERGES, FOREIGN_KEYS, STATISTICS], _UNFOLLOWED)
     if report.kind is not DatasetKind.ROOT:
         report.skip([REPLAY], "it was not asked for (--replay)")
-    identity = _identity(report)
     if scope.signature_unread is None:
-        check_signature(dataset, chain, identity, report, required=scope.require_signature)
+        _check_signature(run, required=scope.require_signature)
     else:
-        leave_out_signature(scope.signature_unread, report, required=scope.require_signature)
-    known = attested(dataset, chain, identity, scope.trusted, report)
-    note_index(dataset, chain, report)
+        _leave_out_signature(run, scope.signature_unread, required=scope.require_signature)
+    _read_attestations(run, scope.trusted)
+    note_index(run)
     report.sort()
-    return Verified(report, chain, after, upto, tuple(known))
+    return run
 
 
-def _identity(report: Report) -> DatasetId | None:
-    try:
-        return DatasetId.parse(report.dataset_id) if report.kind is not None else None
-    except InvalidIdError:
-        return None
-
-
-def _check_data(
-    dataset: DatasetFiles,
-    chain: StoredChain,
-    after: int,
-    upto: int,
-    scope: Scope,
-    find: Find,
-    report: Report,
-    progress: Progress,
-) -> None:
+def _check_data(run: Run, scope: Scope, find: Find) -> None:
     # Loaded here: reading slices needs Arrow, and following the chain does not.
+    from odfchain.audit import slice_checks, snapshot_checks, state_checks
+    from odfchain.audit.input_claims import InputChains, check_inputs
     from odfchain.audit.merge_check import check_merges
-    from odfchain.audit.slice_checks import (
-        check_objects,
-        check_system_times,
-        read_slices,
-    )
-    from odfchain.audit.snapshot_checks import (
-        check_manifests,
-        signed_lines,
-    )
-    from odfchain.audit.state_checks import (
-        check_corrections,
-        check_foreign_keys,
-        check_states,
-        check_watermarks,
-        has_several_keys,
-        readable_slices,
-    )
 
-    jobs = check_objects(dataset, chain, after, upto, report)
-    outcomes = read_slices(dataset, jobs, scope.jobs, report, progress)
-    report.faults += check_system_times(dataset.data, jobs, outcomes)
+    report, chain = run.report, run.chain
+    jobs = slice_checks.check_objects(run)
+    outcomes = slice_checks.read_slices(run, jobs, scope.jobs)
+    report.faults += slice_checks.check_system_times(run.dataset.data, jobs, outcomes)
     inputs = InputChains(find)
     if report.kind is not DatasetKind.ROOT:
-        check_inputs(dataset, chain, after, upto, inputs, report, wanted=scope.inputs_wanted)
-    check_watermarks(dataset, chain, after, upto, outcomes, inputs.watermarks, report)
-    readable = readable_slices(dataset, jobs, outcomes)
-    complete = chain.follows and chain.newest is None and len(readable) == count_slices(chain, upto)
-    check_corrections(readable, report, complete=complete, in_force=not has_several_keys(chain))
-    check_states(dataset, chain, after, upto, readable, report, complete=complete)
-    check_foreign_keys(dataset, chain, upto, readable, find, report, complete=complete)
-    check_merges(dataset, chain, after, upto, outcomes, find, report, jobs=scope.jobs, progress=progress)
-    lines = signed_lines(dataset, chain, after, upto, _identity(report), report)
+        check_inputs(run, inputs, wanted=scope.inputs_wanted)
+    state_checks.check_watermarks(run, outcomes, inputs.watermarks)
+    readable = state_checks.readable_slices(run.dataset, jobs, outcomes)
+    complete = chain.follows and chain.newest is None and len(readable) == count_slices(chain, run.upto)
+    in_force = not state_checks.has_several_keys(chain)
+    state_checks.check_corrections(readable, report, complete=complete, in_force=in_force)
+    state_checks.check_states(run, readable, complete=complete)
+    state_checks.check_foreign_keys(run, readable, find, complete=complete)
+    check_merges(run, outcomes, find, jobs=scope.jobs)
+    lines = snapshot_checks.signed_lines(run)
     hashed = {number for number, outcome in outcomes.items() if outcome.as_recorded}
-    check_manifests(dataset, chain, [s for s in lines if s.kind is SnapshotKind.MANIFEST], hashed, report)
+    manifests = [line for line in lines if line.kind is SnapshotKind.MANIFEST]
+    snapshot_checks.check_manifests(run, manifests, hashed)
     profiles = [line for line in lines if line.kind is SnapshotKind.PROFILE]
     if profiles and scope.profiles:
-        from odfchain.audit.snapshot_checks import check_profiles
-
-        check_profiles(dataset, chain, profiles, report, progress)
+        snapshot_checks.check_profiles(run, profiles)
     elif profiles:
         report.skip([PROFILES], "it was not asked for (--profiles)")
+
+
+# Check 16: the owner's signature of the head, and what other auditors attested. The result says signed,
+# unsigned or invalid. An invalid signature is a fault; an unsigned head is a note, unless one is required.
+
+
+def _check_signature(run: Run, *, required: bool) -> None:
+    path, dataset_id = run.dataset.folder / signed_heads.signature_key(run.dataset.ref), run.dataset_id
+    if dataset_id is None or not run.chain.blocks:
+        run.report.skip(
+            [SIGNATURE], "the dataset's id is not known: its chain cannot be followed to its Seed"
+        )
+        return
+    if run.dataset.ref != HEAD and not is_branch_name(run.dataset.ref):
+        reason = "it was verified as of an earlier block: the newest one is what is signed"
+        _leave_out_signature(run, reason, required=required)
+        return
+    head = run.chain.blocks.newest
+    try:
+        content = signed_heads.read_head_signature(run.dataset.folder, run.dataset.ref)
+    except StoreError as error:
+        run.report.fault(SIGNATURE, path, error.message)
+        run.report.signature = SignatureLine(INVALID, message=error.message)
+        return
+    if run.dataset.ref == HEAD:
+        found = signed_heads.check_head(
+            content,
+            dataset_id,
+            head.name,
+            head.number,
+            block_at=lambda number: (
+                hash_at(run.chain, number)
+                if run.chain.newest is None or number >= run.chain.newest
+                else run.dataset.chain.hash_at(number, head.name)
+            ),
+        )
+    else:
+        found = signed_heads.check_branch(content, dataset_id, run.dataset.ref, head.name)
+    run.report.signature = SignatureLine(
+        str(found.status),
+        str(found.signer) if found.signer is not None else None,
+        str(found.signed.time) if found.signed is not None else None,
+        found.message,
+    )
+    if found.status is not SignatureStatus.UNSIGNED:
+        run.report.count(SIGNATURE)
+    if found.status is SignatureStatus.INVALID or (required and found.status is SignatureStatus.UNSIGNED):
+        run.report.fault(SIGNATURE, path, found.message or "the head is not signed")
+    elif found.status is SignatureStatus.UNSIGNED:
+        run.report.skip([SIGNATURE], found.message or "the head is not signed")
+        run.report.notes.append(found.message or "the head is not signed")
+
+
+def _leave_out_signature(run: Run, reason: str, *, required: bool) -> None:
+    # where a signature is required, not knowing is not clean
+    run.report.signature = SignatureLine(message=reason)
+    if required:
+        run.report.leave_out(reason, check=SIGNATURE)
+    else:
+        run.report.skip([SIGNATURE], reason)
+
+
+def _read_attestations(run: Run, trusted: Collection[str]) -> None:
+    # damaged ones are faults, those of other chains notes
+    dataset_id = run.dataset_id
+    if dataset_id is None:
+        return
+    path = run.dataset.folder / AUDITS.key
+    try:
+        lines = read_attestations(run.dataset.folder, dataset_id)
+    except OdfchainError as error:
+        run.report.fault(SIGNATURE, path, error.message)
+        return
+    for line in lines:
+        # attestations are third parties' words: those of other chains are notes, an altered line is a fault
+        if line.statement is None:
+            run.report.fault(SIGNATURE, path, f"line {line.number}: {line.message}")
+            continue
+        item = line.statement
+        run.report.attestations.append(
+            AttestationLine(
+                str(item.auditor),
+                str(item.head),
+                item.sequence_number,
+                str(item.time),
+                str(item.verdict),
+                is_trusted(item.auditor, trusted),
+            )
+        )
+        if run.chain.newest is not None and item.sequence_number < run.chain.newest:
+            continue
+        if hash_at(run.chain, item.sequence_number) == item.head:
+            run.attestations.append(item)
+        else:
+            run.report.notes.append(
+                f"{item.auditor} attested block {item.sequence_number} with the hash {item.head}, "
+                "which is not in this chain"
+            )
+
+
+def is_trusted(auditor: Did, trusted: Collection[str]) -> bool:
+    """True if an auditor is trusted: the key counts, not the method of its DID."""
+    return any(parse_did(text).public_key == auditor.public_key for text in trusted)

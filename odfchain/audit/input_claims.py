@@ -18,8 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from odfchain.audit.chain_checks import StoredBlock, StoredChain
-from odfchain.audit.report import INPUTS, Report
+from odfchain.audit.chain_checks import Run, StoredBlock, StoredChain
+from odfchain.audit.report import INPUTS
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.errors import DatasetNotFoundError, OdfchainError, SchemaError, StoreError
 from odfchain.limits import LINEAGE
@@ -205,44 +205,35 @@ def _walked(dataset: DatasetFiles) -> _InputChain | str:
     return found
 
 
-def check_inputs(
-    dataset: DatasetFiles,
-    chain: StoredChain,
-    after: int,
-    upto: int,
-    inputs: InputChains,
-    report: Report,
-    *,
-    wanted: bool,
-) -> None:
+def check_inputs(run: Run, inputs: InputChains, *, wanted: bool) -> None:
     """The executions of the blocks `(after, upto]`; with `wanted`, what cannot be checked is not clean."""
-    aliases = _aliases(chain)
-    for stored, event, continued in _executions(chain, after, upto):
-        path = dataset.folder / "blocks" / str(stored.name)
+    aliases = _aliases(run.chain)
+    for stored, event, continued in _executions(run.chain, run.after, run.upto):
+        path = run.block_file(stored.name)
         for item in event.query_inputs[continued:]:
             if item.prev_block_hash is not None or item.prev_offset is not None:
                 named = aliases.get(item.dataset_id)
                 where = f"input {f'{named} ' if named else ''}({item.dataset_id})"
                 message = f"{where}: it is read for the first time, and what comes before is left out: block "
                 message += f"{item.prev_block_hash or 'none'} and offset {_text(item.prev_offset)}"
-                report.fault(INPUTS, path, message, stored.number)
+                run.report.fault(INPUTS, path, message, stored.number)
         for item in event.query_inputs:
             known = inputs.of(item.dataset_id)
             alias = aliases.get(item.dataset_id)
             if not isinstance(known, _InputChain):
                 reason = known if known is not None else missing_input(alias, item.dataset_id)
-                _left_out(report, reason, stored.number, wanted=wanted)
+                _left_out(run, reason, stored.number, wanted=wanted)
                 continue
             ends = (item.prev_block_hash, item.new_block_hash)
             lost = next((end for end in ends if end is not None and end not in known.places), None)
             if lost is not None:
                 where = f"block {stored.number}"
-                error = diverged(dataset, known.dataset, item.dataset_id, lost, known.head, where=where)
-                _left_out(report, error.message, stored.number, wanted=wanted)
+                error = diverged(run.dataset, known.dataset, item.dataset_id, lost, known.head, where=where)
+                _left_out(run, error.message, stored.number, wanted=wanted)
                 continue
-            report.count(INPUTS)
+            run.report.count(INPUTS)
             for message in _contradictions(item, known, alias):
-                report.fault(INPUTS, path, message, stored.number)
+                run.report.fault(INPUTS, path, message, stored.number)
 
 
 def _executions(
@@ -260,11 +251,11 @@ def _executions(
             before = None if before is None else count
 
 
-def _left_out(report: Report, reason: str, number: int, *, wanted: bool) -> None:
+def _left_out(run: Run, reason: str, number: int, *, wanted: bool) -> None:
     if wanted:
-        report.leave_out(reason, number, check=INPUTS)
+        run.report.leave_out(reason, number, check=INPUTS)
     else:
-        report.skip([INPUTS], reason)
+        run.report.skip([INPUTS], reason)
 
 
 def _contradictions(item: ExecuteTransformInput, known: _InputChain, alias: str | None) -> Iterator[str]:

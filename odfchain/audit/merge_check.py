@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odfchain.audit.chain_checks import StoredChain, check_rules, count_slices, read_chain
+from odfchain.audit.chain_checks import Run, StoredChain, check_rules, count_slices, read_chain
 from odfchain.audit.input_claims import Find, shown
 from odfchain.audit.report import CORRECTIONS, MERGES, Report
 from odfchain.audit.slice_checks import (
@@ -425,9 +425,10 @@ class MergedSources:
 
     def _checked(self, side: _SideChain, after: int, upto: int) -> Report:
         report = self._report()
-        check_rules(side.dataset, side.chain, after, upto, report)
-        jobs = check_objects(side.dataset, side.chain, after, upto, report)
-        outcomes = read_slices(side.dataset, jobs, self.jobs, report, self.progress)
+        run = Run(side.dataset, side.chain, after, upto, report, self.progress)
+        check_rules(run)
+        jobs = check_objects(run)
+        outcomes = read_slices(run, jobs, self.jobs)
         report.faults += check_system_times(side.dataset.data, jobs, outcomes)
         readable = readable_slices(side.dataset, jobs, outcomes)
         if report.faults or not any(item.takes_back for item in readable):
@@ -461,7 +462,7 @@ class MergedSources:
 
     def _earlier(self, side: _SideChain, upto: int) -> list[ReadableSlice]:
         # a scratch report: these slices are looked into, not judged
-        jobs = check_objects(side.dataset, side.chain, -1, upto, self._report())
+        jobs = check_objects(Run(side.dataset, side.chain, -1, upto, self._report()))
         store = side.dataset.data
         return [
             ReadableSlice(job, job.expected, Path(store.locate(job.slice.physical_hash)), (0, 0, 0, 0))
@@ -492,59 +493,35 @@ def taken_back_in_vain_by_key(rows: pa.Table, key: Sequence[str]) -> Numbers:
     return np.sort(wrong)
 
 
-def check_merges(
-    dataset: DatasetFiles,
-    chain: StoredChain,
-    after: int,
-    upto: int,
-    outcomes: Outcomes,
-    find: Find,
-    report: Report,
-    *,
-    jobs: int = 2,
-    progress: Progress = SILENT,
-) -> None:
+def check_merges(run: Run, outcomes: Outcomes, find: Find, *, jobs: int = 2) -> None:
     """The merges of the blocks `(after, upto]`, each where its record first appears."""
-    carrying = (HashedBlock(item.name, item.block) for item in chain.blocks.newest_first(MERGE))
+    carrying = (HashedBlock(item.name, item.block) for item in run.chain.blocks.newest_first(MERGE))
     damaged: list[tuple[HashedBlock, OdfchainError]] = []
     merges = first_records(carrying, damaged)
     for block, error in damaged:
-        if after < block.block.sequence_number <= upto:
-            report.fault(MERGES, _path(dataset, block.hash), error.message, block.block.sequence_number)
-    asked = [merge for merge in merges if after < merge.block.block.sequence_number <= upto]
+        if run.after < block.block.sequence_number <= run.upto:
+            run.report.fault(MERGES, run.block_file(block.hash), error.message, block.block.sequence_number)
+    asked = [merge for merge in merges if run.after < merge.block.block.sequence_number <= run.upto]
     if not asked:
         return
-    if chain.newest is not None:
-        report.skip([MERGES], "the newest blocks alone were read")
+    if run.chain.newest is not None:
+        run.report.skip([MERGES], "the newest blocks alone were read")
         return
-    if not chain.follows:
-        report.skip([MERGES], "the chain is damaged, so what it merged cannot be found")
+    if not run.chain.follows:
+        run.report.skip([MERGES], "the chain is damaged, so what it merged cannot be found")
         return
-    checking = _Checking(dataset, chain, outcomes, find, report, jobs, progress)
+    checking = _Checking(run, outcomes, find, jobs)
     for merge in reversed(asked):  # the newest source is read first, and has most of the others in its chain
         checking.check(merge)
 
 
-def _path(dataset: DatasetFiles, block: Multihash) -> Path:
-    return dataset.folder / "blocks" / str(block)
-
-
 class _Checking:
-    def __init__(
-        self,
-        dataset: DatasetFiles,
-        chain: StoredChain,
-        outcomes: Outcomes,
-        find: Find,
-        report: Report,
-        jobs: int,
-        progress: Progress,
-    ) -> None:
-        self._dataset, self._outcomes, self._find, self._report = dataset, outcomes, find, report
-        self._blocks = chain.blocks
-        self._own = {row.name: row.number for row in chain.blocks.rows()}
-        self._graph = BlockGraph(dataset)
-        self._sources = MergedSources(dataset, frozenset(self._own), jobs, progress)
+    def __init__(self, run: Run, outcomes: Outcomes, find: Find, jobs: int) -> None:
+        self._run, self._outcomes, self._find = run, outcomes, find
+        self._dataset, self._report, self._blocks = run.dataset, run.report, run.chain.blocks
+        self._own = {row.name: row.number for row in run.chain.blocks.rows()}
+        self._graph = BlockGraph(run.dataset)
+        self._sources = MergedSources(run.dataset, frozenset(self._own), jobs, run.progress)
 
     def check(self, merge: RecordedMerge) -> None:
         record, number = merge.record, merge.block.block.sequence_number
@@ -576,7 +553,7 @@ class _Checking:
         self._report.skip([MERGES], reason)
 
     def _fault(self, merge: RecordedMerge, message: str, file: object = None) -> None:
-        path = file or _path(self._dataset, merge.block.hash)
+        path = file or self._run.block_file(merge.block.hash)
         self._report.fault(MERGES, path, message, merge.block.block.sequence_number)
 
     # --- what it was made from ---------------------------------------------------------------------------

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.audit.chain_checks import hash_at
-from odfchain.audit.dataset_checks import Verified
+from odfchain.audit.chain_checks import Run, hash_at
 from odfchain.audit.input_claims import Find, first_difference, missing_input
 from odfchain.audit.report import BLOCKS, CHECKPOINTS, HEAD, INPUTS, LINKS, OF_ENGINES, REPLAY, Replay, Report
 from odfchain.chain.chain import HashedBlock
@@ -44,7 +43,7 @@ from odfchain.odf.names import RemoteDatasetId
 from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import unmarked
-from odfchain.progress import SILENT, Progress, SideBySide
+from odfchain.progress import Progress, SideBySide
 from odfchain.slices.reader import hash_parquet
 from odfchain.transform.engines import address_of, rules_of
 from odfchain.transform.execute import Engines, ExecutedStep, JobThreads, execute_step
@@ -75,22 +74,13 @@ class _Outcome:
     checkpoint: Multihash | None = None
 
 
-def replay_dataset(
-    dataset: DatasetFiles,
-    verified: Verified,
-    after: int,
-    find: Find,
-    engines: ReplayEngines,
-    *,
-    jobs: int = 2,
-    progress: Progress = SILENT,
-) -> None:
+def replay_dataset(run: Run, after: int, find: Find, engines: ReplayEngines, *, jobs: int = 2) -> None:
     """Add to a dataset's report what replaying its transactions after a block shows; `jobs` run side by side.
 
     A root dataset has nothing to replay. What is wrong with the dataset or its inputs is in the report, and
     the report does not depend on `jobs`.
     """
-    report, chain = verified.report, verified.chain
+    dataset, report, chain, progress = run.dataset, run.report, run.chain, run.progress
     # a root has no transactions to replay
     if report.kind is DatasetKind.ROOT:
         return
@@ -102,9 +92,9 @@ def replay_dataset(
         return
     wanted = [
         HashedBlock(stored.name, stored.block)
-        for stored in chain.within(after, verified.upto, ExecuteTransform.KIND)
+        for stored in chain.within(after, run.upto, ExecuteTransform.KIND)
     ]
-    tail, head = hash_at(chain, after), hash_at(chain, verified.upto)
+    tail, head = hash_at(chain, after), hash_at(chain, run.upto)
     step = f"Replaying {dataset.alias}"
     progress.phase(step, len(wanted))
     together = SideBySide(progress, step)

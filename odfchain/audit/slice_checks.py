@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types as t
 
-from odfchain.audit.chain_checks import StoredBlock, StoredChain
+from odfchain.audit.chain_checks import Run, StoredBlock
 from odfchain.audit.report import (
     CORRECTIONS,
     LOGICAL,
@@ -34,7 +34,6 @@ from odfchain.audit.report import (
     STATISTICS,
     SYSTEM,
     Fault,
-    Report,
 )
 from odfchain.audit.row_checks import ExpectedSchema, RowChecks, SchemaInForce, SliceFinding, check_columns
 from odfchain.chain.index import DATA_EVENTS
@@ -50,7 +49,6 @@ from odfchain.slices.reader import open_parquet, other_rule
 from odfchain.storage.local import LocalObjectStore
 from odfchain.text import counted, one_line
 from odfchain.transfer.slice_files import is_partial
-from odfchain.workspace.dataset_files import DatasetFiles
 
 # Check 19: the statistics in a slice's footer are true, because engines skip rows by them.
 # Each row group is checked by itself, because it is skipped by itself. Bounds may be wide (writers cut
@@ -435,13 +433,11 @@ def _fault(path: Path, job: SliceJob, finding: SliceFinding) -> Fault:
 # Reading slices for a verification: several in parallel, each decoded once for all checks.
 
 
-def read_slices(
-    dataset: DatasetFiles, jobs: Sequence[SliceJob], threads: int, report: Report, progress: Progress
-) -> dict[int, SliceOutcome]:
+def read_slices(run: Run, jobs: Sequence[SliceJob], threads: int) -> dict[int, SliceOutcome]:
     """Check slices; the outcomes by the number of their block, all of which are in the report."""
     if not jobs:
         return {}
-    progress.phase(f"Hashing slices of {dataset.alias}", sum(job.slice.size for job in jobs))
+    run.progress.phase(f"Hashing slices of {run.dataset.alias}", sum(job.slice.size for job in jobs))
     threads = max(1, threads)
     with ExitStack() as pools:
         leaves: Executor | None = None
@@ -449,7 +445,7 @@ def read_slices(
             leaves = pools.enter_context(ThreadPoolExecutor(threads - len(jobs)))  # each job has one already
 
         def check(index: int) -> SliceOutcome:
-            return check_slice(dataset.data, jobs[index], progress, leaves)
+            return check_slice(run.dataset.data, jobs[index], run.progress, leaves)
 
         # the largest first, so that none of the threads is left with one when the others are done
         order = sorted(range(len(jobs)), key=lambda index: -jobs[index].slice.size)
@@ -460,22 +456,22 @@ def read_slices(
             results = pools.enter_context(ThreadPoolExecutor(min(threads, len(jobs)))).map(check, order)
         outcomes = dict(zip(order, results, strict=True))
     for index, job in enumerate(jobs):
-        _report_slice(job, outcomes[index], report)
+        _report_slice(run, job, outcomes[index])
     return {job.number: outcomes[index] for index, job in enumerate(jobs)}
 
 
-def _report_slice(job: SliceJob, outcome: SliceOutcome, report: Report) -> None:
-    report.slices += 1
-    report.records += job.slice.offset_interval.count
-    report.data_bytes += job.slice.size
-    report.faults += outcome.faults
-    report.notes += (note for note in outcome.notes if note not in report.notes)
+def _report_slice(run: Run, job: SliceJob, outcome: SliceOutcome) -> None:
+    run.report.slices += 1
+    run.report.records += job.slice.offset_interval.count
+    run.report.data_bytes += job.slice.size
+    run.report.faults += outcome.faults
+    run.report.notes += (note for note in outcome.notes if note not in run.report.notes)
     for check in outcome.done:
-        report.count(check)
+        run.report.count(check)
     if outcome.unchecked is not None:
-        report.leave_out(outcome.unchecked, job.number, check=LOGICAL, also=OF_ROWS)
+        run.report.leave_out(outcome.unchecked, job.number, check=LOGICAL, also=OF_ROWS)
     elif LOGICAL not in outcome.done:
-        report.skip(OF_ROWS, "a slice is damaged, so its rows were not looked at")
+        run.report.skip(OF_ROWS, "a slice is damaged, so its rows were not looked at")
 
 
 # Checks 5 and 6: the named files exist with their sizes, and checkpoints are hashed. What a partial copy
@@ -484,18 +480,16 @@ def _report_slice(job: SliceJob, outcome: SliceOutcome, report: Report) -> None:
 _NOT_HERE = "the {} is not in this partial copy; `odfchain fetch {}` brings it"
 
 
-def check_objects(
-    dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, report: Report
-) -> list[SliceJob]:
+def check_objects(run: Run) -> list[SliceJob]:
     """Presence, sizes, and bytes of checkpoints; returns the slices whose bytes are worth hashing."""
     slices: list[SliceJob] = []
-    partial = is_partial(dataset)
-    in_force = SchemaInForce(believed=chain.complete)
-    beginning = chain.complete
-    for stored in chain.blocks.of(*DATA_EVENTS, SetDataSchema.KIND, SetVocab.KIND):
+    partial = is_partial(run.dataset)
+    in_force = SchemaInForce(believed=run.chain.complete)
+    beginning = run.chain.complete
+    for stored in run.chain.blocks.of(*DATA_EVENTS, SetDataSchema.KIND, SetVocab.KIND):
         in_force.add(stored)
         event = stored.block.event
-        inside = after < stored.number <= upto and stored.sound
+        inside = run.after < stored.number <= run.upto and stored.sound
         begins = beginning and isinstance(event, AddData | ExecuteTransform)
         beginning = beginning and stored.sound and not begins
         if not inside or not isinstance(event, AddData | ExecuteTransform):
@@ -503,7 +497,7 @@ def check_objects(
         if begins and event.prev_offset is not None:
             # no append rule says so of the first one, because there is none before it to compare with
             message = f"prevOffset is {event.prev_offset}, and there are no records before this block"
-            report.fault(OFFSETS, dataset.folder / "blocks" / str(stored.name), message, stored.number)
+            run.report.fault(OFFSETS, run.block_file(stored.name), message, stored.number)
         if event.new_data is not None:
             expected = in_force.expected
             job = SliceJob(
@@ -515,51 +509,51 @@ def check_objects(
             )
             if in_force.problem is not None:
                 message = f"the declared schema cannot be read: {one_line(in_force.problem)}"
-                report.leave_out(message, stored.number, check=SCHEMA)
+                run.report.leave_out(message, stored.number, check=SCHEMA)
             if expected is None:
-                report.skip(OF_ROWS[2:], "the chain before it is damaged, so the form of rows is not known")
-            if _check_slice_file(dataset, job, report, partial=partial):
+                run.report.skip(
+                    OF_ROWS[2:], "the chain before it is damaged, so the form of rows is not known"
+                )
+            if _check_slice_file(run, job, partial=partial):
                 slices.append(job)
         if event.new_checkpoint is not None:
-            _check_checkpoint(dataset, stored, event.new_checkpoint, report, partial=partial)
+            _check_checkpoint(run, stored, event.new_checkpoint, partial=partial)
     return slices
 
 
-def _check_slice_file(dataset: DatasetFiles, job: SliceJob, report: Report, *, partial: bool) -> bool:
-    store, name = dataset.data, job.slice.physical_hash
+def _check_slice_file(run: Run, job: SliceJob, *, partial: bool) -> bool:
+    store, name = run.dataset.data, job.slice.physical_hash
     # a partial copy may lack slices on purpose
     if partial and _is_missing(store, name):
-        message = _NOT_HERE.format("slice", dataset.alias)
-        report.leave_out(message, job.number, check=PRESENT, also=(PHYSICAL, *OF_ROWS))
+        message = _NOT_HERE.format("slice", run.dataset.alias)
+        run.report.leave_out(message, job.number, check=PRESENT, also=(PHYSICAL, *OF_ROWS))
         return False
-    report.count(PRESENT)
-    if _check_size(store, name, job.slice.size, "slice", job.number, report, any_size=job.derivative):
+    run.report.count(PRESENT)
+    if _check_size(run, store, name, job.slice.size, "slice", job.number, any_size=job.derivative):
         return True
-    report.slices += 1
-    report.skip((PHYSICAL, *OF_ROWS), "a slice is missing or has another size")
+    run.report.slices += 1
+    run.report.skip((PHYSICAL, *OF_ROWS), "a slice is missing or has another size")
     return False
 
 
-def _check_checkpoint(
-    dataset: DatasetFiles, stored: StoredBlock, checkpoint: Checkpoint, report: Report, *, partial: bool
-) -> None:
+def _check_checkpoint(run: Run, stored: StoredBlock, checkpoint: Checkpoint, *, partial: bool) -> None:
     # A checkpoint that did not change is named again; its bytes were hashed at the block that made it.
-    store, name = dataset.checkpoints, checkpoint.physical_hash
+    store, name = run.dataset.checkpoints, checkpoint.physical_hash
     if partial and _is_missing(store, name):
-        message = _NOT_HERE.format("checkpoint", dataset.alias)
-        report.leave_out(message, stored.number, check=PRESENT, also=(PHYSICAL,))
+        message = _NOT_HERE.format("checkpoint", run.dataset.alias)
+        run.report.leave_out(message, stored.number, check=PRESENT, also=(PHYSICAL,))
         return
-    report.count(PRESENT)
-    if not _check_size(store, name, checkpoint.size, "checkpoint", stored.number, report):
+    run.report.count(PRESENT)
+    if not _check_size(run, store, name, checkpoint.size, "checkpoint", stored.number):
         return
-    report.count(PHYSICAL)
+    run.report.count(PHYSICAL)
     try:
         store.verified_path(name)
     except OdfchainError as error:
         place = store.locate(name)
         reason = error.message.removeprefix(f"{place}: ")
         message = f"PhysicalHashMismatch: the checkpoint is damaged: {reason}"
-        report.fault(PHYSICAL, place, message, stored.number)
+        run.report.fault(PHYSICAL, place, message, stored.number)
 
 
 def _is_missing(store: LocalObjectStore, name: Multihash) -> bool:
@@ -571,12 +565,12 @@ def _is_missing(store: LocalObjectStore, name: Multihash) -> bool:
 
 
 def _check_size(
+    run: Run,
     store: LocalObjectStore,
     name: Multihash,
     size: int,
     what: str,
     number: int,
-    report: Report,
     *,
     any_size: bool = False,
 ) -> bool:
@@ -585,14 +579,14 @@ def _check_size(
     except OdfchainError as error:
         place = _locate(store, name)
         message = f"the {what} is missing: {error.message.removeprefix(f'{place}: ')}"
-        report.fault(PRESENT, place, message, number)
+        run.report.fault(PRESENT, place, message, number)
         return False
     if not store.contains(name):
-        report.fault(PRESENT, store.locate(name), f"the {what} is not an ordinary file", number)
+        run.report.fault(PRESENT, store.locate(name), f"the {what} is not an ordinary file", number)
         return False
     if actual == size or any_size:
         return True
-    report.fault(PRESENT, store.locate(name), other_size(what, actual, size), number)
+    run.report.fault(PRESENT, store.locate(name), other_size(what, actual, size), number)
     return False
 
 

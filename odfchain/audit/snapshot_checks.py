@@ -11,8 +11,8 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from odfchain.audit.chain_checks import StoredChain, hash_at
-from odfchain.audit.report import MANIFESTS, PROFILES, Report
+from odfchain.audit.chain_checks import Run, StoredChain, hash_at
+from odfchain.audit.report import MANIFESTS, PROFILES
 from odfchain.chain.chain import MetadataChain
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotLine
 from odfchain.errors import CodecError, ObjectNotFoundError, OdfchainError, UnsupportedVersionError
@@ -39,65 +39,56 @@ UNBELIEVED = "not all that the chain says can be believed"
 _SHOWN = 80
 
 
-def signed_lines(
-    dataset: DatasetFiles,
-    chain: StoredChain,
-    after: int,
-    upto: int,
-    dataset_id: DatasetId | None,
-    report: Report,
-) -> list[SnapshotLine]:
+def signed_lines(run: Run) -> list[SnapshotLine]:
     """The valid lines about blocks `(after, upto]` of this chain, oldest first.
 
     What is no line is a fault of the file; one about a block that is not in the chain is a note.
     """
-    path = dataset.folder / SNAPSHOTS.key
+    path = run.dataset.folder / SNAPSHOTS.key
     try:
-        content = SNAPSHOTS.content(dataset.folder)
+        content = SNAPSHOTS.content(run.dataset.folder)
     except OdfchainError as error:
-        report.fault(MANIFESTS, path, error.message)
+        run.report.fault(MANIFESTS, path, error.message)
         return []
-    if content is None or dataset_id is None:
+    if content is None or (dataset_id := run.dataset_id) is None:
         return []
     found: list[SnapshotLine] = []
     for line in SNAPSHOTS.lines_of(content, dataset_id):
         item = line.statement
         if item is None:
-            report.fault(MANIFESTS, path, f"line {line.number}: {line.message}")
-        elif chain.newest is not None and item.sequence_number < chain.newest:
+            run.report.fault(MANIFESTS, path, f"line {line.number}: {line.message}")
+        elif run.chain.newest is not None and item.sequence_number < run.chain.newest:
             continue
-        elif hash_at(chain, item.sequence_number) != item.block:
-            report.notes.append(
+        elif hash_at(run.chain, item.sequence_number) != item.block:
+            run.report.notes.append(
                 f"{item.signer} signed a {item.kind} of block {item.sequence_number} with the hash "
                 f"{item.block}, which is not in this chain"
             )
-        elif after < item.sequence_number <= upto:
+        elif run.after < item.sequence_number <= run.upto:
             found.append(item)
     return sorted(found, key=lambda item: item.sequence_number)
 
 
-def stored_document(
-    dataset: DatasetFiles, line: SnapshotLine, check: int, report: Report
-) -> tuple[bytes | None, bool]:
+def stored_document(run: Run, line: SnapshotLine, check: int) -> tuple[bytes | None, bool]:
     """(the document that a line names, whether there is a file of it); damage is a fault of the copy."""
     try:
-        return object_of(dataset, line), True
+        return object_of(run.dataset, line), True
     except ObjectNotFoundError:
         return None, False
     except OdfchainError as error:
-        place = store_of_kind(dataset, line.kind).locate(line.object)
-        report.fault(check, place, error.message, line.sequence_number)
+        place = store_of_kind(run.dataset, line.kind).locate(line.object)
+        run.report.fault(check, place, error.message, line.sequence_number)
         return None, True
 
 
-def disagree(dataset: DatasetFiles, line: SnapshotLine, check: int, what: str, report: Report) -> None:
+def disagree(run: Run, line: SnapshotLine, check: int, what: str) -> None:
     """Say that a line names something else than the dataset gives."""
     if line.by_owner:
         message = f"the {line.kind} {line.object} that the owner signed: {what}"
-        report.fault(check, dataset.folder / SNAPSHOTS.key, message, line.sequence_number)
+        run.report.fault(check, run.dataset.folder / SNAPSHOTS.key, message, line.sequence_number)
     else:
         block = line.sequence_number
-        report.notes.append(
+        run.report.notes.append(
             one_line(
                 f"the {line.kind} of block {block} that {line.signer} signed ({line.object}): {what}", 800
             )
@@ -132,35 +123,29 @@ def first_difference(signed: Any, made: Any, path: str = "") -> str | None:
 # not be here, since its hash is in the line. Source: RFC-043.
 
 
-def check_manifests(
-    dataset: DatasetFiles,
-    chain: StoredChain,
-    lines: Sequence[SnapshotLine],
-    hashed: Collection[int],
-    report: Report,
-) -> None:
+def check_manifests(run: Run, lines: Sequence[SnapshotLine], hashed: Collection[int]) -> None:
     """Every line about a manifest; `hashed` are the blocks whose slices have the recorded bytes."""
     if not lines:
         return
-    if chain.newest is not None:
-        report.skip([MANIFESTS], "the newest blocks alone were read")
+    if run.chain.newest is not None:
+        run.report.skip([MANIFESTS], "the newest blocks alone were read")
         return
-    if not chain.follows:
-        report.skip([MANIFESTS], UNBELIEVED)
+    if not run.chain.follows:
+        run.report.skip([MANIFESTS], UNBELIEVED)
         return
     wanted: dict[int, list[SnapshotLine]] = {}
     for line in lines:
         wanted.setdefault(line.sequence_number, []).append(line)
     files: list[tuple[FileStats, bytes]] = []
-    for facts, ref in _snapshots(chain, lines[0].dataset_id, max(wanted)):
+    for facts, ref in _snapshots(run.chain, lines[0].dataset_id, max(wanted)):
         if ref is not None:
-            made = _file(dataset, ref, hashed, report)
+            made = _file(run, ref, hashed)
             if made is None:
                 return
             files.append(made)
         for line in wanted.get(facts.block.sequence_number, ()):
-            report.count(MANIFESTS)
-            _check(dataset, line, text_of(facts, files), report)
+            run.report.count(MANIFESTS)
+            _check(run, line, text_of(facts, files))
 
 
 def _snapshots(
@@ -191,23 +176,21 @@ def _snapshots(
         yield facts, ref
 
 
-def _file(
-    dataset: DatasetFiles, ref: SliceRef, hashed: Collection[int], report: Report
-) -> tuple[FileStats, bytes] | None:
+def _file(run: Run, ref: SliceRef, hashed: Collection[int]) -> tuple[FileStats, bytes] | None:
     # a footer of unverified bytes proves nothing
     if ref.sequence_number not in hashed:
-        report.skip([MANIFESTS], "not all slices were found as they are recorded, so footers are missing")
+        run.report.skip([MANIFESTS], "not all slices were found as they are recorded, so footers are missing")
         return None
     try:
-        stats = file_stats(dataset.data.path(ref.slice.physical_hash))
+        stats = file_stats(run.dataset.data.path(ref.slice.physical_hash))
         return stats, file_text(ManifestFile(ref, stats))
     except OdfchainError as error:  # the slice has a fault of its own
-        report.skip([MANIFESTS], error.message)
+        run.report.skip([MANIFESTS], error.message)
         return None
 
 
-def _check(dataset: DatasetFiles, line: SnapshotLine, made: bytes, report: Report) -> None:
-    signed, _ = stored_document(dataset, line, MANIFESTS, report)
+def _check(run: Run, line: SnapshotLine, made: bytes) -> None:
+    signed, _ = stored_document(run, line, MANIFESTS)
     name = hash_bytes(made)
     if (name, len(made)) == (line.object, line.size):
         return
@@ -218,7 +201,7 @@ def _check(dataset: DatasetFiles, line: SnapshotLine, made: bytes, report: Repor
         except (ValueError, RecursionError):
             where = "it is no manifest"
     what = where or f"chain and footers give {name} ({len(made):,} bytes)"
-    disagree(dataset, line, MANIFESTS, what, report)
+    disagree(run, line, MANIFESTS, what)
 
 
 # Check 21: signed profiles, byte for byte, by profiling the rows again.
@@ -230,23 +213,17 @@ LANGUAGES_WITHIN = 0.005 + 1e-9
 _LANGUAGES = "detected_languages"
 
 
-def check_profiles(
-    dataset: DatasetFiles,
-    chain: StoredChain,
-    lines: Sequence[SnapshotLine],
-    report: Report,
-    progress: Progress,
-) -> None:
+def check_profiles(run: Run, lines: Sequence[SnapshotLine]) -> None:
     """Every line about a profile; what cannot be computed again here is listed as unchecked."""
-    if not chain.follows:
-        report.leave_out(UNBELIEVED, check=PROFILES)
+    if not run.chain.follows:
+        run.report.leave_out(UNBELIEVED, check=PROFILES)
         return
-    rows = _Rows(dataset, progress)
+    rows = _Rows(run.dataset, run.progress)
     for line in lines:
-        data, here = stored_document(dataset, line, PROFILES, report)
+        data, here = stored_document(run, line, PROFILES)
         if data is None:
             if not here:
-                report.leave_out(
+                run.report.leave_out(
                     f"the profile {line.object} is not here", line.sequence_number, check=PROFILES
                 )
             continue
@@ -256,11 +233,11 @@ def check_profiles(
         except (OdfchainError, MemoryError) as error:
             said = error.message if isinstance(error, OdfchainError) else "there is not enough memory"
             reason = f"the profile {line.object} was not computed again: {said}"
-            report.leave_out(reason, line.sequence_number, check=PROFILES)
+            run.report.leave_out(reason, line.sequence_number, check=PROFILES)
             continue
-        report.count(PROFILES)
+        run.report.count(PROFILES)
         if difference is not None:
-            disagree(dataset, line, PROFILES, difference, report)
+            disagree(run, line, PROFILES, difference)
 
 
 def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from odfchain.audit.chain_checks import StoredBlock, StoredChain
+from odfchain.audit.chain_checks import Run, StoredChain
 from odfchain.audit.input_claims import Find
 from odfchain.audit.report import CHECKPOINTS, CORRECTIONS, FOREIGN_KEYS, OF_ENGINES, WATERMARKS, Report
 from odfchain.audit.row_checks import ExpectedSchema
@@ -133,51 +133,42 @@ class _Named:
     last_offset: int | None
 
 
-def check_states(
-    dataset: DatasetFiles,
-    chain: StoredChain,
-    after: int,
-    upto: int,
-    slices: Sequence[ReadableSlice],
-    report: Report,
-    *,
-    complete: bool,
-) -> None:
+def check_states(run: Run, slices: Sequence[ReadableSlice], *, complete: bool) -> None:
     """The state checkpoints that blocks `(after, upto]` name, each at the block that names it first."""
-    for named in _named(dataset, chain, after, upto, report):
+    for named in _named(run):
         path, last = named.described.path, named.described.last_offset
-        report.count(CHECKPOINTS)
+        run.report.count(CHECKPOINTS)
         if named.last_offset is None or last > named.last_offset:
             message = f"the state is said to be as of offset {last:,}, which comes after block {named.number}"
-            report.fault(CHECKPOINTS, path, message, named.number)
+            run.report.fault(CHECKPOINTS, path, message, named.number)
             continue
         if not complete:
-            report.skip([CHECKPOINTS], "not all slices are here that the state follows from")
+            run.report.skip([CHECKPOINTS], "not all slices are here that the state follows from")
             continue
         if last >= AUDIT.state_rows:
-            report.skip(
+            run.report.skip(
                 [CHECKPOINTS], f"states of more than {AUDIT.state_rows:,} records are not computed anew"
             )
             continue
         try:
             message_or_none = _difference(named.described, slices)
         except MemoryError:
-            report.skip([CHECKPOINTS], "there is not enough memory to compute a state anew")
+            run.report.skip([CHECKPOINTS], "there is not enough memory to compute a state anew")
             continue
         except UNREADABLE as error:
             reason = one_line(error.message if isinstance(error, OdfchainError) else str(error))
             message_or_none = f"the state cannot be read: {reason}"
         if message_or_none is not None:
-            report.fault(CHECKPOINTS, path, message_or_none, named.number)
+            run.report.fault(CHECKPOINTS, path, message_or_none, named.number)
 
 
-def _named(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, report: Report) -> list[_Named]:
-    if not chain.blocks.has_checkpoints:
+def _named(run: Run) -> list[_Named]:
+    if not run.chain.blocks.has_checkpoints:
         return []
-    damaged = {fault.file for fault in report.faults}
+    damaged = {fault.file for fault in run.report.faults}
     found: list[_Named] = []
     seen: set[Multihash] = set()
-    for stored in chain.within(after, upto, *DATA_EVENTS):
+    for stored in run.chain.within(run.after, run.upto, *DATA_EVENTS):
         event = stored.block.event
         if not isinstance(event, AddData | ExecuteTransform) or event.new_checkpoint is None:
             continue
@@ -185,21 +176,21 @@ def _named(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, rep
         if name in seen:
             continue
         seen.add(name)
-        path = Path(dataset.checkpoints.locate(name))
+        path = Path(run.dataset.checkpoints.locate(name))
         if str(path) in damaged or not path.is_file():
-            report.skip([CHECKPOINTS], "a checkpoint is missing or damaged")
+            run.report.skip([CHECKPOINTS], "a checkpoint is missing or damaged")
             continue
         if isinstance(event, ExecuteTransform):
-            report.unjudged.add(name)
-            report.skip([CHECKPOINTS], OF_ENGINES)
+            run.report.unjudged.add(name)
+            run.report.skip([CHECKPOINTS], OF_ENGINES)
             continue
         try:
             described = read_description(path)
         except OdfchainError as error:
-            report.fault(CHECKPOINTS, path, error.message, stored.number)
+            run.report.fault(CHECKPOINTS, path, error.message, stored.number)
             continue
         if described is None:
-            report.skip([CHECKPOINTS], OF_ENGINES)
+            run.report.skip([CHECKPOINTS], OF_ENGINES)
             continue
         found.append(_Named(stored.number, described, event.last_offset))
     return found
@@ -251,21 +242,13 @@ InputMarks = Callable[[ExecuteTransform], Sequence[Timestamp | None] | None]
 """The watermarks of the inputs at the blocks that an execution names; None when they are not at hand."""
 
 
-def check_watermarks(
-    dataset: DatasetFiles,
-    chain: StoredChain,
-    after: int,
-    upto: int,
-    outcomes: Outcomes,
-    input_marks: InputMarks,
-    report: Report,
-) -> None:
+def check_watermarks(run: Run, outcomes: Outcomes, input_marks: InputMarks) -> None:
     """The watermarks of the blocks `(after, upto]`; what came before the range is taken as it is recorded."""
     last: Timestamp | None = None
     latest_ms: int | None = None
-    known = chain.complete and chain.newest is None
-    for stored in chain.blocks.of(*DATA_EVENTS):
-        if stored.number > upto:
+    known = run.chain.complete and run.chain.newest is None
+    for stored in run.chain.blocks.of(*DATA_EVENTS):
+        if stored.number > run.upto:
             break
         if not stored.sound:
             known, last = False, None
@@ -279,30 +262,26 @@ def check_watermarks(
             times = (latest_ms, outcome.latest_ms if outcome is not None else None)
             latest_ms = max((ms for ms in times if ms is not None), default=None)
         mark = event.new_watermark
-        if stored.number > after:
-            report.count(WATERMARKS, int(mark is not None or last is not None))
+        if stored.number > run.after:
+            run.report.count(WATERMARKS, int(mark is not None or last is not None))
             if last is not None and (mark is None or mark < last):
                 message = f"the watermark goes back from {last} to {mark or 'none'}"
-                report.fault(WATERMARKS, _path(dataset, stored), message, stored.number)
+                run.report.fault(WATERMARKS, run.block_file(stored.name), message, stored.number)
             elif mark is None or mark == last:
                 pass
             elif isinstance(event, ExecuteTransform):
-                _check_derived(stored.number, mark, input_marks(event), report)
+                _check_derived(stored.number, mark, input_marks(event), run.report)
             elif event.new_data is None:
-                report.notes.append(f"block {stored.number} sets the watermark {mark} by hand")
+                run.report.notes.append(f"block {stored.number} sets the watermark {mark} by hand")
             elif latest_ms is None or mark.epoch_ms > latest_ms:
                 if known:
                     message = f"the watermark {mark} is ahead of the data, whose latest event time is "
-                    report.fault(
-                        WATERMARKS, _path(dataset, stored), message + _shown(latest_ms), stored.number
+                    run.report.fault(
+                        WATERMARKS, run.block_file(stored.name), message + _shown(latest_ms), stored.number
                     )
                 else:
-                    report.skip([WATERMARKS], "the event times of earlier slices are not known")
+                    run.report.skip([WATERMARKS], "the event times of earlier slices are not known")
         last = mark
-
-
-def _path(dataset: DatasetFiles, stored: StoredBlock) -> Path:
-    return dataset.folder / "blocks" / str(stored.name)
 
 
 def _shown(epoch_ms: int | None) -> str:
@@ -347,21 +326,14 @@ _DECLARING = tuple(
 )
 
 
-def check_foreign_keys(
-    dataset: DatasetFiles,
-    chain: StoredChain,
-    upto: int,
-    slices: Sequence[ReadableSlice],
-    find: Find,
-    report: Report,
-    *,
-    complete: bool,
-) -> None:
+def check_foreign_keys(run: Run, slices: Sequence[ReadableSlice], find: Find, *, complete: bool) -> None:
     """The foreign keys that are declared at the block `upto`, for the rows in force there.
 
     `complete` says that the slices are all that there are.
     """
-    events = [stored.block.event for stored in chain.blocks.of(*_DECLARING) if stored.number <= upto][::-1]
+    events = [stored.block.event for stored in run.chain.blocks.of(*_DECLARING) if stored.number <= run.upto][
+        ::-1
+    ]
     attached = next((event for event in events if isinstance(event, ev.SetAttachments)), None)
     try:
         if attached is None or attached_text(attached) is None:
@@ -370,22 +342,20 @@ def check_foreign_keys(
         if not declared.foreign_keys:
             return
         if not complete:
-            report.skip([FOREIGN_KEYS], "not all slices could be read that have the rows in force")
+            run.report.skip([FOREIGN_KEYS], "not all slices could be read that have the rows in force")
             return
         rows = Rows(
-            dataset, _columns(dataset, events, declared.primary_key), declared, None,
+            run.dataset, _columns(run, events, declared.primary_key), declared, None,
             tuple(item.file for item in slices),
         )  # fmt: skip
-        _check(rows, find, report)
+        _check(rows, find, run.report)
     except MemoryError:
-        report.skip([FOREIGN_KEYS], "there is not enough memory to compare keys")
+        run.report.skip([FOREIGN_KEYS], "there is not enough memory to compare keys")
     except OdfchainError as error:
-        report.skip([FOREIGN_KEYS], error.message)
+        run.report.skip([FOREIGN_KEYS], error.message)
 
 
-def _columns(
-    dataset: DatasetFiles, newest_first: Sequence[ev.MetadataEvent], declared: tuple[str, ...]
-) -> Columns:
+def _columns(run: Run, newest_first: Sequence[ev.MetadataEvent], declared: tuple[str, ...]) -> Columns:
     # from the events, not from the chain's index: a verification trusts nothing derived
     schema = next((e for e in newest_first if isinstance(e, ev.SetDataSchema)), None)
     vocabulary = next((e for e in newest_first if isinstance(e, ev.SetVocab)), None)
@@ -399,7 +369,7 @@ def _columns(
     )
     found = None if schema is None else schema_of_event(schema.raw_arrow_schema, schema.schema)
     names = ev.DatasetVocabulary.from_event(vocabulary)
-    return Columns(str(dataset.alias), names, found, key or declared)
+    return Columns(str(run.dataset.alias), names, found, key or declared)
 
 
 def _check(rows: Rows, find: Find, report: Report) -> None:

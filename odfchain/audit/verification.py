@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.audit.chain_checks import EVERYTHING, BlockName, Range
-from odfchain.audit.dataset_checks import Scope, Verified, examine
-from odfchain.audit.head_check import is_trusted, vouched_for
+from odfchain.audit.chain_checks import EVERYTHING, BlockName, Range, Run
+from odfchain.audit.dataset_checks import Scope, examine, is_trusted
 from odfchain.audit.input_claims import Upstream, inputs_tree, upstream_at_hand
 from odfchain.audit.report import CHECKS, FAULTY, PHYSICAL, PRESENT, REPLAY, Fault, Report
 from odfchain.chain.signed_heads import SignedFile
@@ -154,13 +153,13 @@ def verify_datasets(
             profiles=options.profiles,
             trusted=trusted,
         )
-        verified = examine(item, scope, finder(workspace), progress)
-        report = verified.report
+        run = examine(item, scope, finder(workspace), progress)
+        report = run.report
         for message in upstream.missing.get(item.folder, ()):
             report.leave_out(message)
         report.inputs = inputs_tree(workspace, item)
         if options.replay:
-            _replay(workspace, item, verified, engines, options, trusted, progress)
+            _replay(workspace, run, engines, options, trusted)
         reports.append(report)
     return reports
 
@@ -200,21 +199,19 @@ def finder(workspace: WorkspaceFiles) -> Callable[[DatasetId], DatasetFiles | No
 
 def _replay(
     workspace: WorkspaceFiles,
-    dataset: DatasetFiles,
-    verified: Verified,
+    run: Run,
     engines: EnginesFor,
     options: VerifyOptions,
     trusted: Sequence[str],
-    progress: Progress,
 ) -> None:
     from odfchain.audit.replay import ReplayEngines, engine_name, replay_dataset  # noqa: PLC0415
 
-    report = verified.report
-    after, upto = verified.after, verified.upto
+    report = run.report
+    after, upto = run.after, run.upto
     spared: str | None = None
-    if options.trusted_by and verified.chain.follows:
+    if options.trusted_by and run.chain.follows:
         # what trusted auditors have replayed is not replayed again
-        vouched = vouched_for(verified.attestations, trusted, options.trusted_by, REPLAY)
+        vouched = vouched_for(run.attestations, trusted, options.trusted_by, REPLAY)
         if vouched is not None and vouched[0] > after:
             after = min(vouched[0], upto)
             spared = (
@@ -226,16 +223,34 @@ def _replay(
 
         def engine(transform: Transform) -> TransformEngine:
             if not opened:  # what cannot be replayed needs no engine
-                opened.append(resources.enter_context(engines(dataset, progress)))
+                opened.append(resources.enter_context(engines(run.dataset, run.progress)))
             return opened[0](transform)
 
         replaying = ReplayEngines(engine, lambda t: engine_name(t, workspace.config.transform))
-        replay_dataset(
-            dataset, verified, after, finder(workspace), replaying, jobs=options.jobs, progress=progress
-        )
+        replay_dataset(run, after, finder(workspace), replaying, jobs=options.jobs)
     if spared is not None and report.kind is not DatasetKind.ROOT:
         report.notes.append(spared)
         report.skip([REPLAY], spared)
+
+
+def vouched_for(
+    attestations: Collection[Attestation], trusted: Collection[str], least: int, check: int
+) -> tuple[int, Multihash, tuple[str, ...]] | None:
+    """(number, hash, auditors) of the newest block whose `check` at least `least` trusted auditors attest."""
+    words = [
+        item
+        for item in attestations
+        # one key is one auditor, whatever the method of its DID
+        if item.verdict is Verdict.CLEAN and check in item.checks and is_trusted(item.auditor, trusted)
+    ]
+    for word in sorted(words, key=lambda item: -item.sequence_number):
+        # who vouched for a later block vouched for this one, too
+        names = {
+            w.auditor.public_key: str(w.auditor) for w in words if w.sequence_number >= word.sequence_number
+        }
+        if len(names) >= least:
+            return word.sequence_number, word.head, tuple(sorted(names.values()))
+    return None
 
 
 # Verifying a remote dataset without making it a dataset here.

@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.audit.head_check import vouched_for
 from odfchain.audit.report import CHECKS
+from odfchain.audit.verification import vouched_for
 from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY
 from odfchain.chain.signed_lines import AUDITS
 from odfchain.chain.statements import (
