@@ -84,11 +84,7 @@ class CorrectedRecord:
 def read_rows(
     dataset: DatasetFiles, ref: SliceRef, vocabulary: DatasetVocabulary, first: int, last: int
 ) -> list[StoredRecord]:
-    """The records `[first; last]` of a slice.
-
-    Raises:
-        SchemaError: it has other records than its block says.
-    """
+    """The records `[first; last]` of a slice."""
     start = ref.slice.offset_interval.start
     table = _read(dataset, ref, None, first - start, last - start)
     rows = [_row_at(values, vocabulary, first + index) for index, values in enumerate(_values(table))]
@@ -269,11 +265,7 @@ def blame_records(
     recursive: bool = False,
     limits: LineageLimits = LINEAGE,
 ) -> Blame:
-    """The origin of the records `[first; last]` (default: one), with what is missing or damaged.
-
-    Raises:
-        UsageError: there are no such records, or too many.
-    """
+    """The origin of the records `[first; last]` (default: one), with what is missing or damaged."""
     last = first if last is None else last
     if first < 0 or last < first:
         raise UsageError(

@@ -490,11 +490,7 @@ def _describe(chain: StoredChain, report: Report) -> None:
 
 
 def resolve_range(dataset: DatasetFiles, chain: StoredChain, span: Range) -> tuple[int, int]:
-    """Sequence numbers `(after, upto]` of the range.
-
-    Raises:
-        UsageError: a block is not in the chain, or the range is the wrong way round.
-    """
+    """Sequence numbers `(after, upto]` of the range."""
     last = chain.blocks.newest.number if chain.blocks else -1
     if span.last is not None:
         return (chain.newest - 1 if chain.newest is not None else -1), last

@@ -272,11 +272,7 @@ class DrawnBlock:
 
 
 def draw_blocks(dataset: DatasetFiles, limit: int | None = None) -> Iterator[DrawnBlock]:
-    """The blocks that the head and the branches lead to, also by merges, at most `limit`, newest first.
-
-    Raises (when it is walked):
-        BrokenChainError, StoreError, CodecError: a chain cannot be read.
-    """
+    """The blocks that the head and the branches lead to, also by merges, at most `limit`, newest first."""
     return _Drawing(dataset).blocks(limit)
 
 

@@ -239,11 +239,7 @@ class Definition:
 
 
 def definitions_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Definition]:
-    """Every transform or source that a dataset has had, oldest first.
-
-    Raises:
-        DatasetNotFoundError: it has had none.
-    """
+    """Every transform or source that a dataset has had, oldest first."""
     state = DatasetState.read(dataset.chain)
     definitions: list[Definition] = []
     ends: dict[int, HashedBlock] = {}

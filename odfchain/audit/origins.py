@@ -32,11 +32,7 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 
 
 def data_event(block: HashedBlock) -> DataEvent:
-    """The data event of a block that has one.
-
-    Raises:
-        BrokenChainError: it has none.
-    """
+    """The data event of a block that has one."""
     event = block.block.event
     if not isinstance(event, AddData | ExecuteTransform):
         raise BrokenChainError(f"block {block.block.sequence_number} ({block.hash}) has no data event")
@@ -85,11 +81,7 @@ class Locator:
         return None if number is None else self.last_data(number)
 
     def block_of(self, offset: int) -> HashedBlock:
-        """The block that added a record of the dataset.
-
-        Raises:
-            BrokenChainError: no block did, though the chain has as many records.
-        """
+        """The block that added a record of the dataset."""
 
         def reached(number: int) -> bool:
             found = self.last_data(number)

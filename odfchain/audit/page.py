@@ -245,11 +245,7 @@ _HINT = "a page is made from the whole output of `odfchain verify -o json`"
 
 
 def checked_document(document: Mapping[str, object], path: str) -> DocumentNode:
-    """The document, which is a report and does not contradict itself in what it says first.
-
-    Raises:
-        ManifestError: it is no report, of another format, or its verdict is not that of its faults.
-    """
+    """The document, which is a report and does not contradict itself in what it says first."""
     node = DocumentNode(document, path, _HINT)
     form = node["format"]
     if form.value != FORMAT:
@@ -517,9 +513,6 @@ def render_page(documents: Sequence[Mapping[str, object]], limits: PageLimits = 
     """One self-contained HTML page, no larger than `limits` allow, about one report or several.
 
     Nothing in a document can put markup, script or a reference to another file into the page.
-
-    Raises:
-        UsageError: there is no document.
     """
     if not documents:
         raise UsageError("no report to make a page from")

@@ -93,11 +93,7 @@ class VerifyOptions:
     """Replay only what comes after a block that so many trusted auditors have replayed; 0: everything."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            UsageError: no blocks at all, two ranges, or a replay from blocks that are not read.
-        """
+        """Refuse what cannot be meant."""
         if self.last is None:
             return
         if self.last < 1:
@@ -165,11 +161,7 @@ def verify_datasets(
 
 
 def trusted_auditors(workspace: WorkspaceFiles, options: VerifyOptions) -> tuple[str, ...]:
-    """The auditors that the workspace's settings trust.
-
-    Raises:
-        UsageError: they are fewer than are asked for, or there is no replay that they could spare.
-    """
+    """The auditors that the workspace's settings trust."""
     if options.trusted_by and not options.replay:
         raise UsageError(
             "the word of trusted auditors spares a replay, and none is asked for: everything else is checked "
@@ -578,11 +570,7 @@ def attestations(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Liste
 
 
 def add_statement(workspace: WorkspaceFiles, dataset: DatasetFiles, text: str) -> None:
-    """Keep an attestation that someone handed over, if it is valid and of a block of this dataset.
-
-    Raises:
-        UsageError: its block is not in the chain.
-    """
+    """Keep an attestation that someone handed over, if it is valid and of a block of this dataset."""
     from odfchain.chain.statements import read_attestation  # noqa: PLC0415 - only here
 
     line = text.strip()

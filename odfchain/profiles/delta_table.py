@@ -29,9 +29,6 @@ class DeltaFolder:
     """The Delta table in a folder, or the one that will be there."""
 
     def __init__(self, folder: Path, name: str, dataset: str) -> None:
-        """Raises:
-        EngineError: the library is not installed.
-        """
         try:
             import deltalake
             from deltalake import transaction

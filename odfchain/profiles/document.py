@@ -79,11 +79,7 @@ def profile_of(
     totals: Totals | None = None,
     engine: Engine | None = None,
 ) -> dict[str, Any]:
-    """The profile at a state's block; `totals` are those of its rows, where they are known.
-
-    Raises:
-        UsageError: a hidden column is none.
-    """
+    """The profile at a state's block; `totals` are those of its rows, where they are known."""
     # the engine is used only for states that are too large for this process
     options = options or ProfileOptions()
     schema = profiled_columns(state)

@@ -183,11 +183,7 @@ class DriftPolicy:
 
 
 def read_policy(text: str | bytes, *, source: str | None = None) -> DriftPolicy:
-    """The policy of a YAML or JSON document.
-
-    Raises:
-        ManifestError: naming the path of what is wrong.
-    """
+    """The policy of a YAML or JSON document."""
     from odfchain.odf.yaml import read_documents
 
     documents = read_documents(text, source=source)

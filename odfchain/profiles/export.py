@@ -320,11 +320,7 @@ _LARGEST = (1 << 63) - 1
 
 
 def check_slice(path: Path, stats: FileStats, columns: pa.Schema, to: TableFormat) -> None:
-    """A slice can be read as these columns of a table, every value of it.
-
-    Raises:
-        SchemaError: a column has another type there, or a number that is too large; says which one.
-    """
+    """A slice can be read as these columns of a table, every value of it."""
     with open_parquet(path) as file:
         present = file.schema_arrow
         for column in columns:
@@ -377,11 +373,7 @@ def _largest(column: pa.Array) -> int:
 
 
 def cast_rows(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """Rows in the columns of a table, by name.
-
-    Raises:
-        SchemaError: a value would change; says in which column.
-    """
+    """Rows in the columns of a table, by name."""
     found = []
     for column in columns:
         try:
@@ -417,11 +409,7 @@ class Mark:
 
 
 def local_folder(text: str, *, table: bool) -> Path:
-    """The folder that a path or a URL of `file` names, without links on the way.
-
-    Raises:
-        UsageError: another kind of URL, or for a `table` a path that its libraries take for parts of one.
-    """
+    """The folder that a path or a URL of `file` names, without links on the way."""
     scheme = _SCHEME.match(text)
     if scheme is not None and scheme[1].lower() != "file":
         raise UsageError(
@@ -447,11 +435,7 @@ class ExportFolder:
     def claimed(
         cls, folder: Path, mark: Mark, dataset: DatasetFiles
     ) -> Iterator[tuple[ExportFolder, Mark | None]]:
-        """(the place, what was exported there before), for one export at a time.
-
-        Raises:
-            NameCollisionError: it has something that is no export.
-        """
+        """(the place, what was exported there before), for one export at a time."""
         check_beside(folder, dataset)
         fsio.make_folder(folder)
         with fsio.locked_folder(folder):
@@ -471,11 +455,7 @@ class ExportFolder:
             fsio.replace_file(self.folder / _MARK, data)
 
     def check(self, known: Mark | None) -> None:
-        """Check that the export in this folder is the one to be continued.
-
-        Raises:
-            NameCollisionError: it is another export.
-        """
+        """Check that the export in this folder is the one to be continued."""
         if known is None or known == self.mark:
             return
         if known.dataset != self.mark.dataset:
@@ -523,11 +503,7 @@ def _read_mark(data: bytes, folder: Path) -> Mark:
 
 
 def check_beside(folder: Path, dataset: DatasetFiles) -> None:
-    """A folder is neither within a dataset, nor has one in it.
-
-    Raises:
-        UsageError: it is, or has.
-    """
+    """A folder is neither within a dataset, nor has one in it."""
     own = dataset.folder.resolve()
     within = [p for p in (folder, *folder.parents) if (p / "blocks").is_dir() and (p / "refs").is_dir()]
     if within or own.parent in (folder, *folder.parents) or folder in own.parents:
@@ -540,12 +516,7 @@ def check_beside(folder: Path, dataset: DatasetFiles) -> None:
 def continued(
     state: DatasetState, names: list[str], there: Collection[str], newest: Callable[[], str | None]
 ) -> int:
-    """The number of the files `names`, oldest first, that a table has, if it has no others.
-
-    Raises:
-        DestinationAheadError: it has all of them, and more.
-        DatasetsDivergedError: it has others.
-    """
+    """The number of the files `names`, oldest first, that a table has, if it has no others."""
     common = next((i for i, name in enumerate(names) if name not in there), len(names))
     if common == len(there):
         return common
@@ -554,12 +525,7 @@ def continued(
 
 
 def check_line(state: DatasetState, block: Multihash) -> None:
-    """A block that was exported before is the state's, or one before it.
-
-    Raises:
-        DestinationAheadError: it comes after it.
-        DatasetsDivergedError: the two histories have parted.
-    """
+    """A block that was exported before is the state's, or one before it."""
     chain, own = state.chain, state.head_block.sequence_number
     number = chain.get(block).sequence_number if chain.contains(block) else None
     if number is not None and chain.hash_at(min(number, own), block if number > own else state.head) == (
@@ -610,11 +576,7 @@ def exported_snapshots(folder: Path) -> list[str]:
 
 
 def newest_snapshot(state: DatasetState, names: list[str]) -> Multihash:
-    """The newest block of these snapshots and of a state, which are all of one history.
-
-    Raises:
-        DatasetsDivergedError: a snapshot is no block: Lode's own library has written it.
-    """
+    """The newest block of these snapshots and of a state, which are all of one history."""
     try:
         blocks = [Multihash.parse(name) for name in names]
     except InvalidIdError:

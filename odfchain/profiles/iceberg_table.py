@@ -32,9 +32,6 @@ class IcebergFolder:
     """The Iceberg table in a folder, or the one that will be there."""
 
     def __init__(self, folder: Path, name: str, catalog: str | None) -> None:
-        """Raises:
-        EngineError: the library is not installed.
-        """
         try:
             import pyiceberg.catalog.sql  # noqa: F401 - the catalog without a server
         except ImportError:

@@ -198,11 +198,7 @@ def read_manifest(data: bytes) -> dict[str, Any]:
 
 
 def files_of(document: Mapping[str, Any]) -> dict[Multihash, Mapping[str, Any]]:
-    """The files of a manifest by the hash that they are stored under.
-
-    Raises:
-        CodecError: a file's path and checksum are not those of one object.
-    """
+    """The files of a manifest by the hash that they are stored under."""
     found = {}
     try:
         for each in document["files"]:
@@ -243,11 +239,7 @@ _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 
 
 def stats_of_document(file: Mapping[str, Any], schema: pa.Schema) -> FileStats:
-    """The statistics of one of a manifest's files; columns that the schema has not are left out.
-
-    Raises:
-        CodecError: they have another form.
-    """
+    """The statistics of one of a manifest's files; columns that the schema has not are left out."""
     types = {name: kind for name, kind, _ in leaves(schema)}
     try:
         stats = file["stats"]
@@ -312,11 +304,7 @@ Bring = Callable[[SnapshotLine], bytes]
 
 
 def signed_manifest(dataset: DatasetFiles, line: SnapshotLine, data: bytes) -> dict[str, Any]:
-    """The manifest that a line names, which is that of the line's dataset and block.
-
-    Raises:
-        CodecError, UnsupportedVersionError: it is no manifest, or of something else.
-    """
+    """The manifest that a line names, which is that of the line's dataset and block."""
     document = read_manifest(data)
     for name, wanted in (("dataset_id", line.dataset_id), ("snapshot_id", line.block)):
         if document.get(name) != str(wanted):

@@ -263,11 +263,7 @@ class DocumentNode:
     """A hint for an invalid document."""
 
     def __getitem__(self, name: str) -> DocumentNode:
-        """The field of an object.
-
-        Raises:
-            ManifestError: this is no object, or has no such field.
-        """
+        """The field of an object."""
         if not isinstance(self.value, Mapping):
             self.refuse("an object")
         path = f"{self.path}.{name}" if self.path else name
@@ -319,11 +315,7 @@ class DocumentNode:
         return self.value
 
     def refuse(self, expected: str) -> Never:
-        """Say what is expected here.
-
-        Raises:
-            ManifestError: always.
-        """
+        """Say what is expected here."""
         raise ManifestError(f"{expected} is expected", path=self.path, hint=self.hint or None)
 
     @property

@@ -37,11 +37,7 @@ class TableFormat(StrEnum):
 
 
 def table_columns(declared: pa.Schema, to: TableFormat, *, rewritten: bool = False) -> pa.Schema:
-    """The columns of a table for these; `rewritten` rows may have another type than in the slices.
-
-    Raises:
-        SchemaError: the format has no such type, or no such name; says which column.
-    """
+    """The columns of a table for these; `rewritten` rows may have another type than in the slices."""
     names: dict[str, str] = {}
     for column in declared:
         if to is TableFormat.DELTA and _NO_SPARK_NAME & set(column.name):
