@@ -109,7 +109,7 @@ class MergeAgain:
         cls, dataset: DatasetFiles, merge: RecordedMerge, graph: BlockGraph, asked: MergeInput
     ) -> MergeAgain:
         """The merge that a block records, whose sources were verified."""
-        sides = Sides.of(graph, asked.target, asked.source, asked)
+        sides = Sides.of(graph, asked)
         return cls(dataset, merge, sides, sides.intervals(lambda *_: True))
 
     @property

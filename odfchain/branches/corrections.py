@@ -412,7 +412,10 @@ def correct(
     state = DatasetState.read(dataset.chain)
     wanted = _wanted(dataset, state)
     files = [read_given(path, wanted, corrections.form) for path in corrections.files]
-    gone = [_keys_only(read_given(path, wanted, corrections.form), wanted) for path in corrections.remove]
+    gone = [
+        GivenRows(given.file, given.rows.select(list(wanted.key)), {})
+        for given in (read_given(path, wanted, corrections.form) for path in corrections.remove)
+    ]
     if not files and not gone:
         raise UsageError("name the files of corrections, or --remove a file of keys")
     check_distinct([*files, *gone], wanted)
@@ -427,7 +430,7 @@ def correct(
             )  # fmt: skip
         except NothingToCommitError:
             return ChangeOutcome.nothing(state)
-        return recorded.committed(dataset, state, system_time, check)
+        return recorded.commit(dataset, state, system_time, check)
 
 
 def _wanted(dataset: DatasetFiles, state: DatasetState) -> Wanted:
@@ -447,10 +450,6 @@ def _wanted(dataset: DatasetFiles, state: DatasetState) -> Wanted:
     *system, time = state.vocabulary.columns
     columns = pa.schema([field for field in slice_schema(schema) if field.name not in system])
     return Wanted(columns, state.primary_key, time)
-
-
-def _keys_only(given: GivenRows, wanted: Wanted) -> GivenRows:
-    return GivenRows(given.file, given.rows.select(list(wanted.key)), {})
 
 
 def _diff(
@@ -564,7 +563,7 @@ def revert(dataset: DatasetFiles, request: RevertRequest, means: MergeMeans) -> 
     before = _before(dataset, state, request.block)
     graph = BlockGraph(dataset)
     asked = MergeInput.between(graph, (request.block,), state.head, before)
-    sides = Sides.of(graph, state.head, before, asked)
+    sides = Sides.of(graph, asked)
     resolution = read_resolution(request.resolve, sides.columns.data, sides.key)
     system_time = state.next_system_time(request.system_time)
     with dataset.staging() as staging:
@@ -590,7 +589,7 @@ def revert(dataset: DatasetFiles, request: RevertRequest, means: MergeMeans) -> 
             bound=means.bound(system_time),
         )  # fmt: skip
         check = dataclasses.replace(means.check, references=references)
-        return recorded.committed(dataset, state, system_time, both(check, means.guard))
+        return recorded.commit(dataset, state, system_time, both(check, means.guard))
 
 
 def _before(dataset: DatasetFiles, state: DatasetState, block: Multihash) -> Multihash:

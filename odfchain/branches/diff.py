@@ -18,8 +18,8 @@ import pyarrow as pa
 from odfchain.branches.branches import BlockGraph
 from odfchain.branches.executor import Engine, KeyResult, compute
 from odfchain.branches.intervals import Interval, MergedColumns, read_rows
-from odfchain.branches.row_diff import RowDiff, between, net_of, same_cells
-from odfchain.branches.three_way import MergedTables, MergeInput
+from odfchain.branches.row_diff import RowDiff, between, same_cells
+from odfchain.branches.three_way import MergedTables, MergeInput, net_of_table
 from odfchain.errors import SchemaError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.row_hash import Numbers
@@ -137,10 +137,7 @@ class _Ends:
         a: Multihash | None = None,
     ) -> Diff:
         (one, other), graph = self.heads, self.graph
-        sides = []
-        for after, upto in parts:
-            files = graph.files_of(upto)
-            sides.append(Interval.of(files, after, upto, trusted=trusted(files, after, upto)))
+        sides = intervals_of(graph, parts, trusted)
         if self.key:
             function = functools.partial(_of_keys, key=self.key, way=way)
             with self.files.staging() as folder:
@@ -153,6 +150,17 @@ class _Ends:
             ahead=graph.number(other) - graph.number(graph.newest_reached(other, one)),
             behind=graph.number(one) - graph.number(graph.newest_reached(one, other)),
         )  # fmt: skip
+
+
+def intervals_of(
+    graph: BlockGraph, parts: Sequence[tuple[Multihash, Multihash]], trusted: Trust
+) -> list[Interval]:
+    """The intervals after some blocks, up to others."""
+    files = [graph.files_of(upto) for _, upto in parts]
+    return [
+        Interval.of(each, after, upto, trusted=trusted(each, after, upto))
+        for each, (after, upto) in zip(files, parts, strict=True)
+    ]
 
 
 def read_changes(
@@ -202,10 +210,7 @@ def common_key(states: Sequence[DatasetState]) -> tuple[str, ...]:
 
 def _between(tables: Sequence[pa.Table], key: tuple[str, ...]) -> RowDiff:
     # from the end of the first interval to the end of the second one
-    one, other = (
-        net_of(rows.column(1).to_numpy(), rows.select(range(2, rows.num_columns)), key) for rows in tables
-    )
-    return between(one, other)
+    return between(*(net_of_table(rows, key) for rows in tables))
 
 
 def _since_base(

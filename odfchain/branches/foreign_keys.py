@@ -153,32 +153,12 @@ def _text(value: Any) -> str:
             text = value.astimezone(dt.UTC).isoformat() if value.tzinfo else value.isoformat()
             return text.replace("+00:00", "Z")
         case list() | dict():
-            return json.dumps(value, ensure_ascii=False, default=_text)
+            return _json(value)
     return str(value)
 
 
-def rows_table(
-    alias: str,
-    key: Sequence[tuple[str, Sequence[str | None]]],
-    columns: Sequence[str],
-    values: Sequence[Sequence[str | None]],
-    missing_in: str,
-    origins: Sequence[str],
-) -> pa.Table:
-    """Rows by `SCHEMA`, of columns of texts."""
-    names = [name for name, _ in key]
-    keys = [
-        json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
-        for row in zip(*(column for _, column in key), strict=True)
-    ]
-    several = len(columns) > 1
-    texts = [
-        json.dumps(list(row), ensure_ascii=False) if several else row[0] for row in zip(*values, strict=True)
-    ]
-    count = len(texts)
-    listed = json.dumps(list(columns), ensure_ascii=False)
-    data = [[alias] * count, keys, [listed] * count, texts, [missing_in] * count, list(origins)]
-    return pa.table([pa.array(item, pa.string()) for item in data], schema=SCHEMA)
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=_text)
 
 
 def write_violations(found: Iterable[Broken], path: Path) -> None:
@@ -347,15 +327,22 @@ class Search:
                 yield rows, chosen
 
     def _table(self, rows: KeyRows, at: Numbers, offsets: Numbers, origin: str) -> pa.Table:
-        batch, keys = rows.batch.take(pa.array(at)), rows.keys.take(pa.array(at))
-        key: list[tuple[str, Sequence[str | None]]] = [
-            (name, texts_of(batch.column(name)) if name in batch.schema.names else [None] * len(at))
+        batch, keys, count = rows.batch.take(pa.array(at)), rows.keys.take(pa.array(at)), len(at)
+        own: dict[str, Sequence[str | None]] = {
+            name: texts_of(batch.column(name)) if name in batch.schema.names else [None] * count
             for name in self.owner.key
+        }
+        own = own or {self.owner.vocabulary.offset_column: [str(offset) for offset in offsets[at]]}
+        values = zip(*(texts_of(column) for column in keys.columns), strict=True)
+        found = [
+            [self.owner.name] * count,
+            [_json(dict(zip(own, row, strict=True))) for row in zip(*own.values(), strict=True)],
+            [_json(self.columns)] * count,
+            [_json(row) if len(self.columns) > 1 else row[0] for row in values],
+            [self.missing_in] * count,
+            [origin] * count,
         ]
-        if not key:
-            key = [(self.owner.vocabulary.offset_column, [str(offset) for offset in offsets[at]])]
-        values = [texts_of(column) for column in keys.columns]
-        return rows_table(self.owner.name, key, self.columns, values, self.missing_in, [origin] * len(at))
+        return pa.table([pa.array(column, pa.string()) for column in found], schema=SCHEMA)
 
 
 Find = Callable[[DatasetId], DatasetFiles | None]

@@ -6,10 +6,11 @@ A key is compared as state is (`odfchain.slices.state.comparable`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -355,7 +356,10 @@ def _newest_places(
     given = [keys_of(batch, key, schema) for batch in asked.to_batches()]
     wanted = WantedKeys.of(schema, given, nulls=True)
     place, back = np.full(wanted.count, -1, np.int64), np.zeros(wanted.count, dtype=bool)
-    for group, first in _groups_with(file, key[0], asked.column(key[0])):
+    column, values = asked.column(key[0]), dict[str, list[Any]]()
+    if not column.null_count and (t.is_string(column.type) or t.is_integer(column.type)):
+        values[key[0]] = ordered(column.unique().to_pylist())
+    for group, first in groups_with(file, values):
         start = first
         for batch in file.batches([operation, *key], groups=[group]):
             at, numbers = wanted.find([keys_of(batch, key, schema)])
@@ -386,14 +390,15 @@ def _rows_at(file: ParquetSource, places: Numbers, schema: pa.Schema) -> pa.Tabl
     return pa.concat_tables(parts).take(pa.array(back))
 
 
-def _groups_with(file: ParquetSource, name: str, asked: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
-    # (a row group that may have one of the values by its statistics, the place of its first row)
-    footer, start = file.metadata, 0
-    place = next((i for i in range(footer.num_columns) if footer.schema.column(i).path == name), None)
-    exact = not asked.null_count and (t.is_string(asked.type) or t.is_integer(asked.type))
-    values = ordered(asked.unique().to_pylist()) if exact else []
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        if place is None or not exact or may_hold(group.column(place).statistics, values):
+def groups_with(file: ParquetSource, values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[int, int]]:
+    """(a row group that may have one of the ordered values in each column, the place of its first row)."""
+    start = 0
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        chunks = [group.column(index) for index in range(group.num_columns)] if values else []
+        bounds = {
+            chunk.path_in_schema: chunk.statistics for chunk in chunks if chunk.path_in_schema in values
+        }
+        if all(may_hold(bounds.get(name), some) for name, some in values.items()):
             yield number, start
         start += group.num_rows

@@ -31,7 +31,7 @@ from odfchain.branches.conflict_file import (
     read_resolution,
     resolve,
 )
-from odfchain.branches.diff import Trust, changes_of, common_key, rows_changed
+from odfchain.branches.diff import Trust, changes_of, common_key, intervals_of, rows_changed
 from odfchain.branches.executor import Computed, Engine, KeyResult, compute
 from odfchain.branches.foreign_keys import ForeignKeys, Rows, references_of
 from odfchain.branches.intervals import Interval, MergedColumns, interval_batches
@@ -55,7 +55,6 @@ from odfchain.odf.events import (
     SetPollingSource,
     SetTransform,
     SetVocab,
-    SourceState,
 )
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.row_hash import PAIR, Numbers, hash_rows
@@ -200,36 +199,35 @@ class Sides:
     """Two heads of a dataset that are merged, and in which columns and by which key."""
 
     graph: BlockGraph
+    asked: MergeInput
     target: DatasetState
     source: DatasetState
-    asked: MergeInput
     key: tuple[str, ...]
     """Nothing where rows have no primary key: then what the source added is appended."""
     columns: MergedColumns
 
     @classmethod
-    def of(cls, graph: BlockGraph, target: Multihash, source: Multihash, asked: MergeInput) -> Sides:
+    def of(cls, graph: BlockGraph, asked: MergeInput) -> Sides:
         """Both sides of a merge, before rows are read.
 
         Raises:
             UsageError: the dataset is a derivative, whose data are computed.
         """
-        ours, theirs = (DatasetState.read(graph.files_of(block).chain, block) for block in (target, source))
+        ours, theirs = (_state_at(graph, block) for block in (asked.target, asked.source))
         if ours.seed.dataset_kind is not DatasetKind.ROOT:
             raise UsageError(
                 "a derivative dataset is computed, never merged",
                 hint="publish a branch of it with --ff, or delete the branch and pull",
             )
-        key, columns = common_key([ours, theirs]), MergedColumns.of(ours, theirs)
-        return cls(graph, ours, theirs, asked, key, columns)
+        return cls(graph, asked, ours, theirs, common_key([ours, theirs]), MergedColumns.of(ours, theirs))
 
     def intervals(self, trusted: Trust) -> list[Interval]:
         """The intervals to be read."""
-        found = []
-        for after, upto in self.asked.intervals:
-            files = self.graph.files_of(upto)
-            found.append(Interval.of(files, after, upto, trusted=trusted(files, after, upto)))
-        return found
+        return intervals_of(self.graph, self.asked.intervals, trusted)
+
+
+def _state_at(graph: BlockGraph, block: Multihash) -> DatasetState:
+    return DatasetState.read(graph.files_of(block).chain, block)
 
 
 def compute_merge(
@@ -266,11 +264,6 @@ def _merge_part(
 
 
 # Warnings: changes that were reverted before, and corrections that the next poll will undo.
-
-
-def notes_on(graph: BlockGraph, target: DatasetState, source: Multihash) -> tuple[str, ...]:
-    """Notes on merging a block into a target."""
-    return (*_reverted(graph, target, source), *_polled(target))
 
 
 def _reverted(graph: BlockGraph, target: DatasetState, source: Multihash) -> Iterator[str]:
@@ -529,8 +522,19 @@ def merge_all(
     # all are computed and decided before the first is committed, so a conflict in one stops all
     with ExitStack() as stack:
 
-        def prepared(request: MergeRequest) -> _Prepared:
-            return _prepare(request, means, stack.enter_context(request.target.staging()))
+        def prepared(request: MergeRequest) -> _Merge:
+            merge = _Merge(request)
+            merge.prepare(means, stack.enter_context(request.target.staging()))
+            return merge
+
+        def finished(first: _Merge) -> MergeOutcome:
+            waiting = [first]
+
+            def attempt() -> MergeOutcome:
+                merge = waiting.pop() if waiting else prepared(first.request)
+                return merge.finish(means, dry_run=dry_run)
+
+            return on_the_newest_head(attempt, means.retries, progress)
 
         progress.phase("Merging")
         first = _referenced_first([request.target for request in requests])
@@ -543,7 +547,7 @@ def merge_all(
             means.check.settle_together()
         done = []
         for merge in ready:
-            done.append(_finished(merge, prepared, means, dry_run, progress))
+            done.append(finished(merge))
             if not dry_run:
                 pending.pop(merge.request.target.id, None)
         return done
@@ -564,283 +568,223 @@ def _referenced_first(datasets: Sequence[DatasetFiles]) -> list[DatasetFiles]:
     return ordered
 
 
-def _finished(
-    first: _Prepared,
-    prepared: Callable[[MergeRequest], _Prepared],
-    means: MergeMeans,
-    dry_run: bool,
-    progress: Progress,
-) -> MergeOutcome:
-    waiting = [first]
-
-    def attempt() -> MergeOutcome:
-        merge = waiting.pop() if waiting else prepared(first.request)
-        return merge.finish(means, dry_run=dry_run)
-
-    return on_the_newest_head(attempt, means.retries, progress)
+def plan_merge(request: MergeRequest, means: MergeMeans) -> MergePlan:
+    """Dry run of a merge; conflicts are part of the result, not an error."""
+    return _Merge(request).plan(means)
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A merge that is computed and decided; `sides` is None where nothing has to be recorded for it."""
+class _Merge:
+    """A merge of two heads; nothing is read of their rows before it is planned or prepared."""
 
-    request: MergeRequest
-    outcome: MergeOutcome
-    target: DatasetState
-    folder: Path
-    sides: Sides | None = None
-    facts: SliceFacts | None = None
-    decided: Decided | None = None
-    events: tuple[MetadataEvent, ...] = ()
-    resume: SourceState | None = None
-    time: Timestamp | None = None
-    """System time of the rows that are written."""
+    def __init__(self, request: MergeRequest) -> None:
+        dataset = request.target
+        if request.source_ref == dataset.ref:
+            raise UsageError(f"{dataset.alias}: {dataset.ref} cannot be merged into itself")
+        self.request = request
+        self._target = target = DatasetState.read(dataset.chain)
+        newest = opened_at(dataset, OnBranch(request.source_ref))
+        self._source = request.source or DatasetState.read(newest.chain).head
+        self._graph = BlockGraph(dataset, [request.source_ref])
+        self._is_merged = self._graph.is_ancestor(self._source, target.head)
+        self._outcome = MergeOutcome(
+            status=MergeStatus.ALREADY_MERGED,
+            dataset=str(dataset.alias),
+            into=dataset.ref,
+            source_ref=request.source_ref,
+            source=self._source,
+            old_head=target.head,
+            head=target.head,
+            number=target.head_block.sequence_number,
+            operations={},
+            conflicts={},
+            notes=(*_reverted(self._graph, target, self._source), *_polled(target)),
+        )
+        self._folder: Path | None = None
+        self._facts: SliceFacts | None = None
+        self._decided: Decided | None = None
+        """None where nothing has to be recorded."""
+        self._events: tuple[MetadataEvent, ...] = ()
+        self._time: Timestamp | None = None
+        """System time of the rows that are written."""
+
+    @functools.cached_property
+    def _sides(self) -> Sides:
+        return Sides.of(self._graph, MergeInput.of(self._graph, self._target.head, self._source))
+
+    @functools.cached_property
+    def _bases(self) -> list[DatasetState]:
+        return [_state_at(self._graph, base) for base in self._sides.asked.bases]
+
+    def _others(self) -> list[MetadataEvent]:
+        after = self._graph.fork(self._bases[0].head, self._source)
+        return other_events(self._target, self._sides.source, after, self._bases)
+
+    # --- planned -------------------------------------------------------------------------------------
+
+    def plan(self, means: MergeMeans) -> MergePlan:
+        request, sides, others = self.request, self._sides, list[MetadataEvent]()
+        nothing, lines = sides.columns.data.empty_table(), lines_schema(sides.key).empty_table()
+        if self._is_merged:
+            changes = (
+                changes_of(net_of(np.zeros(0, np.uint64), nothing, sides.key))
+                if sides.key
+                else rows_changed(nothing, np.zeros(0, bool))
+            )
+        else:
+            means.verified(request.target, self._source)
+            others = self._others()
+            with request.target.staging() as folder:
+                changes, lines = self._changes(means, folder)
+        return MergePlan(
+            dataset=str(request.target.alias),
+            into=request.target.ref,
+            target=self._target.head,
+            source_ref=request.source_ref,
+            source=self._source,
+            bases=sides.asked.bases,
+            key=sides.key,
+            by_row=request.by_row,
+            changes=changes,
+            conflicts=lines,
+            events=tuple(others),
+            notes=self._outcome.notes,
+            is_merged=self._is_merged,
+        )
+
+    def _changes(self, means: MergeMeans, folder: Path) -> tuple[pa.Table, pa.Table]:
+        sides = self._sides
+        if not sides.key:
+            rows = appended_rows(sides.asked, sides.intervals(means.trusted), sides.columns)
+            gained = np.ones(rows.num_rows, dtype=bool)
+            changes = rows_changed(rows.select(range(1, rows.num_columns)), gained)
+            return changes, lines_schema(()).empty_table()
+        computed, lines = compute_merge(sides, UNDECIDED, means, folder, by_row=self.request.by_row)
+        rows = computed.rows()
+        data = rows.select(range(1, rows.num_columns))
+        return changes_of(net_of(rows.column(0).to_numpy(), data, sides.key)), lines
+
+    # --- computed and decided ------------------------------------------------------------------------
+
+    def prepare(self, means: MergeMeans, folder: Path) -> None:
+        request, target = self.request, self._target
+        if self._is_merged:
+            return
+        means.verified(request.target, self._source)
+        if request.fast_forward:
+            self._check_fast_forward()
+            self._outcome = dataclasses.replace(self._outcome, status=MergeStatus.FAST_FORWARDED)
+            return
+        others, left_out = self._others(), list[str]()
+        if request.with_metadata:
+            refuse_changed(others, target, self._bases)
+            self._events = tuple(others)
+        elif others:
+            said = f"{request.source_ref} says more than data, which is left out"
+            left_out.append(f"{said}: {listed(others)} (--with-metadata)")
+        self._folder, self._time = folder, target.next_system_time()
+        self._decided = decided = self._computed(means, folder, self._time)
+        written = self._facts.ops if self._facts is not None else {}
+        self._outcome = dataclasses.replace(
+            self._outcome,
+            status=MergeStatus.MERGED,
+            operations={OperationType.from_code(int(code)).value: count for code, count in written.items()},
+            conflicts=decided.taken,
+            notes=(*self._outcome.notes, *left_out, *decided.notes),
+        )
+
+    def _computed(self, means: MergeMeans, folder: Path, time: Timestamp) -> Decided:
+        sides, request, lines, resolution = (
+            self._sides,
+            self.request,
+            lines_schema(()).empty_table(),
+            UNDECIDED,
+        )
+        if sides.key:
+            resolution = read_resolution(request.resolve, sides.columns.data, sides.key)
+            computed, lines = compute_merge(sides, resolution, means, folder, by_row=request.by_row)
+            batches = computed.batches()
+        else:
+            batches = appended_batches(sides.asked, sides.intervals(means.trusted), sides.columns)
+        decided = check_decided(lines, resolution, sides.key)
+        self._facts = write_batches(self._target, batches, sides.columns.declared, time, folder)
+        return decided
+
+    def _check_fast_forward(self) -> None:
+        request, target, graph = self.request, self._target, self._graph
+        ref, into = request.source_ref, request.target.ref
+        fork = graph.fork(target.head, self._source)
+        if fork != target.head:
+            raise IngestError(
+                f"{into} has blocks since block {graph.number(fork):,} that {ref} lacks, so it cannot be "
+                "moved forward to it",
+                hint="merge without --ff",
+            )
+        others = other_events(target, _state_at(graph, self._source), target.head, [target])
+        if others and not request.with_metadata:
+            raise IngestError(
+                f"{ref} says more than data: {listed(others)}",
+                hint="if that is to be in force, run again with --with-metadata; or merge without --ff",
+            )
+
+    # --- committed -----------------------------------------------------------------------------------
 
     @property
     def rows(self) -> Rows:
-        dataset, target = self.request.target, self.target
-        if self.outcome.status is MergeStatus.FAST_FORWARDED:
-            there = DatasetState.read(opened_at(dataset, self.outcome.source).chain)
-            return Rows.after(dataset, target, there)
-        rows = Rows.committed(dataset, target, self.events, ())
-        if self.sides is None or self.facts is None:
+        dataset, target = self.request.target, self._target
+        if self._outcome.status is MergeStatus.FAST_FORWARDED:
+            return Rows.after(dataset, target, DatasetState.read(opened_at(dataset, self._source).chain))
+        rows = Rows.committed(dataset, target, self._events, ())
+        if self._facts is None:
             return rows
-        interval = self.facts.slice_at(target.record_count).offset_interval
-        item = SliceFile(Path(self.facts.path), rows.columns.vocabulary, interval)
-        return rows.with_slice(item, self.sides.columns.declared)
+        interval = self._facts.slice_at(target.record_count).offset_interval
+        item = SliceFile(Path(self._facts.path), rows.columns.vocabulary, interval)
+        return rows.with_slice(item, self._sides.columns.declared)
 
     def finish(self, means: MergeMeans, *, dry_run: bool) -> MergeOutcome:
-        if self.outcome.status is MergeStatus.FAST_FORWARDED:
+        if self._outcome.status is MergeStatus.FAST_FORWARDED:
             return self._fast_forward(means, dry_run=dry_run)
-        if self.sides is None or self.decided is None:
-            return self.outcome
-        dataset, asked = self.request.target, self.sides.asked
-        references = references_of(means.check.find, dataset, self.target)
-        how, conflicts = self.decided.recorded
+        if self._decided is None or self._folder is None:
+            return self._outcome
+        dataset, sides = self.request.target, self._sides
+        # the other side's source state wins where ours has not changed since the base
+        ours, theirs = self._target.source_state, sides.source.source_state
+        is_theirs = theirs is not None and ours in [base.source_state for base in self._bases]
+        references = references_of(means.check.find, dataset, self._target)
+        how, conflicts = self._decided.recorded
         record = MergeRecord(
-            base=asked.bases,
-            source=asked.source,
+            base=sides.asked.bases,
+            source=self._source,
             source_ref=self.request.source_ref,
-            target=asked.target,
+            target=self._target.head,
             resolution=how,
             granularity=Granularity.ROW if self.request.by_row else Granularity.CELL,
             conflicts=conflicts,
             references=references,
             message=self.request.message,
         )
-        time = self.target.next_system_time(self.time)
+        time = self._target.next_system_time(self._time)
         recorded = stage_changes(
-            dataset, self.target, self.facts, staging=self.folder, system_time=time,
-            schema=self.sides.columns.declared, record=record, resume=self.resume,
-            source_watermark=self.sides.source.watermark, bound=means.bound(time),
-        ).after(*self.events)  # fmt: skip
+            dataset, self._target, self._facts, staging=self._folder, system_time=time,
+            schema=sides.columns.declared, record=record, resume=theirs if is_theirs else ours,
+            source_watermark=sides.source.watermark, bound=means.bound(time),
+        ).after(*self._events)  # fmt: skip
         check = both(dataclasses.replace(means.check, references=references), means.guard)
         if dry_run:
-            check(dataset, self.target, recorded.events, recorded.slices)
-            return self.outcome
-        *_, head = recorded.commit(dataset, self.target, time, check)
-        return dataclasses.replace(self.outcome, head=head, number=dataset.chain.get(head).sequence_number)
+            check(dataset, self._target, recorded.events, recorded.slices)
+            return self._outcome
+        done = recorded.commit(dataset, self._target, time, check)
+        return dataclasses.replace(self._outcome, head=done.head, number=done.number)
 
     def _fast_forward(self, means: MergeMeans, *, dry_run: bool) -> MergeOutcome:
-        dataset, source = self.request.target, self.outcome.source
+        dataset, target, source = self.request.target, self._target, self._source
         there = DatasetState.read(opened_at(dataset, source).chain)
         means.check.settle(self.rows)
-        means.guard(dataset, self.target, *_published_after(dataset, self.target, there))
+        # other blocks' events and files, as if they were to be committed now
+        events = [block.event for _, block in there.chain.walk(there.head, tail=target.head)][::-1]
+        known = target.head_block.sequence_number
+        names = [ref.slice.physical_hash for ref in there.slices() if ref.sequence_number > known]
+        means.guard(dataset, target, events, [StagedFile(dataset.data.path(name), name) for name in names])
         if not dry_run:
-            dataset.set_head(source, expected=self.target.head)
+            dataset.set_head(source, expected=target.head)
         number = there.head_block.sequence_number
-        return dataclasses.replace(self.outcome, head=source, number=number)
-
-
-def _published_after(
-    dataset: DatasetFiles, state: DatasetState, head: DatasetState
-) -> tuple[list[MetadataEvent], list[StagedFile]]:
-    # other blocks' events and files, as if they were to be committed now
-    events = [block.event for _, block in head.chain.walk(head.head, tail=state.head)][::-1]
-    number = state.head_block.sequence_number
-    names = [ref.slice.physical_hash for ref in head.slices() if ref.sequence_number > number]
-    return events, [StagedFile(dataset.data.path(name), name) for name in names]
-
-
-@dataclass(frozen=True, slots=True)
-class _MergeHeads:
-    """The two heads of a merge, before anything is read of their rows."""
-
-    request: MergeRequest
-    graph: BlockGraph
-    target: DatasetState
-    source: Multihash
-    notes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, request: MergeRequest) -> _MergeHeads:
-        dataset = request.target
-        if request.source_ref == dataset.ref:
-            raise UsageError(f"{dataset.alias}: {dataset.ref} cannot be merged into itself")
-        target = DatasetState.read(dataset.chain)
-        newest = opened_at(dataset, OnBranch(request.source_ref))
-        source = request.source or DatasetState.read(newest.chain).head
-        graph = BlockGraph(dataset, [request.source_ref])
-        return cls(request, graph, target, source, notes_on(graph, target, source))
-
-    @property
-    def is_merged(self) -> bool:
-        return self.graph.is_ancestor(self.source, self.target.head)
-
-    def outcome(self) -> MergeOutcome:
-        return MergeOutcome(
-            status=MergeStatus.ALREADY_MERGED,
-            dataset=str(self.request.target.alias),
-            into=self.request.target.ref,
-            source_ref=self.request.source_ref,
-            source=self.source,
-            old_head=self.target.head,
-            head=self.target.head,
-            number=self.target.head_block.sequence_number,
-            operations={},
-            conflicts={},
-            notes=self.notes,
-        )
-
-    def sides(self) -> Sides:
-        asked = MergeInput.of(self.graph, self.target.head, self.source)
-        return Sides.of(self.graph, self.target.head, self.source, asked)
-
-    def bases(self, sides: Sides) -> list[DatasetState]:
-        return [DatasetState.read(self.graph.files_of(base).chain, base) for base in sides.asked.bases]
-
-    def others(self, sides: Sides, bases: Sequence[DatasetState]) -> list[MetadataEvent]:
-        after = self.graph.fork(bases[0].head, self.source)
-        return other_events(self.target, sides.source, after, bases)
-
-
-def plan_merge(request: MergeRequest, means: MergeMeans) -> MergePlan:
-    """Dry run of a merge; conflicts are part of the result, not an error."""
-    heads = _MergeHeads.of(request)
-    sides = heads.sides()
-    bases = heads.bases(sides)
-    notes = heads.notes
-    changes, lines = _no_changes(sides), lines_schema(sides.key).empty_table()
-    others: list[MetadataEvent] = []
-    if not heads.is_merged:
-        means.verified(request.target, heads.source)
-        others = heads.others(sides, bases)
-        with request.target.staging() as folder:
-            changes, lines = _changes(request, sides, means, folder)
-    return MergePlan(
-        dataset=str(request.target.alias),
-        into=request.target.ref,
-        target=heads.target.head,
-        source_ref=request.source_ref,
-        source=heads.source,
-        bases=sides.asked.bases,
-        key=sides.key,
-        by_row=request.by_row,
-        changes=changes,
-        conflicts=lines,
-        events=tuple(others),
-        notes=notes,
-        is_merged=heads.is_merged,
-    )
-
-
-def _prepare(request: MergeRequest, means: MergeMeans, folder: Path) -> _Prepared:
-    heads = _MergeHeads.of(request)
-    target, outcome = heads.target, heads.outcome()
-    if heads.is_merged:
-        return _Prepared(request, outcome, target, folder)
-    means.verified(request.target, heads.source)
-    if request.fast_forward:
-        return _fast_forwarded(heads, folder)
-    sides = heads.sides()
-    bases = heads.bases(sides)
-    others, left_out = heads.others(sides, bases), list[str]()
-    if request.with_metadata:
-        refuse_changed(others, target, bases)
-    elif others:
-        left_out.append(
-            f"{request.source_ref} says more than data, which is left out: {listed(others)} (--with-metadata)"
-        )
-    time = target.next_system_time()
-    facts, decided = _computed(request, sides, means, target, time, folder)
-    written = facts.ops if facts is not None else {}
-    outcome = dataclasses.replace(
-        outcome,
-        status=MergeStatus.MERGED,
-        operations={OperationType.from_code(int(code)).value: count for code, count in written.items()},
-        conflicts=decided.taken,
-        notes=(*outcome.notes, *left_out, *decided.notes),
-    )
-    return _Prepared(
-        request, outcome, target, folder, sides, facts, decided,
-        tuple(others) if request.with_metadata else (), _resumed(target, sides.source, bases), time,
-    )  # fmt: skip
-
-
-def _resumed(target: DatasetState, source: DatasetState, bases: Sequence[DatasetState]) -> SourceState | None:
-    # the other side's source state wins where ours has not changed since the base
-    ours, theirs = target.source_state, source.source_state
-    stood_still = ours in [base.source_state for base in bases]
-    return theirs if stood_still and theirs is not None else ours
-
-
-def _computed(
-    request: MergeRequest,
-    sides: Sides,
-    means: MergeMeans,
-    target: DatasetState,
-    time: Timestamp,
-    folder: Path,
-) -> tuple[SliceFacts | None, Decided]:
-    schema = sides.columns.declared
-    if not sides.key:
-        batches = appended_batches(sides.asked, sides.intervals(means.trusted), sides.columns)
-        facts = write_batches(target, batches, schema, time, folder)
-        return facts, check_decided(lines_schema(()).empty_table(), UNDECIDED, ())
-    resolution = read_resolution(request.resolve, sides.columns.data, sides.key)
-    computed, lines = compute_merge(sides, resolution, means, folder, by_row=request.by_row)
-    decided = check_decided(lines, resolution, sides.key)
-    return write_batches(target, computed.batches(), schema, time, folder), decided
-
-
-def _changes(
-    request: MergeRequest, sides: Sides, means: MergeMeans, folder: Path
-) -> tuple[pa.Table, pa.Table]:
-    if not sides.key:
-        rows = appended_rows(sides.asked, sides.intervals(means.trusted), sides.columns)
-        gained = np.ones(rows.num_rows, dtype=bool)
-        return rows_changed(rows.select(range(1, rows.num_columns)), gained), lines_schema(()).empty_table()
-    computed, lines = compute_merge(sides, UNDECIDED, means, folder, by_row=request.by_row)
-    rows = computed.rows()
-    data = rows.select(range(1, rows.num_columns))
-    return changes_of(net_of(rows.column(0).to_numpy(), data, sides.key)), lines
-
-
-def _no_changes(sides: Sides) -> pa.Table:
-    nothing = sides.columns.data.empty_table()
-    return (
-        changes_of(net_of(np.zeros(0, np.uint64), nothing, sides.key))
-        if sides.key
-        else rows_changed(nothing, np.zeros(0, bool))
-    )
-
-
-def _fast_forwarded(heads: _MergeHeads, folder: Path) -> _Prepared:
-    request, target, graph = heads.request, heads.target, heads.graph
-    ref, into = request.source_ref, request.target.ref
-    fork = graph.fork(target.head, heads.source)
-    if fork != target.head:
-        raise IngestError(
-            f"{into} has blocks since block {graph.number(fork):,} that {ref} lacks, so it cannot be moved "
-            "forward to it",
-            hint="merge without --ff",
-        )
-    source = DatasetState.read(graph.files_of(heads.source).chain, heads.source)
-    others = other_events(target, source, target.head, [target])
-    if others and not request.with_metadata:
-        raise IngestError(
-            f"{ref} says more than data: {listed(others)}",
-            hint="if that is to be in force, run again with --with-metadata; or merge without --ff",
-        )
-    outcome = dataclasses.replace(heads.outcome(), status=MergeStatus.FAST_FORWARDED)
-    return _Prepared(request, outcome, target, folder)
+        return dataclasses.replace(self._outcome, head=source, number=number)

@@ -30,10 +30,9 @@ from odfchain.odf.events import AddData, Checkpoint, MetadataEvent, OffsetInterv
 from odfchain.odf.identity import Multihash
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.times import Timestamp
-from odfchain.slices import state as slices_state
 from odfchain.slices.bounds import BATCH_ROWS
 from odfchain.slices.runs import order_of
-from odfchain.slices.state import newest_rows
+from odfchain.slices.state import SliceFile, newest_rows
 from odfchain.slices.writer import (
     ObservedParquet,
     PhysicalHash,
@@ -61,44 +60,38 @@ from odfchain.workspace.watermark import of_data, rule_in_force
 # checkpoint only saves time.
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointDue:
-    """The checkpoint that a block names, and its file if it was just made."""
-
-    named: Checkpoint | None
-    staged: tuple[StagedFile, ...] = ()
-
-
-def checkpoint_after(
+def _checkpoint_after(
     dataset: DatasetFiles,
     state: DatasetState,
     offsets: OffsetInterval,
     path: Path,
     schema: DataSchema,
     staging: Path,
-) -> CheckpointDue:
-    """The checkpoint in force once a new slice (`path`, its rows in `schema`) follows `state`."""
+) -> tuple[Checkpoint | None, StagedFile | None]:
+    # (the checkpoint in force once a new slice, at `path` and with its rows in `schema`, follows `state`; its
+    # file if it was just made)
     sources = [state.polling_source, *state.push_sources.values()]
     keeps = any(source is not None and source.merge.KEEPS_STATE for source in sources)
     if state.checkpoint is None and not keeps:
-        return CheckpointDue(None)
+        return None, None
     key = state.primary_key
     before, named = RecordedRows.since_checkpoint(dataset, state, key)
-    kept = CheckpointDue(state.checkpoint if named else None)
+    kept = state.checkpoint if named else None
     new = RecordedSlice(offsets, functools.partial(Path, path))
     after = replace(before, slices=(*before.slices, new))
     if not keeps or not checkpoint_is_due(after):
-        return kept
+        return kept, None
     if before.checkpoint is not None and state.checkpoint is not None:
         dataset.checkpoints.verified_path(state.checkpoint.physical_hash)
     if sum(file.stat().st_size for file in after.paths()) > IN_PROCESS_BYTES:
-        return kept
-    return _made(after, key, state, schema, staging)
+        return kept, None
+    physical, made = _write_state(after, key, state, schema, staging)
+    return Checkpoint(physical_hash=made.physical_hash, size=physical.size), made
 
 
-def _made(
+def _write_state(
     recorded: RecordedRows, key: tuple[str, ...], state: DatasetState, schema: DataSchema, staging: Path
-) -> CheckpointDue:
+) -> tuple[PhysicalHash, StagedFile]:
     names = state.vocabulary
     kept = DataSchema(fields=tuple(f for f in schema.fields if f.name != names.system_time_column))
     columns = slice_schema(kept)
@@ -106,19 +99,16 @@ def _made(
     if recorded.checkpoint is not None:
         intervals.insert(0, OffsetInterval(start=0, end=recorded.checkpoint.last_offset))
     files = [
-        slices_state.SliceFile(path, names, interval)
-        for path, interval in zip(recorded.paths(), intervals, strict=True)
+        SliceFile(path, names, interval) for path, interval in zip(recorded.paths(), intervals, strict=True)
     ]
-    last = intervals[-1].end
     rows = newest_rows(files, key, columns)
     rows = rows.take(pa.array(order_of(rows, key))).combine_chunks()
     physical, path = PhysicalHash(), staging / f"state-{uuid.uuid4().hex}.parquet"
-    metadata = {METADATA_KEY: describe(key, last)}
+    metadata = {METADATA_KEY: describe(key, intervals[-1].end)}
     with ObservedParquet(path, columns, names, [physical], metadata=metadata) as file:
         for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
             file.write(batch)
-    made = StagedFile(path, Multihash.parse(str(physical.hash)))
-    return CheckpointDue(Checkpoint(physical_hash=made.physical_hash, size=physical.size), (made,))
+    return physical, StagedFile(path, physical.hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +163,6 @@ class Recorded:
         written = self.facts.ops if self.facts is not None else {}
         return {OperationType.from_code(int(code)).value: count for code, count in written.items()}
 
-    @property
-    def watermark(self) -> Timestamp | None:
-        """The watermark after it."""
-        (*_, last) = (event for event in self.events if isinstance(event, AddData))
-        return last.new_watermark
-
     def after(self, *events: MetadataEvent) -> Recorded:
         """The same transaction with events before its own."""
         return dataclasses.replace(self, events=(*events, *self.events))
@@ -189,27 +173,15 @@ class Recorded:
         state: DatasetState,
         system_time: Timestamp,
         check: CommitCheck | None = None,
-    ) -> tuple[Multihash, ...]:
+    ) -> ChangeOutcome:
         """Durably append it on top of `state` by one move of the head.
 
         Whatever `check` raises stops it before anything has a final name.
         """
-        return tuple(
-            commit(
-                dataset, state, self.events, self.slices, checkpoints=self.checkpoints,
-                system_time=system_time, check=check,
-            )
+        hashes = commit(
+            dataset, state, self.events, self.slices, checkpoints=self.checkpoints,
+            system_time=system_time, check=check,
         )  # fmt: skip
-
-    def committed(
-        self,
-        dataset: DatasetFiles,
-        state: DatasetState,
-        system_time: Timestamp,
-        check: CommitCheck | None = None,
-    ) -> ChangeOutcome:
-        """As `commit`, and what came of it."""
-        hashes = self.commit(dataset, state, system_time, check)
         number = state.head_block.sequence_number + len(hashes)
         return ChangeOutcome(state.head, hashes[-1], number, self.operations)
 
@@ -245,13 +217,14 @@ def stage_changes(
     events: list[MetadataEvent] = []
     if target is not None and target != state.schema:
         events.append(schema_event(target, odf_form=state.odf_schema))
-    due = CheckpointDue(state.checkpoint)
-    new_data = None
+    checkpoint, made, new_data = state.checkpoint, None, None
     staged: tuple[StagedFile, ...] = ()
     if facts is not None and target is not None:
         new_data = facts.slice_at(state.record_count)
         staged = (StagedFile(Path(facts.path), new_data.physical_hash, facts.footer),)
-        due = checkpoint_after(dataset, state, new_data.offset_interval, Path(facts.path), target, staging)
+        checkpoint, made = _checkpoint_after(
+            dataset, state, new_data.offset_interval, Path(facts.path), target, staging
+        )
     latest = facts.max_event_time_ms if facts is not None else None
     rule = rule_in_force(dataset, state)
     in_force = resume if resume is not None else state.source_state
@@ -259,32 +232,24 @@ def stage_changes(
         prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
         prev_offset=state.last_offset,
         new_data=new_data,
-        new_checkpoint=due.named,
+        new_checkpoint=checkpoint,
         new_watermark=of_data(state.watermark, latest, rule, system_time, bound),
         new_source_state=in_force if record is None else record.to_state(),
     )
     events.append(added)
-    if record is not None and (again := _in_force_again(added, in_force, source_watermark)) is not None:
-        events.append(again)
-    return Recorded(tuple(events), staged, due.staged, facts)
-
-
-def _in_force_again(
-    merged: AddData, source_state: SourceState | None, source_watermark: Timestamp | None
-) -> AddData | None:
-    # other tools resume from the newest block, so what a merge hides of the source is repeated after it;
-    # None where nothing has to be
-    later = max((m for m in (merged.new_watermark, source_watermark) if m is not None), default=None)
-    if source_state is None and later == merged.new_watermark:
-        return None
-    last: Checkpoint | None = merged.new_checkpoint
-    return AddData(
-        prev_checkpoint=last.physical_hash if last else None,
-        prev_offset=merged.last_offset,
-        new_checkpoint=last,
-        new_watermark=later,
-        new_source_state=source_state,
-    )
+    if record is not None:
+        # other tools resume from the newest block, so what a merge hides of the source is repeated after it
+        later = max((m for m in (added.new_watermark, source_watermark) if m is not None), default=None)
+        if in_force is not None or later != added.new_watermark:
+            again = AddData(
+                prev_checkpoint=checkpoint.physical_hash if checkpoint else None,
+                prev_offset=added.last_offset,
+                new_checkpoint=checkpoint,
+                new_watermark=later,
+                new_source_state=in_force,
+            )
+            events.append(again)
+    return Recorded(tuple(events), staged, (made,) if made is not None else (), facts)
 
 
 def write_batches(

@@ -8,7 +8,6 @@ Source: RFC-035.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import pyarrow.compute as pc
 
 from odfchain.branches.diff import Change, table_of_changes
 from odfchain.branches.intervals import MergedColumns, slice_batches
-from odfchain.branches.key_lookup import WantedKeys, key_schema, keys_of
+from odfchain.branches.key_lookup import WantedKeys, groups_with, key_schema, keys_of
 from odfchain.branches.row_diff import RowDiff, array_of, take
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import (
@@ -38,7 +37,7 @@ from odfchain.odf.row_hash import Numbers
 from odfchain.odf.times import Timestamp
 from odfchain.slices.footers import quoted
 from odfchain.slices.reader import open_parquet
-from odfchain.slices.skipping import Condition, Every, may_hold, may_match, with_any_of
+from odfchain.slices.skipping import Condition, Every, may_match, with_any_of
 from odfchain.slices.state import codes_of
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -112,7 +111,7 @@ def history_of(
             count += rows.num_rows - int(pc.sum(pc.equal(rows.column(1), _FROM)).as_py())
         if limit is not None and count > limit:  # what goes before the oldest of them is among these too
             break
-    return _told(dataset, state, sought, found[::-1], locate)[::-1][:limit]
+    return _described(dataset, state, sought, found[::-1], locate)[::-1][:limit]
 
 
 def all_changes(dataset: DatasetFiles, state: DatasetState, *, locate: Locate) -> pa.Table:
@@ -230,34 +229,19 @@ class _Sought:
     def rows(self, path: Path, ref: SliceRef) -> pa.Table:
         schema = key_schema(self.schema, self.key)
         wanted = WantedKeys.of(schema, [keys_of(self.values, self.key, schema)], nulls=True)
+        values = {name: self.values.column(name).to_pylist() for name in self.key}
         found: list[pa.RecordBatch] = []
-        for group, first in self._groups(path, ref):
+        try:
+            with open_parquet(path) as file:
+                groups = list(groups_with(file, values))
+        except BadInputError as error:
+            raise unreadable(path, error.message) from None
+        for group, place in groups:
+            first = ref.slice.offset_interval.start + place
             for batch in _batches(path, self.state, ref, self.schema, groups=[group], first=first):
                 at, _ = wanted.find([keys_of(batch, self.key, schema)])
                 found.append(batch.take(pa.array(at)))
         return pa.Table.from_batches(found, self.schema)
-
-    def _groups(self, path: Path, ref: SliceRef) -> list[tuple[int, int]]:
-        """(a row group that may have the key, the offset of its first row)."""
-        found, first = [], ref.slice.offset_interval.start
-        with _opened(path) as file:
-            for group in range(file.metadata.num_row_groups):
-                metadata = file.metadata.row_group(group)
-                chunks = [metadata.column(i) for i in range(metadata.num_columns)]
-                bounds = {chunk.path_in_schema: chunk.statistics for chunk in chunks}
-                if all(may_hold(bounds.get(name), self.values.column(name).to_pylist()) for name in self.key):
-                    found.append((group, first))
-                first += metadata.num_rows
-        return found
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with open_parquet(path) as file:
-            yield file
-    except BadInputError as error:
-        raise unreadable(path, error.message) from None
 
 
 def _cell(name: str, value: Any, kind: pa.DataType) -> pa.Array:
@@ -267,7 +251,7 @@ def _cell(name: str, value: Any, kind: pa.DataType) -> pa.Array:
         raise UsageError(f"{one_line(name)}: {one_line(str(error))}") from None
 
 
-def _told(
+def _described(
     dataset: DatasetFiles,
     state: DatasetState,
     sought: _Sought,
@@ -280,11 +264,11 @@ def _told(
     blocks = np.concatenate([np.full(rows.num_rows, place) for place, (_, rows) in enumerate(found)])
     table = _changes(pa.concat_tables(rows for _, rows in found), blocks, sought.key)
     records = {merge.block.hash: merge.record for merge in merges(dataset.chain, state.head)}
-    told = []
+    changes = []
     for row in table.to_pylist(maps_as_pydicts="lossy"):
         ref = found[row[BLOCK]][0]
         record = records.get(ref.block_hash)
-        told.append(
+        changes.append(
             RowChange(
                 ref.block_hash,
                 ref.sequence_number,
@@ -297,7 +281,7 @@ def _told(
                 None if record is None else _origin(dataset, state.head, record, sought, locate),
             )
         )
-    return told
+    return changes
 
 
 def _origin(
@@ -340,7 +324,6 @@ def _newest(
 # Changes are named `BLOCK#OFFSET`, with the offset of their last row.
 
 _CHANGE = re.compile(r"(f1620[0-9a-f]{64})#(0|[1-9]\d{0,18})", re.ASCII)
-_OLD = OperationType.CORRECT_FROM.code
 
 
 def block_named(text: str) -> Multihash | None:
@@ -368,7 +351,7 @@ def are_changes(dataset: DatasetFiles, texts: Iterable[str]) -> Numbers:
             operations = _operations(dataset, Multihash.parse(name), new)
             for place, offset in inside:
                 row = offset - interval.start
-                found[place] = row < len(operations) and operations[row] != _OLD
+                found[place] = row < len(operations) and operations[row] != _FROM
     return found
 
 

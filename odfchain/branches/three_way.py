@@ -309,8 +309,8 @@ class MergedTables:
         self, tables: Sequence[pa.Table], asked: MergeInput, key: tuple[str, ...], event_time: str
     ) -> None:
         self._asked, self._event_time = asked, event_time
-        self._net = functools.cache(lambda place: _net(tables[place], key))
-        self._none = _net(tables[0].slice(0, 0), key)
+        self._net = functools.cache(lambda place: net_of_table(tables[place], key))
+        self._none = net_of_table(tables[0].slice(0, 0), key)
 
     def merged(self, *, by_row: bool = False) -> ThreeWay:
         """Both sides merged."""
@@ -353,7 +353,8 @@ class MergedTables:
         )
 
 
-def _net(rows: pa.Table, key: tuple[str, ...]) -> RowDiff:
+def net_of_table(rows: pa.Table, key: tuple[str, ...]) -> RowDiff:
+    """The net change of each key by the rows of an interval (`read_rows`)."""
     return net_of(rows.column(1).to_numpy(), rows.select(range(2, rows.num_columns)), key)
 
 
