@@ -136,8 +136,7 @@ def notes_on(found: Sequence[Broken]) -> list[str]:
     return notes
 
 
-def texts_of(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
-    """Values as texts."""
+def _texts(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
     return [None if value is None else _text(value) for value in column.to_pylist()]
 
 
@@ -329,11 +328,11 @@ class Search:
     def _table(self, rows: KeyRows, at: Numbers, offsets: Numbers, origin: str) -> pa.Table:
         batch, keys, count = rows.batch.take(pa.array(at)), rows.keys.take(pa.array(at)), len(at)
         own: dict[str, Sequence[str | None]] = {
-            name: texts_of(batch.column(name)) if name in batch.schema.names else [None] * count
+            name: _texts(batch.column(name)) if name in batch.schema.names else [None] * count
             for name in self.owner.key
         }
         own = own or {self.owner.vocabulary.offset_column: [str(offset) for offset in offsets[at]]}
-        values = zip(*(texts_of(column) for column in keys.columns), strict=True)
+        values = zip(*(_texts(column) for column in keys.columns), strict=True)
         found = [
             [self.owner.name] * count,
             [_json(dict(zip(own, row, strict=True))) for row in zip(*own.values(), strict=True)],

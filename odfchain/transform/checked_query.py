@@ -25,8 +25,8 @@ from odfchain.spark.query import resolved_query
 from odfchain.spark.stage import WrittenRows, write_rows
 from odfchain.spark.types import col, physical_struct, physical_type, quoted
 from odfchain.transform import archive
-from odfchain.transform.engine_check import row_facts
-from odfchain.transform.engine_result import Cut, StepFiles
+from odfchain.transform.engine_check import Cut, row_facts
+from odfchain.transform.engine_result import StepFiles
 from odfchain.transform.engines import EngineRules, rules_of
 from odfchain.transform.operators import (
     Catalyst,

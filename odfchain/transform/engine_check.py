@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from odfchain.chain.rules import canonical
 from odfchain.errors import BadInputError, EngineError, SchemaError
@@ -261,9 +262,15 @@ def _check_records(
                 at = position + pc.index(column.is_null(), pa.scalar(True)).as_py()
                 raise _broken(f"offset {at}: column `{name}` is null")
         offset, op, time, _ = columns
-        _check_offsets(offset.to_numpy(zero_copy_only=False), position)
+        if (at := _first_gap(offset, position)) is not None:
+            raise _broken(f"offset {position + at} was expected, the record has {offset[at].as_py()}")
         last_op = _check_operations(op.to_numpy(zero_copy_only=False), position, last_op)
-        _check_system_time(time.cast(pa.int64()).to_numpy(), position, system_time)
+        times = time.cast(pa.int64()).to_numpy()
+        if (at := _first(times != system_time.epoch_ms)) is not None:
+            raise _broken(
+                f"offset {position + at}: the system time is {times[at]} ms, "
+                f"that of the request is {system_time.epoch_ms} ms ({system_time.truncated_to_ms()})"
+            )
         position += batch.num_rows
     if position != interval.end + 1:  # the pages have fewer rows than the footer says
         raise _broken(f"offset {position}: the file ends before, offset {interval.end} should be the last")
@@ -274,13 +281,6 @@ def _check_records(
 def _first(wrong: np.ndarray[Any, np.dtype[np.bool_]]) -> int | None:
     found = np.flatnonzero(wrong)
     return int(found[0]) if len(found) else None
-
-
-def _check_offsets(offsets: np.ndarray[Any, Any], position: int) -> None:
-    expected = np.uint64(position) + np.arange(len(offsets), dtype=np.uint64)
-    at = _first(offsets.astype(np.uint64) != expected)
-    if at is not None:
-        raise _broken(f"offset {position + at} was expected, the record has {offsets[at]}")
 
 
 def _check_operations(ops: np.ndarray[Any, Any], position: int, before: int) -> int:
@@ -296,15 +296,6 @@ def _check_operations(ops: np.ndarray[Any, Any], position: int, before: int) -> 
             f"offset {position + at - 1}: a correction (op 2) without its new values (op 3) after it"
         )
     return int(ops[-1])
-
-
-def _check_system_time(times: np.ndarray[Any, Any], position: int, expected: Timestamp) -> None:
-    at = _first(times != expected.epoch_ms)
-    if at is not None:
-        raise _broken(
-            f"offset {position + at}: the system time is {times[at]} ms, "
-            f"that of the request is {expected.epoch_ms} ms ({expected.truncated_to_ms()})"
-        )
 
 
 # --- files -----------------------------------------------------------------------------------------
@@ -340,31 +331,179 @@ _GROUP_BYTES = 128 << 20
 """Arrow memory of the records that become a row group [bytes]."""
 
 
-def cut(
-    paths: Sequence[Path],
-    interval: OffsetInterval | None,
-    schema: pa.Schema,
-    vocabulary: DatasetVocabulary,
-    folder: Path,
-    name: str,
-) -> Path | None:
-    """One file with exactly the records of `interval` in order and exactly the columns of `schema`.
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The records of `interval` in some files, with exactly the columns of `schema`."""
 
-    It is the input's own file where that is the same, else a new one in `folder`; None without an interval.
-    Columns that an older file lacks are null.
-    """
-    if interval is None:
-        return None
-    # no copy where the file is exactly this already
-    if len(paths) == 1 and _is_exactly(paths[0], interval, schema, vocabulary):
-        return paths[0]
-    target = folder / f"{name}.parquet"
+    paths: tuple[Path, ...]
+    interval: OffsetInterval | None
+    schema: pa.Schema
+    vocabulary: DatasetVocabulary
+
+    def into(self, folder: Path, name: str) -> Path | None:
+        """One file with exactly these records in order; None without an interval.
+
+        It is the input's own file where that is the same, else a new one in `folder`. Columns that an older
+        file lacks are null.
+        """
+        if self.interval is None:
+            return None
+        # no copy where the file is exactly this already
+        if len(self.paths) == 1 and self._is_exactly(self.paths[0], self.interval):
+            return self.paths[0]
+        target = folder / f"{name}.parquet"
+        try:
+            with _writing(target), parquet_writer(str(target), self.schema, self.vocabulary) as writer:
+                self._write(writer, self.interval)
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+        return target
+
+    def _write(self, writer: pq.ParquetWriter, interval: OffsetInterval) -> None:
+        expected = interval.start
+        group: list[pa.RecordBatch] = []
+        rows = size = 0
+        for path in self.paths:
+            for batch in self._records(path, interval):
+                offsets = batch.column(self.vocabulary.offset_column)
+                if (at := _first_gap(offsets, expected)) is not None:
+                    said = f"offset {expected + at} was expected, the next record has {offsets[at].as_py()}"
+                    raise BadInputError(said, file=str(path))
+                expected += batch.num_rows
+                # each call of the writer makes a row group
+                group.append(batch)
+                rows, size = rows + batch.num_rows, size + batch.nbytes
+                if rows >= ROW_GROUP_ROWS or size >= _GROUP_BYTES:
+                    writer.write_table(pa.Table.from_batches(group), row_group_size=rows)
+                    group, rows, size = [], 0, 0
+        if group:
+            writer.write_table(pa.Table.from_batches(group), row_group_size=rows)
+        if expected != interval.end + 1:
+            last = str(self.paths[-1]) if self.paths else None
+            raise BadInputError(f"offsets {expected} to {interval.end} are missing", file=last)
+
+    def _is_exactly(self, path: Path, interval: OffsetInterval) -> bool:
+        # only the offsets are read
+        name = self.vocabulary.offset_column
+        with _reading_slice(path), open_parquet(path) as file:
+            _check_present(file, [name], path)
+            if not file.schema_arrow.equals(self.schema) or file.metadata.num_rows != interval.count:
+                return False
+            expected = interval.start
+            for batch in file.batches([name]):
+                if _first_gap(batch.column(name), expected) is not None:
+                    return False
+                expected += batch.num_rows
+        return expected == interval.end + 1
+
+    def _records(self, path: Path, interval: OffsetInterval) -> Iterator[pa.RecordBatch]:
+        name = self.vocabulary.offset_column
+        with _reading_slice(path), open_parquet(path) as file:
+            self._check_columns(file.schema_arrow, path)
+            _check_present(file, [name], path)
+            for batch in file.batches(groups=_groups_within(file, name, interval)):
+                offsets = batch.column(name)
+                if offsets.null_count:
+                    raise BadInputError(f"column `{name}` has nulls", file=str(path))
+                numbers = offsets.to_numpy()
+                if (numbers < 0).any():
+                    raise BadInputError(f"offset {numbers.min()} is negative", file=str(path))
+                numbers = numbers.astype(np.uint64)
+                within = (numbers >= np.uint64(interval.start)) & (numbers <= np.uint64(interval.end))
+                if not within.any():
+                    continue
+                kept = batch if within.all() else batch.filter(pa.array(within))
+                columns = [_column(kept, field, path) for field in self.schema]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _check_columns(self, found: pa.Schema, path: Path) -> None:
+        schema, names = self.schema, self.vocabulary
+        for name in found.names:
+            if found.names.count(name) > 1:
+                raise BadInputError(f"column `{name}` comes twice", file=str(path))
+            if name not in schema.names:
+                raise BadInputError(f"column `{name}` is not in the schema of the dataset", file=str(path))
+        system = (names.offset_column, names.operation_type_column)
+        for field in schema:
+            if field.name not in found.names:
+                if not field.nullable or field.name in names.columns:
+                    raise BadInputError(f"required column `{field.name}` is missing", file=str(path))
+                continue
+            data_type = found.field(field.name).type
+            if field.name in system:
+                fits = pa.types.is_integer(data_type) and pa.types.is_integer(field.type)
+            else:
+                fits = _fits(field, found.field(field.name), path)
+            if not fits:
+                said = f"column `{field.name}` is {data_type}, {field.type} was expected"
+                raise BadInputError(said, file=str(path))
+
+
+def _groups_within(file: ParquetSource, name: str, interval: OffsetInterval) -> list[int]:
+    # by the values, not the statistics; invalid offsets count, so that they are reported later
+    groups = []
+    for group in range(file.metadata.num_row_groups):
+        for batch in file.batches([name], groups=[group]):
+            offsets = batch.column(name)
+            least, most = pc.min_max(offsets).as_py().values()
+            if offsets.null_count or (least < 0 or (least <= interval.end and most >= interval.start)):
+                groups.append(group)
+                break
+    return groups
+
+
+def _fits(declared: pa.Field, found: pa.Field, path: Path) -> bool:
     try:
-        _write(paths, interval, schema, vocabulary, target)
-    except BaseException:
-        target.unlink(missing_ok=True)
-        raise
-    return target
+        (a,), (b,) = from_arrow([declared]).fields, from_arrow([found]).fields
+    except SchemaError as error:
+        raise BadInputError(str(error), file=str(path)) from None
+    return type_fits(a.type, b.type, older=True)
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field, path: Path) -> pa.Array:
+    # null where the file lacks the column
+    if field.name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, field.type)
+    try:
+        return cast_column(batch.column(field.name), field)
+    except SliceInputError as error:
+        found = find_marker(str(error))
+        raise BadInputError(str(found["message"]) if found else str(error), file=str(path)) from None
+    except pa.ArrowException as error:
+        raise BadInputError(f"column `{field.name}`: {first_line(error)}", file=str(path)) from None
+
+
+def _check_present(file: ParquetSource, names: Sequence[str], path: Path) -> None:
+    for name in names:
+        if name not in file.schema_arrow.names:
+            raise BadInputError(f"required column `{name}` is missing", file=str(path))
+
+
+def _first_gap(offsets: pa.Array, expected: int) -> int | None:
+    # None when all follow each other
+    if offsets.null_count:
+        return 0
+    wanted = np.uint64(expected) + np.arange(len(offsets), dtype=np.uint64)
+    return _first(offsets.to_numpy(zero_copy_only=False).astype(np.uint64) != wanted)
+
+
+@contextlib.contextmanager
+def _reading_slice(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise BadInputError(f"not a readable Parquet file: {first_line(error)}", file=str(path)) from None
+
+
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise fsio.storage_error(error, target) from error
+    except pa.ArrowException as error:
+        raise EngineError(f"{target}: {first_line(error)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,176 +545,3 @@ def _oldest(times: pa.Array) -> int | None:
         return None
     number = pc.min(times.cast(pa.int64())).as_py()
     return None if number is None else int(number) * 1_000 // PER_SECOND[times.type.unit]
-
-
-def _write(
-    paths: Sequence[Path],
-    interval: OffsetInterval,
-    schema: pa.Schema,
-    vocabulary: DatasetVocabulary,
-    target: Path,
-) -> None:
-    expected = interval.start
-    group: list[pa.RecordBatch] = []
-    rows = size = 0
-    with _writing(target), parquet_writer(str(target), schema, vocabulary) as writer:
-        for path in paths:
-            for batch in _records(path, interval, schema, vocabulary):
-                _check_dense(batch.column(vocabulary.offset_column), expected, path)
-                expected += batch.num_rows
-                # each call of the writer makes a row group
-                group.append(batch)
-                rows, size = rows + batch.num_rows, size + batch.nbytes
-                if rows >= ROW_GROUP_ROWS or size >= _GROUP_BYTES:
-                    writer.write_table(pa.Table.from_batches(group), row_group_size=rows)
-                    group, rows, size = [], 0, 0
-        if group:
-            writer.write_table(pa.Table.from_batches(group), row_group_size=rows)
-    if expected != interval.end + 1:
-        last = str(paths[-1]) if paths else None
-        raise BadInputError(f"offsets {expected} to {interval.end} are missing", file=last)
-
-
-# --- reading ---------------------------------------------------------------------------------------
-
-
-def _is_exactly(
-    path: Path, interval: OffsetInterval, schema: pa.Schema, vocabulary: DatasetVocabulary
-) -> bool:
-    # only the offsets are read
-    name = vocabulary.offset_column
-    with _reading_slice(path), open_parquet(path) as file:
-        _check_present(file, [name], path)
-        if not file.schema_arrow.equals(schema) or file.metadata.num_rows != interval.count:
-            return False
-        expected = interval.start
-        for batch in file.batches([name]):
-            if _first_gap(batch.column(name), expected) is not None:
-                return False
-            expected += batch.num_rows
-    return expected == interval.end + 1
-
-
-def _records(
-    path: Path, interval: OffsetInterval, schema: pa.Schema, vocabulary: DatasetVocabulary
-) -> Iterator[pa.RecordBatch]:
-    name = vocabulary.offset_column
-    with _reading_slice(path), open_parquet(path) as file:
-        _check_slice_columns(file.schema_arrow, schema, vocabulary, path)
-        _check_present(file, [name], path)
-        groups = _groups_within(file, name, interval)
-        for batch in file.batches(groups=groups):
-            offsets = batch.column(name)
-            if offsets.null_count:
-                raise BadInputError(f"column `{name}` has nulls", file=str(path))
-            numbers = offsets.to_numpy()
-            if (numbers < 0).any():
-                raise BadInputError(f"offset {numbers.min()} is negative", file=str(path))
-            numbers = numbers.astype(np.uint64)
-            within = (numbers >= np.uint64(interval.start)) & (numbers <= np.uint64(interval.end))
-            if not within.any():
-                continue
-            kept = batch if within.all() else batch.filter(pa.array(within))
-            columns = [_column(kept, field, path) for field in schema]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _groups_within(file: ParquetSource, name: str, interval: OffsetInterval) -> list[int]:
-    # by the values, not the statistics; invalid offsets count, so that they are reported later
-    groups = []
-    for group in range(file.metadata.num_row_groups):
-        for batch in file.batches([name], groups=[group]):
-            offsets = batch.column(name)
-            least, most = pc.min_max(offsets).as_py().values()
-            if offsets.null_count or (least < 0 or (least <= interval.end and most >= interval.start)):
-                groups.append(group)
-                break
-    return groups
-
-
-def _check_slice_columns(
-    found: pa.Schema, schema: pa.Schema, vocabulary: DatasetVocabulary, path: Path
-) -> None:
-    for name in found.names:
-        if found.names.count(name) > 1:
-            raise BadInputError(f"column `{name}` comes twice", file=str(path))
-        if name not in schema.names:
-            raise BadInputError(f"column `{name}` is not in the schema of the dataset", file=str(path))
-    system = (vocabulary.offset_column, vocabulary.operation_type_column)
-    for field in schema:
-        if field.name not in found.names:
-            if not field.nullable or field.name in vocabulary.columns:
-                raise BadInputError(f"required column `{field.name}` is missing", file=str(path))
-            continue
-        data_type = found.field(field.name).type
-        if field.name in system:
-            fits = pa.types.is_integer(data_type) and pa.types.is_integer(field.type)
-        else:
-            fits = _fits(field, found.field(field.name), path)
-        if not fits:
-            raise BadInputError(
-                f"column `{field.name}` is {data_type}, {field.type} was expected", file=str(path)
-            )
-
-
-def _fits(declared: pa.Field, found: pa.Field, path: Path) -> bool:
-    try:
-        (a,), (b,) = from_arrow([declared]).fields, from_arrow([found]).fields
-    except SchemaError as error:
-        raise BadInputError(str(error), file=str(path)) from None
-    return type_fits(a.type, b.type, older=True)
-
-
-def _column(batch: pa.RecordBatch, field: pa.Field, path: Path) -> pa.Array:
-    # null where the file lacks the column
-    if field.name not in batch.schema.names:
-        return pa.nulls(batch.num_rows, field.type)
-    try:
-        return cast_column(batch.column(field.name), field)
-    except SliceInputError as error:
-        found = find_marker(str(error))
-        raise BadInputError(str(found["message"]) if found else str(error), file=str(path)) from None
-    except pa.ArrowException as error:
-        raise BadInputError(f"column `{field.name}`: {first_line(error)}", file=str(path)) from None
-
-
-def _check_present(file: ParquetSource, names: Sequence[str], path: Path) -> None:
-    for name in names:
-        if name not in file.schema_arrow.names:
-            raise BadInputError(f"required column `{name}` is missing", file=str(path))
-
-
-def _first_gap(offsets: pa.Array, expected: int) -> int | None:
-    # None when all follow each other
-    if offsets.null_count:
-        return 0
-    wanted = np.uint64(expected) + np.arange(len(offsets), dtype=np.uint64)
-    wrong = np.flatnonzero(offsets.to_numpy(zero_copy_only=False).astype(np.uint64) != wanted)
-    return int(wrong[0]) if len(wrong) else None
-
-
-def _check_dense(offsets: pa.Array, expected: int, path: Path) -> None:
-    at = _first_gap(offsets, expected)
-    if at is not None:
-        raise BadInputError(
-            f"offset {expected + at} was expected, the next record has {offsets[at].as_py()}",
-            file=str(path),
-        )
-
-
-@contextlib.contextmanager
-def _reading_slice(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise BadInputError(f"not a readable Parquet file: {first_line(error)}", file=str(path)) from None
-
-
-@contextlib.contextmanager
-def _writing(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise fsio.storage_error(error, target) from error
-    except pa.ArrowException as error:
-        raise EngineError(f"{target}: {first_line(error)}") from None

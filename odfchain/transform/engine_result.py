@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from odfchain.chain.rules import without_units
 from odfchain.errors import QueryError
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.enums import OperationType, TimeUnit
-from odfchain.odf.events import DatasetVocabulary, OffsetInterval
+from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.schema import check_recordable, recorded
 from odfchain.slices.writer import SliceFacts, SliceSpec, parquet_writer
 from odfchain.spark.executor_files import (
@@ -34,7 +32,7 @@ from odfchain.spark.input_frames import parquet_rows
 from odfchain.spark.stage import write_frame
 from odfchain.spark.types import result_schema
 from odfchain.storage import fsio
-from odfchain.transform.engine_check import cut
+from odfchain.transform.engine_check import Cut
 from odfchain.transform.operators import QueryKind
 from odfchain.transform.retracting import OPERATION, in_place
 
@@ -50,20 +48,6 @@ if TYPE_CHECKING:
 
 KeyOf = Callable[[Path], str | None]
 """The key under which a file of the driver is in the store in any case; None where it is not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Arguments of `odfchain.transform.engine_check.cut`."""
-
-    paths: tuple[Path, ...]
-    interval: OffsetInterval | None
-    schema: pa.Schema
-    vocabulary: DatasetVocabulary
-
-    def into(self, folder: Path, name: str) -> Path | None:
-        """The file; as `cut`."""
-        return cut(self.paths, self.interval, self.schema, self.vocabulary, folder, name)
 
 
 @dataclass(frozen=True, slots=True)

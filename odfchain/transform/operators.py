@@ -22,7 +22,7 @@ from odfchain.odf.events import DatasetVocabulary
 from odfchain.spark.plans import jvm_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -421,7 +421,7 @@ class EventTimes:
             return [[None] * len(points) for _ in expressions]
         plan = self._catalyst.adapted(self._probe(attribute, points), [attribute])
         frame = self._catalyst.frame(self._catalyst.project(plan, expressions))
-        return read_moments(frame, len(points))
+        return _read_moments(frame, len(points))
 
     def probe(self, child: PlanNode, source: int, points: Sequence[TimePoint | None]) -> Any:
         """A plan with the child's attributes and a row for each moment; all but the time is null."""
@@ -463,15 +463,8 @@ def _keeps_order(expression: Any) -> bool:
     return True
 
 
-def as_micros(value: Column, kind: str) -> Column:
-    """A timestamp, or a date's midnight, as microseconds since 1970."""
-    from pyspark.sql import functions as F
-
-    return F.unix_date(value).cast("bigint") * _DAY if kind == "date" else F.unix_micros(value)
-
-
-def read_moments(frame: DataFrame, count: int) -> list[list[TimePoint | None]]:
-    """The times in each column of a frame that has one row for each moment."""
+def _read_moments(frame: DataFrame, count: int) -> list[list[TimePoint | None]]:
+    # the times in each column of a frame that has one row for each moment
     from pyspark.sql import functions as F
     from pyspark.sql import types as t
 
@@ -480,9 +473,10 @@ def read_moments(frame: DataFrame, count: int) -> list[list[TimePoint | None]]:
         column = F.col(f"c{index}")
         if isinstance(moment.dataType, t.StructType):
             parts += [F.unix_micros(column["start"]), F.unix_micros(column["end"])]
+        elif isinstance(moment.dataType, t.DateType):
+            parts += [F.unix_date(column).cast("bigint") * _DAY, F.lit(None).cast("bigint")]
         else:
-            name = "date" if isinstance(moment.dataType, t.DateType) else "timestamp"
-            parts += [as_micros(column, name), F.lit(None).cast("bigint")]
+            parts += [F.unix_micros(column), F.lit(None).cast("bigint")]
     rows = frame.select(*parts).collect()
     assert len(rows) == count  # noqa: S101 - a projection keeps its rows
     return [
@@ -618,11 +612,8 @@ class PlanReader:
         self._times = times
         self._vocabularies = vocabularies
 
-    def read(self, root: PlanNode) -> Operator:
-        """The operators of a query."""
-        return self._read(root)
-
-    def _read(self, node: PlanNode, conditions: tuple[Any, ...] = ()) -> Operator:
+    def read(self, node: PlanNode, conditions: tuple[Any, ...] = ()) -> Operator:
+        """The operators of a query; `conditions` are those of a filter right above the node."""
         if node.table is not None:
             numbers = {a.name: a.id for a in node.output}
             offset, operation, system_time, time = (
@@ -633,22 +624,19 @@ class PlanReader:
                 made=frozenset((offset, system_time)),
             )  # fmt: skip
         if node.kind == "Sort":
-            below = self._read(node.children[0])
+            below = self.read(node.children[0])
             # rows of stateless queries stay in the order they come in, others have an order of their own
             stateless = kind_of(below) is QueryKind.STATELESS
             return RowWise(node=node, children=(below,), times=_passed(node, below)) if stateless else below
-        given: tuple[Any, ...] = ()
-        if node.kind == "Filter":
-            given = (node.plan.condition(),)
-        children = tuple(self._read(child, given) for child in node.children)
+        given = (node.plan.condition(),) if node.kind == "Filter" else ()
+        children = tuple(self.read(child, given) for child in node.children)
         if all(isinstance(child, ConstantRows) for child in children):
             return ConstantRows(node=node, children=children)
         if self._catalyst.has_subquery(node):
             return Retracting(node=node, children=children, why="a subquery")
-        windowed = self._recognised(node, children, conditions)
-        if windowed is None:
-            return Retracting(node=node, children=children, why=_CALLED.get(node.kind, node.kind.upper()))
-        return windowed
+        why = _CALLED.get(node.kind, node.kind.upper())
+        recognised = self._recognised(node, children, conditions)
+        return recognised or Retracting(node=node, children=children, why=why)
 
     def _recognised(
         self, node: PlanNode, children: tuple[Operator, ...], conditions: tuple[Any, ...]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from odfchain.errors import BadInputError, StorageFullError, StoreError
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
-from odfchain.transform.engine_check import RowFacts, cut, row_facts
-from odfchain.transform.engine_result import Cut, CutByWorkers
+from odfchain.transform.engine_check import Cut, RowFacts, row_facts
+from odfchain.transform.engine_result import CutByWorkers
 from tests.kit.folder_files import FolderFiles
 from tests.kit.support import write_lying
 
@@ -69,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
 
 def take(paths: list[Path], start: int, end: int, folder: Path, schema: pa.Schema = SCHEMA) -> pa.Table:
     """The cut, which is a new file."""
-    found = cut(paths, between(start, end), schema, VOCABULARY, folder, "input-0")
+    found = Cut(tuple(paths), between(start, end), schema, VOCABULARY).into(folder, "input-0")
     assert found == folder / "input-0.parquet"
     assert list(folder.iterdir()) == [found]
     cut_table = pq.ParquetFile(found).read()
@@ -79,13 +79,13 @@ def take(paths: list[Path], start: int, end: int, folder: Path, schema: pa.Schem
 
 
 def test_nothing_without_an_interval(folder: Path) -> None:
-    assert cut([Path("missing")], None, SCHEMA, VOCABULARY, folder, "a") is None
+    assert Cut((Path("missing"),), None, SCHEMA, VOCABULARY).into(folder, "a") is None
     assert list(folder.iterdir()) == []
 
 
 def test_the_file_itself_when_it_is_the_interval(tmp_path: Path, folder: Path) -> None:
     path = write(tmp_path / "a", span(5, 9), rows=2)
-    assert cut([path], between(5, 9), SCHEMA, VOCABULARY, folder, "a") == path
+    assert Cut((path,), between(5, 9), SCHEMA, VOCABULARY).into(folder, "a") == path
     assert list(folder.iterdir()) == []
 
 
@@ -169,7 +169,7 @@ def test_what_parquet_does_not_keep(tmp_path: Path, folder: Path) -> None:
     values = {"pair": [[1, 2], None], "second": [TIME, None], "day": [dt.date(2020, 1, 1), None]}
     path = tmp_path / "a"
     pq.write_table(table([0, 1], declared, **values), path, store_schema=False)
-    found = cut([path], between(0, 1), declared, VOCABULARY, folder, "a")
+    found = Cut((path,), between(0, 1), declared, VOCABULARY).into(folder, "a")
     assert found == folder / "a.parquet"
     assert pq.read_table(found).select(["pair", "second", "day"]).to_pydict() == values
 
@@ -178,7 +178,7 @@ def test_offsets_beyond_signed_numbers(tmp_path: Path, folder: Path) -> None:
     top = 2**64 - 1
     path = write(tmp_path / "a", span(top - 9, top), rows=2)
     assert take([path], top - 5, top - 2, folder).num_rows == 4
-    assert cut([path], between(top - 9, top), SCHEMA, VOCABULARY, folder, "b") == path
+    assert Cut((path,), between(top - 9, top), SCHEMA, VOCABULARY).into(folder, "b") == path
 
 
 @settings(max_examples=40)
@@ -194,7 +194,7 @@ def test_any_cut_of_any_files(data: st.DataObject, tmp_path_factory: pytest.Temp
         at += size
     start = data.draw(st.integers(first, at - 1), label="start")
     end = data.draw(st.integers(start, at - 1), label="end")
-    found = cut(paths, between(start, end), SCHEMA, VOCABULARY, base, "cut")
+    found = Cut(tuple(paths), between(start, end), SCHEMA, VOCABULARY).into(base, "cut")
     assert found is not None
     assert pq.ParquetFile(found).read().equals(table(span(start, end)))
 
@@ -223,7 +223,7 @@ def test_gaps_and_repetitions(
 ) -> None:
     paths = [write(tmp_path / str(i), offsets) for i, offsets in enumerate(files)]
     with pytest.raises(BadInputError) as found:
-        cut(paths, between(*interval), SCHEMA, VOCABULARY, folder, "a")
+        Cut(tuple(paths), between(*interval), SCHEMA, VOCABULARY).into(folder, "a")
     assert str(found.value).removeprefix(f"{tmp_path}/") == message
     assert list(folder.iterdir()) == []
 
@@ -254,7 +254,7 @@ def test_columns_that_do_not_fit(
 ) -> None:  # fmt: skip
     path = write(tmp_path / "a", [0, 1], pa.schema([*SYSTEM, *fields]), **values)
     with pytest.raises(BadInputError) as found:
-        cut([path], between(0, 1), pa.schema([*SYSTEM, *declared]), VOCABULARY, folder, "a")
+        Cut((path,), between(0, 1), pa.schema([*SYSTEM, *declared]), VOCABULARY).into(folder, "a")
     assert str(found.value) == f"{path}: {message}"
     assert list(folder.iterdir()) == []
 
@@ -263,7 +263,7 @@ def test_system_columns_that_do_not_fit(tmp_path: Path, folder: Path) -> None:
     def refused(schema: pa.Schema, message: str, **values: list[Any]) -> None:
         path = write(tmp_path / "a", [0, 1], schema, **values)
         with pytest.raises(BadInputError, match=message):
-            cut([path], between(0, 1), SCHEMA, VOCABULARY, folder, "a")
+            Cut((path,), between(0, 1), SCHEMA, VOCABULARY).into(folder, "a")
         assert list(folder.iterdir()) == []
 
     for index, field in enumerate(SYSTEM):
@@ -283,13 +283,13 @@ def test_files_that_cannot_be_read(tmp_path: Path, folder: Path) -> None:
         bad.write_bytes(content)
         for paths in ([bad], [good, bad]):
             with pytest.raises(BadInputError, match="bad: not a readable Parquet file"):
-                cut(paths, between(0, 5), SCHEMA, VOCABULARY, folder, "a")
+                Cut(tuple(paths), between(0, 5), SCHEMA, VOCABULARY).into(folder, "a")
     for content in (b"", data[:-20]):
         bad.write_bytes(content)
         with pytest.raises(BadInputError, match="bad: not a readable Parquet file"):
             row_facts(bad, VOCABULARY)
     with pytest.raises(BadInputError, match="missing: not a readable Parquet file"):
-        cut([tmp_path / "missing"], between(0, 5), SCHEMA, VOCABULARY, folder, "a")
+        Cut((tmp_path / "missing",), between(0, 5), SCHEMA, VOCABULARY).into(folder, "a")
     assert list(folder.iterdir()) == []
 
 
@@ -297,10 +297,10 @@ def test_no_room_for_the_new_file(tmp_path: Path, folder: Path) -> None:
     path = write(tmp_path / "a", span(0, 9))
     (folder / "a.parquet").symlink_to("/dev/full")
     with pytest.raises(StorageFullError, match="no space left"):
-        cut([path], between(0, 5), SCHEMA, VOCABULARY, folder, "a")
+        Cut((path,), between(0, 5), SCHEMA, VOCABULARY).into(folder, "a")
     assert list(folder.iterdir()) == []
     with pytest.raises(StoreError, match="No such file"):
-        cut([path], between(0, 5), SCHEMA, VOCABULARY, tmp_path / "missing", "a")
+        Cut((path,), between(0, 5), SCHEMA, VOCABULARY).into(tmp_path / "missing", "a")
 
 
 # --- operations and event times --------------------------------------------------------------------
