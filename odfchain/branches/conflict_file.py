@@ -50,7 +50,7 @@ Cell = tuple[tuple[str, ...], str]
 """A key, as JSON texts, and a column."""
 
 
-class Take(Enum):
+class Choice(Enum):
     """A resolution of a conflict."""
 
     OURS = "ours"
@@ -67,18 +67,18 @@ class Decision:
     """A line of a file. Values are JSON texts, None where there is no row."""
 
     line: int
-    take: Take
+    take: Choice
     ours: str | None
     theirs: str | None
     value: Any = None
-    """A tree of JSON, for `Take.VALUE`."""
+    """A tree of JSON, for `Choice.VALUE`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
     """A resolution of conflicts: all for one side, or one by one."""
 
-    side: Take | None = None
+    side: Choice | None = None
     decisions: Mapping[Cell, Decision] = field(default_factory=dict)
     source: str | None = None
     """The file that has the decisions."""
@@ -86,7 +86,7 @@ class Resolution:
     @classmethod
     def of_side(cls, name: str) -> Resolution:
         """All for `ours`, or all for `theirs`."""
-        return cls(side=Take(name))
+        return cls(side=Choice(name))
 
 
 UNDECIDED = Resolution()
@@ -117,7 +117,7 @@ def lines_schema(key: Sequence[str]) -> pa.Schema:
 def resolve(three_way: ThreeWay, resolution: Resolution = UNDECIDED) -> Resolved:
     """Decide the conflicts of a merge, or of a part of it."""
     conflicts = three_way.conflicts
-    choice = _Choice(conflicts)
+    choice = _DecidedRows(conflicts)
     lines = [_decided(line, choice, resolution) for line in _lines(conflicts)]
     for line in lines:
         _delete_whole_rows(line, choice)
@@ -140,7 +140,7 @@ class _Line:
     base: str | None
     ours: str | None
     theirs: str | None
-    take: Take | None = None
+    take: Choice | None = None
     value: str | None = None
     problem: str | None = None
 
@@ -175,7 +175,7 @@ def _text(side: Side, row: int, column: str, key: Sequence[str]) -> str | None:
     return json_text({name: tree_of(side.rows.column(name)[row]) for name in names})
 
 
-def _decided(line: _Line, choice: _Choice, resolution: Resolution) -> _Line:
+def _decided(line: _Line, choice: _DecidedRows, resolution: Resolution) -> _Line:
     if resolution.side is not None:
         line.take = resolution.side
         choice.take(line, line.take)
@@ -187,21 +187,21 @@ def _decided(line: _Line, choice: _Choice, resolution: Resolution) -> _Line:
         now = [getattr(line, side) or "no row" for side in stale]
         shown = " and ".join(f"{s} is {one_line(v, 60)}" for s, v in zip(stale, now, strict=True))
         line.problem = f"has changed since line {decision.line:,} was written: {shown} now"
-    elif decision.take is Take.BASE and line.base is None:
+    elif decision.take is Choice.BASE and line.base is None:
         line.problem = f"has no base to take (line {decision.line:,})"
     else:
         line.take = decision.take
-        line.value = json_text(decision.value) if decision.take is Take.VALUE else None
+        line.value = json_text(decision.value) if decision.take is Choice.VALUE else None
         choice.take(line, line.take, decision.value)
     return line
 
 
-def _delete_whole_rows(line: _Line, choice: _Choice) -> None:
-    if choice.deleted[line.row] and line.take not in (Take.DELETE, None):
+def _delete_whole_rows(line: _Line, choice: _DecidedRows) -> None:
+    if choice.deleted[line.row] and line.take not in (Choice.DELETE, None):
         line.problem = "is kept, and another line deletes its row: decide the same in all lines of a row"
 
 
-class _Choice:
+class _DecidedRows:
     """The rows of the conflicts as they are decided; what is not is as ours."""
 
     def __init__(self, conflicts: Conflicts) -> None:
@@ -214,23 +214,23 @@ class _Choice:
         self._taken = {name: own.copy() for name in conflicts.merged.column_names}
         self._written: dict[str, list[Any]] = {name: [] for name in self._taken}
 
-    def take(self, line: _Line, take: Take, value: Any = None) -> None:
+    def take(self, line: _Line, take: Choice, value: Any = None) -> None:
         row, count = line.row, len(self._conflicts)
-        if take is Take.DELETE:
+        if take is Choice.DELETE:
             self.deleted[row], self._there[row] = True, False
             return
         if line.column:
             names = [line.column]
         else:
             names = [name for name in self._taken if name not in self._conflicts.key]
-            value = value if take is Take.VALUE else dict.fromkeys(names)
-        if take is Take.VALUE:
+            value = value if take is Choice.VALUE else dict.fromkeys(names)
+        if take is Choice.VALUE:
             for name in names:
                 self._taken[name][row] = 4 * count + len(self._written[name])
                 self._written[name].append(value if line.column else value[name])
             self._there[row] = True
         else:
-            sides = (Take.OURS, Take.THEIRS, Take.BASE)
+            sides = (Choice.OURS, Choice.THEIRS, Choice.BASE)
             tables = (self._conflicts.ours, self._conflicts.theirs, self._conflicts.base)
             which = sides.index(take)
             for name in names:
@@ -273,7 +273,7 @@ class Decided:
     recorded: tuple[merge_record.Resolution, int]
     """As the merge record has it."""
     taken: Mapping[str, int]
-    """Conflicts by what was taken, in words of `Take`."""
+    """Conflicts by what was taken, in words of `Choice`."""
     notes: tuple[str, ...] = ()
 
 
@@ -397,7 +397,7 @@ def values_of(line: dict[str, str | None]) -> dict[str, Any]:
 def _shown(line: dict[str, str | None]) -> dict[str, Any]:
     # an undecided line is written with empty fields
     found = values_of(line)
-    value = found["value"] if found["take"] == Take.VALUE.value else ""
+    value = found["value"] if found["take"] == Choice.VALUE.value else ""
     if value is None or (isinstance(value, str) and value.casefold() == "null"):
         value = json_text(value)
     elif isinstance(value, str) and found["take"]:
@@ -538,22 +538,24 @@ class _File:
                 raise self.wrong(number, "`value` is filled in and `take` is not: write `value` there")
             return ((), ""), None
         try:
-            take = Take(word.strip().casefold())
+            take = Choice(word.strip().casefold())
         except ValueError:
-            words = ", ".join(item.value for item in Take)
+            words = ", ".join(item.value for item in Choice)
             raise self.wrong(number, f"`take` is {one_line(word)!r}, and not one of {words}") from None
-        if filled != (take is Take.VALUE):
+        if filled != (take is Choice.VALUE):
             problem = (
-                "is `value`, and nothing is" if take is Take.VALUE else f"is `{take.value}`, and something is"
+                "is `value`, and nothing is"
+                if take is Choice.VALUE
+                else f"is `{take.value}`, and something is"
             )
-            hint = 'null is written `null`, and the empty text `""`' if take is Take.VALUE else None
+            hint = 'null is written `null`, and the empty text `""`' if take is Choice.VALUE else None
             raise self.wrong(number, f"`take` {problem} written as `value`", hint)
         column = line["column"] or WHOLE_ROW
         kind = self._row if column == WHOLE_ROW else self._kind(number, column)
         names = zip(key_names(self._key), self._key, strict=True)
         key = tuple(self._value(number, line[n], self._data.field(own).type) for n, own in names)
         ours, theirs = (self._side(number, line[name], column, kind) for name in ("ours", "theirs"))
-        value = self._written(number, written, column, kind) if take is Take.VALUE else None
+        value = self._written(number, written, column, kind) if take is Choice.VALUE else None
         return (key, column), Decision(number, take, ours, theirs, value)
 
     def _kind(self, number: int, column: Any) -> pa.DataType:

@@ -1,6 +1,6 @@
 """A pure function over the rows of intervals: called once in this process, or by Spark for parts of the keys.
 
-Whatever two sides of a branch are compared for depends on the rows of one key at a time. So the function is
+Every comparison of two sides of a branch depends on the rows of one key at a time. So the function is
 given all rows of some keys and cannot know which engine called it: what it decides is the same (RFC-036).
 """
 

@@ -130,7 +130,7 @@ def parquet_bytes(intervals: Iterable[Interval]) -> int:
 class MergedColumns:
     """The columns in which rows of several heads are compared: those of the first, then what others add.
 
-    System columns are the same by what they are for, whatever they are called.
+    System columns are matched by their role, not by their name.
     """
 
     names: DatasetVocabulary

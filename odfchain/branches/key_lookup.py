@@ -78,7 +78,7 @@ class WantedKeys:
     """Distinct keys, each with a number."""
 
     schema: pa.Schema
-    """The columns of a key, under whatever names, in the types in which they are compared."""
+    """The columns of a key, under any names, in the types in which they are compared."""
     count: int
     _values: tuple[_Values, ...] = field(repr=False)
     """Those of each part."""

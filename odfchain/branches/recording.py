@@ -176,7 +176,7 @@ class Recorded:
     ) -> ChangeOutcome:
         """Durably append it on top of `state` by one move of the head.
 
-        Whatever `check` raises stops it before anything has a final name.
+        An error of `check` stops it before any file has its final name.
         """
         hashes = commit(
             dataset, state, self.events, self.slices, checkpoints=self.checkpoints,

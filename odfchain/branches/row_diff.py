@@ -373,7 +373,7 @@ def check_same_base(one: RowDiff, other: RowDiff, at_one: Numbers, at_other: Num
 
 
 def key_columns(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The key as columns that are equal where it is, whatever their types."""
+    """The key as columns that are equal where it is, of any type."""
     whole = rows.select(list(key)).combine_chunks()
     batch = whole.to_batches()[0] if whole.num_rows else pa.RecordBatch.from_pylist([], schema=whole.schema)
     columns = [column for name in key for column in comparable(batch, name)]

@@ -260,5 +260,5 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def _digest(key: Sequence[str]) -> str:
-    # whatever the order of the columns: the same set tells the same rows apart
+    # the order of the columns does not matter: the same set distinguishes the same rows
     return str(hash_bytes(canonical_json(sorted(key))))[5:]

@@ -114,7 +114,7 @@ def merge_rows(
 ) -> ThreeWay:
     """Merge what two sides did to one base; `baseless` marks the keys of `theirs` whose base is not known.
 
-    With `by_row` two different rows of one key conflict, whatever cells they changed.
+    With `by_row` two different rows of one key conflict, even where they changed different cells.
     """
     _, at_ours, at_theirs = aligned(ours, theirs)
     unknown = np.zeros(len(theirs), dtype=bool) if baseless is None else baseless

@@ -1,8 +1,8 @@
 """The condition that a text means: SQL of columns and literals, as `odfchain query` reads it.
 
-`= <> < <= > >= IN BETWEEN IS [NOT] NULL LIKE 'x%' AND OR NOT` are understood; whatever else it says may be
-true. Names in double quotes or backticks are exact, others are in lower case (or as they are written, where
-that is the only column). Times without a zone are UTC. Source: RFC-039.
+`= <> < <= > >= IN BETWEEN IS [NOT] NULL LIKE 'x%' AND OR NOT` are understood; any other part may be true.
+Names in double quotes or backticks are exact, others are in lower case (or as they are written, where that is
+the only column). Times without a zone are UTC. Source: RFC-039.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Data skipping: a file is skipped only where none of its rows can match a condition.
 
-A condition is a tree of tests (a column against a value), AND and OR; whatever else it says is `MAYBE`. Texts
+A condition is a tree of tests (a column against a value), AND and OR; any other part is `MAYBE`. Texts
 compare by their UTF-8 bytes, as engines do. Values are of the declared types, and a test decides only where
 a file's column is of such a type too. Where engines may round (decimals, floats, times), a test skips only
 what is out of bounds both as it is written and as it would be rounded.

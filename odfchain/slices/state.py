@@ -3,11 +3,11 @@
 - Rows count in order of offset. An offset occurs once in a chain, so there are no ties.
 - `+A` and `+C` put a row in force, `-R` and `-C` take one out of force (`TAKES_BACK`).
 - With a primary key, the row of each key with the largest offset is in force if it puts one in force: older
-  ones are history whatever they say, and a `-C` without its `+C` leaves nothing. Nulls are one key.
+  ones are history, and a `-C` without its `+C` leaves nothing. Nulls are one key.
 - Without a key, rows are compared by all columns but offset, operation and system time, and a missing
   column is null.
-- In both, values compare as Spark compares them, at any depth: -0.0 is 0.0, NaN is NaN, whatever its bits,
-  and a map has no order.
+- In both, values compare as Spark compares them, at any depth: -0.0 is 0.0, all NaN are one value, and a
+  map has no order.
 - Without a key, what takes a row back takes the oldest equal one in force; where there is none it has no
   effect, now or later. Who only reads may ask for the net instead: there it counts against equal rows that
   come later. The two differ only where verification finds a fault (check 10).
@@ -120,7 +120,7 @@ class Walk:
     """Rows in force after all."""
     net: Numbers
     """`kept`, where a row that takes back what is not there counts against equal ones that come later."""
-    in_vain: Numbers
+    unmatched: Numbers
     """Rows that take back what is not in force."""
     never_there: Numbers
     """Rows that take back what was never recorded before them."""
@@ -139,11 +139,11 @@ class Walk:
         drop = group * (2 * len(order) + 1)
         lowest = np.minimum.accumulate(level - drop) + drop
         before = np.concatenate(([0], lowest))[: len(order)]
-        in_vain = back & (level < np.minimum(np.where(starts, 0, before), 0))
-        gone = np.bincount(group, weights=back & ~in_vain).astype(np.int64)
+        unmatched = back & (level < np.minimum(np.where(starts, 0, before), 0))
+        gone = np.bincount(group, weights=back & ~unmatched).astype(np.int64)
         asked = np.bincount(group, weights=back).astype(np.int64)
         kept, net = (~back & (added > number[group]) for number in (gone, asked))
-        masks = (kept, net, in_vain, back & (added == 0))
+        masks = (kept, net, unmatched, back & (added == 0))
         return cls(*(_in_given_order(mask, order) for mask in masks))
 
 

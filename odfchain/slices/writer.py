@@ -46,7 +46,7 @@ class SliceObserver(abc.ABC):
     be bounded by something else than the number of rows.
 
     `data` is given the bytes of the file in order; the view is valid during the call only. Calls of `batch`
-    come one after the other, on whatever thread, and so do calls of `data`; one of each may run at the same
+    come one after the other, on any thread, and so do calls of `data`; one of each may run at the same
     time. What either raises ends the slice, which is removed.
 
     `finish` is called once, when all rows and bytes were seen; what was found is known from then on. It is

@@ -323,7 +323,7 @@ def _digest(transform: Transform, inputs: Sequence[StepInput]) -> str:
     # the first rules digested the query alone; later ones all that gives the rows their meaning
     rules = rules_of(transform.version)
     text: dict[str, object] = {
-        "engine": FORMER_NAME if is_own(transform) else transform.engine,  # one engine, whatever its name
+        "engine": FORMER_NAME if is_own(transform) else transform.engine,  # one engine under two names
         "inputs": [[i.given.query_alias, str(i.given.dataset_id)] for i in inputs],
         "queries": [[q.alias, q.query] for q in transform.queries or ()],
         "temporalTables": [[t.name, list(t.primary_key)] for t in transform.temporal_tables or ()],

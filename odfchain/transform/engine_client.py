@@ -1,7 +1,7 @@
 """An engine in another process, reached by gRPC: the coordinator's side of the protocol.
 
 A call is sent once and never repeated here: an engine is a pure function, so the caller may ask again.
-Whatever happens on the way ends in one line that names the address. Source: specification "Engine Protocol";
+Every failure on the way is one line that names the address. Source: specification "Engine Protocol";
 RFC-019.
 """
 

@@ -52,7 +52,7 @@ KeyOf = Callable[[Path], str | None]
 
 @dataclass(frozen=True, slots=True)
 class CutByWorkers:
-    """One file, which a worker cuts from slices of the store; fulfils `ReadableFiles`, whatever the key."""
+    """One file, which a worker cuts from slices of the store; fulfils `ReadableFiles` for any key."""
 
     files: ExecutorFiles
     keys: tuple[str, ...]
@@ -238,7 +238,7 @@ def result_fields(
 def settled_schema(found: ds.DataSchema, declared: ds.DataSchema | None) -> ds.DataSchema:
     """The schema to write: the declared one, with what a new query adds at its end.
 
-    The declared unit of a time stays, whatever the query computes with.
+    The declared unit of a time stays.
 
     Source: specification "Schema Evolution".
 

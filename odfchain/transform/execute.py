@@ -338,7 +338,7 @@ class _SliceRows:
 
         # what this engine takes back is as it was recorded, and so is what it makes of the output
         hashes, walk = read(exact=True)
-        return cls(hashes, walk.kept if not walk.in_vain.any() else read(exact=False)[1].kept)
+        return cls(hashes, walk.kept if not walk.unmatched.any() else read(exact=False)[1].kept)
 
     def last(self, keys: Numbers, wanted: Numbers) -> Numbers:
         # the last n rows in force of each kind

@@ -230,7 +230,7 @@ def plan_next(
     """The step that follows on `state`: what is new in the inputs up to their heads, or up to a cut.
 
     New are records, and watermarks that say more than before; other blocks go along with the next such
-    step. The cost is that of the new blocks, whatever the length of the chains.
+    step. The cost is that of the new blocks, not of the length of the chains.
 
     Raises:
         TransformError: the dataset has no transform, its list of inputs changed after it was executed, or the

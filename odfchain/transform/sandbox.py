@@ -185,7 +185,7 @@ def start(
 
     The command sees `read` (files or folders, read-only) and `write`; it has a small private `/tmp`, and of
     the environment what programs need, without keys, with `environment` added. A Unix socket in one of the
-    folders reaches the outside. Whatever the command started ends with it, and everything ends with the
+    folders reaches the outside. Processes that the command started end with it, and everything ends with the
     process that is returned, and with the thread that calls this. What the command's exit code is, that is
     the whole's; a signal is 128 more.
 
@@ -209,7 +209,7 @@ def start(
         texts = {path: given(text.encode()) for path, text in _WRITTEN.items()}
         calls = given(filter_program())
         reading, writing = os.pipe()
-        told = opened.enter_context(open(reading, "rb"))  # noqa: PTH123 - a pipe has no path
+        info = opened.enter_context(open(reading, "rb"))  # noqa: PTH123 - a pipe has no path
         says = opened.enter_context(open(writing, "wb"))  # noqa: PTH123 - as above
         argv = [
             shutil.which("bwrap") or "bwrap",
@@ -229,7 +229,7 @@ def start(
         )  # fmt: skip
         says.close()
         with contextlib.suppress(ValueError, KeyError):  # it failed, as its end will tell
-            process.first = int(json.loads(told.read())["child-pid"])
+            process.first = int(json.loads(info.read())["child-pid"])
         return process
 
 

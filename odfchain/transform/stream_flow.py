@@ -761,7 +761,7 @@ def _session_rows(flow: Flow, op: SessionWindow) -> RowChanges:
 
 
 def _with_keys(flow: Flow, op: SessionWindow, plan: Any) -> tuple[DataFrame, list[str]]:
-    """(rows with what they are grouped by besides the session, the names of that)."""
+    """(rows with the other columns that they are grouped by, the names of that)."""
     (child,) = op.children
     keys = [
         flow.catalyst.alias(e, "key")

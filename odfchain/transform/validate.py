@@ -239,7 +239,7 @@ _NO_ADDRESSES = TransformConfig()
 
 
 def _with_own_engine(snapshot: DatasetSnapshot, config: TransformConfig = _NO_ADDRESSES) -> DatasetSnapshot:
-    """The same definition, with this engine's name in transforms that are for it, whatever they call it."""
+    """The same definition, with this engine's name in transforms that are for it, former names included."""
     # a name with an address in the settings is that engine's
     return _each(snapshot, lambda event: _named(event, config))
 
@@ -389,7 +389,7 @@ def _check(
             elif isinstance(event, ev.SetPollingSource | ev.AddPushSource) and event.preprocess is not None:
                 from odfchain.transform.spark_engine import INPUT_TABLE
 
-                # whatever dialect it is in: preprocessing is always done here
+                # in any dialect: preprocessing is always done here
                 checker.spark().check_form(event.preprocess, [INPUT_TABLE])
     except OdfchainError as error:
         error.message = f"{name}: {error.message}"

@@ -84,7 +84,7 @@ def taken_back_in_vain(
                 alike.append((offsets[like], takes_back(operations[like]), pairs[like]))
     every, backs, pairs = (np.concatenate(parts) for parts in zip(*alike, strict=True))
     walk = Walk.of(every, backs, pairs)
-    wrong = np.sort(every[walk.in_vain if in_force else walk.never_there])
+    wrong = np.sort(every[walk.unmatched if in_force else walk.never_there])
     within = np.zeros(len(wrong), dtype=bool)
     for item in asked:
         within |= (wrong >= item.interval.start) & (wrong <= item.interval.end)

@@ -246,7 +246,7 @@ def test_spark_finds_the_same_rows_in_force(engine: SparkEngine, tmp_path: Path)
     assert offsets(kept) == state.in_force(slices, []).tolist()
     ((numbers, operations, hashes),) = state.hashed_rows(slices[0])
     walk = state.Walk.of(numbers, state.takes_back(operations), hashes)
-    assert offsets(in_vain) == sorted(walk.in_vain.nonzero()[0].tolist())
+    assert offsets(in_vain) == sorted(walk.unmatched.nonzero()[0].tolist())
 
 
 def test_a_dataset_s_state_is_its_checkpoint_and_its_verification(
