@@ -45,11 +45,12 @@ def foreign_keys(
         UsageError: the file has another ending than `.csv` and `.ndjson`.
         StoreError: it cannot be written.
     """
-    from odfchain.branches.foreign_keys import ForeignKeys, check_ending, write_violations
+    from odfchain.branches.conflict_file import check_ending
+    from odfchain.branches.foreign_keys import ForeignKeys, write_violations
 
     path = None if violations is None else Path(violations)
     if path is not None:
-        check_ending(path)
+        check_ending(path, "violations")
     check = ForeignKeys.of(workspace._files, progress.note, **how)
     try:
         yield check

@@ -268,9 +268,9 @@ def check_conflict_file(path: Path) -> None:
     Raises:
         UsageError: its name does not say in which form.
     """
-    from odfchain.branches.conflict_file import check_conflict_file as check
+    from odfchain.branches.conflict_file import check_ending
 
-    check(path)
+    check_ending(path)
 
 
 def write_conflicts(conflicts: pa.Table, path: Path) -> None:

@@ -17,7 +17,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -352,15 +352,29 @@ _ADVICE = (
 )
 
 
-def check_conflict_file(path: Path) -> Path:
-    """The path, to which conflicts can be written.
+def check_ending(path: Path, what: str = "conflicts") -> Path:
+    """The path, to which rows can be written.
 
     Raises:
         UsageError: its name does not say how.
     """
     if path.suffix.lower() not in (".csv", ".ndjson"):
-        raise UsageError(f"{path}: conflicts are written as .csv or .ndjson")
+        raise UsageError(f"{path}: {what} are written as .csv or .ndjson")
     return path
+
+
+def write_rows(
+    path: Path, names: Sequence[str], rows: Iterable[dict[str, Any]], text: Callable[[str, Any], Any]
+) -> None:
+    """Durably write rows to a `.csv` or `.ndjson` file; `text` gives the value of a column as CSV has it."""
+    made = io.StringIO(newline="")
+    if path.suffix.lower() == ".csv":
+        writer = csv.writer(made, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows([text(*item) for item in row.items()] for row in rows)
+    else:
+        made.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    fsio.replace_file(path, made.getvalue().encode())
 
 
 # --- writing ----------------------------------------------------------------------------------------------
@@ -368,22 +382,14 @@ def check_conflict_file(path: Path) -> Path:
 
 def write_conflicts(lines: pa.Table, path: Path) -> None:
     """All conflicts, and what is decided of them already; replaces the file, or leaves it as it is."""
-    form = check_conflict_file(path).suffix.lower()
     names = [name for name in lines.column_names if name != "problem"]
+
+    def text(name: str, value: Any) -> Any:
+        # a text that is a decision is what the person writes
+        return value if name in _WORDS or (name == "value" and isinstance(value, str)) else plain_text(value)
+
     rows = (_shown(row) for row in lines.select(names).to_pylist())
-    text = io.StringIO(newline="")
-    if form == ".csv":
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(names)
-        for row in rows:
-            writer.writerow(
-                # a text that is a decision is what the person writes
-                v if name in _WORDS or (name == "value" and isinstance(v, str)) else plain_text(v)
-                for name, v in row.items()
-            )
-    else:
-        text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    fsio.replace_file(path, text.getvalue().encode())
+    write_rows(check_ending(path), names, rows, text)
 
 
 def values_of(line: dict[str, str | None]) -> dict[str, Any]:

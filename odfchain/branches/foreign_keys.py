@@ -11,10 +11,8 @@ are read, and only as many slices as it takes. Source: RFC-037.
 from __future__ import annotations
 
 import contextlib
-import csv
 import datetime as dt
 import functools
-import io
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from odfchain.branches.conflict_file import check_ending, write_rows
 from odfchain.branches.key_lookup import (
     TAKEN_BACK,
     KeyRows,
@@ -43,7 +42,6 @@ from odfchain.errors import (
     OdfchainError,
     SchemaError,
     SliceNotFoundError,
-    UsageError,
 )
 from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import schema_of_event, slice_schema
@@ -52,7 +50,6 @@ from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.row_hash import Numbers
 from odfchain.odf.schema import DataSchema
 from odfchain.slices.state import SliceFile, in_force
-from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.text import counted, cut, first_line, one_line
 from odfchain.workspace.commit import StagedFile, slice_path
@@ -162,29 +159,8 @@ def _json(value: Any) -> str:
 
 def write_violations(found: Iterable[Broken], path: Path) -> None:
     """Durably write the rows to a `.csv` or `.ndjson` file; without any it has none."""
-    check_ending(path)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    as_csv = path.suffix == ".csv"
-    if as_csv:
-        writer.writerow(SCHEMA.names)
-    for item in found:
-        for row in item.rows.to_pylist():
-            if as_csv:
-                writer.writerow(row.values())
-            else:
-                text.write(json.dumps(row, ensure_ascii=False) + "\n")
-    fsio.replace_file(path, text.getvalue().encode())
-
-
-def check_ending(path: Path) -> None:
-    """Check that violations can be written to a file of this name.
-
-    Raises:
-        UsageError: they cannot.
-    """
-    if path.suffix not in (".csv", ".ndjson"):
-        raise UsageError(f"{path}: violations are written as .csv or .ndjson")
+    rows = (row for item in found for row in item.rows.to_pylist())
+    write_rows(check_ending(path, "violations"), SCHEMA.names, rows, lambda _, value: value)
 
 
 # The rows that are checked: recorded ones and pending ones.

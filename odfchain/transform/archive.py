@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
 import re
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -92,17 +93,8 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The manifest as JSON: the same bytes for equal manifests."""
-        tree = {
-            "format": self.format,
-            "engine_version": self.engine_version,
-            "kind": self.kind,
-            "query_hash": self.query_hash,
-            "step": self.step,
-            "inputs": [dataclasses.asdict(mark) for mark in self.inputs],
-            "watermark_ms": self.watermark_ms,
-            "output_watermark_ms": self.output_watermark_ms,
-            "parts": [dataclasses.asdict(part) for part in self.parts],
-        } | {name: dict(getattr(self, name)) for name in _COUNTS[self.format]}
+        left_out = {*_COUNTS[FORMAT]} - {*_COUNTS[self.format]}
+        tree = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
         return json.dumps(tree, sort_keys=True, indent=1).encode("ascii") + b"\n"
 
     @classmethod
@@ -113,53 +105,27 @@ class Manifest:
             CodecError: not JSON, or a field is missing, unknown or not of its type; says which.
             EngineError: another format.
         """
-        tree = _Fields.of(_parse_json(data, where), where)
-        number = tree.integer("format")
+        tree = _parse_json(data, where)
+        number = _fields(tree, where, {"format": _count}, others=True)["format"]
         if number not in _COUNTS:
             raise EngineError(
                 f"{where}: the checkpoint has format {number}, this version reads formats up to {FORMAT}",
                 hint="run the version of the engine that the transform names, or reset the dataset",
             )
-        manifest = cls(
-            engine_version=tree.text("engine_version"),
-            kind=tree.text("kind"),
-            query_hash=tree.identity("query_hash", Multihash),
-            step=tree.integer("step"),
-            inputs=tuple(
-                InputMark(item.identity("dataset_id", DatasetId), item.moment("watermark_ms"))
-                for item in tree.items("inputs", {"dataset_id", "watermark_ms"})
-            ),
-            watermark_ms=tree.moment("watermark_ms"),
-            output_watermark_ms=tree.moment("output_watermark_ms"),
-            parts=tuple(
-                StateTable(item.text("name"), item.integer("rows"))
-                for item in tree.items("parts", {"name", "rows"})
-            ),
-            **{name: tree.counts(name) for name in _COUNTS[number]},
-            format=number,
-        )
-        fields = {f.name for f in dataclasses.fields(cls)}
-        tree.only(fields - ({*_COUNTS[FORMAT]} - {*_COUNTS[number]}))
-        names = [part.name for part in manifest.parts]
-        for name, following in itertools.pairwise(names):
-            if name == following:
-                raise CodecError(f"{where}: parts: {name!r} comes twice")
+        found = _fields(tree, where, _MANIFEST | dict.fromkeys(_COUNTS[number], _counts))
+        found["inputs"] = tuple(InputMark(**mark) for mark in found["inputs"])
+        found["parts"] = tuple(StateTable(**part) for part in found["parts"])
+        manifest = cls(**found)
+        for part, following in itertools.pairwise(manifest.parts):
+            if part.name == following.name:
+                raise CodecError(f"{where}: parts: {part.name!r} comes twice")
         return manifest
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveLimits:
-    """Bounds on what is read. Parts need none: they are not compressed, so the file bounds them."""
-
-    manifest_bytes: int = 1 << 20
-    """The manifest [bytes]; it is read into memory."""
-
-    parts: int = 1_000
-    """Parts of one checkpoint [count]; each becomes a file in one folder."""
-
-
-LIMITS = ArchiveLimits()
-"""The limits in force; tests walk each boundary with values of their own."""
+MANIFEST_BYTES = 1 << 20
+"""Limit of a manifest [bytes]; it is read into memory."""
+MOST_PARTS = 1_000
+"""Parts of one checkpoint [count]; each becomes a file in one folder, and the file bounds what is in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,17 +169,15 @@ def write_checkpoint(path: Path, manifest: Manifest, parts: Mapping[str, Path]) 
     fsio.sync_folder(path.parent)
 
 
-def read_manifest(path: Path, limits: ArchiveLimits = LIMITS) -> Manifest:
+def read_manifest(path: Path) -> Manifest:
     """The manifest of a checkpoint; nothing after it is read."""
     with _opened(path) as (stream, total):
         block = _read(stream, _BLOCK, path)
         entry = _entry(block, 0, total, path)
-        return _read_manifest(stream, entry, path, limits)
+        return _read_manifest(stream, entry, path)
 
 
-def open_checkpoint(
-    path: Path, folder: Path, limits: ArchiveLimits = LIMITS
-) -> tuple[Manifest, dict[str, Path]]:
+def open_checkpoint(path: Path, folder: Path) -> tuple[Manifest, dict[str, Path]]:
     """The manifest and, unpacked into the empty `folder`, the parts by name; nothing is left on failure.
 
     Raises:
@@ -225,8 +189,8 @@ def open_checkpoint(
         if any(folder.iterdir()):
             raise EngineError(f"{folder}: is not empty, a checkpoint cannot be unpacked there")
     with _opened(path) as (stream, total):
-        entries = _scan(stream, total, path, limits)
-        manifest = _read_manifest(stream, entries[0], path, limits)
+        entries = _scan(stream, total, path)
+        manifest = _read_manifest(stream, entries[0], path)
         names = [_part_name(entry) for entry in entries[1:]]
         listed = [part.name for part in manifest.parts]
         for name in (*listed, *names):
@@ -317,14 +281,14 @@ def _read(stream: BinaryIO, count: int, path: Path) -> bytes:
     return data
 
 
-def _scan(stream: BinaryIO, total: int, path: Path, limits: ArchiveLimits) -> list[_Entry]:
+def _scan(stream: BinaryIO, total: int, path: Path) -> list[_Entry]:
     # no content is read here
     entries: list[_Entry] = []
     position = 0
     while (block := _read(stream, _BLOCK, path)) != _ZEROS:
         entry = _entry(block, position, total, path)
         if entries:
-            _check_order(entry, entries, path, limits)
+            _check_order(entry, entries, path)
         entries.append(entry)
         position = entry.start + entry.size + _padding(entry.size)
         stream.seek(position)
@@ -335,11 +299,11 @@ def _scan(stream: BinaryIO, total: int, path: Path, limits: ArchiveLimits) -> li
     return entries
 
 
-def _check_order(entry: _Entry, before: list[_Entry], path: Path, limits: ArchiveLimits) -> None:
+def _check_order(entry: _Entry, before: list[_Entry], path: Path) -> None:
     if entry.name == MANIFEST_NAME or entry.name == before[-1].name:
         raise CodecError(f"{path}: entry {entry.name!r} comes twice")
-    if len(before) > limits.parts:
-        raise CodecError(f"{path}: has more than {limits.parts:,} parts, from {entry.name!r} on")
+    if len(before) > MOST_PARTS:
+        raise CodecError(f"{path}: has more than {MOST_PARTS:,} parts, from {entry.name!r} on")
     if len(before) > 1 and _part_name(entry) < _part_name(before[-1]):
         raise CodecError(f"{path}: entry {entry.name!r} is out of order")
 
@@ -367,10 +331,10 @@ def _entry(block: bytes, position: int, total: int, path: Path) -> _Entry:
     return _Entry(name, start, size)
 
 
-def _read_manifest(stream: BinaryIO, entry: _Entry, path: Path, limits: ArchiveLimits) -> Manifest:
-    if entry.size > limits.manifest_bytes:
+def _read_manifest(stream: BinaryIO, entry: _Entry, path: Path) -> Manifest:
+    if entry.size > MANIFEST_BYTES:
         raise CodecError(
-            f"{path}: entry {entry.name!r} has {entry.size:,} bytes (at most {limits.manifest_bytes:,})"
+            f"{path}: entry {entry.name!r} has {entry.size:,} bytes (at most {MANIFEST_BYTES:,})"
         )
     stream.seek(entry.start)
     text = _read(stream, entry.size, path)
@@ -397,76 +361,79 @@ def _check_padding(stream: BinaryIO, entry: _Entry, path: Path) -> None:
 # --- manifest --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """A JSON object whose fields are asked for by name and type."""
+_Check = Callable[[Any, str, str], Any]
+"""The value of a field, given that, the place for messages, and the field's name."""
 
-    tree: dict[str, Any]
-    where: str
 
-    @classmethod
-    def of(cls, tree: object, where: str) -> _Fields:
-        if not isinstance(tree, dict):
-            raise CodecError(f"{where}: must be an object")
-        return cls(tree, where)
+def _fields(
+    tree: object, where: str, checks: Mapping[str, _Check], *, others: bool = False
+) -> dict[str, Any]:
+    # these fields of a JSON object, which has no others unless it may
+    if not isinstance(tree, dict):
+        raise CodecError(f"{where}: must be an object")
+    for name in checks:
+        if name not in tree:
+            raise CodecError(f"{where}: field {name!r} is missing")
+    found = {name: check(tree[name], where, name) for name, check in checks.items()}
+    for name in tree:
+        if name not in checks and not others:
+            raise CodecError(f"{where}: unknown field {name!r}")
+    return found
 
-    def only(self, names: set[str]) -> None:
-        for name in self.tree:
-            if name not in names:
-                raise CodecError(f"{self.where}: unknown field {name!r}")
 
-    def _get(self, name: str) -> object:
-        if name not in self.tree:
-            raise CodecError(f"{self.where}: field {name!r} is missing")
-        return self.tree[name]
+def _wrong(where: str, name: str, expected: str) -> CodecError:
+    return CodecError(f"{where}: field {name!r} must be {expected}")
 
-    def _wrong(self, name: str, expected: str) -> CodecError:
-        return CodecError(f"{self.where}: field {name!r} must be {expected}")
 
-    def text(self, name: str) -> str:
-        value = self._get(name)
-        if not isinstance(value, str) or not value:
-            raise self._wrong(name, "a text that is not empty")
-        return value
+def _text(value: Any, where: str, name: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise _wrong(where, name, "a text that is not empty")
+    return value
 
-    def integer(self, name: str) -> int:
-        return self._count(name, self._get(name))
 
-    def _count(self, name: str, value: object) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _INT64:
-            raise self._wrong(name, "a number from 0")
-        return value
+def _count(value: Any, where: str, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _INT64:
+        raise _wrong(where, name, "a number from 0")
+    return value
 
-    def moment(self, name: str) -> int | None:
-        value = self._get(name)
-        if value is None:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool) or not -_INT64 <= value < _INT64:
-            raise self._wrong(name, "a number of milliseconds or null")
-        return value
 
-    def identity(self, name: str, kind: type[Multihash | DatasetId]) -> str:
-        text = self.text(name)
-        try:
-            kind.parse(text)
-        except InvalidIdError as error:
-            raise CodecError(f"{self.where}: field {name!r}: {error}") from None
-        return text
+def _moment(value: Any, where: str, name: str) -> int | None:
+    number = isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64
+    if value is not None and not number:
+        raise _wrong(where, name, "a number of milliseconds or null")
+    return value  # type: ignore[no-any-return]
 
-    def items(self, name: str, fields: set[str]) -> list[_Fields]:
-        value = self._get(name)
-        if not isinstance(value, list):
-            raise self._wrong(name, "a list")
-        found = [_Fields.of(item, f"{self.where}: {name}[{index}]") for index, item in enumerate(value)]
-        for item in found:
-            item.only(fields)
-        return found
 
-    def counts(self, name: str) -> dict[str, int]:
-        value = self._get(name)
-        if not isinstance(value, dict):
-            raise self._wrong(name, "an object")
-        return {key: self._count(f"{name}.{key}", count) for key, count in value.items()}
+def _identity(kind: type[Multihash | DatasetId], value: Any, where: str, name: str) -> str:
+    try:
+        kind.parse(_text(value, where, name))
+    except InvalidIdError as error:
+        raise CodecError(f"{where}: field {name!r}: {error}") from None
+    return str(value)
+
+
+def _items(checks: Mapping[str, _Check], value: Any, where: str, name: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        raise _wrong(where, name, "a list")
+    return [_fields(item, f"{where}: {name}[{index}]", checks) for index, item in enumerate(value)]
+
+
+def _counts(value: Any, where: str, name: str) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise _wrong(where, name, "an object")
+    return {key: _count(count, where, f"{name}.{key}") for key, count in value.items()}
+
+
+_MARK: dict[str, _Check] = {
+    "dataset_id": functools.partial(_identity, DatasetId), "watermark_ms": _moment,
+}  # fmt: skip
+_MANIFEST: dict[str, _Check] = {
+    "format": _count, "engine_version": _text, "kind": _text, "step": _count,
+    "query_hash": functools.partial(_identity, Multihash), "inputs": functools.partial(_items, _MARK),
+    "watermark_ms": _moment, "output_watermark_ms": _moment,
+    "parts": functools.partial(_items, {"name": _text, "rows": _count}),
+}  # fmt: skip
+"""The fields of a manifest, but for its counts."""
 
 
 def _parse_json(data: bytes, where: str) -> object:

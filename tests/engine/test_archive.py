@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from odfchain.errors import CodecError, EngineError, OdfchainError, StoreError
 from odfchain.transform import archive
 from odfchain.transform.archive import (
-    ArchiveLimits,
     InputMark,
     Manifest,
     StateTable,
@@ -65,7 +64,9 @@ def packed(tmp_path: Path) -> bytes:
 
 
 @pytest.fixture
-def attempt(tmp_path: Path) -> Callable[..., tuple[Manifest, dict[str, bytes]]]:
+def attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Manifest, dict[str, bytes]]]:
     """Unpacks bytes; what fails must leave nothing, and nothing may ever appear elsewhere."""
     inner = tmp_path / "inner"
     folder = inner / "unpacked"
@@ -74,8 +75,10 @@ def attempt(tmp_path: Path) -> Callable[..., tuple[Manifest, dict[str, bytes]]]:
 
     def run(data: bytes, **limits: int) -> tuple[Manifest, dict[str, bytes]]:
         path.write_bytes(data)
+        for name, limit in limits.items():
+            monkeypatch.setattr(archive, name, limit)
         try:
-            manifest, parts = open_checkpoint(path, folder, ArchiveLimits(**limits))
+            manifest, parts = open_checkpoint(path, folder)
         except OdfchainError as error:
             assert "\n" not in str(error)
             assert list(folder.iterdir()) == []
@@ -193,7 +196,7 @@ def test_sizes_beyond_octal_digits(tmp_path: Path) -> None:
         stream.write(header)
         stream.truncate(stream.tell() + size + 507 + 1024)
     with archive._opened(path) as (stream, total):
-        entries = archive._scan(stream, total, path, archive.LIMITS)
+        entries = archive._scan(stream, total, path)
     assert [e.size for e in entries] == [len(manifest), size]
 
 
@@ -465,11 +468,11 @@ def test_sizes_that_lie(attempt: Any) -> None:
 
 def test_limits(packed: bytes, attempt: Any) -> None:
     size = len(MANIFEST.to_bytes())
-    assert attempt(packed, parts=3, manifest_bytes=size)[1] == CONTENT
+    assert attempt(packed, MOST_PARTS=3, MANIFEST_BYTES=size)[1] == CONTENT
     with pytest.raises(CodecError, match=r"has more than 2 parts, from 'rows/right-2.parquet' on"):
-        attempt(packed, parts=2)
+        attempt(packed, MOST_PARTS=2)
     with pytest.raises(CodecError, match=rf"'manifest.json' has {size:,} bytes \(at most {size - 1:,}\)"):
-        attempt(packed, manifest_bytes=size - 1)
+        attempt(packed, MOST_PARTS=3, MANIFEST_BYTES=size - 1)
 
 
 def test_a_hundred_thousand_entries_cost_no_more_than_the_limit(attempt: Any) -> None:
