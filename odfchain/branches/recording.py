@@ -85,13 +85,12 @@ def _checkpoint_after(
         dataset.checkpoints.verified_path(state.checkpoint.physical_hash)
     if sum(file.stat().st_size for file in after.paths()) > IN_PROCESS_BYTES:
         return kept, None
-    physical, made = _write_state(after, key, state, schema, staging)
-    return Checkpoint(physical_hash=made.physical_hash, size=physical.size), made
+    return _write_state(after, key, state, schema, staging)
 
 
 def _write_state(
     recorded: RecordedRows, key: tuple[str, ...], state: DatasetState, schema: DataSchema, staging: Path
-) -> tuple[PhysicalHash, StagedFile]:
+) -> tuple[Checkpoint, StagedFile]:
     names = state.vocabulary
     kept = DataSchema(fields=tuple(f for f in schema.fields if f.name != names.system_time_column))
     columns = slice_schema(kept)
@@ -108,7 +107,7 @@ def _write_state(
     with ObservedParquet(path, columns, names, [physical], metadata=metadata) as file:
         for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
             file.write(batch)
-    return physical, StagedFile(path, physical.hash)
+    return Checkpoint(physical_hash=physical.hash, size=physical.size), StagedFile(path, physical.hash)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from odfchain.odf.sources import TemporalTable, Transform
 from odfchain.odf.transform_options import FORMER_NAME, is_own
 from odfchain.slices.reader import check_parquet, open_parquet
 from odfchain.spark.executor_files import copy_put
+from odfchain.spark.lazy import t
 from odfchain.spark.query import resolved_query
 from odfchain.spark.stage import WrittenRows, write_rows
 from odfchain.spark.types import col, physical_struct, physical_type, quoted
@@ -118,8 +119,6 @@ class StepInput:
 
     def struct(self) -> StructType:
         """The table as queries see it: offsets and operations are signed integers."""
-        from pyspark.sql import types as t
-
         signed = {
             self.given.vocab.offset_column: t.LongType(),
             self.given.vocab.operation_type_column: t.IntegerType(),

@@ -29,6 +29,7 @@ from odfchain.spark.executor_files import (
     worker_folder,
 )
 from odfchain.spark.input_frames import parquet_rows
+from odfchain.spark.lazy import F, Window
 from odfchain.spark.stage import write_frame
 from odfchain.spark.types import result_schema
 from odfchain.storage import fsio
@@ -267,9 +268,6 @@ def settled_schema(found: ds.DataSchema, declared: ds.DataSchema | None) -> ds.D
 def whole_pairs(frame: DataFrame, operation: str) -> DataFrame:
     """The rows with corrections in pairs: where a query kept one half, that is an append or a retraction."""
     # both halves are next to each other; whether two halves are of one pair is not known here
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     codes = {op: op.code for op in OperationType}
     in_order = Window.orderBy("i")
     op = F.col(operation)
@@ -291,8 +289,6 @@ def in_order(frame: DataFrame, names: Sequence[str], event_time: str, kind: Quer
     takes the place of the row that it corrects. Retracting: what is taken back first, then by every column
     from left to right. Nulls come first, NaN last.
     """
-    from pyspark.sql import functions as F
-
     columns = [F.col(f"c{index}").asc_nulls_first() for index in range(len(names))]
     order: list[Column]
     if kind is QueryKind.STATELESS:
@@ -327,8 +323,6 @@ def write_output(
     Raises:
         BadInputError, QueryError: a value that does not fit.
     """
-    from pyspark.sql import functions as F
-
     op = vocabulary.operation_type_column
     named = {name: F.col(f"c{index}") for index, name in enumerate(names)}
     if OPERATION in frame.columns:

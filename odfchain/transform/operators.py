@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from odfchain.odf.events import DatasetVocabulary
+from odfchain.spark.lazy import F, t
 from odfchain.spark.plans import jvm_of
 
 if TYPE_CHECKING:
@@ -430,8 +431,6 @@ class EventTimes:
         return self._catalyst.adapted(frame.withColumnRenamed("c0", f"c{index}"), child.output)
 
     def _probe(self, attribute: Attribute, points: Sequence[TimePoint | None]) -> DataFrame:
-        from pyspark.sql import functions as F
-
         def number(value: int | None) -> str:
             return "CAST(NULL AS BIGINT)" if value is None else f"{value}L"
 
@@ -465,9 +464,6 @@ def _keeps_order(expression: Any) -> bool:
 
 def _read_moments(frame: DataFrame, count: int) -> list[list[TimePoint | None]]:
     # the times in each column of a frame that has one row for each moment
-    from pyspark.sql import functions as F
-    from pyspark.sql import types as t
-
     parts = []
     for index, moment in enumerate(frame.schema):
         column = F.col(f"c{index}")

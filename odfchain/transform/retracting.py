@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from odfchain.odf.enums import OperationType
+from odfchain.spark.lazy import F, Window
 from odfchain.transform.operators import (
     ConstantRows,
     InputScan,
@@ -89,8 +90,6 @@ class Tables:
         used, name = self._used[table], self._name(table)
         old, rows = self._flow.remembered(name), self._new(table)
         if old is not None:
-            from pyspark.sql import functions as F
-
             rows = old.select(*used, "o", F.lit(False).alias("back")).union(rows).coalesce(1)
         if table in self._changing and table not in self._versions:
             alike = [column for column in used if column not in self.tables[table].made]
@@ -108,8 +107,6 @@ class Tables:
 
     def _new(self, table: str) -> DataFrame:
         # `o`: the order of rows, `back`: they take others back
-        from pyspark.sql import functions as F
-
         places = self.tables[table]
         frame = self._flow.inputs[table]
         back = takes_back(F.col(f"c{places.operation}"))
@@ -144,8 +141,6 @@ class FinalTables(Tables):
 
     def may_count_more(self) -> bool:
         """True if a remembered row becomes final with this step."""
-        from pyspark.sql import functions as F
-
         if super().may_count_more():
             return True
         before, now = self._flow.watermark.before, self._flow.watermark.now
@@ -165,8 +160,6 @@ class FinalTables(Tables):
 
     def now(self, table: str) -> DataFrame:
         """The rows that count now; what is remembered is these and those that will count later."""
-        from pyspark.sql import functions as F
-
         used = self._used[table]
         columns = [*used, "t", "o", "w"]
         name, old = self._remembered(table)
@@ -183,8 +176,6 @@ class FinalTables(Tables):
 
     def before(self, table: str) -> DataFrame:
         """The rows that were final before this step."""
-        from pyspark.sql import functions as F
-
         _, old = self._remembered(table)
         if old is None:
             return self._flow.inputs[table].where("false")
@@ -193,9 +184,6 @@ class FinalTables(Tables):
 
     def _new(self, table: str) -> DataFrame:
         # `t`: the time from which a row counts, `o`: its order, `w`: its weight
-        from pyspark.sql import Window
-        from pyspark.sql import functions as F
-
         places = self.tables[table]
         frame = self._flow.inputs[table]
         time, operation = F.col(f"c{places.event_time}").cast("timestamp"), F.col(f"c{places.operation}")
@@ -221,8 +209,6 @@ class FinalTables(Tables):
 
     def _net(self, counted: DataFrame, columns: list[str]) -> DataFrame:
         # a retraction of a row that is absent has no effect
-        from pyspark.sql import functions as F
-
         kept = counted.groupBy(*columns).agg(
             F.min("t").alias("t"), F.min("o").alias("o"), F.sum("w").alias("n")
         )
@@ -262,8 +248,6 @@ class RetractingFlow:
 
     def change(self, root: Operator) -> DataFrame:
         """The rows that the step adds to the result and takes from it, with `OPERATION`."""
-        from pyspark.sql import functions as F
-
         columns = [f"c{index}" for index in range(len(root.node.output))]
         if self._idle and self._memory.before and not self._tables.may_count_more():
             self._memory.after.update(self._memory.before)
@@ -339,8 +323,6 @@ class RetractingFlow:
         rows, catalyst = self._flow.rows(op), self._flow.catalyst
         everything = self._flow.together(name, catalyst.frame(rows.plan), columns)
         if rows.back is not None:
-            from pyspark.sql import functions as F
-
             back = catalyst.frame(rows.back).select(*columns).withColumn("back", F.lit(True))
             both = everything.withColumn("back", F.lit(False)).union(back)
             everything, _ = in_force(both, columns, to_the_bit=True)
@@ -375,9 +357,6 @@ def corrected(new: DataFrame, back: DataFrame, identity: Sequence[int] | None) -
 
     `identity` are the columns that tell the groups of the result apart; None where it does not show them.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     codes = {op: F.lit(op.code) for op in OperationType}
     row = F.struct(*[F.col(name) for name in new.columns])
     rows = new.withColumn(OPERATION, codes[OperationType.APPEND]).union(
@@ -402,8 +381,6 @@ def corrected(new: DataFrame, back: DataFrame, identity: Sequence[int] | None) -
 
 def in_place(frame: DataFrame, event_time: int) -> list[Column]:
     """The order of corrected rows: as without corrections, a correction in the old row's place."""
-    from pyspark.sql import functions as F
-
     count = sum(name.startswith("c") for name in frame.columns)
     place = [F.col(f"{_PLACE}.c{index}").asc_nulls_first() for index in range(count)]
     return [place[event_time], *place, F.col(OPERATION).asc()]

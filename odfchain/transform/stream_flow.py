@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from odfchain.odf.enums import TAKES_BACK, OperationType
+from odfchain.spark.lazy import F, Window, t
 from odfchain.spark.types import comparable
 from odfchain.transform.engines import EngineRules
 from odfchain.transform.operators import (
@@ -57,9 +58,6 @@ def in_force(
     columns `alike`; where there is none it has no effect, now or later. What is compared `to_the_bit` was
     emitted as it was recorded; else the rule is that of states (`odfchain.slices.state`).
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     values = [
         recorded(rows, name) if to_the_bit else comparable(F.col(name), rows.schema[name].dataType)
         for name in alike
@@ -85,8 +83,6 @@ def in_force(
 def recorded(frame: DataFrame, name: str) -> Column:
     """A column as something that is equal only where it is recorded alike."""
     # Spark cannot compare maps, and takes -0.0 and 0.0 for the same
-    from pyspark.sql import functions as F
-
     column, kind = F.col(name), frame.schema[name].dataType.simpleString()
     if "map<" in kind:
         return F.to_json(F.struct(column))
@@ -194,8 +190,6 @@ class Flow:
     # --- row by row --------------------------------------------------------------------------------
 
     def _scan(self, op: InputScan) -> RowChanges:
-        from pyspark.sql import functions as F
-
         table = op.node.table or ""
         frame, marks = self.inputs[table], {op.event_time: self.watermark}
         if table not in self._changing:
@@ -247,8 +241,6 @@ class Flow:
         self, op: RowWise, child: Operator, known: Mapping[int, TimeMark]
     ) -> dict[int, TimeMark]:
         # the earliest of the windows that contain each moment
-        from pyspark.sql import functions as F
-
         found = {}
         for number, time in op.times.items():
             if number == time.source or time.source not in known:
@@ -305,8 +297,6 @@ class Flow:
         self, op: Operator, now: DataFrame, was: DataFrame, marks: Mapping[int, TimeMark]
     ) -> RowChanges:
         """The rows of an operator that are added and removed between `was` and `now`."""
-        from pyspark.sql import functions as F
-
         both = now.withColumn("back", F.lit(False)).union(was.withColumn("back", F.lit(True)))
         new, gone = in_force(both, now.columns, to_the_bit=True)
         output = op.node.output
@@ -324,8 +314,6 @@ class Flow:
     ) -> DataFrame:
         """The remembered rows of an operator under a name, with new ones, less those taken `back`."""
         # a row to take back that is absent is late if the others of its time were forgotten
-        from pyspark.sql import functions as F
-
         everything = self.together(name, new, columns)
         if back is None:
             return everything
@@ -352,9 +340,6 @@ class Flow:
 
     def with_key(self, plan: Any, child: Operator, key: TimeExpression) -> tuple[DataFrame, Column]:
         """The rows with the time they are grouped by as column `k`, and that as something to compare."""
-        from pyspark.sql import functions as F
-        from pyspark.sql import types as t
-
         references = [a.reference for a in child.node.output]
         expression = key.expression if key.expression is not None else child.attribute(key.source).reference
         if expression.getClass().getName().endswith(".Alias"):
@@ -468,8 +453,6 @@ def _needed(catalyst: Catalyst, op: Operator, wanted: set[int], rules: EngineRul
 
 def earlier(time: Column, point: TimePoint | None, frame: DataFrame) -> Column:
     """The condition that a time is before a moment; false when the moment is unknown."""
-    from pyspark.sql import functions as F
-
     if point is None:
         return F.lit(False)
     kind = frame.select(time).schema[0].dataType.typeName()
@@ -481,8 +464,6 @@ def earlier(time: Column, point: TimePoint | None, frame: DataFrame) -> Column:
 def _moment(micros: int, session: SparkSession) -> Column:
     # a constant is part of a compiled plan's code, which would be compiled anew for each step; a value of a
     # query of its own, in a struct, is passed to the code
-    from pyspark.sql import functions as F
-
     if session.conf.get("spark.sql.codegen.wholeStage") == "false":
         return F.timestamp_micros(F.lit(micros))
     moment = f"SELECT named_struct('at', timestamp_micros(m)) FROM VALUES ({micros}L) AS t(m)"  # noqa: S608 - a number
@@ -623,9 +604,6 @@ def _side(
     marks: tuple[TimeMark, TimeMark],
     bounds: tuple[int, int],
 ) -> _JoinSide:
-    from pyspark.sql import functions as F
-    from pyspark.sql import types as t
-
     role, number = name
     part = flow.part(op, role)
     index = next(i for i, a in enumerate(child.node.output) if a.id == number)
@@ -705,8 +683,6 @@ def _earlier_mark(mark: TimeMark) -> TimeMark:
 
 def _padded(frame: DataFrame, like: DataFrame, start: int) -> DataFrame:
     # nulls for the other side; `start` is where this side's columns begin
-    from pyspark.sql import functions as F
-
     columns = []
     for index, given in enumerate(like.schema):
         place = index - start
@@ -726,8 +702,6 @@ def _moved(point: TimePoint | None, by: int) -> TimePoint | None:
 
 def _session_rows(flow: Flow, op: SessionWindow) -> RowChanges:
     """The changes of complete sessions by the step."""
-    from pyspark.sql import functions as F
-
     (child,) = op.children
     rows = flow.rows(child)
     mark = rows.marks.get(op.session, NOTHING_KNOWN)
@@ -788,8 +762,6 @@ def _without_late(
     # late rows are remembered so that they can be counted
     if old is None or mark.kept_before is None or not flow.rules.takes_corrections:
         return flow.without_late(table_of(op), new, own["end"], mark.kept_before)
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
 
     both = old.select(*new.columns).withColumn("new", F.lit(False)).union(new.withColumn("new", F.lit(True)))
     both = both.coalesce(1).withColumn("i", F.monotonically_increasing_id())
@@ -805,9 +777,6 @@ def _without_late(
 
 
 def _sessions(rows: DataFrame, own: Column, names: list[str]) -> DataFrame:
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     in_order = Window.partitionBy(*[F.col(n) for n in names]).orderBy(own["start"], own["end"])
     reached = F.max(own["end"]).over(in_order.rowsBetween(Window.unboundedPreceding, -1))
     begins = F.coalesce((own["start"] > reached).cast("int"), F.lit(1))
@@ -818,8 +787,6 @@ def _sessions(rows: DataFrame, own: Column, names: list[str]) -> DataFrame:
 
 def _oldest(rows: DataFrame, own: Column) -> int | None:
     # microseconds
-    from pyspark.sql import functions as F
-
     found: int | None = rows.agg(F.unix_micros(F.min(own["start"]))).collect()[0][0]
     return found
 

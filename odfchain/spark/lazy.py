@@ -1,0 +1,33 @@
+"""Spark's functions, types and windows, loaded when one of them is first used: loading takes a second."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+
+class _Lazy:
+    """Stands for a module, or for a class of one, until something of it is asked for."""
+
+    def __init__(self, module: str, name: str = "") -> None:
+        self._module, self._name = module, name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked by pickle, before there is anything
+            raise AttributeError(name)
+        found = import_module(self._module)
+        value = getattr(getattr(found, self._name) if self._name else found, name)
+        setattr(self, name, value)
+        return value
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as t
+else:
+    F = _Lazy("pyspark.sql.functions")
+    t = _Lazy("pyspark.sql.types")
+    Window = _Lazy("pyspark.sql", "Window")
+
+__all__ = ["F", "Window", "t"]
