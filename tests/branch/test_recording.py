@@ -134,7 +134,7 @@ def test_a_merge_record_is_followed_by_the_state_of_the_source(tmp_path: Path) -
     assert record_of(merged) is not None
     assert isinstance(again, ev.AddData)
     assert (again.new_data, again.new_source_state) == (None, SOURCE)
-    assert (again.prev_offset, again.new_watermark) == (4, made.watermark)
+    assert (again.prev_offset, again.new_watermark) == (4, Timestamp.parse("2024-01-03T00:00:00Z"))
     state = DatasetState.read(dataset.chain)
     assert state.source_state == SOURCE
     assert state.state_of_source(POLLING_SOURCE) == (SOURCE, state.head)
