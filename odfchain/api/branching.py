@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from odfchain.audit.report import Report
     from odfchain.branches.branches import Branch
     from odfchain.branches.diff import Diff
-    from odfchain.branches.executor import Engine
+    from odfchain.branches.intervals import Engine
     from odfchain.branches.merging import MergeMeans, MergeOutcome, MergePlan, MergeRequest
     from odfchain.branches.recording import ChangeOutcome
     from odfchain.branches.row_history import RowChange
@@ -516,7 +516,7 @@ _FIRST, _LAST = 2, 11
 
 def engine_of(workspace: Workspace) -> Engine:
     """The engine that compares and merges: this process, and the workspace's Spark for large inputs."""
-    from odfchain.branches.executor import Engine
+    from odfchain.branches.intervals import Engine
 
     return Engine(workspace.session, workspace._files.config.branches.spark_bytes)
 

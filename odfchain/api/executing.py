@@ -165,7 +165,7 @@ class Engines:
             TransformError: the transform is for another engine, and its address is not known; or it asks for
                 a version that gives other results.
         """
-        from odfchain.transform.engine_client import remote_engine
+        from odfchain.transform.engine_protocol import remote_engine
         from odfchain.transform.engines import check_version
 
         config = self._config(timeout)

@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from odfchain.branches.branches import BlockGraph
-from odfchain.branches.executor import Engine, KeyResult, compute
-from odfchain.branches.intervals import Interval, MergedColumns, read_rows
+from odfchain.branches.intervals import Engine, Interval, KeyResult, MergedColumns, compute, read_rows
 from odfchain.branches.row_diff import RowDiff, between, same_cells
 from odfchain.branches.three_way import MergedTables, MergeInput, net_of_table
 from odfchain.errors import SchemaError

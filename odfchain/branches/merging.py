@@ -32,9 +32,16 @@ from odfchain.branches.conflict_file import (
     resolve,
 )
 from odfchain.branches.diff import Trust, changes_of, common_key, intervals_of, rows_changed
-from odfchain.branches.executor import Computed, Engine, KeyResult, compute
 from odfchain.branches.foreign_keys import ForeignKeys, Rows, references_of
-from odfchain.branches.intervals import Interval, MergedColumns, interval_batches
+from odfchain.branches.intervals import (
+    Computed,
+    Engine,
+    Interval,
+    KeyResult,
+    MergedColumns,
+    compute,
+    interval_batches,
+)
 from odfchain.branches.recording import described, stage_changes, write_batches
 from odfchain.branches.row_diff import net_of, rows_of_changes
 from odfchain.branches.three_way import MergedState, MergedTables, MergeInput

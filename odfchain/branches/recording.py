@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odfchain.branches.executor import IN_PROCESS_BYTES
+from odfchain.branches.intervals import IN_PROCESS_BYTES
 from odfchain.errors import NothingToCommitError
 from odfchain.odf.arrow_schema import schema_event, slice_schema
 from odfchain.odf.enums import OperationType

@@ -431,9 +431,3 @@ def rows_of_changes(diff: RowDiff, names: DatasetVocabulary) -> pa.Table:
     rows = pa.concat_tables([diff.before, diff.after]).take(pa.array(positions[written]))
     codes = pa.array(operations[written].astype(np.int32))
     return rows.add_column(0, names.operation_type_column, codes)
-
-
-def all_added(rows: pa.Table, names: DatasetVocabulary) -> pa.Table:
-    """New rows as they come."""
-    codes = pa.array(np.full(rows.num_rows, APPEND, dtype=np.int32))
-    return rows.add_column(0, names.operation_type_column, codes)

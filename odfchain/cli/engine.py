@@ -17,11 +17,11 @@ from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_json
 from odfchain.errors import EngineError, NotAWorkspaceError, UsageError
 from odfchain.progress import Progress
-from odfchain.transform.engine_client import DEFAULT_PORT
+from odfchain.transform.engine_protocol import DEFAULT_PORT
 
 if TYPE_CHECKING:
     from odfchain import Workspace
-    from odfchain.transform.engine_service import EngineServer
+    from odfchain.transform.engine_protocol import EngineServer
 
 
 _HEAP_MIB = 2_048
@@ -165,7 +165,7 @@ def _workspace() -> Workspace | None:
 def _engine_service(
     workspace: Workspace | None, *, host: str, port: int, socket: Path | None, heap_mib: int
 ) -> Iterator[EngineServer]:
-    from odfchain.transform.engine_service import serve
+    from odfchain.transform.engine_protocol import serve
     from odfchain.transform.spark_engine import SparkTransformEngine
 
     with _session(workspace, heap_mib) as session:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import rfc8785
 from pyarrow import types as t
 
-from odfchain.branches.executor import Engine
+from odfchain.branches.intervals import Engine
 from odfchain.branches.recording import described
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.odf.arrow_schema import schema_of_event

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from odfchain.branches.executor import Engine
+from odfchain.branches.intervals import Engine
 from odfchain.branches.key_lookup import takes_any_back
 from odfchain.errors import BadInputError, CodecError
 from odfchain.odf import row_hash

@@ -32,7 +32,7 @@ from odfchain.spark.java import find_java
 
 if TYPE_CHECKING:
     from odfchain.progress import Progress
-    from odfchain.transform.engine_client import RemoteEngine
+    from odfchain.transform.engine_protocol import RemoteEngine
     from odfchain.transform.engines import TransformEngine
     from odfchain.workspace.config import TransformConfig
     from odfchain.workspace.dataset_files import DatasetFiles
@@ -364,7 +364,7 @@ def sandboxed_engine(
     Spark's own temporary files go to `scratch`, which lies in `write`. Each of its two processes may use
     `memory_mib`; 0 is no limit.
     """
-    from odfchain.transform.engine_client import RemoteEngine
+    from odfchain.transform.engine_protocol import RemoteEngine
 
     require_sandbox()
     progress.phase("Starting Spark in a sandbox")

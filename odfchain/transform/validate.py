@@ -187,7 +187,7 @@ def _check_transform(
 
 
 def _say_what_calls_need(progress: Progress) -> None:
-    from odfchain.transform.engine_client import load_grpc
+    from odfchain.transform.engine_protocol import load_grpc
 
     try:
         load_grpc()

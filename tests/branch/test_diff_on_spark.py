@@ -13,9 +13,8 @@ import pyarrow as pa
 import pytest
 
 import odfchain as odf
-from odfchain.branches import executor
-from odfchain.branches.executor import Engine, KeyResult, _bounds, _ranges, compute
-from odfchain.branches.intervals import Interval, MergedColumns
+from odfchain.branches import intervals as executor
+from odfchain.branches.intervals import Engine, Interval, KeyResult, MergedColumns, _bounds, _ranges, compute
 from odfchain.branches.row_diff import key_columns
 from odfchain.errors import ChainError
 from odfchain.slices.runs import order_of

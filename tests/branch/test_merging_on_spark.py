@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.branches.executor import Engine
+from odfchain.branches.intervals import Engine
 from odfchain.spark.session import SparkEngine
 from tests.kit.branch_cases import commands_of, hold, load
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from odfchain.branches.row_diff import RowDiff, all_added, between, net_of, rows_of_changes
+from odfchain.branches.row_diff import RowDiff, between, net_of, rows_of_changes
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.slices.runs import order_of
 from tests.kit.support import manifest
@@ -48,11 +48,6 @@ def test_each_change_is_the_rows_that_record_it() -> None:
 def test_no_change_is_no_row() -> None:
     rows = rows_of_changes(diff({1: "x"}, {1: "x"}), NAMES)
     assert (rows.num_rows, rows.schema.names) == (0, ["op", "k", "a"])
-
-
-def test_rows_that_are_only_added_keep_their_order() -> None:
-    rows = all_added(pa.table([[2, 1], ["x", "y"]], schema=SCHEMA), NAMES)
-    assert rows.to_pydict() == {"op": [0, 0], "k": [2, 1], "a": ["x", "y"]}
 
 
 NAN = float("nan")

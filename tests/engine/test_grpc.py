@@ -37,9 +37,16 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.odf.sources import SqlQueryStep, TransformSql
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
-from odfchain.transform import engine_client as wire
-from odfchain.transform.engine_client import EXECUTE_RAW_QUERY, EXECUTE_TRANSFORM, RemoteEngine, unwrap, wrap
-from odfchain.transform.engine_service import EngineServer, serve
+from odfchain.transform import engine_protocol as wire
+from odfchain.transform.engine_protocol import (
+    EXECUTE_RAW_QUERY,
+    EXECUTE_TRANSFORM,
+    EngineServer,
+    RemoteEngine,
+    serve,
+    unwrap,
+    wrap,
+)
 from tests.kit.simulator import PATIENCE, CancellableEngine, SimulatedEngine
 from tests.kit.support import ROOT, seeded_id
 
@@ -378,7 +385,7 @@ def test_calls_from_several_threads(files: Path) -> None:
 
 
 def test_more_calls_than_can_wait_are_refused(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.transform.engine_service._WAITING_CALLS", 0)
+    monkeypatch.setattr("odfchain.transform.engine_protocol._WAITING_CALLS", 0)
     gate = threading.Event()
     simulated = SimulatedEngine(gate=gate)
     with serving(simulated, workers=1) as server, ThreadPoolExecutor(1) as pool:
@@ -533,7 +540,7 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_loading_both_sides_does_not_load_the_library() -> None:
     program = (
-        "import sys, odfchain.transform.engine_service, odfchain.transform.engine_client, odfchain.cli.engine;"
+        "import sys, odfchain.transform.engine_protocol, odfchain.cli.engine;"
         "sys.exit(str({'grpc', 'pyspark', 'pyarrow'} & set(sys.modules) or '') or 0)"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -653,7 +660,7 @@ def test_a_server_that_is_no_engine(files: Path) -> None:
 
 def test_a_response_that_is_too_large(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "odfchain.transform.engine_client._OPTIONS", (("grpc.max_receive_message_length", 1_000),)
+        "odfchain.transform.engine_protocol._OPTIONS", (("grpc.max_receive_message_length", 1_000),)
     )
     with (
         answering(b"x" * 1_001) as address,
@@ -663,7 +670,7 @@ def test_a_response_that_is_too_large(files: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_request_that_is_too_large(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.transform.engine_client.MESSAGE_BYTES", 500)
+    monkeypatch.setattr("odfchain.transform.engine_protocol.MESSAGE_BYTES", 500)
     with pytest.raises(CodecError, match="bytes are more than a message may have, 500"):
         EXECUTE_TRANSFORM.pack_request(step(files))
 

@@ -20,8 +20,7 @@ from odfchain.errors import EngineError, QueryError
 from odfchain.odf.engine_messages import TransformRequest
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
-from odfchain.transform.engine_client import RemoteEngine
-from odfchain.transform.engine_service import serve
+from odfchain.transform.engine_protocol import RemoteEngine, serve
 from odfchain.transform.engines import Executed
 from odfchain.transform.spark_engine import SparkTransformEngine
 from tests.kit import case_process

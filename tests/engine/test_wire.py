@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import CodecError
-from odfchain.transform.engine_client import unwrap, wrap
+from odfchain.transform.engine_protocol import unwrap, wrap
 
 
 @given(st.binary(max_size=300))

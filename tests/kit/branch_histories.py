@@ -12,7 +12,7 @@ import pyarrow as pa
 import odfchain as odf
 from odfchain.branches.branches import BlockGraph
 from odfchain.branches.diff import Diff, diff
-from odfchain.branches.executor import Engine
+from odfchain.branches.intervals import Engine
 from odfchain.odf.identity import Multihash
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState

@@ -23,7 +23,7 @@ from odfchain.odf.events import OffsetInterval
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
-from odfchain.transform.engine_service import serve
+from odfchain.transform.engine_protocol import serve
 from odfchain.transform.engines import Executed
 
 PATIENCE = 30

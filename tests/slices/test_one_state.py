@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odfchain.audit.state_checks import _difference
-from odfchain.branches.executor import _ranges
+from odfchain.branches.intervals import _ranges
 from odfchain.branches.key_lookup import WantedKeys, key_schema, newest_of
 from odfchain.branches.row_diff import net_of
 from odfchain.odf.enums import TAKES_BACK

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.branches.executor import Engine
+from odfchain.branches.intervals import Engine
 from odfchain.errors import BadInputError
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.events import DatasetVocabulary, DataSlice, OffsetInterval

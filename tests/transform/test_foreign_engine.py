@@ -24,7 +24,7 @@ from odfchain.odf.sources import TransformSql
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.text import printable
-from odfchain.transform.engine_service import serve
+from odfchain.transform.engine_protocol import serve
 from odfchain.transform.engines import Executed, check_version
 from odfchain.workspace.config import TransformConfig
 from odfchain.workspace.dataset_files import DatasetFiles

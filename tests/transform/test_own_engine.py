@@ -14,7 +14,7 @@ from odfchain.errors import TransformError
 from odfchain.odf.manifests import read_snapshots
 from odfchain.odf.sources import TransformSql
 from odfchain.odf.transform_options import is_own, with_own_name
-from odfchain.transform.engine_client import remote_engine
+from odfchain.transform.engine_protocol import remote_engine
 from odfchain.transform.engines import address_of, engine_version
 from odfchain.workspace.config import TransformConfig, read_config
 from odfchain.workspace.dataset_state import SystemColumns
