@@ -155,23 +155,16 @@ class EngineRules:
         return f"odfchain_{self.number}-spark_{version('pyspark')}{lateness_option(self.allowed_lateness_ms)}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """A version in this engine's form."""
-
-    rules: EngineRules | None
-    """None where it asks for rules or options that this engine does not know."""
-    spark: tuple[str, str]
-
-    @classmethod
-    def parse(cls, text: str) -> _Version | None:
-        base, lateness = split_version(text)
-        found = _FORM.fullmatch(base)
-        if found is None:
-            return None
-        rules = EngineRules(int(found[1]), lateness)
-        known = 1 <= rules.number <= RULES and (rules.takes_corrections or not lateness)
-        return cls(rules if known else None, (found[2], found[3]))
+def _parsed(version: str) -> tuple[EngineRules | None, tuple[str, str]] | None:
+    # (the rules, None where they or their options are not known here; Spark's release); None for a version in
+    # another form
+    base, lateness = split_version(version)
+    found = _FORM.fullmatch(base)
+    if found is None:
+        return None
+    rules = EngineRules(int(found[1]), lateness)
+    known = 1 <= rules.number <= RULES and (rules.takes_corrections or not lateness)
+    return rules if known else None, (found[2], found[3])
 
 
 def engine_version() -> str:
@@ -185,8 +178,8 @@ def rules_of(recorded: str | None) -> EngineRules:
     One that names none, or a version that only a declaration makes compatible, is executed by
     the newest.
     """
-    found = _Version.parse(recorded) if recorded is not None else None
-    return found.rules if found is not None and found.rules is not None else EngineRules()
+    found = _parsed(recorded) if recorded is not None else None
+    return found[0] if found is not None and found[0] is not None else EngineRules()
 
 
 def same_results(recorded: str | None, running: str, compatible: Collection[str] = ()) -> bool:
@@ -197,8 +190,8 @@ def same_results(recorded: str | None, running: str, compatible: Collection[str]
     """
     if recorded is None or recorded == running or recorded in compatible:
         return True
-    one, other = _Version.parse(recorded), _Version.parse(running)
-    return one is not None and one.rules is not None and other is not None and one.spark == other.spark
+    one, other = _parsed(recorded), _parsed(running)
+    return one is not None and one[0] is not None and other is not None and one[1] == other[1]
 
 
 def address_of(transform: Transform, config: TransformConfig) -> str | None:
