@@ -86,11 +86,7 @@ def all_settings(of: SettingsFile = OF_WORKSPACE) -> list[Setting]:
 
 
 def setting(text: str, of: SettingsFile = OF_WORKSPACE) -> Setting:
-    """The setting of a name.
-
-    Raises:
-        UsageError: there is none; near names are suggested.
-    """
+    """The setting of a name; else a `UsageError` suggests near ones."""
     import difflib
 
     known = all_settings(of)
@@ -152,11 +148,7 @@ def _field(cls: type[Any], name: str) -> str:
 
 
 def parsed(item: Setting, texts: Sequence[str]) -> Any:
-    """The value that words of a command line mean.
-
-    Raises:
-        UsageError: one value is expected and there are more, or a name of an entry is missing.
-    """
+    """The value that words of a command line mean, or `UsageError`."""
     if item.has_keys and item.key is None:
         raise UsageError(f"{item} has entries by name", hint=f"name one: {item}.NAME")
     if item.is_list:
@@ -335,11 +327,7 @@ class DatasetConfiguration(OwnErrors):
 
 
 def configuration(workspace: Workspace, dataset: str | None = None) -> Configuration | DatasetConfiguration:
-    """The settings of a workspace, or of one of its datasets.
-
-    Raises:
-        DatasetNotFoundError: there is no such dataset.
-    """
+    """The settings of a workspace, or of one of its datasets."""
     if dataset is None:
         return Configuration(workspace.path)
     return DatasetConfiguration(workspace.path, workspace[dataset]._files)

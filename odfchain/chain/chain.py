@@ -367,11 +367,7 @@ class MetadataChain:
             self._published(blocks[-1].hash, blocks[-1].block.sequence_number)
 
     def set_ref(self, ref: str, target: Multihash, *, expected: Multihash | None) -> None:
-        """Point a reference at a stored block, which may be another's: no hook is called.
-
-        Raises:
-            ObjectNotFoundError: the block is not in the store.
-        """
+        """Point a reference at a stored block, which may be another's: no hook is called."""
         if not self._blocks.contains(target):
             raise ObjectNotFoundError(f"{self._blocks.locate(target)}: no such block")
         self._refs.compare_and_swap(ref, expected, target)

@@ -77,11 +77,7 @@ class Links(Protocol):
     """Reads the links of one chain."""
 
     def link(self, name: Multihash) -> BlockLink:
-        """The number and the predecessor of a block.
-
-        Raises:
-            OdfchainError: it cannot be read.
-        """
+        """The number and the predecessor of a block."""
 
     def broken(self, problem: str) -> OdfchainError:
         """The error to raise for blocks that do not form a chain."""

@@ -176,11 +176,7 @@ class Claim:
 
 
 def prove(one: Claim, other: Claim) -> Evidence | None:
-    """The proof that two claims are two histories; None when they are one, or it cannot be decided.
-
-    Raises:
-        StoreError: the proof would be larger than the limits.
-    """
+    """The proof, within the limits, that two claims are two histories; None for one, or where it is open."""
     low, high = sorted((one, other), key=lambda c: (c.signed.sequence_number, c.signed.head.digest))
     number = low.signed.sequence_number
     there = high.signed.head if high.signed.sequence_number == number else high.block_at(number)

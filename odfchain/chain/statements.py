@@ -50,11 +50,7 @@ def read_bounded(path: Path, limit: int) -> bytes | None:
 
 
 def read_regular(path: Path, limit: int, *, follow: bool = False) -> tuple[bytes, int] | None:
-    """At most `limit + 1` bytes of a file and its permissions, None when it is not there.
-
-    Raises:
-        StoreError: it is not an ordinary file (a link is one only with `follow`), or cannot be read.
-    """
+    """At most `limit + 1` bytes of an ordinary file (a link with `follow`), and its permissions; or None."""
     # Not blocking: a pipe without a writer would be waited for.
     flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
@@ -296,13 +292,7 @@ def create_key_file(path: Path) -> DatasetKey:
 
 
 def read_key_file(path: Path) -> DatasetKey:
-    """The private key in a file that only its owner may read.
-
-    Raises:
-        StoreError: it cannot be read.
-        WorkspaceError: others may read it.
-        InvalidIdError: it is not an unencrypted PKCS#8 PEM of an ed25519 key.
-    """
+    """The ed25519 private key, an unencrypted PKCS#8 PEM, in a file that only its owner may read."""
     found = read_regular(path, ATTEST.key_file_bytes, follow=True)
     if found is None:
         raise StoreError(f"{path}: no such file", hint="make a key with `odfchain key create`")
@@ -353,11 +343,7 @@ class SignedStatement:
 
 
 def sign_statement(key: DatasetKey, signer: Did, kind: StatementType, payload: dict[str, Any]) -> str:
-    """The signed form of a statement, one line without its end.
-
-    Raises:
-        UsageError: the key is not the signer's, or the statement is too large or not made of JSON.
-    """
+    """The signed form of a statement, one line without its end; `UsageError` where it can have none."""
     if signer.public_key != key.dataset_id.public_key:
         raise UsageError(f"the key is not that of {signer}")
     header = {"alg": ALGORITHM, "kid": str(signer), "typ": str(kind)}
@@ -372,9 +358,6 @@ def read_statement(text: bytes, kind: StatementType, *, verified: bool = True) -
     """The statement that `text` is the one signed form of; its signature is verified.
 
     Without `verified` only its form is checked, and it must not be trusted.
-
-    Raises:
-        SignatureError: it is anything else; `problem` says what.
     """
     if len(text) > ATTEST.statement_bytes:
         raise _damaged(f"it is longer than {ATTEST.statement_bytes} bytes")

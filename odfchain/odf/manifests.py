@@ -96,11 +96,7 @@ def is_dataset(tree: Any) -> bool:
 
 
 def as_snapshot(document: Document) -> tuple[Document, list[str]]:
-    """Convert a resource to a snapshot's manifest, with its lines, and the paths that were left out.
-
-    Raises:
-        ManifestError: another kind of resource, or more than a snapshot can say. Paths are the document's.
-    """
+    """A resource as a snapshot's manifest with its lines, and the paths that were left out."""
     tree = document.value
     if tree[SCHEMA] not in (_SCHEMAS + _DATASET, f"{_SCHEMAS}{_DATASET}.json"):
         raise _other_kind(tree[SCHEMA])

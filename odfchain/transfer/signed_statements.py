@@ -106,11 +106,7 @@ def as_fields(policy: SignaturePolicy) -> dict[str, Any]:
 
 
 def from_fields(require: bool | None, max_age: int | None, *, source: str) -> SignaturePolicy:
-    """The policy that a manifest's fields hold.
-
-    Raises:
-        ManifestError: the age is none.
-    """
+    """The policy that a manifest's fields hold."""
     try:
         return SignaturePolicy(require=bool(require), max_age=max_age)
     except UsageError as error:
@@ -184,11 +180,7 @@ def _judge(offer: Offer, dataset_id: DatasetId, number: int, block_at: BlockAt) 
 
 
 def refuse_unsigned(found: HeadSignature, policy: SignaturePolicy, *, name: str, where: str) -> None:
-    """The signature is what the policy wants.
-
-    Raises:
-        SignatureError: it is not; dataset, peer and problem are named.
-    """
+    """The signature is what the policy wants; else a `SignatureError` names dataset, peer and problem."""
     if not policy.required:
         return
     about = f"{name} at {where}"
@@ -325,11 +317,7 @@ class SeenHeads:
         return self.folder / encode_base16(dataset_id.to_bytes())
 
     def get(self, dataset_id: DatasetId) -> Seen | None:
-        """The newest block seen of a dataset, None when it was never seen.
-
-        Raises:
-            StoreError: the file cannot be read, or is damaged.
-        """
+        """The newest block seen of a dataset, None when it was never seen; `StoreError` if damaged."""
         path = self._path(dataset_id)
         data = fsio.read_start(path, _READ_BYTES)
         if data is None:
@@ -340,11 +328,7 @@ class SeenHeads:
         return Seen(int(found[1]), Multihash.parse(found[2]), found[3])
 
     def signed(self, dataset_id: DatasetId, seen: Seen | None) -> SignedHead | None:
-        """The owner's signed head that was seen, verified anew; None when it was never signed.
-
-        Raises:
-            StoreError: the signature in the memory is damaged.
-        """
+        """The owner's signed head that was seen, verified anew; None when it was never signed."""
         if seen is None or seen.signature is None:
             return None
         try:

@@ -96,9 +96,6 @@ def check_declared(
     """Constraints that events record can be held, as far as it is known; events have the form of blocks.
 
     `own` is the dataset's id, `before` its state, if it is there.
-
-    Raises:
-        ManifestError: they cannot; or a dataset that they name is not here.
     """
     attached = next((e for e in reversed(events) if isinstance(e, ev.SetAttachments)), None)
     if attached is None:

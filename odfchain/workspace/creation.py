@@ -204,9 +204,6 @@ def events_of(
     """The events of a snapshot in the form that blocks hold, without the Seed.
 
     `vocabulary` is what is in force where the snapshot says nothing about it.
-
-    Raises:
-        ManifestError: the snapshot breaks a rule, or an input is not known; located where it was read.
     """
     try:
         return _events_of(snapshot, resolve, vocabulary)
@@ -328,11 +325,7 @@ def _resolve(ref: DatasetRefAny, resolve: Resolve) -> DatasetId | None:
 
 
 def in_creation_order(snapshots: Iterable[DatasetSnapshot]) -> list[DatasetSnapshot]:
-    """The snapshots so that what others refer to comes before them; otherwise the order stays.
-
-    Raises:
-        ManifestError: two have one name, or some refer to each other so that none can be made first.
-    """
+    """The snapshots so that what others refer to comes before them; otherwise the order stays."""
     named: dict[DatasetAlias, DatasetSnapshot] = {}
     for snapshot in snapshots:
         if snapshot.name in named:

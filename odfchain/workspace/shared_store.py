@@ -66,20 +66,13 @@ class SharedStore:
         """The dataset in a folder is here as it is in the store, with the blocks that were merged into it.
 
         One that could only be listed raises what it is.
-
-        Raises:
-            CorruptedPeerError: as `sync_heads`.
         """
 
     def head_there(self, folder: Path) -> Multihash | None:
         """The head that the store has now, whatever is here."""
 
     def bring_blocks(self, folder: Path, head: Multihash) -> None:
-        """The blocks up to a head in the store are here, checked; no reference leads to them.
-
-        Raises:
-            DatasetsDivergedError: what is there is another dataset.
-        """
+        """The blocks up to a head in the store are here, checked; no reference leads to them."""
 
     def follow(self, folder: Path, here: Multihash, there: Multihash) -> None:
         """The head, which is `here`, is `there` as in the store, though it does not continue what was seen.
@@ -105,11 +98,7 @@ class SharedStore:
         """Fetches all branches; one that is damaged stays as it is here, with a warning."""
 
     def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None:
-        """The store has a branch no more, which points at `expected` now; here it stays.
-
-        Raises:
-            RefConflictError: it points elsewhere.
-        """
+        """The store has a branch no more, if it points at `expected` now; here it stays."""
 
     def objects(self, folder: Path) -> LocalObjectStore:
         """The slices or checkpoints of a dataset, `folder` being theirs; they come when they are read."""
@@ -122,18 +111,10 @@ class SharedStore:
         """Executors have put a slice or checkpoint into the store, after a time [s, `time.monotonic`]."""
 
     def publish(self, folder: Path) -> None:
-        """A dataset that was built in a folder is in the store, under its name.
-
-        Raises:
-            NameCollisionError: the name is taken there; nothing is visible.
-        """
+        """A dataset that was built in a folder is in the store, under its name, which must be free there."""
 
     def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
-        """A dataset has another name in the store.
-
-        Raises:
-            NameCollisionError: the name is taken there; the old one stays.
-        """
+        """A dataset has another name in the store, which must be free there."""
 
     def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
         """A dataset is not in the store any more."""

@@ -185,11 +185,7 @@ class WorkspaceFiles:
         store: str | None = None,
         connect: Connect | None = None,
     ) -> WorkspaceFiles:
-        """Make a workspace in `parent`, with its datasets in a `store` if one is given.
-
-        Raises:
-            NameCollisionError: there is one already (unless `exists_ok`), or it has another store.
-        """
+        """Make a workspace in `parent`, with its datasets in a `store` if one is given."""
         root = parent.resolve() / FOLDER
         if root.is_dir():
             if exists_ok:
@@ -509,11 +505,7 @@ class WorkspaceFiles:
         return self._key_path(dataset_id).is_file()
 
     def key(self, dataset_id: DatasetId) -> DatasetKey:
-        """The private key of a dataset that was created here.
-
-        Raises:
-            WorkspaceError: there is none, it does not fit the id, or others may read it.
-        """
+        """The private key of a dataset that was created here; `WorkspaceError` where others may read it."""
         path = self._key_path(dataset_id)
         if not path.exists():
             raise WorkspaceError(f"the private key of {dataset_id} is not in this workspace")
@@ -523,11 +515,7 @@ class WorkspaceFiles:
         return key
 
     def sign_head(self, dataset: DatasetFiles) -> SignedHead:
-        """Durably sign the head of a dataset, or its branch, anew with the time of now; what was signed.
-
-        Raises:
-            RefConflictError: another writer has moved the head; the next run signs that one.
-        """
+        """Durably sign the head of a dataset, or its branch, anew with the time of now; what was signed."""
         key = self.key(dataset.id)
         head, ref = dataset.chain.head(), dataset.ref
         if head is None:
@@ -569,9 +557,6 @@ def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetF
     """The inputs of a derivative dataset in the order of its transform; none of a root dataset.
 
     On a branch these are its inputs on the branch of that name, or on their head where they have none.
-
-    Raises:
-        DatasetNotFoundError: an input is not in the workspace.
     """
     transform = DatasetState.read(dataset.chain).transform
     inputs = []
@@ -602,13 +587,7 @@ def with_upstream(
     datasets: Iterable[DatasetFiles],
     ends: Callable[[DatasetFiles], bool] = lambda _: False,
 ) -> list[DatasetFiles]:
-    """The datasets and everything they come from, each once, inputs before what is made of them.
-
-    `ends` says whose inputs do not matter.
-
-    Raises:
-        WorkspaceError: a dataset comes from itself.
-    """
+    """The datasets and all they come from, each once, inputs first; `ends` says whose do not matter."""
     known: dict[str, DatasetFiles] = {}
     graph: TopologicalSorter[str] = TopologicalSorter()
     waiting = list(datasets)
