@@ -38,10 +38,8 @@ class SnapshotsConfig:
     """How datasets are profiled, and what drift is refused."""
 
     profile: ProfileWhen = ProfileWhen.DEMAND
-    """When profiles are written."""
     guard: str = ""
-    """The drift policy that every commit of rows is held to: a file, seen from the folder of the workspace;
-    none where it is empty."""
+    """A file, seen from the folder of the workspace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +67,12 @@ class SparkConfig:
     """How the Spark session is made."""
 
     master: str = "local[*]"
-    """Master URL; ignored when `remote` is given."""
     remote: str | None = None
-    """Spark Connect URL, such as `sc://host:15002`."""
     driver_memory: str = "2g"
     """Heap of the driver (in local mode also of the tasks)."""
     conf: dict[str, str] = field(default_factory=dict)
-    """Any other Spark settings; they win over odfchain's own defaults."""
+    """They win over odfchain's own defaults."""
     files: SparkFiles = SparkFiles.AUTO
-    """How executors reach inputs and slices."""
 
     @property
     def is_local(self) -> bool:
@@ -90,7 +85,6 @@ class EngineConfig:
     """What stays between commands."""
 
     idle: Duration = field(default_factory=lambda: Duration(600_000))
-    """How long a local Spark session stays for the next command; 0 s: it ends with its own."""
 
 
 class LateEdits(Enum):
@@ -132,15 +126,10 @@ class IngestConfig:
     """How ingestion behaves."""
 
     max_retract_ratio: float = 0.5
-    """Largest share of the recorded keys that one snapshot may retract without `--allow-retract`."""
     late_edits: LateEdits = LateEdits.IGNORE
-    """Action when a ledger's source brings a known key with other values."""
     duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
-    """Action when rows of one input have one key and other values (Ledger, Snapshot)."""
     retries: int = 3
-    """How often a run is repeated on a new head when another writer was faster."""
     variables: dict[str, Variable] = field(default_factory=dict)
-    """Values for `${{ env.NAME }}` in polling sources."""
 
     @property
     def values(self) -> dict[str, str]:
@@ -153,11 +142,8 @@ class IngestConfig:
         return {name: v.hosts for name, v in self.variables.items() if v.hosts is not None}
 
     allow_commands: bool = False
-    """Run commands of prepare steps also for datasets that were not created here."""
     max_future: Duration = field(default_factory=lambda: Duration(86_400_000))
-    """How far after the system time an event time may lie without `--allow-future`."""
     allow_future: bool = False
-    """Take rows of any event time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,18 +176,11 @@ class TransformConfig:
     """How derivative datasets are executed."""
 
     engines: dict[str, str] = field(default_factory=dict)
-    """Addresses of engines by the name that transforms use, such as `flink: localhost:2884`."""
     compatible_versions: tuple[str, ...] = ()
-    """Engine versions that give the same results as this one, for transforms that name them."""
     isolation: IsolationPolicy = IsolationPolicy.STRANGERS
-    """When queries run in a process of their own, without network and without the user's files."""
     timeout_seconds: int = 0
-    """Longest time for one step [s]; 0 is no limit."""
     isolated_seconds: int = 3_600
-    """The same for queries in a process of their own [s], where `timeout_seconds` gives none; 0 is
-    no limit."""
     isolated_memory_mib: int = 4_096
-    """Memory of each of its two processes [MiB], Python and Java, whose heap is half of it; 0 is no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,15 +188,12 @@ class ShareConfig:
     """How datasets are carried from and to peers."""
 
     ipfs_gateway: str = "http://localhost:8080"
-    """The HTTP gateway that ipfs and ipns URLs are read through."""
     parallel: int = 10
-    """Objects transferred at the same time."""
     retries: int = 3
     """Attempts after the first, on failures that may pass."""
     allow_private_redirects: bool = False
     """Follow redirects from public to private addresses."""
     hosts: tuple[str, ...] = ()
-    """Host names of `serve` in addition to its address and those of this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +201,6 @@ class AuditConfig:
     """Whose verdicts count."""
 
     trusted_auditors: tuple[str, ...] = ()
-    """DIDs (`did:key:…`, `did:odf:…`) of auditors whose attestations `verify --trusted-by` accepts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +208,6 @@ class DatasetsConfig:
     """What datasets are like that are made here."""
 
     system_columns: SystemColumns = SystemColumns.SPECIFICATION
-    """Types of offsets and operations in datasets that have no schema yet (RFC-001)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,8 +215,7 @@ class AssetsConfig:
     """What may be asked of the stores that asset locks name."""
 
     trusted_endpoints: tuple[str, ...] = ()
-    """Endpoints and origins, such as `https://minio.example.org`: requests there carry the credentials of the
-    environment, and they may be at private addresses."""
+    """Endpoints and origins, such as `https://minio.example.org`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,8 +223,7 @@ class QueryConfig:
     """How queries are answered."""
 
     signing_key: str = "node.pem"
-    """The file with the key that signs answers, in the settings' folder unless it is an absolute path; the
-    default one is made when it is first needed."""
+    """In the settings' folder unless it is an absolute path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,9 +231,7 @@ class BranchesConfig:
     """How states and branches of datasets are computed."""
 
     cache_bytes: int = 1 << 30
-    """Most bytes of cached states, for each dataset; 0 keeps none."""
     spark_bytes: int = 256 << 20
-    """Slices of more than this are compared, merged and profiled by Spark, others in the process [bytes]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +239,6 @@ class SliceConfig:
     """How large slices become."""
 
     max_bytes: int = 512 << 20
-    """An input of more than this becomes several blocks, with slices of about this size [bytes]; 0: one."""
 
 
 MAX_PARALLEL = 100
@@ -278,7 +247,7 @@ MAX_PARALLEL = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceConfig:
-    """Settings of a workspace."""
+    """Settings of a workspace; `DEFAULT_TEXT` says what each of them is for."""
 
     spark: SparkConfig = SparkConfig()
     engine: EngineConfig = field(default_factory=EngineConfig)
