@@ -15,19 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from odfchain.chain.statements import (
-    Attestation,
-    Did,
-    Problem,
-    Signed,
-    StatementType,
-    malformed,
-    read_attestation,
-    read_bounded,
-    read_members,
-    read_statement,
-    sign_statement,
-)
+from odfchain.chain import statements
 from odfchain.errors import SignatureError, StoreError, UsageError
 from odfchain.limits import ATTEST
 from odfchain.odf.identity import DatasetId, DatasetKey, Multihash
@@ -45,7 +33,7 @@ class About:
     """The subject of a statement, and its signer; `kind` separates subjects of one block."""
 
     dataset_id: DatasetId
-    signer: Did
+    signer: statements.Did
     block: Multihash
     sequence_number: int
     time: Timestamp
@@ -59,7 +47,7 @@ class SignedLine(Generic[T]):
     number: int
     text: bytes
     statement: T | None = None
-    problem: Problem | None = None
+    problem: statements.Problem | None = None
     message: str | None = None
 
 
@@ -120,10 +108,10 @@ class LineFile(Generic[T]):
         try:
             statement = self.read(text)
         except SignatureError as error:
-            return SignedLine(number, text, None, Problem(error.problem), str(error))
+            return SignedLine(number, text, None, statements.Problem(error.problem), str(error))
         if (other := self.about(statement).dataset_id) != dataset_id:
             message = f"{self.one} of another dataset, {other}"
-            return SignedLine(number, text, None, Problem.OTHER_DATASET, message)
+            return SignedLine(number, text, None, statements.Problem.OTHER_DATASET, message)
         return SignedLine(number, text, statement)
 
     def valid(
@@ -147,9 +135,11 @@ class LineFile(Generic[T]):
 
     def content(self, folder: Path) -> bytes | None:
         """The content of the file in a dataset's folder, None when there is none."""
-        return read_bounded(folder / self.key, self.most_bytes())
+        return statements.read_bounded(folder / self.key, self.most_bytes())
 
-    def add(self, folder: Path, dataset_id: DatasetId, text: str, *, trusted: Collection[Did] = ()) -> None:
+    def add(
+        self, folder: Path, dataset_id: DatasetId, text: str, *, trusted: Collection[statements.Did] = ()
+    ) -> None:
         """Durably keep one statement in a dataset's folder, in place of what its signer said before.
 
         Raises:
@@ -159,7 +149,7 @@ class LineFile(Generic[T]):
         """
         line = self.line(1, text.encode(), dataset_id)
         if line.statement is None:
-            raise SignatureError(line.problem or Problem.DAMAGED, line.message or "")
+            raise SignatureError(line.problem or statements.Problem.DAMAGED, line.message or "")
         merged = self.merge(folder, dataset_id, line.text + b"\n", trusted=trusted)
         if merged.outdone and not merged.added:
             raise StoreError(f"{folder / self.key}: {merged.outdone[0]}")
@@ -171,7 +161,7 @@ class LineFile(Generic[T]):
         received: bytes,
         *,
         accept: Callable[[T], bool] | None = None,
-        trusted: Collection[Did] = (),
+        trusted: Collection[statements.Did] = (),
     ) -> Merged:
         """Durably add the valid statements of `received` to those that are here."""
         if received == self.content(folder):
@@ -240,7 +230,7 @@ class LineFile(Generic[T]):
         self,
         here: Sequence[SignedLine[T]],
         wanted: Sequence[SignedLine[T]],
-        trusted: Collection[Did] = (),
+        trusted: Collection[statements.Did] = (),
     ) -> tuple[list[SignedLine[T]], list[str]]:
         """The valid lines of both within the bounds, sorted; and why others are not among them."""
         keys = {did.public_key for did in trusted}
@@ -299,15 +289,15 @@ def content_of(lines: Sequence[SignedLine[T]]) -> bytes:
 
 
 def _bad(number: int, text: bytes, message: str) -> SignedLine[T]:
-    return SignedLine(number, text, None, Problem.DAMAGED, message)
+    return SignedLine(number, text, None, statements.Problem.DAMAGED, message)
 
 
 # The attestations of a dataset: `attestations/audits.jws`, one signed line for each.
 
-AttestationLine = SignedLine[Attestation]
+AttestationLine = SignedLine[statements.Attestation]
 
 
-def _about(found: Attestation) -> About:
+def _about(found: statements.Attestation) -> About:
     return About(found.dataset_id, found.auditor, found.head, found.sequence_number, found.time)
 
 
@@ -315,8 +305,8 @@ AUDITS = LineFile(
     key="attestations/audits.jws",
     one="an attestation",
     many="attestations",
-    read=read_attestation,
-    unverified=functools.partial(read_attestation, verified=False),
+    read=statements.read_attestation,
+    unverified=functools.partial(statements.read_attestation, verified=False),
     about=_about,
     most_bytes=lambda: ATTEST.attestations_bytes,
     per_subject=lambda: ATTEST.attestations_per_head,
@@ -349,10 +339,10 @@ class SnapshotKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SnapshotLine(Signed):
+class SnapshotLine(statements.Signed):
     """A signer's word that an object is the manifest, or a profile, of a block."""
 
-    signer: Did
+    signer: statements.Did
     dataset_id: DatasetId
     block: Multihash
     sequence_number: int
@@ -373,7 +363,7 @@ class SnapshotLine(Signed):
 
 def sign_snapshot(key: DatasetKey, line: SnapshotLine) -> str:
     """The signed text of a line, without its end; `UsageError` where it could not be read again."""
-    text = sign_statement(key, line.signer, StatementType.SNAPSHOT, line.to_json())
+    text = statements.sign_statement(key, line.signer, statements.StatementType.SNAPSHOT, line.to_json())
     try:
         read_snapshot(text.encode())
     except SignatureError as error:
@@ -383,10 +373,10 @@ def sign_snapshot(key: DatasetKey, line: SnapshotLine) -> str:
 
 def read_snapshot(text: bytes, *, verified: bool = True) -> SnapshotLine:
     """The line that was signed; without `verified`, what has the form of one."""
-    found = read_statement(text, StatementType.SNAPSHOT, verified=verified)
-    line = read_members(SnapshotLine, found.payload, signer=found.signer)
+    found = statements.read_statement(text, statements.StatementType.SNAPSHOT, verified=verified)
+    line = statements.read_members(SnapshotLine, found.payload, signer=found.signer)
     if line.size > ATTEST.snapshot_bytes:
-        raise malformed(f"'size' is not a number from 0 to {ATTEST.snapshot_bytes}")
+        raise statements.malformed(f"'size' is not a number from 0 to {ATTEST.snapshot_bytes}")
     return line
 
 

@@ -12,26 +12,10 @@ from enum import Enum
 from odfchain.chain.chain import E, HashedBlock, MetadataChain
 from odfchain.chain.index import DATA_EVENTS, DataEvent, sources_in_force
 from odfchain.errors import BrokenChainError, SchemaError
+from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.enums import OperationType
-from odfchain.odf.events import (
-    AddData,
-    AddPushSource,
-    Checkpoint,
-    DatasetVocabulary,
-    DataSlice,
-    DisablePollingSource,
-    ExecuteTransform,
-    MetadataBlock,
-    Seed,
-    SetAttachments,
-    SetDataSchema,
-    SetPollingSource,
-    SetTransform,
-    SetVocab,
-    SourceState,
-)
 from odfchain.odf.identity import Multihash
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.sources import MergeStrategy, MergeStrategyChangelogStream
@@ -48,7 +32,7 @@ class SliceRef:
 
     block_hash: Multihash
     sequence_number: int
-    slice: DataSlice
+    slice: ev.DataSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +41,7 @@ class DatasetState:
 
     chain: MetadataChain
     head: Multihash
-    head_block: MetadataBlock
+    head_block: ev.MetadataBlock
 
     @classmethod
     def read(cls, chain: MetadataChain, head: Multihash | None = None) -> DatasetState:
@@ -71,22 +55,22 @@ class DatasetState:
         return self.chain.nearest_event(*kinds, head=self.head)
 
     @property
-    def seed(self) -> Seed:
+    def seed(self) -> ev.Seed:
         """The first event."""
-        seed = self._nearest(Seed)
+        seed = self._nearest(ev.Seed)
         if seed is None:
             raise BrokenChainError("the chain has no Seed")
         return seed
 
     @property
-    def vocabulary(self) -> DatasetVocabulary:
+    def vocabulary(self) -> ev.DatasetVocabulary:
         """Names of the system columns."""
-        return DatasetVocabulary.from_event(self._nearest(SetVocab))
+        return ev.DatasetVocabulary.from_event(self._nearest(ev.SetVocab))
 
     @property
     def schema(self) -> DataSchema | None:
         """The declared schema, system columns included; None before the first data."""
-        event = self._nearest(SetDataSchema)
+        event = self._nearest(ev.SetDataSchema)
         return schema_of_event(event.raw_arrow_schema, event.schema) if event is not None else None
 
     def next_system_time(self, given: Timestamp | None = None) -> Timestamp:
@@ -97,7 +81,7 @@ class DatasetState:
     @property
     def odf_schema(self) -> bool:
         """True if the schema in force is declared in the ODF form (not as raw Arrow)."""
-        event = self._nearest(SetDataSchema)
+        event = self._nearest(ev.SetDataSchema)
         return event is not None and event.schema is not None
 
     @property
@@ -105,7 +89,7 @@ class DatasetState:
         """The latest AddData or ExecuteTransform."""
         hashed = self.chain.nearest(*DATA_EVENTS, head=self.head)
         event = hashed.block.event if hashed else None
-        return event if isinstance(event, AddData | ExecuteTransform) else None
+        return event if isinstance(event, ev.AddData | ev.ExecuteTransform) else None
 
     @property
     def last_offset(self) -> int | None:
@@ -126,21 +110,21 @@ class DatasetState:
         return last.new_watermark if last else None
 
     @property
-    def source_state(self) -> SourceState | None:
+    def source_state(self) -> ev.SourceState | None:
         """The source state that the latest AddData carries; a merge record is none, and is looked past.
 
         Source: RFC-036.
         """
-        if not isinstance(self.last_data, AddData):
+        if not isinstance(self.last_data, ev.AddData):
             return None
         for block in self.chain.nearest_all("AddData", head=self.head):
             event = block.block.event
-            state = event.new_source_state if isinstance(event, AddData) else None
+            state = event.new_source_state if isinstance(event, ev.AddData) else None
             if not is_merge_state(state):
                 return state
         return None
 
-    def state_of_source(self, name: str) -> tuple[SourceState, Multihash] | None:
+    def state_of_source(self, name: str) -> tuple[ev.SourceState, Multihash] | None:
         """The latest state of a source and the block that records it; None when it has none.
 
         Blocks without data (a watermark set by hand) are looked past; data without a state says that the
@@ -148,7 +132,7 @@ class DatasetState:
         """
         for block in self.chain.nearest_all("AddData", head=self.head):
             event = block.block.event
-            assert isinstance(event, AddData)  # noqa: S101 - asked for this kind
+            assert isinstance(event, ev.AddData)  # noqa: S101 - asked for this kind
             state = event.new_source_state
             if state is not None and state.source_name == name:
                 return state, block.hash
@@ -158,45 +142,45 @@ class DatasetState:
         return None
 
     @property
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> ev.Checkpoint | None:
         """The checkpoint that the latest AddData names, for the next one to continue."""
-        event = self._nearest(AddData)
+        event = self._nearest(ev.AddData)
         return event.new_checkpoint if event is not None else None
 
     @property
-    def transform(self) -> SetTransform | None:
+    def transform(self) -> ev.SetTransform | None:
         """The transform in force."""
-        return self._nearest(SetTransform)
+        return self._nearest(ev.SetTransform)
 
     @property
-    def last_execution(self) -> ExecuteTransform | None:
+    def last_execution(self) -> ev.ExecuteTransform | None:
         """The latest ExecuteTransform."""
-        return self._nearest(ExecuteTransform)
+        return self._nearest(ev.ExecuteTransform)
 
     @property
-    def executed_transform(self) -> SetTransform | None:
+    def executed_transform(self) -> ev.SetTransform | None:
         """The transform by which the latest ExecuteTransform was made."""
         last = self.chain.nearest("ExecuteTransform", head=self.head)
-        return self.chain.nearest_event(SetTransform, head=last.hash) if last is not None else None
+        return self.chain.nearest_event(ev.SetTransform, head=last.hash) if last is not None else None
 
     @property
     def awaits_rebuild(self) -> bool:
         """True if the next execution computes everything anew (`odfchain.odf.transform_options`)."""
-        event = self._nearest(SetTransform, ExecuteTransform)
+        event = self._nearest(ev.SetTransform, ev.ExecuteTransform)
         return (
-            isinstance(event, SetTransform)
+            isinstance(event, ev.SetTransform)
             and is_rebuilt(event.transform)
             and self.last_execution is not None
         )
 
     @property
-    def polling_source(self) -> SetPollingSource | None:
+    def polling_source(self) -> ev.SetPollingSource | None:
         """The polling source in force."""
-        event = self._nearest(SetPollingSource, DisablePollingSource)
-        return event if isinstance(event, SetPollingSource) else None
+        event = self._nearest(ev.SetPollingSource, ev.DisablePollingSource)
+        return event if isinstance(event, ev.SetPollingSource) else None
 
     @property
-    def push_sources(self) -> dict[str, AddPushSource]:
+    def push_sources(self) -> dict[str, ev.AddPushSource]:
         """The push sources in force by name, the most recently defined first."""
         blocks = self.chain.nearest_all("AddPushSource", "DisablePushSource", head=self.head)
         return sources_in_force(block.block.event for block in blocks)
@@ -204,7 +188,7 @@ class DatasetState:
     @property
     def constraints(self) -> Constraints:
         """The constraints that CONSTRAINTS.yaml declares."""
-        return recorded_constraints(self._nearest(SetAttachments))
+        return recorded_constraints(self._nearest(ev.SetAttachments))
 
     @property
     def primary_key(self) -> tuple[str, ...]:
@@ -214,8 +198,8 @@ class DatasetState:
     @property
     def merge_key(self) -> tuple[str, ...]:
         """The key of the sources in force, else of the last source; () is none."""
-        last = self._nearest(AddPushSource, SetPollingSource)
-        known = last if isinstance(last, AddPushSource | SetPollingSource) else None
+        last = self._nearest(ev.AddPushSource, ev.SetPollingSource)
+        known = last if isinstance(last, ev.AddPushSource | ev.SetPollingSource) else None
         return key_of_sources(self.polling_source, self.push_sources, known)
 
     def data_blocks(self) -> Iterator[HashedBlock]:
@@ -234,9 +218,9 @@ class DatasetState:
 
 
 def key_of_sources(
-    polling: SetPollingSource | None,
-    push: Mapping[str, AddPushSource],
-    last: SetPollingSource | AddPushSource | None,
+    polling: ev.SetPollingSource | None,
+    push: Mapping[str, ev.AddPushSource],
+    last: ev.SetPollingSource | ev.AddPushSource | None,
 ) -> tuple[str, ...]:
     """The key of the sources in force, which must agree, else of the `last` one; () is none."""
     in_force = [source for source in (polling, *push.values()) if source is not None]
@@ -289,7 +273,7 @@ class SystemColumns(Enum):
     REFERENCE = "reference"
     """As the reference node writes them: it can append to such a dataset."""
 
-    def numbers(self, vocabulary: DatasetVocabulary) -> tuple[ds.DataField, ds.DataField]:
+    def numbers(self, vocabulary: ev.DatasetVocabulary) -> tuple[ds.DataField, ds.DataField]:
         """The columns of offsets and operations."""
         offset: ds.DataType = ds.DataTypeUInt64()
         operation: ds.DataType = ds.DataTypeUInt8()
@@ -300,7 +284,7 @@ class SystemColumns(Enum):
             ds.DataField(name=vocabulary.operation_type_column, type=operation),
         )
 
-    def of(self, schema: ds.DataSchema, vocabulary: DatasetVocabulary) -> ds.DataSchema:
+    def of(self, schema: ds.DataSchema, vocabulary: ev.DatasetVocabulary) -> ds.DataSchema:
         """The schema with these types of offsets and operations."""
         mine = {field.name: field for field in self.numbers(vocabulary)}
         fields = tuple(mine.get(field.name, field) for field in schema.fields)

@@ -40,20 +40,10 @@ from odfchain.errors import (
     StoreError,
     WorkspaceError,
 )
+from odfchain.odf import names
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddPushSource, DatasetSnapshot, MetadataEvent, Seed, SetPollingSource
 from odfchain.odf.identity import DatasetId, DatasetKey, encode_base16
-from odfchain.odf.names import (
-    DatasetAlias,
-    DatasetPattern,
-    DatasetRef,
-    DatasetRefAny,
-    RemoteDatasetId,
-    is_branch_name,
-    local_alias,
-    parse_ref,
-    parse_ref_pattern,
-)
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -280,9 +270,9 @@ class WorkspaceFiles:
         signer = HeadSigner(folder, lambda: self._key_beside(folder))
         return DatasetFiles.open(folder, signer, shared=self.shared)
 
-    def dataset(self, ref: str | DatasetRef) -> DatasetFiles:
+    def dataset(self, ref: str | names.DatasetRef) -> DatasetFiles:
         """The dataset that a reference names; `DatasetNotFoundError` suggests similar names."""
-        parsed = parse_ref(ref) if isinstance(ref, str) else ref
+        parsed = names.parse_ref(ref) if isinstance(ref, str) else ref
         self.shared.sync_heads(parsed)
         if isinstance(parsed, DatasetId):
             folder = self._folder(parsed)
@@ -298,7 +288,7 @@ class WorkspaceFiles:
             f"no dataset is called {str(parsed)!r}", hint=_similar(str(parsed), aliases)
         )
 
-    def damaged_or_not(self, ref: str | DatasetRef) -> DatasetFiles:
+    def damaged_or_not(self, ref: str | names.DatasetRef) -> DatasetFiles:
         """Open a dataset, also where the store has something else that cannot be taken over."""
         try:
             return self.dataset(ref)
@@ -308,19 +298,19 @@ class WorkspaceFiles:
 
     def matching(self, text: str) -> list[DatasetFiles]:
         """Every dataset that a reference or a `%` pattern names, at least one."""
-        ref = parse_ref_pattern(text)
-        if not isinstance(ref, DatasetPattern):
+        ref = names.parse_ref_pattern(text)
+        if not isinstance(ref, names.DatasetPattern):
             return [self.dataset(ref)]
         datasets = [d for d in self.datasets() if ref.matches(d.alias)]
         if not datasets:
             raise DatasetNotFoundError(f"no dataset matches {text!r}")
         return datasets
 
-    def resolve(self, ref: DatasetRefAny) -> DatasetId | None:
+    def resolve(self, ref: names.DatasetRefAny) -> DatasetId | None:
         """The id of the local dataset that a reference means, None when there is none."""
-        if isinstance(ref, RemoteDatasetId):
+        if isinstance(ref, names.RemoteDatasetId):
             return ref.id if ref.repo is None or self._folder(ref.id).is_dir() else None
-        alias = local_alias(ref)
+        alias = names.local_alias(ref)
         if alias is None:
             return None
         self.shared.sync_heads(alias)
@@ -341,7 +331,7 @@ class WorkspaceFiles:
         snapshot: DatasetSnapshot,
         *,
         system_time: Timestamp | None = None,
-        alias: DatasetAlias | None = None,
+        alias: names.DatasetAlias | None = None,
         system_columns: SystemColumns | None = None,
         check: Callable[[Sequence[MetadataEvent]], None] = lambda _: None,
     ) -> DatasetFiles:
@@ -392,7 +382,7 @@ class WorkspaceFiles:
     def _build(
         self,
         folder: Path,
-        alias: DatasetAlias,
+        alias: names.DatasetAlias,
         key: DatasetKey,
         events: list[MetadataEvent],
         system_time: Timestamp,
@@ -422,7 +412,7 @@ class WorkspaceFiles:
 
         return bool(defined) and change_config(dataset, change)
 
-    def _check_free(self, alias: DatasetAlias) -> None:
+    def _check_free(self, alias: names.DatasetAlias) -> None:
         for dataset in self.local_datasets():
             if dataset.alias == alias:
                 raise NameCollisionError(
@@ -430,7 +420,7 @@ class WorkspaceFiles:
                     hint="choose another name, or delete or rename the existing dataset",
                 )
 
-    def check_new(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
+    def check_new(self, dataset_id: DatasetId, alias: names.DatasetAlias) -> None:
         """A dataset of this id may appear under this alias, or `NameCollisionError`."""
         folder = self._folder(dataset_id)
         if folder.is_dir():
@@ -455,7 +445,7 @@ class WorkspaceFiles:
                 fsio.move_folder(built.folder, folder)
         return self._open(folder)
 
-    def rename(self, dataset: DatasetFiles, alias: DatasetAlias) -> None:
+    def rename(self, dataset: DatasetFiles, alias: names.DatasetAlias) -> None:
         """Give a dataset another local alias; its id stays."""
         with fsio.locked(self.root / "lock"):
             if dataset.alias != alias:
@@ -562,7 +552,7 @@ def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetF
     inputs = []
     for item in transform.inputs if transform is not None else ():
         ref = item.dataset_ref
-        target = ref.id if isinstance(ref, RemoteDatasetId) else ref
+        target = ref.id if isinstance(ref, names.RemoteDatasetId) else ref
         try:
             inputs.append(like(workspace.dataset(str(target)), dataset))
         except DatasetNotFoundError:
@@ -575,7 +565,7 @@ def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetF
 
 def like(dataset: DatasetFiles, other: DatasetFiles) -> DatasetFiles:
     """A dataset on the branch that another one is on, or on its head where it has none of that name."""
-    if not is_branch_name(other.ref):
+    if not names.is_branch_name(other.ref):
         return dataset
     dataset.shared.branch(dataset.folder, other.ref)
     there = dataset.on(other.ref)
