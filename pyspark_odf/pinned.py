@@ -1,4 +1,4 @@
-"""A dataset at one block, as the driver finds it and tasks are told of it."""
+"""A dataset at one block, as the driver finds it and tasks are given it."""
 
 from __future__ import annotations
 

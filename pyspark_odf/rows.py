@@ -136,7 +136,7 @@ class _Conversion:
         self._offset = pinned.vocabulary.offset_column
 
     def columns_in(self, file: ParquetSource) -> list[str]:
-        """What is read: of no column at all nobody could say how many rows there are."""
+        """What is read: without any column the number of rows is unknown."""
         present = file.schema_arrow.names
         return [name for name in self._target.names if name in present] or [self._offset]
 

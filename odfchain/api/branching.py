@@ -623,7 +623,7 @@ def merge_branches(
     """
     from odfchain.api.changing import check_head_is_ours
     from odfchain.branches.merging import merge_all
-    from odfchain.spark.job_progress import Steps, watched
+    from odfchain.spark.jobs import Steps, watched
 
     workspace = datasets[0]._workspace
     for dataset in datasets:

@@ -209,7 +209,7 @@ def revert(
     from odfchain.branches.conflict_file import resolution_of
     from odfchain.branches.corrections import RevertRequest
     from odfchain.branches.corrections import revert as revert_block
-    from odfchain.spark.job_progress import Steps, watched
+    from odfchain.spark.jobs import Steps, watched
     from odfchain.workspace.points import named_block
 
     check_head_is_ours(workspace, files, "revert", force=force)
@@ -289,7 +289,7 @@ def ingest_frame(
 def _session_for(dataset: Dataset, frame: Any, progress: Progress) -> Callable[[], SparkSession]:
     from odfchain.ingest.ingesting import is_of_spark
     from odfchain.spark.plans import is_local
-    from odfchain.spark.session import session_beside
+    from odfchain.spark.session import recording_session
 
     engines = dataset._workspace._engines
     started = engines.spark is not None and engines.spark.started
@@ -297,7 +297,7 @@ def _session_for(dataset: Dataset, frame: Any, progress: Progress) -> Callable[[
         given = frame.sparkSession
 
         def beside() -> SparkSession:
-            return session_beside(given, engines.executor_files(local=is_local(given)))
+            return recording_session(given, engines.executor_files(local=is_local(given)))
 
         # one Spark per process: a second session in the Spark of the given frame
         return functools.cache(beside)

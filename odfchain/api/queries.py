@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from odfchain.api.known_errors import with_own_errors
 from odfchain.api.options import ProofKeywords, QueryKeywords, as_time, refuse_unknown
 from odfchain.errors import UsageError
-from odfchain.query import local_queries
+from odfchain.query import processes
 from odfchain.query.embedded import Embedded
-from odfchain.query.local_queries import Local
+from odfchain.query.processes import Local
 from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins, Relation, StateOf
 from odfchain.query.results import QueryResult
 from odfchain.workspace.dataset_state import DatasetState
@@ -58,7 +58,7 @@ def explained(workspace: Workspace, query: str, options: QueryKeywords) -> str:
 
 def begin() -> None:
     """Start the process of the next query in the background."""
-    local_queries.begin()
+    processes.begin()
 
 
 def _engine(workspace: Workspace, options: QueryKeywords) -> Local | OnSpark:
@@ -195,9 +195,9 @@ def read_proof(proof: str | os.PathLike[str] | Answer) -> Answer:
         StoreError: the file cannot be read.
         SignatureError: it is no signed answer.
     """
-    from odfchain.query.answers import Answer, read_file
+    from odfchain.query.answers import Answer
 
-    return proof if isinstance(proof, Answer) else read_file(proof)
+    return proof if isinstance(proof, Answer) else Answer.of_file(proof)
 
 
 def described(answer: Answer) -> str:

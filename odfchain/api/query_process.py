@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from odfchain.api.workspace import connect
-from odfchain.query.local_process import serve
+from odfchain.query.process import serve
 
 if __name__ == "__main__":
     serve(connect)

@@ -103,7 +103,7 @@ class Scan(ArrowRows, OwnErrors):
     def _filtered(self, where: Where) -> pa.Table:
         import pyarrow as pa
 
-        from odfchain.query.row_filter import RowFilter
+        from odfchain.query.embedded import RowFilter
 
         names = columns_of(self.summary, self.columns).names
         read, files = list(dict.fromkeys([*names, *where.columns])), self.dataset._files

@@ -37,7 +37,7 @@ from odfchain.slices.writer import SliceFacts
 from odfchain.spark.executor_files import ExecutorFiles, StoreFolder, files_of
 from odfchain.spark.input_frames import parquet_frame, spark_path
 from odfchain.spark.jobs import task_results
-from odfchain.spark.stage import StateFacts, StateSpec, write_state
+from odfchain.spark.stage import StateSpec, WrittenFile, write_state
 from odfchain.spark.types import col, latest_rows, physical_struct, physical_type
 from odfchain.storage import fsio
 from odfchain.workspace.commit import StagedFile, slice_path
@@ -222,7 +222,7 @@ def look_back(
 
 def _write_checkpoint(
     session: SparkSession, state: WriterState, recorded: RecordedRows, schema: ds.DataSchema, staging: Path
-) -> tuple[StateFacts, StateCheckpoint]:
+) -> tuple[WrittenFile, StateCheckpoint]:
     vocabulary, key = state.vocabulary, state.merge.primary_key
     fields = tuple(f for f in schema.fields if f.name != vocabulary.system_time_column)
     rows = read_recorded(session, recorded, fields)

@@ -455,10 +455,10 @@ def _each(path: Path, read: src.ReadStep, scratch: Path, notes: list[str]) -> It
             raise BadInputError(error.message, file=file, row=at or None) from None
         return
     from odfchain.spark.documents import LineFile
-    from odfchain.spark.json_values import FeatureLine, ObjectLine
+    from odfchain.spark.json_values import parse_feature, parse_object
 
     scan_text(path)
-    lines = LineFile(path, ObjectLine() if isinstance(read, src.ReadStepNdJson) else FeatureLine())
+    lines = LineFile(path, parse_object if isinstance(read, src.ReadStepNdJson) else parse_feature)
     try:
         for _, record in lines.records():
             yield record

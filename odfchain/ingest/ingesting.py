@@ -42,7 +42,7 @@ from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, Progress
 from odfchain.slices.reader import open_parquet
 from odfchain.spark.input_frames import ROW_ID, FinerTimes, InputFrame, first_bad_row
-from odfchain.spark.job_progress import Steps, watched
+from odfchain.spark.jobs import Steps, watched
 from odfchain.spark.plans import FEW_BYTES, FEW_ROWS, is_remote, session_for_few
 from odfchain.spark.types import col, result_schema
 from odfchain.text import one_line

@@ -246,7 +246,7 @@ class _Opening:
 
     def parquet(self) -> OpenedInput:
         from odfchain.slices.reader import open_parquet
-        from odfchain.spark.input_frames import bad_parquet, read_parquet
+        from odfchain.spark.input_frames import ParquetInput
 
         if self.path.stat().st_size == 0:
             return self._empty()
@@ -257,13 +257,8 @@ class _Opening:
         readable, notes = in_microseconds(self.path, self.scratch)
         with open_parquet(self.path) as stored:
             rows = stored.metadata.num_rows
-        given = self.workers.give(readable)
-        return OpenedInput(
-            read_parquet(session(), given, schema, file),
-            notes,
-            malformed=lambda: bad_parquet(session(), given, schema, file),
-            rows=rows,
-        )
+        found = ParquetInput(session(), self.workers.give(readable), schema, file)
+        return OpenedInput(found.read(), notes, malformed=found.first_bad, rows=rows)
 
     def csv(self, read: src.ReadStepCsv) -> OpenedInput:
         path, file, schema, session = self.path, str(self.path), self.schema, self.workers.session
@@ -276,37 +271,40 @@ class _Opening:
         if traits.irregular:
             plain, plain_dialect = self.scratch / f"rewritten-{uuid.uuid4().hex}", CsvDialect()
             multiline = rewrite_csv(path, plain, dialect, file)
-        from odfchain.spark.input_frames import CsvOptions, infer_csv, read_csv
+        from odfchain.spark.input_frames import CsvInput
 
-        options = CsvOptions(
-            header=bool(read.header),
+        has_header = bool(read.header)
+        columns, notes = _csv_columns(path, header, schema, has_header=has_header)
+        check_columns(columns, file)
+
+        def malformed() -> BadInputError | None:
+            return first_misfit(path, dialect, columns, header=has_header, file=file)
+
+        given = self.workers.give(plain)
+        found = CsvInput(
+            session(),
+            given,
+            columns,
+            header=has_header,
             separator=plain_dialect.separator,
             quote=plain_dialect.quote,
             null_value=read.null_value or "",
             multiline=multiline,
         )
-        columns, notes = _csv_columns(path, header, schema, has_header=options.header)
-        check_columns(columns, file)
-
-        def malformed() -> BadInputError | None:
-            return first_misfit(path, dialect, columns, header=options.header, file=file)
-
-        given = self.workers.give(plain)
         if schema is None and read.infer_schema:
             try:
-                schema = infer_csv(session(), given, columns, options)
+                schema = found.infer()
             except Exception as error:
                 raise malformed() or explain(error, file=file) from error
         elif schema is None:
             text = ds.optional(ds.DataTypeString())
             schema = ds.DataSchema(fields=tuple(ds.DataField(name=name, type=text) for name in columns))
-        rules = dataclasses.replace(_text_rules(read), plain=traits.plain)
-        frame = read_csv(session(), given, columns, schema, options, rules, file)
+        frame = found.read(schema, dataclasses.replace(_text_rules(read), plain=traits.plain), file)
         return OpenedInput(
-            dataclasses.replace(frame, short=not (traits.long_lines or options.multiline)),
+            dataclasses.replace(frame, short=not (traits.long_lines or multiline)),
             tuple(notes),
             malformed,
-            None if traits.multiline or traits.lines is None else traits.lines - options.header,
+            None if traits.multiline or traits.lines is None else traits.lines - has_header,
         )
 
     def lines(self, read: src.ReadStepNdJson | src.ReadStepNdGeoJson) -> OpenedInput:
@@ -315,13 +313,13 @@ class _Opening:
         if traits.size == 0:
             return self._empty()
         from odfchain.spark.documents import LineFile
-        from odfchain.spark.json_values import FeatureLine, ObjectLine
+        from odfchain.spark.json_values import parse_feature, parse_object
 
         plain = self.path
         if encoding not in ("utf-8", "ascii"):
             plain = self.scratch / f"transcoded-{uuid.uuid4().hex}"
             transcode(self.path, plain, encoding)
-        form = ObjectLine() if isinstance(read, src.ReadStepNdJson) else FeatureLine()
+        form = parse_object if isinstance(read, src.ReadStepNdJson) else parse_feature
         return dataclasses.replace(self._records(read, LineFile(plain, form), plain), rows=traits.lines)
 
     def document(
@@ -330,32 +328,28 @@ class _Opening:
         if self.path.stat().st_size == 0:
             return self._empty()
         source, notes = record_source(self.path, read, self.schema, self.scratch)
-        from odfchain.spark.json_pieces import Document, split
+        from odfchain.spark.json_pieces import split
+        from odfchain.spark.json_values import JsonArray
 
-        if isinstance(source, Document):
+        if isinstance(source, JsonArray):
             source = split(source)
         return dataclasses.replace(self._records(read, source, self.path), notes=notes)
 
     def _records(self, read: src.ReadStep, source: RecordSource | LineFile, plain: Path) -> OpenedInput:
-        from odfchain.spark.documents import LineFile, bad_record, infer_records, read_records
+        from odfchain.spark.documents import LineFile, RecordsInput
         from odfchain.spark.json_pieces import SplitDocument
 
-        file, session, schema = str(self.path), self.workers.session, self.schema
         given = self.workers.give(plain, for_spark=isinstance(source, LineFile))
-        if schema is None:
-            schema = infer_records(session(), source, given, file)
+        found = RecordsInput(self.workers.session(), source, given, str(self.path))
+        schema = found.infer() if self.schema is None else self.schema
         if schema is None:
             return OpenedInput(None)
-        columns = schema
-        rules = TextRules(integer_timestamps=True)
+        fields, rules = schema.fields, TextRules(integer_timestamps=True)
         if isinstance(read, src.ReadStepJson | src.ReadStepNdJson):
             rules = _text_rules(read)
         if isinstance(source, SplitDocument):
             rules = dataclasses.replace(rules, plain=source.plain)
-        return OpenedInput(
-            read_records(session(), source, given, columns, rules, file),
-            malformed=lambda: bad_record(session(), source, given, columns.fields, file),
-        )
+        return OpenedInput(found.read(schema, rules), malformed=lambda: found.bad_record(fields))
 
 
 def _one_character(value: str | None, default: str, what: str, *, may_be_empty: bool) -> str:

@@ -18,14 +18,13 @@ import re
 import struct
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from decimal import Decimal
 from itertools import islice
 from json.encoder import encode_basestring, encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from odfchain.chain.statements import Problem, check_public_key, read_regular, verify_signature
-from odfchain.errors import InvalidIdError, QueryError, SignatureError, StoreError, UsageError
+from odfchain.errors import InvalidIdError, QueryError, SignatureError, StoreError
 from odfchain.odf.arrow_schema import mapped
 from odfchain.odf.identity import DatasetId, DatasetKey, DidKey, Multihash
 from odfchain.odf.physical_hash import hash_bytes
@@ -49,11 +48,6 @@ _INTERVAL_UNITS = {
     "day_time_interval": "DayTime",
     "month_day_nano_interval": "MonthDayNano",
 }
-
-
-def arrow_json(schema: pa.Schema) -> dict[str, Any]:
-    """The schema in the form `ArrowJson`."""
-    return {"fields": [_field(column) for column in schema], "metadata": {}}
 
 
 def _field(column: pa.Field) -> dict[str, Any]:
@@ -227,25 +221,26 @@ def _no_number(text: str) -> NoReturn:
 
 def double(value: float) -> Number | None:
     """A double by its shortest digits; None where it is not finite."""
-    if not math.isfinite(value):
-        return None
-    mantissa, _, exponent = repr(abs(value)).partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    digits = (whole + fraction).lstrip("0")
-    leading = len(whole + fraction) - len(digits)
-    return _number(value, digits.rstrip("0"), len(whole) - 1 - leading + int(exponent or 0), -5, 15)
+    return _shortest(value, repr(abs(value)), -5, 15)
 
 
 def single(value: float) -> Number | None:
     """A single, given as the double of the same value, by its own shortest digits; None as `double`."""
+    import numpy as np
+
+    return _shortest(value, np.format_float_scientific(np.float32(abs(value)), trim="-"), -6, 12)
+
+
+def _shortest(value: float, text: str, least: int, most: int) -> Number | None:
     if not math.isfinite(value):
         return None
-    digits, exponent = _shortest_single(abs(value)) if value else ("", 0)
-    return _number(value, digits, exponent, -6, 12)
-
-
-def _number(value: float, digits: str, exponent: int, least: int, most: int) -> Number:
     sign = "-" if math.copysign(1.0, value) < 0 else ""
+    mantissa, _, power = text.partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    leading = len(whole + fraction) - len(digits)
+    exponent = len(whole) - 1 - leading + int(power or 0)
+    digits = digits.rstrip("0")
     if not digits:
         return Number(f"{sign}0.0")
     if not least <= exponent <= most:
@@ -255,31 +250,6 @@ def _number(value: float, digits: str, exponent: int, least: int, most: int) -> 
         return Number(f"{sign}0.{'0' * (-exponent - 1)}{digits}")
     padded = digits.ljust(exponent + 1, "0")
     return Number(f"{sign}{padded[: exponent + 1]}.{padded[exponent + 1 :] or '0'}")
-
-
-def _shortest_single(value: float) -> tuple[str, int]:
-    """(digits, exponent of the first): of the shortest decimals that are read as this single, the nearest."""
-    (bits,) = struct.unpack("<I", struct.pack("<f", value))
-    fraction, biased = bits & 0x7FFFFF, bits >> 23
-    mantissa, power = (fraction | 0x800000, biased - 150) if biased else (fraction, -149)
-    # in quarters of the last place: the value, and halfway to its neighbours
-    below = 1 if biased > 1 and not fraction else 2
-    low, at, high, even = 4 * mantissa - below, 4 * mantissa, 4 * mantissa + 2, mantissa % 2 == 0
-    up, down = (1 << max(power - 2, 0)), (1 << max(2 - power, 0))
-    exponent = int(f"{value:.8e}".partition("e")[2])
-    for count in range(6 if biased else 1, 10):
-        shift = count - 1 - exponent
-        times, over = 10 ** max(shift, 0) * up, 10 ** max(-shift, 0) * down
-        least = at * times // over
-        near = [
-            (abs(n * over - at * times), n % 2, n)
-            for n in (least, least + 1)
-            if low * times < n * over < high * times or (even and n * over in (low * times, high * times))
-        ]
-        if near:
-            found = str(min(near)[2])
-            return found.rstrip("0"), exponent + len(found) - count
-    raise AssertionError("nine digits name every single")
 
 
 FILE_BYTES = 16 << 20
@@ -320,6 +290,14 @@ class Answer:
     """Notes for the caller."""
     result: QueryResult | None = field(default=None, compare=False)
     """The rows with their types, where the answer was computed here."""
+
+    @classmethod
+    def of_file(cls, path: str | os.PathLike[str]) -> Answer:
+        """The answer in a file, whose form was checked and nothing else."""
+        found = read_regular(Path(path), FILE_BYTES, follow=True)
+        if found is None:
+            raise StoreError(f"{path}: no such file")
+        return read_answer(found[0], str(path))
 
     @property
     def query(self) -> str:
@@ -404,18 +382,6 @@ class Answer:
 def hash_of(value: Any) -> str:
     """The sha3-256 multihash of a value's canonical JSON, as text."""
     return str(hash_bytes(canonical(value)))
-
-
-def read_file(path: str | os.PathLike[str]) -> Answer:
-    """The answer in a file, whose form was checked and nothing else.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
-    found = read_regular(Path(path), FILE_BYTES, follow=True)
-    if found is None:
-        raise StoreError(f"{path}: no such file")
-    return read_answer(found[0], str(path))
 
 
 def read_answer(data: bytes, source: str) -> Answer:
@@ -507,30 +473,6 @@ def _check_input(asked: Any) -> None:
     _check(len({item["alias"] for item in datasets}) == len(datasets), "datasets have a name twice")
 
 
-def asked_for(
-    query: str,
-    datasets: list[dict[str, str]],
-    *,
-    dialect: str,
-    data_format: str,
-    schema: bool,
-    skip: int,
-    limit: int,
-) -> dict[str, Any]:
-    """The member `input` of an answer.
-
-    Raises:
-        UsageError: a number of rows that is none.
-    """
-    if skip < 0 or limit < 0 or max(skip, limit) >= 10**18:
-        raise UsageError("`skip` and `limit` are numbers of rows")
-    asked: dict[str, Any] = {"query": query, "queryDialect": dialect, "dataFormat": data_format}
-    asked["include"] = ["Input", "Proof", "Schema"] if schema else ["Input", "Proof"]
-    if schema:
-        asked["schemaFormat"] = SCHEMA_FORMAT
-    return asked | {"datasets": datasets, "skip": skip, "limit": limit}
-
-
 # Intervals of months, and of days and milliseconds, are read from memory: PyArrow has no arrays of these
 # types, only of months, days and nanoseconds.
 
@@ -575,8 +517,16 @@ _LONGEST = 2**63 - 1
 _T = TypeVar("_T")
 
 
-def json_rows(table: pa.Table, data_format: str) -> Any:
-    """The rows of a table in one of `FORMATS`."""
+def output_of(table: pa.Table, data_format: str, *, schema: bool) -> dict[str, Any]:
+    """The member `output` of an answer: the rows in one of `FORMATS`."""
+    output = {"data": _json_rows(table, data_format), "dataFormat": data_format}
+    if schema:
+        columns = {"fields": [_field(column) for column in table.schema], "metadata": {}}
+        output |= {"schema": columns, "schemaFormat": SCHEMA_FORMAT}
+    return output
+
+
+def _json_rows(table: pa.Table, data_format: str) -> Any:
     names = table.schema.names
     if data_format != "JsonAoA":
         _check_names(names)
@@ -627,7 +577,7 @@ def _values(array: pa.Array, kind: pa.DataType, name: str, named: bool) -> list[
     if t.is_floating(kind):
         return _each(single, array.cast(pa.float32()).to_pylist())
     if t.is_decimal(kind):
-        return _each(_decimal, array.to_pylist())
+        return _each(lambda v: format(v, "f"), array.to_pylist())
     if any(of(kind) for of in (t.is_binary, t.is_large_binary, t.is_fixed_size_binary, t.is_binary_view)):
         return _each(bytes.hex, array.to_pylist())
     if t.is_date(kind):
@@ -671,10 +621,6 @@ def _values(array: pa.Array, kind: pa.DataType, name: str, named: bool) -> list[
 
 def _each(make: Callable[[_T], Any], values: list[_T | None]) -> list[Any]:
     return [None if value is None else make(value) for value in values]
-
-
-def _decimal(value: Decimal) -> str:
-    return format(value, "f")
 
 
 # --- times: 0, 3, 6 or 9 digits of a second, as many as there are ---------------------------------------
@@ -732,17 +678,9 @@ def _span(value: int, per_second: int) -> str:
 # --- intervals, as the node's library shows them -----------------------------------------------------
 
 
-def _months(value: int) -> str:
-    return f"{value // 12} years {value % 12} mons"
-
-
 def _days_and_milliseconds(value: int) -> str:
     days, milliseconds = struct.unpack("<ii", struct.pack("<q", value))
     return _interval([(days, "days")], milliseconds, 3)
-
-
-def _months_days_nanoseconds(value: tuple[int, int, int]) -> str:
-    return _interval([(value[0], "mons"), (value[1], "days")], value[2], 9)
 
 
 def _interval(parts: list[tuple[int, str]], rest: int, digits: int) -> str:
@@ -757,7 +695,7 @@ def _interval(parts: list[tuple[int, str]], rest: int, digits: int) -> str:
 
 
 _INTERVALS: dict[str, Callable[[Any], str]] = {
-    "month_interval": _months,
+    "month_interval": lambda months: f"{months // 12} years {months % 12} mons",
     "day_time_interval": _days_and_milliseconds,
-    "month_day_nano_interval": _months_days_nanoseconds,
+    "month_day_nano_interval": lambda v: _interval([(v[0], "mons"), (v[1], "days")], v[2], 9),
 }

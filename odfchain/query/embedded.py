@@ -21,19 +21,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import EngineError, OdfchainError, QueryError
-from odfchain.limits import ASKED, OWN, AskedLimits
 from odfchain.odf.arrow_schema import mapped
 from odfchain.query.answers import number_schema, reread
-from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins, Relation
+from odfchain.query.resolved_tables import Changes, CheckedSlices, Pin, Pins, Relation
 from odfchain.query.results import QueryResult, SlicesRead
-from odfchain.query.table_functions import FUNCTIONS, Call, dotted_name, relation_of, with_points
+from odfchain.query.sql_text import (
+    FUNCTIONS,
+    Call,
+    checked_text,
+    dotted_name,
+    may_be_name,
+    relation_of,
+    usage,
+    wrong_count,
+)
 from odfchain.text import excerpt, located, one_line
 
 if TYPE_CHECKING:
     import datafusion as df
     import pyarrow as pa
 
-    from odfchain.query.change_relations import Changes
+    from odfchain.slices.conditions import Where
 
 
 # Errors of DataFusion as errors of this project, with the place in the query and a hint.
@@ -57,13 +65,8 @@ _LONGEST = 300
 
 
 @contextlib.contextmanager
-def engine_says(sql: str, tables: Any = None) -> Iterator[None]:
-    """Whatever the engine raises inside becomes an error of the project; `tables` keeps what we raised in it.
-
-    Raises:
-        QueryError: the query is wrong, or a value cannot be computed.
-        EngineError: memory is used up, or the engine broke.
-    """
+def translate_errors(sql: str, tables: Any = None) -> Iterator[None]:
+    """What the engine raises inside becomes an error of the project; `tables` keeps what we raised in it."""
     try:
         yield
     except OdfchainError:
@@ -95,7 +98,7 @@ def explained(text: str, sql: str) -> OdfchainError:
     if "panicked" in text or "Internal error" in text:
         return EngineError(f"the engine failed: {one_line(text, _LONGEST)}", hint="use --engine spark")
     if found := _NO_TABLE.search(text):
-        return _no_table(found.group(1))
+        return dotted_name(found.group(1).removeprefix("odf."))
     said = _without_kinds(text)
     line, column, hint = None, None, None
     if position := _POSITION.search(text):
@@ -154,11 +157,6 @@ def _no_dataset(error: OdfchainError, text: str, sql: str) -> OdfchainError:
     return error
 
 
-def _no_table(name: str) -> QueryError:
-    written = name.removeprefix("odf.")
-    return dotted_name(written)
-
-
 def _meant(text: str, name: str) -> str | None:
     if near := _MEANT.search(text):
         return f"did you mean {one_line(near.group(1), 80)}?"
@@ -187,43 +185,6 @@ def place_of(sql: str, name: str) -> tuple[int | None, int | None]:
             before = sql[: token.start]
             return before.count("\n") + 1, token.start - (before.rfind("\n") + 1) + 1
     return None, None
-
-
-# Limits on the text of a query, measured in one pass before anything plans it.
-
-# The parts of a query that count; texts and quoted names are skipped.
-_PART = re.compile(
-    r"""'[^']*+'? | "[^"]*+"? | --[^\n]*+ | /\*(?s:.)*?(?:\*/|\Z)
-    | (?P<open>[(\[]) | (?P<close>[)\]])
-    | (?P<operator> ::|<=|>=|<>|!=|==|\|\||&&|<<|>>|->>?|[=]> | [-+*/%<>=!~^&|@\#]
-      | \b(?:and|or|xor|not|is|in|i?like|similar|between|case|when|union|intersect|except|join|div|collate)\b)
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-
-
-def check_text(sql: str, limits: AskedLimits = ASKED) -> None:
-    """The text is none that is known to hurt the planner; measured in one pass, whatever it says.
-
-    Raises:
-        QueryError: it is too long, has too many brackets or operators, or is no text.
-    """
-    size = len(sql.encode("utf-8", "surrogatepass"))
-    if size > limits.text_bytes:
-        raise QueryError(f"the query has {size:,} bytes; at most {limits.text_bytes:,} are read")
-    if re.search("[\0\ud800-\udfff]", sql):
-        raise QueryError("the query has characters that are no text")
-    depth = operators = 0
-    for part in _PART.finditer(sql):
-        depth = max(0, depth + bool(part["open"]) - bool(part["close"]))
-        operators += part["operator"] is not None or part["open"] == "["
-        if depth > limits.brackets:
-            raise QueryError(f"the query has more than {limits.brackets} brackets within brackets")
-    if operators > limits.operators:
-        raise QueryError(
-            f"the query has {operators:,} operators; at most {limits.operators:,} are planned",
-            hint="many values are given as a list: x IN (…)",
-        )
 
 
 DIALECT = "SqlDataFusion"
@@ -269,7 +230,7 @@ class Embedded:
         schema = _plain_schema(frame.schema())
 
         def batches() -> Iterator[pa.RecordBatch]:
-            with planned.files, engine_says(query):
+            with planned.files, translate_errors(query):
                 for batch in frame.execute_stream():
                     yield _plain(batch.to_pyarrow(), schema)
 
@@ -278,24 +239,13 @@ class Embedded:
     def explain(self, sql: str, pins: Pins, *, params: Mapping[str, Any] | None = None) -> str:
         """How the query would be run, as text; errors as `run`."""
         planned = _Planner(self, checked_text(sql), dict(params or {}), pins)
-        with planned.files, engine_says(sql):
+        with planned.files, translate_errors(sql):
             frame, _ = planned.plan()
             return str(frame.execution_plan().display_indent())
 
 
-def engine_version() -> str:
-    """The engine and its version, as answers name it."""
-    from importlib.metadata import version
-
-    return f"datafusion {version('datafusion')}"
-
-
 def engine_library() -> Any:
-    """The engine's package.
-
-    Raises:
-        EngineError: it is not installed.
-    """
+    """The engine's package."""
     try:
         import datafusion
     except ImportError:
@@ -316,12 +266,6 @@ def in_memory() -> Path | None:
     return _MEMORY if os.access(_MEMORY, os.W_OK) else None
 
 
-def checked_text(sql: str) -> str:
-    """The text of one query, without what ends it, and with points in its names (`time_travel`)."""
-    check_text(sql, OWN)
-    return with_points(sql.strip().rstrip(";").rstrip())
-
-
 class _Planner:
     """One query on its way to a plan: a context, what it asked for, and the files it reads."""
 
@@ -337,7 +281,7 @@ class _Planner:
         relations: dict[Any, Relation | Changes] = {**records, **states}
         inexact = any(relation.has_floats for relation in relations.values())
         # tables are registered under internal numbers
-        with engine_says(self._sql):
+        with translate_errors(self._sql):
             context, tables = self._context(inexact)
             for number, (asked, relation) in enumerate(relations.items()):
                 internal = f"#{number}"
@@ -389,12 +333,12 @@ class _Planner:
 
         def state(call: Call) -> Any:
             states[call] = relation = relation_of(call, self._pins)
-            relation.key  # noqa: B018 - whatever is wrong with it is said before anything is read
+            relation.key  # noqa: B018 - a fault of it is reported before anything is read
             return empty(relation)
 
         hidden: set[str] = set()
         tables.records, tables.state = records, state
-        with engine_says(self._sql, tables):
+        with translate_errors(self._sql, tables):
             frame = self._planned(context)
             scanned = {scan.table_name() for scan in _scans(frame.logical_plan())}
             for name in [each for each in names if each not in scanned]:
@@ -403,7 +347,7 @@ class _Planner:
                 hidden.add(name)
                 try:
                     frame = self._planned(context)
-                except Exception:  # noqa: BLE001 - whatever it is, it was none with the dataset
+                except Exception:  # noqa: BLE001 - it was none with the dataset
                     hidden.discard(name)
             names[:] = [name for name in names if name not in hidden]
             columns = {name for relation in states.values() for name in relation.schema.names}
@@ -459,7 +403,7 @@ class _Planner:
         if not paths:
             context.register_record_batches(name, [[_no_rows(schema)]])
             return
-        # a folder of links is one table, whatever else is in the slices' folder
+        # a folder of links is one table: the folder of the slices may have other files
         folder = Path(tempfile.mkdtemp(prefix="odfchain-query-", dir=self._engine.links or in_memory()))
         # also where the rows are not read
         self.files.callback(weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True))
@@ -500,10 +444,8 @@ class _Tables:
         return self._looked_up(self.records, name)
 
     def function(self, name: str) -> Callable[..., Any]:
-        from odfchain.query.table_functions import arguments_of
-
         def call(*expressions: Any) -> Any:
-            return self._looked_up(lambda _: self.state(arguments_of(name, expressions)), name)
+            return self._looked_up(lambda _: self.state(_arguments_of(name, expressions)), name)
 
         return call
 
@@ -513,6 +455,29 @@ class _Tables:
         except OdfchainError as error:
             self.error = error  # the engine hands on its text only
             raise
+
+
+def _arguments_of(name: str, expressions: Sequence[Any]) -> Call:
+    """A call as the embedded engine hands over its arguments: names and texts; NULL is None."""
+    if wrong := wrong_count(name, len(expressions)):
+        raise QueryError(f"{name}(…) has {wrong}", hint=usage(name))
+    return (name, *(_argument(name, number, each) for number, each in enumerate(expressions)))
+
+
+def _argument(function: str, number: int, expression: Any) -> str | None:
+    kind = expression.variant_name()
+    if kind == "Column" and may_be_name(function, number):
+        column = expression.to_variant()
+        if column.relation() is None:
+            return str(column.name())
+        whole = f"{column.relation()}.{column.name()}"
+        raise dotted_name(whole, f"{function}('{whole}')")
+    if kind == "Literal":
+        value = expression.python_value()
+        value = getattr(value, "as_py", lambda: value)()
+        if isinstance(value, str) or (value is None and not may_be_name(function, number)):
+            return value
+    raise QueryError(f"argument {number + 1} of {function}(…) is not a text", hint=usage(function))
 
 
 class _Catalog:
@@ -531,6 +496,40 @@ class _Catalog:
         return self._tables if name == "public" else None
 
 
+class RowFilter:
+    """Rows of which a condition is true, for a scan: it knows no tables, no files and no statements."""
+
+    def __init__(self, where: Where) -> None:
+        library = engine_library()
+        config = library.SessionConfig().with_information_schema(False).with_target_partitions(1)
+        runtime = library.RuntimeEnvBuilder().with_disk_manager_disabled()
+        self._context = library.SessionContext(config, runtime)
+        options = library.SQLOptions().with_allow_ddl(False).with_allow_dml(False)
+        self._options: Any = options.with_allow_statements(False)
+        self._where = where
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """The rows that it is true of, in their order."""
+        import pyarrow as pa
+
+        place = "#"
+        while place in rows.schema.names:
+            place += "#"
+        columns = [*self._where.columns, place]
+        numbered = rows.append_column(place, pa.array(range(len(rows)), pa.int64())).select(columns)
+        batches = numbered.to_batches() or [pa.RecordBatch.from_pylist([], schema=numbered.schema)]
+        with translate_errors(self._where.text):
+            self._context.register_record_batches("rows", [batches])
+            try:
+                # a condition is all that it is (`parse_where`), and the context has nothing else to read
+                sql = f'SELECT "{place}" FROM rows WHERE ({self._where.text}\n)'  # noqa: S608
+                found = self._context.sql_with_options(sql, self._options).to_arrow_table()
+            finally:
+                self._context.deregister_table("rows")
+        kept = found.column(0).combine_chunks().sort()
+        return rows if len(kept) == len(rows) else rows.take(kept)
+
+
 def _columns_of_functions(plan: Any, columns: Collection[str]) -> frozenset[str]:
     found: set[str] = set()
     for scan in _scans(plan):
@@ -539,7 +538,11 @@ def _columns_of_functions(plan: Any, columns: Collection[str]) -> frozenset[str]
             # what only filters use is in no projection; their text names it
             # (a column too many costs time, one too few gives wrong rows)
             texts = [str(condition) for condition in scan.filters()]
-            found.update(name for name in columns if texts and _may_name(texts, name))
+            found.update(
+                name
+                for name in columns
+                if texts and (not name.isidentifier() or any(name in text for text in texts))
+            )
     return frozenset(found)
 
 
@@ -554,10 +557,6 @@ def _scans(plan: Any) -> Iterator[Any]:
             yield scan
         # subqueries in expressions are no inputs of a node
         waiting += node.inputs()
-
-
-def _may_name(texts: Sequence[str], column: str) -> bool:
-    return not column.isidentifier() or any(column in text for text in texts)
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:

@@ -15,20 +15,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
+from odfchain.slices.condition_visitor import NULL, UNKNOWN, ConditionVisitor, Parts
 from odfchain.slices.footers import Value, quoted
-from odfchain.slices.skipping import (
-    INVERSE,
-    MAYBE,
-    TURNED,
-    AnyOf,
-    ColumnTest,
-    Condition,
-    Every,
-    Group,
-    Test,
-    group_of,
-    value_for,
-)
+from odfchain.slices.skipping import AnyOf, Condition, Every, Group, Test, group_of, value_for
 
 _TESTS = {"=": Test.EQ, "!=": Test.NE, "<": Test.LT, "<=": Test.LE, ">": Test.GT, ">=": Test.GE}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -46,7 +35,7 @@ def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[st
         scans += kind == "TableScan"
         if kind == "TableScan" and (name := variant.table_name()) in schemas:
             asked = [*above, *variant.filters()]
-            found[name].append(Every(tuple(_condition(each, schemas[name]) for each in asked)))
+            found[name].append(Every(tuple(map(_Pushed(schemas[name]).condition, asked))))
         filters = [variant.predicate()] if kind == "Filter" else []
         waiting += [(child, [*above, *filters] if kind == "Filter" else []) for child in node.inputs()]
     # a scan is missing where a subquery is a value, which is no part of the plan's tree
@@ -63,51 +52,40 @@ def variant_of(node: Any) -> Any:
         return None
 
 
-def _condition(expression: Any, schema: pa.Schema, *, negated: bool = False) -> Condition:
-    node, kind = variant_of(expression), expression.variant_name()
-    match kind:
-        case _ if node is None:
-            return MAYBE
-        case "BinaryExpr" if node.op() in ("AND", "OR"):
-            sides = tuple(_condition(side, schema, negated=negated) for side in (node.left(), node.right()))
-            return Every(sides) if (node.op() == "AND") is not negated else AnyOf(sides)
-        case "BinaryExpr" if node.op() in _TESTS:
-            test = INVERSE[_TESTS[node.op()]] if negated else _TESTS[node.op()]
-            left, right = node.left(), node.right()
-            if left.variant_name() == "Column":
-                return _compared(test, left, right, schema)
-            return _compared(TURNED.get(test, test), right, left, schema)
-        case "IsNull" | "IsNotNull":
-            column = node.expr()
-            if column.variant_name() == "Column" and column.to_variant().name() in schema.names:
-                test = Test.NULL if (kind == "IsNull") is not negated else Test.VALUE
-                return ColumnTest(quoted(column.to_variant().name()), test)
-        case "InList":
-            other = bool(node.negated()) is not negated
-            test = Test.NE if other else Test.EQ
-            parts = tuple(_compared(test, node.expr(), item, schema) for item in node.list())
-            return Every(parts) if other else AnyOf(parts)
-        case "Not":
-            return _condition(node.expr(), schema, negated=not negated)
-    return MAYBE
+class _Pushed(ConditionVisitor):
+    def __init__(self, schema: pa.Schema) -> None:
+        self.types = {quoted(column.name): column.type for column in schema}
 
+    def parts(self, node: Any) -> Parts:
+        kind, node = node.variant_name(), variant_of(node)
+        match kind:
+            case _ if node is None:
+                return UNKNOWN
+            case "BinaryExpr" if node.op() in ("AND", "OR"):
+                return node.op().lower(), node.left(), node.right()
+            case "BinaryExpr" if node.op() in _TESTS:
+                return _TESTS[node.op()], node.left(), node.right()
+            case "IsNull" | "IsNotNull":
+                return Test.NULL if kind == "IsNull" else Test.VALUE, node.expr()
+            case "InList":
+                return "not in" if node.negated() else "in", node.expr(), *node.list()
+            case "Not":
+                return "not", node.expr()
+        return UNKNOWN
 
-def _compared(test: Test, column: Any, literal: Any, schema: pa.Schema) -> Condition:
-    if column.variant_name() != "Column" or literal.variant_name() != "Literal":
-        return MAYBE
-    name = column.to_variant().name()
-    if name not in schema.names:
-        return MAYBE
-    kind = schema.field(name).type
-    try:
-        value = literal.python_value()
-    except (ValueError, NotImplementedError, TypeError, OverflowError):
-        return MAYBE
-    value = value.as_py() if hasattr(value, "as_py") else value
-    if value is None:
-        return ColumnTest(quoted(name), test)
-    bound = _bound(value, kind)
-    return MAYBE if bound is None else ColumnTest(quoted(name), test, group_of(kind), bound)
+    def path(self, node: Any) -> str | None:
+        path = quoted(node.to_variant().name()) if node.variant_name() == "Column" else None
+        return path if path in self.types else None
+
+    def value(self, node: Any, kind: pa.DataType) -> Value | object | None:
+        if node.variant_name() != "Literal":
+            return None
+        try:
+            value = node.python_value()
+        except (ValueError, NotImplementedError, TypeError, OverflowError):
+            return None
+        value = value.as_py() if hasattr(value, "as_py") else value
+        return NULL if value is None else _bound(value, kind)
 
 
 def _bound(value: Any, kind: pa.DataType) -> Value | None:

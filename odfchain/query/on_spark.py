@@ -19,40 +19,47 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from odfchain.errors import EngineError, OdfchainError, QueryError, SchemaError
-from odfchain.query.change_relations import Changes
-from odfchain.query.embedded import checked_text
-from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins, Relation
+from odfchain.odf.arrow_schema import from_arrow
+from odfchain.query.resolved_tables import Changes, CheckedSlices, Pin, Pins, Relation
 from odfchain.query.results import QueryResult, SlicesRead
-from odfchain.query.table_functions import (
+from odfchain.query.sql_text import (
     FUNCTIONS,
     Call,
+    checked_text,
     may_be_name,
     quoted_name,
     relation_of,
     usage,
     wrong_count,
 )
-from odfchain.slices.footers import Value
+from odfchain.slices.condition_visitor import UNKNOWN, ConditionVisitor, Parts
+from odfchain.slices.footers import Value, file_stats, stats_text
 from odfchain.slices.footers import quoted as quoted_column
 from odfchain.slices.skipping import (
-    INVERSE,
     MAYBE,
-    TURNED,
     AnyOf,
-    ColumnTest,
     Condition,
     Every,
     Group,
     Test,
     group_of,
+    understood,
     value_for,
 )
 from odfchain.spark import query_rules as functions
 from odfchain.spark.executor_files import files_of, give_files
+from odfchain.spark.jobs import explain, run_job, task_results
 from odfchain.spark.plans import FEW_ROWS, FEW_SETTINGS, PlanNodes, PlanWalker, is_remote, jvm_of, walker_of
 from odfchain.spark.query import PRIVATE_SETTINGS, private_session
-from odfchain.spark.query_refusals import QueryStep, StepChecker, asking_spark, failed_query, items, strings
-from odfchain.spark.types import quoted
+from odfchain.spark.query_refusals import (
+    QueryStep,
+    StepChecker,
+    failed_query,
+    items,
+    strings,
+    translate_spark_errors,
+)
+from odfchain.spark.types import col, latest_rows, physical_struct, quoted
 from odfchain.text import excerpt, located, one_line
 from odfchain.workspace.read_slices import KeptFooters, keep_footers
 
@@ -247,7 +254,7 @@ def _argument(name: str, number: int, expression: Any, node: Any, checker: StepC
 # Tables as DataFrames: native Parquet over checked slices. Executors without the driver's folders fetch
 # slices from the store and hash them.
 
-# Statistics leave NaN out: no row group is skipped by them, whatever the session's settings are.
+# Statistics leave NaN out: no row group is skipped by them, under any settings of the session.
 _EVERY_ROW = {
     "parquet.filter.stats.enabled": "false",
     "parquet.filter.columnindex.enabled": "false",
@@ -262,11 +269,7 @@ def rows_on_spark(session: SparkSession, relation: Relation, checked: CheckedSli
         return found
     names = relation.pin.state.vocabulary
     if relation.key and relation.projection.event_time is None:
-        from odfchain.spark.types import latest_rows
-
         return latest_rows(found, relation.key, names)
-    import pyarrow as pa
-
     offset = names.offset_column
     # `latest_rows` has neither event times nor states without a key: their offsets are computed now
     kept = relation.rows(checked, [offset]).select([offset]).cast(pa.schema([(offset, pa.int64())]))
@@ -286,14 +289,12 @@ def matching_on_spark(
         where = parse_where(where.text, relation.schema, utc=False)
     needed = replace(relation, condition=where.condition)
     found = rows_on_spark(session, needed, checked)
-    with asking_spark("the condition", sql=where.text):
+    with translate_spark_errors("the condition", sql=where.text):
         return found.where(f"({where.text}\n)")
 
 
 def with_plain_offset(frame: DataFrame, pin: Pin) -> DataFrame:
     """The same rows with offsets as `bigint`; other unsigned columns stay as they are carried."""
-    from odfchain.spark.types import col
-
     offset = pin.state.vocabulary.offset_column
     return frame.withColumn(offset, col(offset).cast("bigint")) if offset in frame.columns else frame
 
@@ -301,8 +302,11 @@ def with_plain_offset(frame: DataFrame, pin: Pin) -> DataFrame:
 def rows_asked(session: SparkSession, relation: Relation | Changes, checked: CheckedSlices) -> DataFrame:
     """A table's rows, with offsets as `bigint`; changes are computed now. Errors as `rows_on_spark`."""
     if isinstance(relation, Changes):
-        rows = relation.rows(checked)
-        return session.createDataFrame(rows.cast(_carried_columns(rows.schema)), asked_struct(relation))
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        struct = asked_struct(relation)
+        rows = relation.rows(checked).cast(to_arrow_schema(struct, timezone="UTC"))
+        return session.createDataFrame(rows, struct)
     return with_plain_offset(rows_on_spark(session, relation, checked), relation.pin)
 
 
@@ -312,54 +316,19 @@ def asked_struct(relation: Relation | Changes) -> StructType:
 
     pin = relation.pin
     if isinstance(relation, Changes):
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         for each in relation.pins:
             _physical(each)  # says what cannot be carried
-        return from_arrow_schema(_carried_columns(relation.schema))
+        return physical_struct(from_arrow(relation.schema).fields)
     offset = pin.state.vocabulary.offset_column
     fields = _physical(pin).fields
     return t.StructType([t.StructField(f.name, t.LongType()) if f.name == offset else f for f in fields])
 
 
-def _carried_columns(schema: pa.Schema) -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema([pa.field(f.name, _carried(f.type)) for f in schema])
-
-
-def _carried(kind: pa.DataType) -> pa.DataType:
-    import pyarrow as pa
-    from pyarrow import types as t
-
-    larger = {
-        pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
-        pa.uint64(): pa.decimal128(20, 0), pa.float16(): pa.float32(), pa.null(): pa.string(),
-    }  # fmt: skip
-    if t.is_struct(kind):
-        return pa.struct([pa.field(f.name, _carried(f.type)) for f in kind])
-    if t.is_map(kind):
-        return pa.map_(_carried(kind.key_type), _carried(kind.item_type))
-    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
-        return pa.list_(_carried(kind.value_type))
-    if t.is_timestamp(kind):
-        return pa.timestamp("us", "UTC")
-    if t.is_time(kind) or t.is_duration(kind):
-        return pa.int64()
-    if t.is_fixed_size_binary(kind):
-        return pa.binary()
-    return larger.get(kind, kind)
-
-
 def know_footers(session: SparkSession, relation: Relation, checked: CheckedSlices) -> None:
     """Footers are known of all slices that a condition may skip, as far as executors bring slices."""
-    from odfchain.slices.skipping import understood
-
     files = files_of(session)
     if files is None or relation.condition is None or not understood(relation.condition):
         return
-    from odfchain.spark.jobs import task_results
-
     dataset = relation.pin.dataset
     kept = KeptFooters(dataset)
     names = [ref.slice.physical_hash for ref in checked.slices(relation.pin.state)]
@@ -371,8 +340,6 @@ def know_footers(session: SparkSession, relation: Relation, checked: CheckedSlic
 
 
 def _footer(number: int, files: ExecutorFiles, keys: list[str]) -> str | None:
-    from odfchain.slices.footers import file_stats, stats_text
-
     return stats_text(file_stats(files.bring(keys[number])))
 
 
@@ -396,8 +363,6 @@ def _records(session: SparkSession, relation: Relation, checked: CheckedSlices) 
 
 
 def _physical(pin: Pin) -> StructType:
-    from odfchain.spark.types import physical_struct
-
     declared = pin.state.schema
     try:
         return physical_struct(declared.fields if declared else ())
@@ -452,7 +417,7 @@ class OnSpark:
     def explain(self, sql: str, pins: Pins, *, params: Mapping[str, Any] | None = None) -> str:
         """How the query would be run, as text; errors as `run`."""
         frame, _, _ = self._planned(checked_text(sql), pins, dict(params or {}))
-        with asking_spark(_LABEL):
+        with translate_spark_errors(_LABEL):
             execution = frame._jdf.queryExecution()  # noqa: SLF001
             return str(jvm_of(self.session).PythonSQLUtils.explainString(execution, "formatted"))
 
@@ -496,7 +461,7 @@ class _Planning:
             raise QueryError(
                 f"{_LABEL}: no query given", hint="write one, like: select count(*) from airports"
             )
-        with asking_spark(_LABEL, sql=self._sql):
+        with translate_spark_errors(_LABEL, sql=self._sql):
             parser = self._jvm.org.apache.spark.sql.catalyst.parser.CatalystSqlParser()
             read = parser.parsePlan(in_lower_case(self._walker, self._sql))
             found = names_in(read, self._walker, self._checker)
@@ -510,7 +475,7 @@ class _Planning:
             read = self._bound(replaced(read, found, shown, self._walker), found, params)
             relations |= dict(zip(named, states, strict=True))
             for relation in states:
-                relation.key  # noqa: B018 - whatever is wrong with it is said before anything is read
+                relation.key  # noqa: B018 - a fault of it is reported before anything is read
             used, asked = self._used(read, relations)
         for name, condition in asked.items():
             relations[name] = self._asked(relations[name], condition)
@@ -521,7 +486,7 @@ class _Planning:
             rows = rows_asked(self._session, relations[name], self._checked)
             rows.createOrReplaceTempView(quoted(name))
         self._checked.keep()
-        with asking_spark(_LABEL, sql=self._sql):
+        with translate_spark_errors(_LABEL, sql=self._sql):
             return self._frame(read), self._pins.used(
                 pin.name for name in used for pin in relations[name].pins
             )
@@ -637,8 +602,6 @@ class _Clock:
         self._session, self._seconds, self._used = session, seconds, 0.0
 
     def run(self, work: Callable[[], T]) -> T:
-        from odfchain.spark.jobs import run_job
-
         start = time.monotonic()
         left = None if self._seconds is None else max(0.0, self._seconds - self._used)
         out = False
@@ -657,8 +620,6 @@ class _Clock:
 
 
 def _computed(frame: DataFrame) -> Any:
-    from odfchain.spark.jobs import explain
-
     try:
         return frame.toArrow()
     except Exception as error:
@@ -683,7 +644,7 @@ _ESCAPE = "\\"
 def condition_over(plans: PlanNodes, view: int, schema: pa.Schema) -> Condition:
     """The condition on all rows of the table at an index, from the filters directly over it."""
     found: list[Condition] = []
-    above = view - 1  # a node's first child stands right behind it
+    above = view - 1  # a node's first child comes right behind it
     while above >= 0 and (kind := plans.classes[above].rpartition(".")[2]) in ("SubqueryAlias", "Filter"):
         if kind == "Filter":
             found.append(_Reading(schema).condition(plans[above].condition()))
@@ -691,48 +652,40 @@ def condition_over(plans: PlanNodes, view: int, schema: pa.Schema) -> Condition:
     return Every(tuple(found)) if found else MAYBE
 
 
-class _Reading:
+class _Reading(ConditionVisitor):
     """One condition of the analyzer's."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._types: Mapping[str, pa.DataType] = {field.name: field.type for field in schema}
+        self.types = {quoted_column(field.name): field.type for field in schema}
         self._left = _MOST_NODES
         # Expressions that are written once and used twice, such as that of BETWEEN.
         self._common: dict[str, Any] = {}
 
-    def condition(self, node: Any, *, negated: bool = False) -> Condition:
+    def parts(self, node: Any) -> Parts:
         # bounded: beyond `_MOST_NODES` nothing is understood
         self._left -= 1
         kind = node.getClass().getSimpleName() if self._left > 0 else ""
         match kind:
             case "And" | "Or":
-                sides = tuple(self.condition(side, negated=negated) for side in (node.left(), node.right()))
-                return Every(sides) if (kind == "And") is not negated else AnyOf(sides)
+                return kind.lower(), node.left(), node.right()
             case "Not":
-                return self.condition(node.child(), negated=not negated)
+                return "not", node.child()
             case "Between":
-                return self.condition(node.replacement(), negated=negated)
+                return self.parts(node.replacement())
             case "With":
                 self._common |= {str(each.id()): each.child() for each in items(node.defs())}
-                return self.condition(node.child(), negated=negated)
+                return self.parts(node.child())
             case "IsNull" | "IsNotNull":
-                name = self._column(node.child())
-                test = Test.NULL if (kind == "IsNull") is not negated else Test.VALUE
-                return MAYBE if name is None else ColumnTest(quoted_column(name), test)
+                return Test.NULL if kind == "IsNull" else Test.VALUE, node.child()
             case "In":
-                test = Test.NE if negated else Test.EQ
-                parts = tuple(self._compared(test, node.value(), item) for item in items(node.list()))
-                return Every(parts) if negated else AnyOf(parts)
-            case "Like" if not negated:
-                return self._begins(node)
-        if kind not in _TESTS:
-            return MAYBE
-        test = INVERSE[_TESTS[kind]] if negated else _TESTS[kind]
-        if self._column(node.left()) is not None:
-            return self._compared(test, node.left(), node.right())
-        return self._compared(TURNED.get(test, test), node.right(), node.left())
+                return "in", node.value(), *items(node.list())
+            case "Like":
+                pattern = _value(node.right())
+                if isinstance(pattern, str) and str(node.escapeChar()) == _ESCAPE:
+                    return Test.BEGINS, node.left(), pattern
+        return (_TESTS[kind], node.left(), node.right()) if kind in _TESTS else UNKNOWN
 
-    def _column(self, node: Any) -> str | None:
+    def path(self, node: Any) -> str | None:
         # a cast to a wider type changes no comparison
         while (kind := node.getClass().getSimpleName()) in ("Cast", "CommonExpressionRef"):
             inner = node.child() if kind == "Cast" else self._common.get(str(node.id()))
@@ -741,29 +694,14 @@ class _Reading:
             node = inner
         if node.getClass().getSimpleName() != "AttributeReference":
             return None
-        name = str(node.name())
-        return name if name in self._types else None
+        path = quoted_column(str(node.name()))
+        return path if path in self.types else None
 
-    def _begins(self, node: Any) -> Condition:
-        name, pattern = self._column(node.left()), _value(node.right())
-        if name is None or not isinstance(pattern, str) or str(node.escapeChar()) != _ESCAPE:
-            return MAYBE
-        most = min((pattern.index(sign) for sign in f"%_{_ESCAPE}" if sign in pattern), default=len(pattern))
-        group = group_of(self._types[name])
-        return (
-            ColumnTest(quoted_column(name), Test.BEGINS, group, pattern[:most])
-            if group is Group.TEXT
-            else MAYBE
-        )
-
-    def _compared(self, test: Test, column: Any, literal: Any) -> Condition:
+    def value(self, node: Any, kind: pa.DataType) -> Value | None:
         self._left -= 1
-        name = self._column(column)
-        if name is None or self._left < 0 or not literal.foldable() or not literal.deterministic():
-            return MAYBE
-        kind, value = self._types[name], _value(literal)
-        bound = _bound(value, literal.dataType().typeName(), kind)
-        return MAYBE if bound is None else ColumnTest(quoted_column(name), test, group_of(kind), bound)
+        if self._left < 0 or not node.foldable() or not node.deterministic():
+            return None
+        return _bound(_value(node), node.dataType().typeName(), kind)
 
 
 def _holds_all(own: str, other: str) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from odfchain.errors import (
     RefusedQueryError,
     SignatureError,
     SliceNotFoundError,
+    UsageError,
 )
 from odfchain.limits import ASKED, SHARING, FetchLimits
 from odfchain.odf.identity import DatasetKey
@@ -33,16 +35,13 @@ from odfchain.query.answers import (
     QUERY_BYTES,
     SCHEMA_FORMAT,
     Answer,
-    arrow_json,
-    asked_for,
     hash_of,
-    json_rows,
+    output_of,
     read,
 )
-from odfchain.query.embedded import DIALECT, Embedded, engine_version
-from odfchain.query.local_queries import Local
+from odfchain.query.embedded import DIALECT, Embedded
+from odfchain.query.processes import Local, Worker
 from odfchain.query.resolved_tables import Pins
-from odfchain.query.worker import Worker
 from odfchain.storage import fsio
 from odfchain.storage.http_client import HttpPool, request_headers
 from odfchain.storage.http_connection import Response
@@ -63,6 +62,11 @@ VOLATILE = frozenset(
 """Names of the engine's volatile functions, which no signed answer may use, aliases included."""
 
 _UNKNOWN = re.compile(r"there is no (?:function|column) \"?(\w+)")
+
+
+def engine_version() -> str:
+    """The engine and its version, as answers name it."""
+    return f"datafusion {version('datafusion')}"
 
 
 def repeatable(memory: int | None = None) -> Embedded:
@@ -90,15 +94,19 @@ def prove(
     """
     if (size := len(query.encode("utf-8", "surrogatepass"))) > QUERY_BYTES:
         raise QueryError(f"the query has {size:,} bytes; at most {QUERY_BYTES:,} are signed")
-    asked = asked_for(
-        query, [], dialect=DIALECT, data_format=data_format, schema=schema, skip=skip, limit=limit
-    )
+    if skip < 0 or limit < 0 or max(skip, limit) >= 10**18:
+        raise UsageError("`skip` and `limit` are numbers of rows")
     with volatile_refused():
         result = Local(repeatable(memory)).run(query, pins, skip=skip, limit=limit, seconds=seconds)
         table = result.to_arrow()
+    asked: dict[str, Any] = {"query": query, "queryDialect": DIALECT, "dataFormat": data_format}
+    asked["include"] = ["Input", "Proof", "Schema"] if schema else ["Input", "Proof"]
+    if schema:
+        asked["schemaFormat"] = SCHEMA_FORMAT
     asked["datasets"] = [
         {"id": str(pin.id), "alias": pin.name, "blockHash": str(pin.block_hash)} for pin in pins.named
     ]
+    asked |= {"skip": skip, "limit": limit}
     output = output_of(table, data_format, schema=schema)
     return Answer.signed(
         asked,
@@ -112,11 +120,7 @@ def prove(
 
 @contextlib.contextmanager
 def volatile_refused() -> Iterator[None]:
-    """A function that is not there because it is volatile is refused as that.
-
-    Raises:
-        RefusedQueryError: the query names one.
-    """
+    """A function that is not there because it is volatile is refused as that."""
     try:
         yield
     except QueryError as error:
@@ -128,14 +132,6 @@ def volatile_refused() -> Iterator[None]:
             hint="write the value into the query, or ask without a proof",
             excerpt=error.excerpt,
         ) from None
-
-
-def output_of(table: pa.Table, data_format: str, *, schema: bool) -> dict[str, Any]:
-    """The member `output` of an answer."""
-    output: dict[str, Any] = {"data": json_rows(table, data_format), "dataFormat": data_format}
-    if schema:
-        output |= {"schema": arrow_json(table.schema), "schemaFormat": SCHEMA_FORMAT}
-    return output
 
 
 def _notes(query: str, table: pa.Table, limit: int) -> list[str]:
@@ -303,14 +299,10 @@ def _pinned(
 
 
 def _computed_again(answer: Answer, pins: Pins, seconds: float | None) -> tuple[int, dict[str, Any]]:
-    asked, signed = answer.input, repeatable()
+    asked = answer.input
     # the query was written by a third party: a sandboxed process runs it
-    worker = Worker(
-        limits=_VERDICT_LIMITS if seconds is None else replace(_VERDICT_LIMITS, seconds=seconds),
-        partitions=signed.partitions,
-        batch_size=signed.batch_size,
-        without=signed.without,
-    )
+    limits = _VERDICT_LIMITS if seconds is None else replace(_VERDICT_LIMITS, seconds=seconds)
+    worker = Worker(limits, engine=repeatable())
     with volatile_refused():
         result = worker.answer(answer.query, pins, skip=int(asked["skip"]), limit=int(asked["limit"]))
     table = result.to_arrow()

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from odfchain.branches.state_cache import StateCache, read_cached_state
 from odfchain.errors import (
@@ -28,6 +28,7 @@ from odfchain.errors import (
     SchemaError,
     SliceNotFoundError,
     StoreError,
+    UsageError,
 )
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias, parse_ref
@@ -36,6 +37,7 @@ from odfchain.storage import fsio
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
+from odfchain.workspace.merge_record import is_known_here
 from odfchain.workspace.points import (
     OnBranch,
     block_at,
@@ -101,7 +103,7 @@ class Pins:
     ) -> None:
         """`as_at` is the system time of every name without a point.
 
-        `given` says what names mean, whatever they are called here: then no other name is known.
+        `given` says what names mean, also where they are other names here: then no other name is known.
         """
         if as_at is not None:
             _check_past(as_at)
@@ -452,3 +454,88 @@ def _has_floats(kind: pa.DataType) -> bool:
     from pyarrow import types as t
 
     return t.is_floating(kind) or any(_has_floats(kind.field(i).type) for i in range(kind.num_fields))
+
+
+# `diff('d@A', 'd@B')` and `history('d@P')`: changes of rows, as tables with one row for each.
+#
+#     columns of the key, change, from, to, columns                                   diff
+#     columns of the key, change, from, to, columns, block, offset, system_time       history
+#
+# They are computed when the query runs, by `odfchain.branches`, which is slow to load, whichever engine asks.
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """A table of changes: up to a point, or from one to another."""
+
+    projection: ClassVar[bool] = True
+    pin: Pin
+    to: Pin | None = None
+    """None is every change up to `pin`."""
+    owner: bool = False
+    """True if the blocks of the head were made here."""
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """The datasets that are read, each at its block."""
+        return (self.pin,) if self.to is None else (self.pin, self.to)
+
+    @property
+    def has_floats(self) -> bool:
+        """Files are not pruned for it."""
+        return False
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of the primary key.
+
+        Raises:
+            QueryError: the two points have different keys or columns, or a history has none; or two datasets.
+        """
+        if self.to is not None and self.pin.id != self.to.id:
+            raise QueryError(
+                f"diff: {self.pin.alias} and {self.to.alias} are two datasets",
+                hint=f"write diff('{self.pin.alias}@A', '{self.pin.alias}@B')",
+            )
+        from odfchain.branches.diff import schema_of_changes
+        from odfchain.branches.row_history import primary_key_of
+
+        try:
+            if self.to is None:
+                return primary_key_of(self.pin.dataset, self.pin.state)
+            return schema_of_changes(self.pin.state, self.to.state)[0]
+        except (SchemaError, UsageError) as error:
+            raise QueryError(error.message, hint=error.hint) from None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns; errors as `key`."""
+        from odfchain.branches.diff import schema_of_changes
+        from odfchain.branches.row_history import history_schema
+
+        key = self.key
+        if self.to is None:
+            return history_schema(self.pin.state, key)
+        return schema_of_changes(self.pin.state, self.to.state)[1]
+
+    def rows(self, checked: CheckedSlices, wanted: Collection[str] | None = None) -> pa.Table:
+        """The changes, all columns of them; held in memory."""
+        from odfchain.branches.branches import BlockGraph
+        from odfchain.branches.diff import read_changes
+        from odfchain.branches.row_history import all_changes
+
+        del wanted
+        if not self.schema.names:
+            return self.schema.empty_table()
+        if self.to is None:
+            dataset = self.pin.dataset
+            found = all_changes(dataset, self.pin.state, locate=checked.located(dataset))
+            return found.cast(self.schema)
+
+        def trusted(dataset: DatasetFiles, after: Multihash, upto: Multihash) -> bool:
+            # a proof is the same wherever it is made: there nothing is believed
+            return checked.remembers and is_known_here(dataset, after, upto, owner=self.owner)
+
+        sides = [(pin.dataset, pin.state) for pin in self.pins]
+        graph = BlockGraph(self.pin.dataset, tuple(pin.dataset.ref for pin in self.pins))
+        return read_changes(*sides, graph=graph, trusted=trusted).cast(self.schema)

@@ -20,15 +20,11 @@ from sqlglot.dialects.spark import Spark
 
 from odfchain.errors import InvalidIdError, QueryError
 from odfchain.odf.times import Timestamp
+from odfchain.slices.condition_visitor import NULL, UNKNOWN, ConditionVisitor, Parts
 from odfchain.slices.footers import Value, quoted
 from odfchain.slices.skipping import (
-    INVERSE,
     MAYBE,
-    TURNED,
-    AnyOf,
-    ColumnTest,
     Condition,
-    Every,
     Group,
     Test,
     group_of,
@@ -131,10 +127,10 @@ def _wrong(
     return QueryError(said, hint=hint, excerpt=excerpt(text, line, column))
 
 
-class _Reading:
+class _Reading(ConditionVisitor):
     def __init__(self, text: str, schema: pa.Schema, utc: bool) -> None:
         self._text, self._names, self._utc = text, schema.names, utc
-        self._types = types_of(schema)
+        self.types = types_of(schema)
 
     def with_exact_names(self, tree: exp.Expr) -> tuple[str, tuple[str, ...]]:
         """(the text with all columns in backticks, these); the tree has their true names then, too."""
@@ -166,79 +162,48 @@ class _Reading:
             hint=f"there are {', '.join(map(one_line, self._names))}",
         )
 
-    def condition(self, node: exp.Expr, *, negated: bool = False) -> Condition:
-        """The test that a condition makes; what it cannot express is `MAYBE`. `negated`: of its contrary."""
+    def parts(self, node: exp.Expr) -> Parts:
+        while isinstance(node, exp.Paren):
+            node = node.this
         if any(part for name, part in node.args.items() if name not in _ARGUMENTS):
-            return MAYBE  # such as the NOT of NOT LIKE, or SYMMETRIC
+            return UNKNOWN  # such as the NOT of NOT LIKE, or SYMMETRIC
         match node:
-            case exp.Paren():
-                return self.condition(node.this, negated=negated)
             case exp.Not():
-                return self.condition(node.this, negated=not negated)
+                return "not", node.this
             case exp.And() | exp.Or():
-                sides = tuple(self.condition(side, negated=negated) for side in (node.left, node.right))
-                return Every(sides) if isinstance(node, exp.And) is not negated else AnyOf(sides)
+                return "and" if isinstance(node, exp.And) else "or", node.left, node.right
             case exp.Is():
-                return self._is_null(node, negated=negated)
+                what, test = node.expression, Test.NULL
+                if isinstance(what, exp.Not):
+                    what, test = what.this, Test.VALUE
+                return (test, node.this) if isinstance(what, exp.Null) else UNKNOWN
             case exp.In() if node.expressions:
-                test = Test.NE if negated else Test.EQ
-                parts = tuple(self._compared(test, node.this, item) for item in node.expressions)
-                return Every(parts) if negated else AnyOf(parts)
+                return "in", node.this, *node.expressions
             case exp.Between():
                 low, high = node.args["low"], node.args["high"]
-                tests = (Test.LT, Test.GT) if negated else (Test.GE, Test.LE)
-                both = tuple(
-                    self._compared(test, node.this, at) for test, at in zip(tests, (low, high), strict=True)
-                )
-                return AnyOf(both) if negated else Every(both)
-            case exp.Like() if not negated:
-                return self._begins(node)
-        if type(node) not in _TESTS:
-            return MAYBE
-        test = INVERSE[_TESTS[type(node)]] if negated else _TESTS[type(node)]
-        if self._path(node.this) is not None:
-            return self._compared(test, node.this, node.expression)
-        return self._compared(TURNED.get(test, test), node.expression, node.this)
+                return (
+                    "and", exp.GTE(this=node.this, expression=low), exp.LTE(this=node.this, expression=high)
+                )  # fmt: skip
+            case exp.Like():
+                pattern = node.expression
+                if isinstance(pattern, exp.Literal) and pattern.is_string and self._is_plain(pattern):
+                    return Test.BEGINS, node.this, pattern.name
+        return (_TESTS[type(node)], node.this, node.expression) if type(node) in _TESTS else UNKNOWN
 
-    def _path(self, node: exp.Expr) -> str | None:
+    def path(self, node: exp.Expr) -> str | None:
         while isinstance(node, exp.Paren):
             node = node.this
         path = None
         if isinstance(node, exp.Column):
             path = ".".join(quoted(part.name) for part in node.parts)
-        elif isinstance(node, exp.Dot) and (outer := self._path(node.this)):
+        elif isinstance(node, exp.Dot) and (outer := self.path(node.this)):
             path = f"{outer}.{quoted(node.name)}"
-        return path if path in self._types else None
+        return path if path in self.types else None
 
-    def _is_null(self, node: exp.Is, *, negated: bool) -> Condition:
-        path, what = self._path(node.this), node.expression
-        if isinstance(what, exp.Not):
-            what, negated = what.this, not negated
-        if path is None or not isinstance(what, exp.Null):
-            return MAYBE
-        return ColumnTest(path, Test.VALUE if negated else Test.NULL)
-
-    def _begins(self, node: exp.Like) -> Condition:
-        path, pattern = self._path(node.this), node.expression
-        if path is None or not (isinstance(pattern, exp.Literal) and pattern.is_string):
-            return MAYBE
-        text, group = pattern.name, group_of(self._types[path])
-        most = min((text.index(sign) for sign in "%_\\" if sign in text), default=len(text))
-        if group is not Group.TEXT or not self._is_plain(pattern):
-            return MAYBE
-        return ColumnTest(path, Test.BEGINS, group, text[:most])
-
-    def _compared(self, test: Test, column: exp.Expr, literal: exp.Expr) -> Condition:
-        path = self._path(column)
-        if path is None:
-            return MAYBE
-        kind = self._types[path]
-        while isinstance(literal, exp.Paren):
-            literal = literal.this
-        if isinstance(literal, exp.Null):
-            return ColumnTest(path, test)
-        value = self._value(literal, kind)
-        return MAYBE if value is None else ColumnTest(path, test, group_of(kind), value)
+    def value(self, node: exp.Expr, kind: pa.DataType) -> Value | object | None:
+        while isinstance(node, exp.Paren):
+            node = node.this
+        return NULL if isinstance(node, exp.Null) else self._value(node, kind)
 
     def _value(self, node: exp.Expr, kind: pa.DataType) -> Value | None:
         """A literal as a bound of a column; None for what only the engine knows how to compare."""

@@ -10,11 +10,12 @@ data, and nothing is written in between. What is wrong travels as a marker in th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from odfchain.errors import BadInputError, OdfchainError
 from odfchain.limits import INPUT
@@ -24,31 +25,36 @@ from odfchain.spark.executor_files import (
     InputFile,
     numbers_in,
     range_numbers,
-    telling,
     text_batches,
     text_ranges,
+    translate_errors,
 )
-from odfchain.spark.input_frames import ROW_ID, InputFrame, inferred_schema, parsed, spark_path, text_struct
+from odfchain.spark.input_frames import ROW_ID, InputFrame, parsed, spark_path, text_struct
 from odfchain.spark.jobs import explain, run_job
-from odfchain.spark.json_pieces import Piece, SplitDocument
-from odfchain.spark.json_typed import TypedColumn, TypedReader, UnsureError, typed_columns, typed_places
+from odfchain.spark.json_pieces import Piece, SplitDocument, TypedColumn, TypedReader, UnsureError
 from odfchain.spark.json_values import (
     Record,
     RecordError,
     Spellings,
-    check_depth,
     check_named,
+    json_text,
     picked,
-    text_for_inference,
+    shown,
     text_type,
+    without_empty,
 )
 from odfchain.spark.parse import TextRules
-from odfchain.spark.types import RESERVED, check_columns, physical_type
+from odfchain.spark.types import RESERVED, check_columns, from_spark_type, physical_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from odfchain.spark.json_values import JsonArray
+    from odfchain.spark.shapefile import ShapefileLayer
+
+    RecordSource: TypeAlias = JsonArray | SplitDocument | ShapefileLayer
+    """A file and how records are found in it; a small value that is sent to the worker that reads it."""
 
 BATCH_ROWS = 4_096
 BATCH_CHARACTERS = 4 << 20
@@ -60,39 +66,6 @@ PIECES_OF_A_TASK = 64
 _KIND = "bad-document"
 _BLANK = " \t\r\n"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-class Records(Protocol):
-    """A source of records in an order."""
-
-    def records(self) -> Iterator[Record]:
-        """The records in order.
-
-        Raises:
-            RecordError: the file is not of this form.
-            OSError: the file cannot be read.
-        """
-        ...
-
-
-class RecordSource(Records, Protocol):
-    """A file and how records are found in it; a small value that is sent to the worker that reads it."""
-
-    def moved(self, path: str) -> RecordSource:
-        """The same of a copy of the file elsewhere."""
-        ...
-
-
-class LineParser(Protocol):
-    """The form of one line of a file; a small value that is sent to the workers that read it."""
-
-    def record(self, line: str) -> Record:
-        """The record.
-
-        Raises:
-            RecordError: the line is not of this form.
-        """
-        ...
 
 
 Fields: TypeAlias = tuple[ds.DataField, ...] | None
@@ -125,17 +98,15 @@ class _Batches:
         self._size = 0
 
     def add(self, row_id: int, record: Record, size: int) -> Iterator[pa.RecordBatch]:
-        """Take one more record of about so many characters; gives a batch when one is full.
-
-        Raises:
-            RecordError: a value has another form than its column.
-        """
+        """Take one more record of about so many characters; gives a batch when one is full."""
         if self._fields is None:
             if len(record) > INPUT.columns:
                 raise RecordError(f"{len(record):,} keys, at most {INPUT.columns:,} are read")
-            check_depth(record, INPUT.type_depth)
+            _check_depth(record)
             check_named(record)
-            values: Iterable[Any] = [text_for_inference(record)]
+            text = json_text(record)
+            # a type without fields would drop its column
+            values: Iterable[Any] = [json_text(without_empty(record)) if "{}" in text else text]
         else:
             values = picked(record, self._fields).values()
         self._ids.append(row_id)
@@ -155,7 +126,23 @@ class _Batches:
             self._clear()
 
 
-def record_batches(source: Records, fields: Fields = None, first: int = 0) -> Iterator[pa.RecordBatch]:
+def _check_depth(record: Record) -> None:
+    most = INPUT.type_depth
+    for name, value in record.items():
+        level, depth = [value], 0
+        while level := [v for v in level if isinstance(v, list | dict)]:
+            depth += 1
+            if depth > most:
+                raise RecordError(
+                    f"column {shown(name)}: nested more than {most} levels deep, too deep for a type; "
+                    "declare the column as STRING to take its values as text"
+                )
+            level = [item for v in level for item in (v.values() if isinstance(v, dict) else v)]
+
+
+def record_batches(
+    records: Iterable[Record], fields: Fields = None, first: int = 0
+) -> Iterator[pa.RecordBatch]:
     """The records with their numbers, whole or these columns of them, in batches of bounded size.
 
     Raises:
@@ -164,7 +151,7 @@ def record_batches(source: Records, fields: Fields = None, first: int = 0) -> It
     batches = _Batches(fields)
     row = first
     try:
-        for record in source.records():
+        for record in records:
             row += 1
             try:
                 yield from batches.add(row - 1, record, _size(record))
@@ -181,19 +168,9 @@ def record_batches(source: Records, fields: Fields = None, first: int = 0) -> It
     yield from batches.rest()
 
 
-@dataclass(frozen=True, slots=True)
-class _ExactPiece:
-    document: SplitDocument
-    members: bytes
-    rows: int
-
-    def records(self) -> Iterator[Record]:
-        rows = 0
-        for record in self.document.exact(self.members):
-            rows += 1
-            yield record
-        if rows != self.rows:
-            raise RecordError("not the records that were counted; the file changed while it was read")
+def _typed_places(columns: tuple[TypedColumn, ...] | None) -> dict[int, pa.DataType]:
+    """The types of typed values, by the number of their column."""
+    return {i: c.typed for i, c in enumerate(columns or ()) if c.typed is not None}
 
 
 def piece_batches(
@@ -207,17 +184,14 @@ def piece_batches(
 
     With `typed` columns, those that may have typed values follow as `v0`, …; either a column or its texts are
     null then.
-
-    Raises:
-        DocumentInputError: the file is not of the declared form, which the whole of it tells better.
     """
     import numpy as np
     import pyarrow as pa
 
     texts, marked = _batch_schema(fields), document.needs_marks(fields)
-    places = typed_places(typed)
+    places = _typed_places(typed)
     schema = pa.schema([*texts, *[(f"v{i}", kind) for i, kind in places.items()]])
-    reader = TypedReader(typed, features=document.features) if typed else None
+    reader = TypedReader(typed) if typed else None
 
     def batch(piece: Piece, columns: list[pa.Array | None], values: list[pa.Array | None]) -> pa.RecordBatch:
         ids = pa.array(np.arange(piece.row, piece.row + piece.rows, dtype=np.int64))
@@ -248,7 +222,7 @@ def piece_batches(
                     yield batch(piece, [*columns], nothing)
                     break
             else:
-                exact = _ExactPiece(document, members, piece.rows)
+                exact = document.exact(members, piece.rows)
                 for made in record_batches(exact, fields, piece.row):
                     empty = [pa.nulls(len(made), kind) for kind in places.values()]
                     yield pa.RecordBatch.from_arrays([*made.columns, *empty], schema=schema)
@@ -267,19 +241,15 @@ def _size(record: Record) -> int:
 
 
 def line_batches(
-    batches: Iterable[pa.RecordBatch], form: LineParser, fields: Fields = None
+    batches: Iterable[pa.RecordBatch], form: Callable[[str], Record], fields: Fields = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records of lines (their ids, their texts); lines of blanks hold none.
-
-    Raises:
-        DocumentInputError: a line is not of the declared form.
-    """
+    """The records of lines (their ids, their texts); lines of blanks hold none."""
     made = _Batches(fields)
     try:
         for batch in batches:
             for row_id, line in zip(*[column.to_pylist() for column in batch.columns], strict=True):
                 if line.strip(_BLANK):
-                    yield from made.add(row_id, form.record(line), len(line))
+                    yield from made.add(row_id, form(line), len(line))
     except RecordError as error:
         raise DocumentInputError(marker(_KIND, message=error.message, row=0)) from None
     yield from made.rest()
@@ -290,14 +260,14 @@ class LineFile:
     """A text file in UTF-8 of which every line is a record, but for lines of blanks."""
 
     path: Path
-    form: LineParser
+    form: Callable[[str], Record]
 
     def records(self) -> Iterator[tuple[int, Record]]:
         """The records with the numbers of their lines."""
         with self.path.open("r", encoding="utf-8-sig") as stream:
             for number, line in enumerate(stream, start=1):
                 if line.strip(_BLANK):
-                    yield number, self.form.record(line)
+                    yield number, self.form(line)
 
     def first_bad(self, fields: Fields, file: str) -> BadInputError | None:
         """The first line that is not of its form, as an error; None when every line is."""
@@ -306,67 +276,11 @@ class LineFile:
                 if not line.strip(_BLANK):
                     continue
                 try:
-                    for _ in _Batches(fields).add(0, self.form.record(line), 0):
+                    for _ in _Batches(fields).add(0, self.form(line), 0):
                         pass
                 except RecordError as error:
                     return BadInputError(f"line {number:,}: {error.message}", file=file)
         return None
-
-
-def _frame(
-    session: SparkSession,
-    source: RecordSource | LineFile,
-    file: InputFile,
-    fields: Fields,
-    typed: tuple[TypedColumn, ...] | None = None,
-) -> DataFrame:
-    """Rows of `row_id`, in the order of the file, and `c0`, `c1`, …: these columns, or the whole as JSON.
-
-    Only pieces have typed ones (`piece_batches`). Lines are split by Spark and parsed by all workers, as
-    pieces are; another document is read by one.
-    """
-    from pyspark.sql import functions as F
-    from pyspark.sql import types as t
-
-    texts = [t.StringType()] if fields is None else [f.dataType for f in text_struct(fields).fields]
-    columns = [t.StructField(f"c{index}", kind) for index, kind in enumerate(texts)]
-    schema = t.StructType([t.StructField("row_id", t.LongType()), *columns])
-    if isinstance(source, SplitDocument):
-        document = source
-        if fields is not None:
-            for i in typed_places(typed):
-                schema = schema.add(f"v{i}", physical_type(fields[i].type))
-
-        def read_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            with telling():
-                yield from piece_batches(document, list(numbers_in(batches)), fields, typed, file)
-
-        return range_numbers(session, len(document.pieces), PIECES_OF_A_TASK).mapInArrow(read_pieces, schema)
-    if isinstance(source, LineFile):
-        form = source.form
-        if file.files is not None:
-            ranges = text_ranges(file)
-
-            def read_lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-                with telling():
-                    yield from line_batches(text_batches(ranges, numbers_in(batches)), form, fields)
-
-            return range_numbers(session, len(ranges.cuts) - 1).mapInArrow(read_lines, schema)
-        lines = session.read.text(spark_path(file.path))
-        numbered = lines.select(F.monotonically_increasing_id().alias("row_id"), "value")
-        return numbered.mapInArrow(lambda batches: line_batches(batches, form, fields), schema)
-
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            pass
-        with telling():
-            yield from record_batches(_here(source, file), fields)
-
-    return session.range(0, 1, 1, 1).mapInArrow(read, schema)
-
-
-def _here(source: RecordSource, file: InputFile) -> RecordSource:
-    return source if file.files is None else source.moved(str(file.here()))
 
 
 def document_error(error: Exception, file: str) -> OdfchainError:
@@ -375,39 +289,6 @@ def document_error(error: Exception, file: str) -> OdfchainError:
     if fault is None or fault["kind"] != _KIND:
         return explain(error, file=file)
     return BadInputError(str(fault["message"]), file=file, row=int(fault["row"]) or None)
-
-
-def infer_records(
-    session: SparkSession, source: RecordSource | LineFile, stored: InputFile, file: str
-) -> ds.DataSchema | None:
-    """The types that all records agree on, columns in alphabetical order, all optional; None without any.
-
-    Raises:
-        BadInputError: the file is not of the declared form, its records have no columns or too many, or
-            columns that differ only by case.
-        EngineError: anything else that Spark reports.
-    """
-    from pyspark.sql import functions as F
-
-    records = _frame(session, source, stored, None)
-    try:
-        # since Spark 4.2, in the classic client and in Connect's
-        reader, texts = session.read.options(mode="FAILFAST"), records.select(F.col("c0"))
-        columns = run_job(session, lambda: reader.json(texts)).schema.fields
-        none = not columns and run_job(session, records.isEmpty)
-    except Exception as error:
-        again = isinstance(source, LineFile | SplitDocument)
-        found = bad_record(session, source, stored, None, file) if again else None
-        raise found or document_error(error, file) from error
-    if none:
-        return None
-    if not columns:
-        raise BadInputError("the objects have no properties, so there are no columns", file=file)
-    schema = inferred_schema(columns)
-    check_columns(schema.names, file)
-    if _differ_by_case(schema.fields):
-        raise _first_spelling(source, file)
-    return schema
 
 
 def _differ_by_case(fields: tuple[ds.DataField, ...]) -> bool:
@@ -425,71 +306,156 @@ def _differ_by_case(fields: tuple[ds.DataField, ...]) -> bool:
     return False
 
 
-def _first_spelling(source: RecordSource | LineFile, file: str) -> BadInputError:
-    """The first key that differs from an earlier one only by case, as an error; there is one."""
-    known = Spellings()
-    lines = isinstance(source, LineFile)
-    for number, record in (
-        source.records() if isinstance(source, LineFile) else enumerate(source.records(), 1)
-    ):
+@dataclass(frozen=True, slots=True)
+class RecordsInput:
+    """A file of records, for a session of Spark's."""
+
+    session: SparkSession
+    source: RecordSource | LineFile
+    stored: InputFile
+    """How workers come to the file."""
+    file: str
+    """What messages call it."""
+
+    def infer(self) -> ds.DataSchema | None:
+        """The types that all records agree on, columns in alphabetical order, all optional; None without any.
+
+        Raises:
+            BadInputError: the file is not of the declared form, its records have no columns or too many, or
+                columns that differ only by case.
+            EngineError: anything else that Spark reports.
+        """
+        from pyspark.sql import functions as F
+
+        session, source, file = self.session, self.source, self.file
+        records = self.frame(None)
         try:
-            known.add(record)
-        except RecordError as error:
-            return BadInputError(
-                f"line {number:,}: {error.message}" if lines else error.message,
-                file=file,
-                row=None if lines else number,
-                hint="rename one of them, or declare a schema that has both",
+            # since Spark 4.2, in the classic client and in Connect's
+            reader, texts = session.read.options(mode="FAILFAST"), records.select(F.col("c0"))
+            columns = run_job(session, lambda: reader.json(texts)).schema.fields
+            none = not columns and run_job(session, records.isEmpty)
+        except Exception as error:
+            again = isinstance(source, LineFile | SplitDocument)
+            found = self.bad_record(None) if again else None
+            raise found or document_error(error, file) from error
+        if none:
+            return None
+        if not columns:
+            raise BadInputError("the objects have no properties, so there are no columns", file=file)
+        schema = ds.DataSchema(
+            fields=tuple(
+                ds.DataField(name=f.name, type=ds.optional(from_spark_type(f.dataType)))
+                for f in sorted(columns, key=lambda f: f.name)
             )
-    raise AssertionError("unreachable")
+        )
+        check_columns(schema.names, file)
+        if _differ_by_case(schema.fields):
+            raise self._first_spelling()
+        return schema
 
+    def read(self, schema: ds.DataSchema, rules: TextRules) -> InputFrame:
+        """The records, columns by name; properties that the schema lacks are ignored."""
+        from pyspark.sql import functions as F
 
-def read_records(
-    session: SparkSession,
-    source: RecordSource | LineFile,
-    stored: InputFile,
-    schema: ds.DataSchema,
-    rules: TextRules,
-    file: str,
-) -> InputFrame:
-    """The records, columns by name; properties that the schema lacks are ignored."""
-    from pyspark.sql import functions as F
+        columns = [F.col(f"c{index}").alias(f.name) for index, f in enumerate(schema.fields)]
+        columns.append(F.col("row_id").alias(ROW_ID))
+        texts = self.frame(schema.fields).select(*columns)
+        found: list[TypedColumn | None] = [None]
+        if isinstance(self.source, SplitDocument) and not self.source.features:
+            found = [TypedColumn.of(f, rules) for f in schema.fields]
+        typed = tuple(c for c in found if c is not None) if None not in found else None
+        places = _typed_places(typed)
+        if not places:
+            return parsed(texts, schema, rules, self.file)
+        rows = self.frame(schema.fields, typed)
+        values = {schema.fields[i].name: f"{RESERVED}v{i}" for i in places}
+        columns += [F.col(f"v{i}").alias(f"{RESERVED}v{i}") for i in places]
+        return parsed(texts, schema, rules, self.file, rows=rows.select(*columns), values=values)
 
-    columns = [F.col(f"c{index}").alias(f.name) for index, f in enumerate(schema.fields)]
-    columns.append(F.col("row_id").alias(ROW_ID))
-    texts = _frame(session, source, stored, schema.fields).select(*columns)
-    typed = typed_columns(schema.fields, rules) if isinstance(source, SplitDocument) else None
-    places = typed_places(typed)
-    if not places:
-        return parsed(texts, schema, rules, file)
-    rows = _frame(session, source, stored, schema.fields, typed)
-    values = {schema.fields[i].name: f"{RESERVED}v{i}" for i in places}
-    columns += [F.col(f"v{i}").alias(f"{RESERVED}v{i}") for i in places]
-    return parsed(texts, schema, rules, file, rows=rows.select(*columns), values=values)
+    def bad_record(self, fields: Fields) -> BadInputError | None:
+        """The error in the form of the file; None when there is none.
 
+        Called only after a job has failed.
+        """
+        from pyspark.sql import functions as F
 
-def bad_record(
-    session: SparkSession, source: RecordSource | LineFile, stored: InputFile, fields: Fields, file: str
-) -> BadInputError | None:
-    """The error in the form of the file; None when there is none.
+        if isinstance(self.source, LineFile):
+            return self.source.first_bad(fields, self.file)
+        whole = self.source.whole if isinstance(self.source, SplitDocument) else self.source
+        try:
+            # no row matches: the read alone shows whether the form is right
+            dataclasses.replace(self, source=whole).frame(fields).where(F.col("row_id") < 0).collect()
+        except Exception as failure:
+            error = document_error(failure, self.file)
+            if isinstance(error, BadInputError):
+                return error
+            raise error from failure
+        return None
 
-    Called only after a job has failed.
+    def _first_spelling(self) -> BadInputError:
+        """The first key that differs from an earlier one only by case, as an error; there is one."""
+        known, source = Spellings(), self.source
+        lines = isinstance(source, LineFile)
+        for number, record in (
+            source.records() if isinstance(source, LineFile) else enumerate(source.records(), 1)
+        ):
+            try:
+                known.add(record)
+            except RecordError as error:
+                return BadInputError(
+                    f"line {number:,}: {error.message}" if lines else error.message,
+                    file=self.file,
+                    row=None if lines else number,
+                    hint="rename one of them, or declare a schema that has both",
+                )
+        raise AssertionError("unreachable")
 
-    Raises:
-        EngineError: anything else that Spark reports.
-    """
-    from pyspark.sql import functions as F
+    def frame(self, fields: Fields, typed: tuple[TypedColumn, ...] | None = None) -> DataFrame:
+        """Rows of `row_id`, in the order of the file, and `c0`, `c1`, …: these columns, or the whole as JSON.
 
-    if isinstance(source, LineFile):
-        return source.first_bad(fields, file)
-    if isinstance(source, SplitDocument):
-        source = source.whole
-    try:
-        # no row matches: the read alone shows whether the form is right
-        _frame(session, source, stored, fields).where(F.col("row_id") < 0).collect()
-    except Exception as failure:
-        error = document_error(failure, file)
-        if isinstance(error, BadInputError):
-            return error
-        raise error from failure
-    return None
+        Only pieces have typed ones (`piece_batches`). Lines are split by Spark and parsed by all workers, as
+        pieces are; another document is read by one.
+        """
+        from pyspark.sql import functions as F
+        from pyspark.sql import types as t
+
+        # workers get these, and no session
+        session, source, file = self.session, self.source, self.stored
+        texts = [t.StringType()] if fields is None else [f.dataType for f in text_struct(fields).fields]
+        columns = [t.StructField(f"c{index}", kind) for index, kind in enumerate(texts)]
+        schema = t.StructType([t.StructField("row_id", t.LongType()), *columns])
+        if isinstance(source, SplitDocument):
+            document = source
+            if fields is not None:
+                for i in _typed_places(typed):
+                    schema = schema.add(f"v{i}", physical_type(fields[i].type))
+
+            def read_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                with translate_errors():
+                    yield from piece_batches(document, list(numbers_in(batches)), fields, typed, file)
+
+            return range_numbers(session, len(document.pieces), PIECES_OF_A_TASK).mapInArrow(
+                read_pieces, schema
+            )
+        if isinstance(source, LineFile):
+            form = source.form
+            if file.files is not None:
+                ranges = text_ranges(file)
+
+                def read_lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                    with translate_errors():
+                        yield from line_batches(text_batches(ranges, numbers_in(batches)), form, fields)
+
+                return range_numbers(session, len(ranges.cuts) - 1).mapInArrow(read_lines, schema)
+            lines = session.read.text(spark_path(file.path))
+            numbered = lines.select(F.monotonically_increasing_id().alias("row_id"), "value")
+            return numbered.mapInArrow(lambda batches: line_batches(batches, form, fields), schema)
+
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for _ in batches:
+                pass
+            with translate_errors():
+                here = source if file.files is None else source.moved(str(file.here()))
+                yield from record_batches(here.records(), fields)
+
+        return session.range(0, 1, 1, 1).mapInArrow(read, schema)

@@ -9,8 +9,8 @@ environment, and it is pickled into plans as that URL.
     staging/<random>/…                    inputs and runs, for as long as `staged(files)` lasts
 
 Driver: `with staged(files) as run: files.put(path, f"{run}/input")`, then a plan whose functions have `files`
-and keys. Worker: `files.bring(key)`, `files.read(key, start, end)`, all in `telling()`, and what it writes
-before it puts it in `worker_folder()`. Rows of Parquet files: `odfchain.spark.input_frames`.
+and keys. Worker: `files.bring(key)`, `files.read(key, start, end)`, all in `translate_errors()`, and what it
+writes before it puts it in `worker_folder()`. Rows of Parquet files: `odfchain.spark.input_frames`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class StoreFolder:
 
 @dataclass(frozen=True, slots=True)
 class CarriedFile:
-    """A small file that goes to the workers within the plan; fulfils `ReadableFiles`, whatever the key."""
+    """A small file that goes to the workers within the plan; fulfils `ReadableFiles` for any key."""
 
     content: bytes = field(repr=False)
 
@@ -129,11 +129,7 @@ def files_of(session: SparkSession) -> ExecutorFiles | None:
 
 
 def need_folders(session: SparkSession, what: str, hint: str) -> None:
-    """Nothing, where executors of a session see the folders of the driver, without which `what` is not done.
-
-    Raises:
-        EngineError: they do not.
-    """
+    """Refuse `what` where executors of a session do not see the folders of the driver."""
     if files_of(session) is not None:
         raise EngineError(
             f"{what} in a Spark whose executors do not see the folders of the driver",
@@ -159,11 +155,7 @@ def staged(files: ExecutorFiles) -> Iterator[str]:
 
 
 def copy_put(place: StoreFolder, name: str, size: int, target: Path) -> None:
-    """Copy a file that a worker has put to a new file of the driver, and verify its hash.
-
-    Raises:
-        ObjectCorruptedError: it does not.
-    """
+    """Copy a file that a worker has put to a new file of the driver, and verify its hash."""
     key = f"{place.key}/{name}"
     place.files.copy(key, 0, size, target)
     actual, _ = hash_file(target)
@@ -178,7 +170,7 @@ def copy_put(place: StoreFolder, name: str, size: int, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def telling() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Errors of the project's pass through Spark: `odfchain.spark.jobs.explain` raises them again."""
     try:
         yield
@@ -425,17 +417,6 @@ def numbers_in(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
 def range_numbers(session: SparkSession, count: int, most: int = RANGES_OF_A_TASK) -> DataFrame:
     """The numbers from 0, in order, so that each core has a task, and a task at most so many of them."""
     return session.range(0, count, 1, max(-(-count // most), min(count, _cores(session)), 1))
-
-
-def text_frame(session: SparkSession, ranges: TextRanges) -> DataFrame:
-    """`value`: the records that hold anything, in partitions that follow each other as in the file."""
-
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with telling():
-            for made in text_batches(ranges, numbers_in(batches)):
-                yield made.select(["value"])
-
-    return range_numbers(session, len(ranges.cuts) - 1).mapInArrow(read, "value string")
 
 
 def _cores(session: SparkSession) -> int:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import socket
 import stat
 import struct
 import subprocess
@@ -26,7 +25,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from resource import getpagesize
 
 from odfchain.errors import EngineError
 from odfchain.storage import fsio
@@ -57,12 +55,9 @@ def archive_path(java: Path) -> Path:
     if given := os.environ.get(PATH_VARIABLE):
         return Path(given)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "odfchain" / f"spark-classes-{_key(java)}.jsa"
-
-
-def _key(java: Path) -> str:
     parts = (version("pyspark"), str(pyspark_folder()), str(java.resolve()))
-    return hashlib.sha3_256("\0".join(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
+    key = hashlib.sha3_256("\0".join(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
+    return cache / "odfchain" / f"spark-classes-{key}.jsa"
 
 
 def archive_options(java: Path) -> list[str]:
@@ -95,11 +90,6 @@ def new_archive(target: Path) -> Iterator[Path]:
             os.unlink(recorded)  # noqa: PTH108
 
 
-def recording_options(path: Path) -> list[str]:
-    """Options of a JVM that writes `path` when it ends."""
-    return [f"-XX:ArchiveClassesAtExit={path}"]
-
-
 _INCUBATOR = "--add-modules=jdk.incubator.vector"
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
 _START_SECONDS = 120
@@ -129,12 +119,8 @@ class Gateway:
             self.process.wait()
 
 
-def launch_command(java: Path, conf: dict[str, str], folder: Path) -> tuple[list[str], dict[str, str]]:
-    """(command, environment) that start Spark's gateway with these settings, by files in a private folder.
-
-    Raises:
-        EngineError: Spark's launcher fails.
-    """
+def _launch_command(java: Path, conf: dict[str, str], folder: Path) -> tuple[list[str], dict[str, str]]:
+    """(command, environment) that start Spark's gateway with these settings, by files in a private folder."""
     home = os.environ.get("SPARK_HOME") or str(pyspark_folder())
     env = dict(os.environ)
     env.update(
@@ -213,8 +199,8 @@ def start_gateway(
     """
     with tempfile.TemporaryDirectory(prefix="gateway-", dir=scratch) as name:
         folder = Path(name)
-        command, env = launch_command(java, conf, folder)
-        command[1:1] = archive_options(java) if record is None else recording_options(record)
+        command, env = _launch_command(java, conf, folder)
+        command[1:1] = archive_options(java) if record is None else [f"-XX:ArchiveClassesAtExit={record}"]
         info = folder / "connection"
         env["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(info)
         with open(log, "ab", opener=_for_us_alone) as output:
@@ -237,85 +223,3 @@ def start_gateway(
     length = int.from_bytes(data[4:8], "big")
     patience = _END_SECONDS if record is None else _RECORD_SECONDS
     return Gateway(process, port, data[8 : 8 + length].decode(), log, patience)
-
-
-# Gives unused memory of a JVM back to the system.
-#
-# Java keeps a heap that once was large. A full collection gives back what is free, as far as two settings
-# let it; they are set for that moment only, because a heap that is always tight would be collected again
-# and again. The keeper asks for it in the text protocol of Py4J, so that it needs no PySpark for that
-# (RFC-030).
-
-# How much of the heap may be free after a collection [%].
-_FREE_SHARES = {"MinHeapFreeRatio": "5", "MaxHeapFreeRatio": "20"}
-
-# The first ones let Spark's cleaner drop unreachable objects; some collectors shrink in steps.
-_COLLECTIONS = 4
-
-_BETWEEN_SECONDS = 0.3
-_ANSWER_SECONDS = 30
-_BEAN = "com.sun.management.HotSpotDiagnosticMXBean"
-
-
-class _Calls:
-    """Calls of Java methods on one connection; what was made by them is let go at the end."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", gateway.port), timeout=_ANSWER_SECONDS)
-        self._answers = self._socket.makefile("rb")
-        self._made: list[str] = []
-        self._secret = gateway.secret
-
-    def __enter__(self) -> _Calls:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._socket, self._answers, contextlib.suppress(OSError):
-            for name in self._made:
-                self._ask("m", "d", name)
-
-    def authenticate(self) -> None:
-        self._ask("A", self._secret, end=False)
-
-    def call(self, target: str, method: str, *arguments: str) -> str:
-        """A method's result: an object's name, or a text; an argument is `s` and a text, `r` and a name."""
-        answer = self._ask("c", target, method, *arguments)
-        if answer.startswith("r"):
-            self._made.append(answer[1:])
-        return answer[1:]
-
-    def _ask(self, *words: str, end: bool = True) -> str:
-        self._socket.sendall("".join(f"{word}\n" for word in ((*words, "e") if end else words)).encode())
-        answer = self._answers.readline().decode().rstrip("\n")
-        if not answer.startswith("!y"):
-            raise OSError(f"Java answers {answer[:80]!r}")
-        return answer[2:]
-
-
-def give_back(gateway: Gateway) -> None:
-    """Give unused heap memory of the JVM back to the system."""
-    with _Calls(gateway) as java:
-        java.authenticate()
-        kind = java.call("z:java.lang.Class", "forName", f"s{_BEAN}")
-        bean = java.call("z:java.lang.management.ManagementFactory", "getPlatformMXBean", f"r{kind}")
-        before = {
-            name: java.call(java.call(bean, "getVMOption", f"s{name}"), "getValue") for name in _FREE_SHARES
-        }
-        try:
-            for name, value in _FREE_SHARES.items():
-                java.call(bean, "setVMOption", f"s{name}", f"s{value}")
-            for _ in range(_COLLECTIONS):
-                java.call("z:java.lang.System", "gc")
-                time.sleep(_BETWEEN_SECONDS)
-        finally:
-            for name, value in reversed(before.items()):
-                java.call(bean, "setVMOption", f"s{name}", f"s{value}")
-
-
-def resident_mib(pid: int) -> int | None:
-    """The memory that a process has in use [MiB]; None where the system does not say."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return pages * getpagesize() >> 20

@@ -17,10 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import BadInputError
 from odfchain.odf import schema as ds
-from odfchain.odf.arrow_schema import from_arrow
+from odfchain.odf.arrow_schema import castable, from_arrow
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.schema import type_name
-from odfchain.spark.executor_files import InputFile, ReadableFiles, telling, text_frame, text_ranges
+from odfchain.spark.executor_files import (
+    InputFile,
+    ReadableFiles,
+    TextRanges,
+    numbers_in,
+    range_numbers,
+    text_batches,
+    text_ranges,
+    translate_errors,
+)
 from odfchain.spark.parse import (
     DEFAULT_RULES,
     TextRules,
@@ -33,12 +42,13 @@ from odfchain.spark.parse import (
     value_or_fail,
 )
 from odfchain.spark.types import RESERVED, check_columns, col, from_spark_type, physical_struct, physical_type
+from odfchain.text import first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, DataFrameReader, Observation, SparkSession
     from pyspark.sql.types import DataType as SparkType
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import StructType
 
 
 # Rows of Parquet files that executors bring themselves: one task for each, in the order of the files.
@@ -95,7 +105,7 @@ def _read(
     import pyarrow as pa  # imported on the worker
 
     target = pa.ipc.read_schema(pa.py_buffer(schema))
-    with telling():
+    with translate_errors():
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from _rows(files, keys[number], names, target)
@@ -107,7 +117,6 @@ def _rows(
     import pyarrow as pa
 
     from odfchain.slices.reader import open_parquet
-    from odfchain.text import first_line
 
     path = files.bring(key)
     try:
@@ -128,8 +137,6 @@ def _rows(
 
 
 def _as_physical(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    from odfchain.odf.arrow_schema import castable
-
     return column if column.type == kind else column.cast(castable(column.type)).cast(kind)
 
 
@@ -137,18 +144,6 @@ _SMALL_BATCH = 1_024
 
 ROW_ID, _BAD, _FINER = f"{RESERVED}row", f"{RESERVED}bad", f"{RESERVED}finer_"
 """Column that orders the rows of an input as they stand in the file."""
-
-
-@dataclass(frozen=True, slots=True)
-class CsvOptions:
-    """How a CSV file in UTF-8, whose quotes are escaped by doubling, is laid out."""
-
-    header: bool = False
-    separator: str = ","
-    quote: str = '"'
-    null_value: str = ""
-    multiline: bool = False
-    """A quoted field holds a line feed; then there is no carriage return in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,82 +206,82 @@ def spark_path(path: Path) -> str:
 # --- CSV -------------------------------------------------------------------------------------------
 
 
-def _layout(options: CsvOptions) -> dict[str, str | bool]:
-    layout: dict[str, str | bool] = {
-        "header": options.header,
-        "sep": options.separator,
-        "quote": options.quote,
-        "escape": options.quote,
-        "nullValue": options.null_value,
-        "multiLine": options.multiline,
-    }
-    # Spark would guess, and make line feeds of other line breaks inside of quotes
-    return layout | {"lineSep": "\n"} if options.multiline else layout
+@dataclass(frozen=True, slots=True)
+class CsvInput:
+    """A CSV file in UTF-8 whose quotes are escaped by doubling; its records hold `columns` in this order."""
+
+    session: SparkSession
+    source: InputFile
+    columns: list[str]
+    header: bool = False
+    separator: str = ","
+    quote: str = '"'
+    null_value: str = ""
+    multiline: bool = False
+    """A quoted field holds a line feed; then there is no carriage return in the file."""
+
+    def read(self, schema: ds.DataSchema, rules: TextRules, file: str) -> InputFrame:
+        """The columns of `schema` by name; `file` is what messages call the input."""
+        from pyspark.sql import functions as F
+        from pyspark.sql import types as t
+
+        fields = [t.StructField(name, t.StringType()) for name in self.columns]
+        reader = self.session.read.schema(t.StructType(fields)).options(
+            emptyValue="",
+            mode="FAILFAST",
+            enforceSchema=True,
+            columnPruning=False,
+            maxCharsPerColumn=-1,
+            maxColumns=len(self.columns) + 1,
+            ignoreLeadingWhiteSpace=False,
+            ignoreTrailingWhiteSpace=False,
+        )
+        columns = [F.monotonically_increasing_id().alias(ROW_ID), *[col(f.name) for f in schema.fields]]
+        return parsed(self._read(reader).select(*columns), schema, rules, file)
+
+    def infer(self) -> ds.DataSchema:
+        """The types that all values agree on; every column may be null."""
+        from pyspark.sql import types as t
+
+        most = len(self.columns) + 1
+        reader = self.session.read.options(inferSchema=True, maxColumns=most, maxCharsPerColumn=-1)
+        inferred = [f.dataType for f in self._read(reader).schema.fields]
+        if self.source.files is not None and not inferred:  # no record, and the header is none
+            inferred = [t.StringType() for _ in self.columns]
+        fields = [
+            ds.DataField(name=name, type=ds.optional(from_spark_type(found)))
+            for name, found in zip(self.columns, inferred, strict=True)
+        ]
+        return ds.DataSchema(fields=tuple(fields))
+
+    def _read(self, reader: DataFrameReader) -> DataFrame:
+        layout: dict[str, str | bool] = {
+            "header": self.header,
+            "sep": self.separator,
+            "quote": self.quote,
+            "escape": self.quote,
+            "nullValue": self.null_value,
+            "multiLine": self.multiline,
+        }
+        # Spark would guess, and make line feeds of other line breaks inside of quotes
+        reader = reader.options(**(layout | {"lineSep": "\n"} if self.multiline else layout))
+        if self.source.files is None:
+            return reader.csv(spark_path(self.source.path))
+        quote = self.quote if self.multiline else ""
+        records = _text_frame(self.session, text_ranges(self.source, quote=quote, header=self.header))
+        # of records, Spark would leave out all that are as the header
+        return reader.option("header", False).csv(records)  # since Spark 4.2
 
 
-def _csv_text(session: SparkSession, file: InputFile, names: list[str], options: CsvOptions) -> DataFrame:
-    from pyspark.sql import types as t
+def _text_frame(session: SparkSession, ranges: TextRanges) -> DataFrame:
+    """`value`: the records that hold anything, in partitions that follow each other as in the file."""
 
-    fields = [t.StructField(name, t.StringType()) for name in names]
-    reader = session.read.schema(t.StructType(fields)).options(
-        emptyValue="",
-        mode="FAILFAST",
-        enforceSchema=True,
-        columnPruning=False,
-        maxCharsPerColumn=-1,
-        maxColumns=len(names) + 1,
-        ignoreLeadingWhiteSpace=False,
-        ignoreTrailingWhiteSpace=False,
-    )
-    return _read_csv(session, reader, file, options)
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with translate_errors():
+            for made in text_batches(ranges, numbers_in(batches)):
+                yield made.select(["value"])
 
-
-def _read_csv(
-    session: SparkSession, reader: DataFrameReader, file: InputFile, options: CsvOptions
-) -> DataFrame:
-    reader = reader.options(**_layout(options))
-    if file.files is None:
-        return reader.csv(spark_path(file.path))
-    quote = options.quote if options.multiline else ""
-    records = text_frame(session, text_ranges(file, quote=quote, header=options.header))
-    # of records, Spark would leave out all that are as the header
-    return reader.option("header", False).csv(records)  # since Spark 4.2
-
-
-def read_csv(
-    session: SparkSession,
-    source: InputFile,
-    columns: list[str],
-    schema: ds.DataSchema,
-    options: CsvOptions,
-    rules: TextRules,
-    file: str,
-) -> InputFrame:
-    """A CSV file whose records hold `columns` in this order, as the columns of `schema` by name.
-
-    `file` is what messages call the input, here and below.
-    """
-    from pyspark.sql import functions as F
-
-    text = _csv_text(session, source, columns, options)
-    text = text.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(f.name) for f in schema.fields])
-    return parsed(text, schema, rules, file)
-
-
-def infer_csv(
-    session: SparkSession, source: InputFile, columns: list[str], options: CsvOptions
-) -> ds.DataSchema:
-    """The types that all values of a CSV file agree on; every column may be null."""
-    from pyspark.sql import types as t
-
-    reader = session.read.options(inferSchema=True, maxColumns=len(columns) + 1, maxCharsPerColumn=-1)
-    inferred = [f.dataType for f in _read_csv(session, reader, source, options).schema.fields]
-    if source.files is not None and not inferred:  # no record, and the header is none
-        inferred = [t.StringType() for _ in columns]
-    fields = []
-    for name, found in zip(columns, inferred, strict=True):
-        fields.append(ds.DataField(name=name, type=ds.optional(from_spark_type(found))))
-    return ds.DataSchema(fields=tuple(fields))
+    return range_numbers(session, len(ranges.cuts) - 1).mapInArrow(read, "value string")
 
 
 # --- JSON ------------------------------------------------------------------------------------------
@@ -314,16 +309,6 @@ def _text_type(data_type: ds.DataType) -> SparkType:
     return t.StringType()
 
 
-def inferred_schema(fields: list[StructField]) -> ds.DataSchema:
-    """The schema that Spark inferred from JSON: columns in alphabetical order, all optional."""
-    return ds.DataSchema(
-        fields=tuple(
-            ds.DataField(name=f.name, type=ds.optional(from_spark_type(f.dataType)))
-            for f in sorted(fields, key=lambda f: f.name)
-        )
-    )
-
-
 # --- Parquet ---------------------------------------------------------------------------------------
 
 
@@ -334,53 +319,97 @@ def parquet_rows(session: SparkSession, source: InputFile, struct: StructType) -
     return session.read.schema(struct).parquet(spark_path(source.path))
 
 
-def read_parquet(
-    session: SparkSession, stored: InputFile, schema: ds.DataSchema | None, file: str
-) -> InputFrame:
-    """A Parquet file; with a schema its columns are picked by name and converted, where nothing is lost.
+@dataclass(frozen=True, slots=True)
+class ParquetInput:
+    """A Parquet file, in the columns of a schema where one is declared."""
 
-    Texts are read like those of CSV. A value that its declared type cannot hold stops the job.
+    session: SparkSession
+    stored: InputFile
+    schema: ds.DataSchema | None
+    file: str
+    """What messages call it."""
 
-    Raises:
-        BadInputError: not a Parquet file, a column of the schema is missing, or no values of its type can be
-            of the declared one.
-        SchemaError: a type without a logical counterpart.
-    """
-    from pyspark.sql import functions as F
+    def read(self) -> InputFrame:
+        """The rows; with a schema its columns are picked by name and converted, where nothing is lost.
 
-    from odfchain.slices.reader import check_parquet, open_parquet
+        Texts are read like those of CSV. A value that its declared type cannot hold stops the job.
 
-    path = stored.path
-    try:
-        with open_parquet(path) as source:
-            own = from_arrow(source.schema_arrow)
-        check_parquet(path)
-    except BadInputError as error:
-        raise type(error)(error.message, file=file, hint=error.hint) from None
-    check_columns(own.names, file)
-    target = schema or own
-    missing = [f.name for f in target.fields if own.field(f.name) is None]
-    if missing:
-        raise BadInputError(
-            f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)} of the schema not in the file "
-            f"(it has {', '.join(own.names)})",
-            file=file,
-        )
-    raw = parquet_rows(session, stored, physical_struct(own.fields))
-    numbers = {
-        f.name: has_microseconds(col(f.name).cast("timestamp")).cast("int")
-        for f, found in zip(target.fields, (own.field(f.name) for f in target.fields), strict=True)
-        if is_milliseconds(f.value_type) and found is not None and not is_milliseconds(found.value_type)
-    }
-    columns = []
-    for f in target.fields:
-        found = own.field(f.name)
-        assert found is not None  # noqa: S101 - missing ones were refused
-        columns.append(_converted(col(f.name), found.type, f).alias(f.name))
-        _check_conversion(raw, columns[-1], found, f, file)
-    hidden, finer = _hidden(numbers)
-    frame = raw.select(F.monotonically_increasing_id().alias(ROW_ID), *columns, *hidden)
-    return InputFrame(frame, target, file, finer=finer)
+        Raises:
+            BadInputError: not a Parquet file, a column of the schema is missing, or no values of its type can
+                be of the declared one.
+            SchemaError: a type without a logical counterpart.
+        """
+        from pyspark.sql import functions as F
+
+        from odfchain.slices.reader import check_parquet, open_parquet
+
+        path, schema, file = self.stored.path, self.schema, self.file
+        try:
+            with open_parquet(path) as source:
+                own = from_arrow(source.schema_arrow)
+            check_parquet(path)
+        except BadInputError as error:
+            raise type(error)(error.message, file=file, hint=error.hint) from None
+        check_columns(own.names, file)
+        target = schema or own
+        missing = [f.name for f in target.fields if own.field(f.name) is None]
+        if missing:
+            raise BadInputError(
+                f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)} of the schema not in the file "
+                f"(it has {', '.join(own.names)})",
+                file=file,
+            )
+        raw = parquet_rows(self.session, self.stored, physical_struct(own.fields))
+        numbers = {
+            f.name: has_microseconds(col(f.name).cast("timestamp")).cast("int")
+            for f, found in zip(target.fields, (own.field(f.name) for f in target.fields), strict=True)
+            if is_milliseconds(f.value_type) and found is not None and not is_milliseconds(found.value_type)
+        }
+        columns = []
+        for f in target.fields:
+            found = own.field(f.name)
+            assert found is not None  # noqa: S101 - missing ones were refused
+            columns.append(_converted(col(f.name), found.type, f).alias(f.name))
+            _check_conversion(raw, columns[-1], found, f, file)
+        hidden, finer = _hidden(numbers)
+        frame = raw.select(F.monotonically_increasing_id().alias(ROW_ID), *columns, *hidden)
+        return InputFrame(frame, target, file, finer=finer)
+
+    def first_bad(self) -> BadInputError | None:
+        """Why the file cannot be read to its end and as its schema says, as an error; None when it can.
+
+        Called only after a job has failed.
+        """
+        from pyspark.sql import functions as F
+
+        from odfchain.slices.reader import open_parquet
+
+        session, stored, schema, file = self.session, self.stored, self.schema, self.file
+        path, unreadable = stored.path, "not a readable Parquet file: "
+        try:
+            with open_parquet(path) as source:
+                own = from_arrow(source.schema_arrow)
+                struct = physical_struct(own.fields)
+            parquet_rows(session, stored, struct).write.format("noop").mode("overwrite").save()
+        except Exception:  # noqa: BLE001 - Spark says where it was, not what it met
+            reason = "its pages cannot be decoded"
+            try:
+                with open_parquet(path) as source:
+                    for _ in source.batches(most_rows=_SMALL_BATCH):
+                        pass
+            except BadInputError as error:
+                reason = error.message.removeprefix(unreadable)
+            return BadInputError(f"{unreadable}{reason}", file=file)
+        if schema is None:
+            return None
+        frame = parquet_rows(session, stored, struct)
+        frame = frame.withColumn(ROW_ID, F.monotonically_increasing_id())
+        flags = []
+        for f in schema.fields:
+            found = own.field(f.name)
+            value = col(f.name) if found is None else _fitting(col(f.name), found.type, f)
+            flags.append(value.isNull() & (F.lit(not f.optional) | col(f.name).isNotNull()))
+        return _first_marked(frame, flags, schema, file)
 
 
 def _hidden(numbers: Mapping[str, Column]) -> tuple[list[Column], dict[str, Column]]:
@@ -409,44 +438,6 @@ def is_milliseconds(data_type: ds.DataType) -> bool:
     """True if a type is a timestamp that ends at the millisecond."""
     unit = data_type.unit if isinstance(data_type, ds.DataTypeTimestamp) else TimeUnit.MICROSECOND
     return unit in (None, TimeUnit.SECOND, TimeUnit.MILLISECOND)
-
-
-def bad_parquet(
-    session: SparkSession, stored: InputFile, schema: ds.DataSchema | None, file: str
-) -> BadInputError | None:
-    """Why a Parquet file cannot be read to its end and as its schema says, as an error; None when it can.
-
-    Called only after a job has failed.
-    """
-    from pyspark.sql import functions as F
-
-    from odfchain.slices.reader import open_parquet
-
-    path, unreadable = stored.path, "not a readable Parquet file: "
-    try:
-        with open_parquet(path) as source:
-            own = from_arrow(source.schema_arrow)
-            struct = physical_struct(own.fields)
-        parquet_rows(session, stored, struct).write.format("noop").mode("overwrite").save()
-    except Exception:  # noqa: BLE001 - Spark says where it was, not what it met
-        reason = "its pages cannot be decoded"
-        try:
-            with open_parquet(path) as source:
-                for _ in source.batches(most_rows=_SMALL_BATCH):
-                    pass
-        except BadInputError as error:
-            reason = error.message.removeprefix(unreadable)
-        return BadInputError(f"{unreadable}{reason}", file=file)
-    if schema is None:
-        return None
-    frame = parquet_rows(session, stored, struct)
-    frame = frame.withColumn(ROW_ID, F.monotonically_increasing_id())
-    flags = []
-    for f in schema.fields:
-        found = own.field(f.name)
-        value = col(f.name) if found is None else _fitting(col(f.name), found.type, f)
-        flags.append(value.isNull() & (F.lit(not f.optional) | col(f.name).isNotNull()))
-    return _first_marked(frame, flags, schema, file)
 
 
 def _converted(column: Column, own: ds.DataType, target: ds.DataField) -> Column:

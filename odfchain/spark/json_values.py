@@ -2,7 +2,7 @@
 
 Numbers keep their digits, since they may end up in a text or decimal column. What JSON leaves open, and what
 readers settle in different ways, is refused: a key twice in one object, half of a surrogate pair, NaN, a
-second value. Sources: RFC 8259, RFC 7493 (I-JSON), RFC-010.
+second value. A breach of any rule or bound is a `RecordError`. Sources: RFC 8259, RFC 7493 (I-JSON), RFC-010.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ Record: TypeAlias = dict[str, Value]
 """The members of one JSON object."""
 
 _BLANK = " \t\r\n"
-_EMPTY_OBJECT = re.compile(r"\{[ \t\r\n]*\}")
 _SHOWN = 40
 
 
@@ -66,22 +65,14 @@ def shown(text: str, most: int = _SHOWN) -> str:
 
 
 def number(text: str) -> Number:
-    """A number as JSON writes it.
-
-    Raises:
-        RecordError: too many digits.
-    """
+    """A number as JSON writes it."""
     if len(text) > INPUT.number_characters:
         raise RecordError(f"a number of more than {INPUT.number_characters:,} digits")
     return Number(text)
 
 
 def unique(pairs: Iterable[tuple[str, Value]]) -> Record:
-    """The members of an object.
-
-    Raises:
-        RecordError: a key occurs twice.
-    """
+    """The members of an object."""
     members: Record = {}
     for key, value in pairs:
         if key in members:
@@ -100,11 +91,7 @@ _DECODER = json.JSONDecoder(
 
 
 def parse_object(text: str) -> Record:
-    """The members of the one JSON object that a text holds.
-
-    Raises:
-        RecordError: it is not exactly one JSON object, or what it holds is refused.
-    """
+    """The members of the one JSON object that a text holds."""
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
@@ -116,15 +103,6 @@ def parse_object(text: str) -> Record:
     if not isinstance(value, dict):
         raise RecordError("not a JSON object")
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectLine:
-    """A line of newline-delimited JSON: one object."""
-
-    def record(self, line: str) -> Record:
-        """The object."""
-        return parse_object(line)
 
 
 def _fault(text: str, error: json.JSONDecodeError) -> str:
@@ -139,30 +117,8 @@ def too_deep() -> RecordError:
     return RecordError(f"nested more than {INPUT.json_depth} levels deep")
 
 
-def check_depth(record: Record, most: int) -> None:
-    """Refuse values of more levels than a type may have.
-
-    Raises:
-        RecordError: there is one; it names the column.
-    """
-    for name, value in record.items():
-        level, depth = [value], 0
-        while level := [v for v in level if isinstance(v, list | dict)]:
-            depth += 1
-            if depth > most:
-                raise RecordError(
-                    f"column {shown(name)}: nested more than {most} levels deep, too deep for a type; "
-                    "declare the column as STRING to take its values as text"
-                )
-            level = [item for v in level for item in (v.values() if isinstance(v, dict) else v)]
-
-
 def check_value(value: Value, depth: int = 0) -> None:
-    """Refuse half surrogate pairs, which no encoding can carry, and too much nesting.
-
-    Raises:
-        RecordError: one of them was met.
-    """
+    """Refuse half surrogate pairs, which no encoding can carry, and too much nesting."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -250,11 +206,7 @@ def _of_form(value: Value, form: type) -> Any:
 
 
 def picked(members: Mapping[str, Value], fields: tuple[ds.DataField, ...]) -> Record:
-    """The members that are columns, as `column_value` makes them; the other members are left out.
-
-    Raises:
-        RecordError: a value has another form than its column, or a key differs from a column only by case.
-    """
+    """The members that are columns, as `column_value` makes them; the other members are left out."""
     check_case(members, fields)
     found = {}
     for f in fields:
@@ -266,11 +218,7 @@ def picked(members: Mapping[str, Value], fields: tuple[ds.DataField, ...]) -> Re
 
 
 def check_case(members: Iterable[str], fields: tuple[ds.DataField, ...]) -> None:
-    """Refuse keys that differ from a column only by case: leaving them out would lose their values.
-
-    Raises:
-        RecordError: there is such a key.
-    """
+    """Refuse keys that differ from a column only by case: leaving them out would lose their values."""
     names = {f.name for f in fields}
     if all(key in names for key in members):
         return
@@ -287,11 +235,7 @@ class Spellings:
         self._known: dict[str, tuple[str, Spellings]] = {}
 
     def add(self, record: Record) -> None:
-        """Take one more record.
-
-        Raises:
-            RecordError: a key differs only by case from one at the same place.
-        """
+        """Take one more record."""
         for key, value in record.items():
             other, below = self._known.setdefault(key.casefold(), (key, Spellings()))
             if other != key:
@@ -306,11 +250,7 @@ class Spellings:
 
 
 def check_named(value: Value) -> None:
-    """Refuse keys that are empty: no column can have such a name, and its values would be lost.
-
-    Raises:
-        RecordError: there is one.
-    """
+    """Refuse keys that are empty: no column can have such a name, and its values would be lost."""
     items = [value]
     while items:
         item = items.pop()
@@ -320,12 +260,6 @@ def check_named(value: Value) -> None:
             items += item.values()
         elif isinstance(item, list):
             items += item
-
-
-def text_for_inference(record: Record) -> str:
-    """A record as JSON in which empty objects are null: a type without fields would drop its column."""
-    text = json_text(record)
-    return json_text(without_empty(record)) if _EMPTY_OBJECT.search(text) else text
 
 
 def without_empty(value: Value) -> Value:
@@ -356,13 +290,13 @@ Events: TypeAlias = Iterator[tuple[str, Any]]
 """Parts of a JSON text as ijson names them: `start_map`, `map_key`, `number`, …"""
 
 
-class _CharacterCheck:
+class CharacterCheck:
     """Looks for what the parser lets pass: control characters, and escapes of half a character."""
 
-    def __init__(self, line: int) -> None:
+    def __init__(self) -> None:
         # The end of the last chunk, from an escape that may go on in the next one.
         self._rest = ""
-        self._line = line
+        self._line = 1
 
     def check(self, chunk: str, *, last: bool) -> None:
         if control := _CONTROL.search(chunk):
@@ -383,25 +317,18 @@ class _CharacterCheck:
         self._line += text.count("\n")
 
 
-def check_characters(text: str) -> None:
-    """Look for what parsers let pass in a whole text."""
-    _CharacterCheck(1).check(text, last=True)
-
-
 class JsonSource:
-    """A binary stream as UTF-8 without byte order mark, whatever its encoding; counts what it gives."""
+    """A binary stream as UTF-8 without byte order mark, from any encoding; counts what it gives."""
 
-    def __init__(
-        self, stream: BinaryIO, encoding: str = "utf-8", *, row: int | None = None, line: int = 1
-    ) -> None:
+    def __init__(self, stream: BinaryIO, encoding: str = "utf-8") -> None:
         self._stream = stream
         self._encoding = encoding
         self._decoder = codecs.getincrementaldecoder(encoding)()
-        self._line = line
+        self._line = 1
         self._started = False
         self._since = 0
-        self._characters = _CharacterCheck(line)
-        self.row = row
+        self._characters = CharacterCheck()
+        self.row: int | None = None
         """The record that is being read, from 1; None outside of records."""
 
     def next_record(self) -> None:
@@ -414,11 +341,7 @@ class JsonSource:
         self._since = 0
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes; empty at the end.
-
-        Raises:
-            RecordError: bytes that the encoding does not allow, or too many of them for one record.
-        """
+        """The next bytes; empty at the end."""
         while True:
             data = self._stream.read(size)
             try:
@@ -481,11 +404,7 @@ def _parsed_chunks(source: JsonSource) -> Iterator[list[tuple[str, Any]]]:
 
 @contextlib.contextmanager
 def faults_of(source: JsonSource) -> Iterator[None]:
-    """Turn what goes wrong while parsing into the one error of this module, with the record's number.
-
-    Raises:
-        RecordError: the text is not JSON, or breaks a bound.
-    """
+    """Turn what goes wrong while parsing into the one error of this module, with the record's number."""
     import ijson
 
     try:
@@ -516,11 +435,7 @@ def number_value(value: int | Decimal) -> Number:
 
 
 def value_of(event: str, value: Any, events: Events, depth: int = 1) -> Value:
-    """A value; `event` is its first part, the rest is taken from `events`.
-
-    Raises:
-        RecordError: it is nested too deeply, or a key occurs twice in one object.
-    """
+    """A value; `event` is its first part, the rest is taken from `events`."""
     if event == "number":
         return number_value(value)
     if event not in ("start_map", "start_array"):
@@ -550,11 +465,7 @@ def members_of(events: Events, depth: int = 0) -> Record:
 
 
 def objects_of(events: Events, source: JsonSource) -> Iterator[Record]:
-    """The records of an array that has begun, to its end.
-
-    Raises:
-        RecordError: an element is no object.
-    """
+    """The records of an array that has begun, to its end."""
     for event, _ in events:
         if event == "end_array":
             break
@@ -566,11 +477,7 @@ def objects_of(events: Events, source: JsonSource) -> Iterator[Record]:
 
 
 def skip(event: str, events: Events, source: JsonSource) -> None:
-    """Pass over a value, of which `event` is the first part.
-
-    Raises:
-        RecordError: it is nested too deeply.
-    """
+    """Pass over a value, of which `event` is the first part."""
     depth = 0
     while True:
         source.progressed()
@@ -669,22 +576,13 @@ GEOMETRY = "geometry"
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureCollection:
-    """A GeoJSON document: one `FeatureCollection`, in UTF-8."""
+class FeatureCollection(JsonArray):
+    """A GeoJSON document: one `FeatureCollection`, each feature as its properties and its geometry."""
 
-    path: str
-
-    def moved(self, path: str) -> FeatureCollection:
-        """The same of a copy of the file elsewhere."""
-        return dataclasses.replace(self, path=path)
-
-    def records(self) -> Iterator[Record]:
-        """The features in order, each as its properties and its geometry."""
-        with open(self.path, "rb") as stream:  # noqa: PTH123 - a path as it came from the driver
-            yield from self.records_of(stream)
+    sub_path: str = "features"
 
     def records_of(self, stream: BinaryIO) -> Iterator[Record]:
-        """The same of a stream."""
+        """The features in order."""
         source = JsonSource(stream)
         with faults_of(source):
             events = events_of(source)
@@ -699,24 +597,10 @@ class FeatureCollection:
         """The record of a feature."""
         return feature_record(members)
 
-    @property
-    def encoding(self) -> str:
-        """Of the text."""
-        return "utf-8"
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The way to the features."""
-        return ("features",)
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureLine:
-    """A line of newline-delimited GeoJSON: one feature."""
-
-    def record(self, line: str) -> Record:
-        """The feature's properties and its geometry."""
-        return feature_record(parse_object(line))
+def parse_feature(text: str) -> Record:
+    """The properties and the geometry of the one GeoJSON feature that a text holds."""
+    return feature_record(parse_object(text))
 
 
 def _check_type(expected: str, found: Value) -> None:
@@ -756,11 +640,7 @@ def _collection(events: Events, source: JsonSource) -> Iterator[Record]:
 
 
 def feature_record(feature: Record) -> Record:
-    """A feature as its properties and its geometry.
-
-    Raises:
-        RecordError: it is not a feature.
-    """
+    """A feature as its properties and its geometry."""
     for name in ("properties", GEOMETRY):
         if not isinstance(feature.get(name), dict | None):
             raise RecordError(f"Invalid geojson: {name!r} is neither an object nor null")

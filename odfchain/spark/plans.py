@@ -151,7 +151,7 @@ class PlanWalker:
         return PlanNodes(tuple(text[1:-1].split(", ")) if text != "[]" else (), filled)
 
     def plans(self, plan: Any) -> PlanNodes:
-        """The plan and all plans beneath it, without those of subqueries and of WITH."""
+        """The plan and all plans beneath it, without those of subqueries and of WITH; so of an expression."""
         nodes = self._jvm.java.util.ArrayList()
         plan.foreach(self._adder(nodes))
         return self._listed(nodes)
@@ -162,12 +162,6 @@ class PlanWalker:
         whole_tree = self._as_function(self._each(self._tree, self._adder(nodes)))
         each = self._each(self._sequence, whole_tree)
         plan.foreach(self._as_function(self._handles.filterReturnValue(self._expressions, each)))
-        return self._listed(nodes)
-
-    def tree(self, expression: Any) -> PlanNodes:
-        """An expression and all beneath it."""
-        nodes = self._jvm.java.util.ArrayList()
-        expression.foreach(self._adder(nodes))
         return self._listed(nodes)
 
     def inside(self, sequence: Any) -> PlanNodes:
@@ -199,59 +193,23 @@ class PlanWalker:
         text: str = nodes.jvm.stream().map(function).toList().toString()
         return [int(number) for number in text[1:-1].split(", ")] if nodes.classes else []
 
-    def texts(self, nodes: PlanNodes, owner: str, method: str, kind: str = "java.lang.String") -> list[str]:
-        """The results of a method of the class `owner` for each of its nodes; `kind` is its type."""
+    def texts(self, nodes: PlanNodes, owner: str, method: str) -> list[str]:
+        """The results of a method of the class `owner` for each of its nodes."""
         of_kind = self._lookup.findVirtual(
             self._class("java.lang.Class"), "isInstance", self._type(self._boolean, self._object)
         )
         ours = self._proxies.asInterfaceInstance(
             self._class("java.util.function.Predicate"), of_kind.bindTo(self._class(owner))
         )
-        returned = self._boolean if kind == "boolean" else self._class(kind)
-        said = self._lookup.findVirtual(self._class(owner), method, self._type(returned))
-        text = self._lookup.findStatic(
-            self._class("java.lang.String"),
-            "valueOf",
-            self._type(self._class("java.lang.String"), self._object),
-        )
-        described = self._handles.filterReturnValue(
-            said, text.asType(self._type(self._class("java.lang.String"), returned))
-        )
+        string = self._class("java.lang.String")
+        said = self._lookup.findVirtual(self._class(owner), method, self._type(string))
+        text = self._lookup.findStatic(string, "valueOf", self._type(string, self._object))
+        described = self._handles.filterReturnValue(said, text.asType(self._type(string, string)))
         # a name may hold any character, so what separates them is a random text
         between = uuid.uuid4().hex
         joining = self._jvm.java.util.stream.Collectors.joining(between)
         joined: str = nodes.jvm.stream().filter(ours).map(self._as_mapper(described)).collect(joining)
         return joined.split(between)
-
-
-# Names of the JVM's classes and methods, looked up once.
-#
-# Py4J asks the JVM for every name each time it is written, and the JVM looks for `org` or `PythonUtils` as
-# a class in some three hundred archives before it finds that it is none. Names never change their meaning
-# while a JVM runs, so they are kept: checking a small query takes 403 calls instead of 656 to 900, and half
-# of the time (RFC-029).
-
-
-def remember_names(jvm: Any) -> None:
-    """From now on `jvm` (PySpark's view of the JVM) asks for packages, classes and methods only once."""
-    from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
-
-    def remembering(base: Any) -> Any:
-        class Remembering(base):  # type: ignore[misc]
-            def __getattr__(self, name: str) -> Any:
-                found = super().__getattr__(name)
-                if isinstance(found, JavaPackage | JavaClass):
-                    found.__class__ = package if isinstance(found, JavaPackage) else java_class
-                # fields are asked for each time: they may change
-                elif not isinstance(found, JavaMember):
-                    return found
-                self.__dict__[name] = found
-                return found
-
-        return Remembering
-
-    package, java_class = remembering(JavaPackage), remembering(JavaClass)
-    jvm.__class__ = remembering(JVMView)
 
 
 # Kinds of sessions: Spark Connect, a JVM of this process, local mode.

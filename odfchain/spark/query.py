@@ -13,26 +13,31 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from odfchain.errors import EngineError, QueryError
 from odfchain.limits import QUERY
 from odfchain.odf.sources import SqlQueryStep, TransformSql
+from odfchain.odf.transform_options import OWN_ENGINE
 from odfchain.spark.executor_files import files_of, give_files
 from odfchain.spark.jobs import on_a_thread
 from odfchain.spark.plans import is_remote, jvm_of, walker_of
-from odfchain.spark.query_gate import NATIVE, DateGuard, Gate, Schemas, check_engine, to_spark
-from odfchain.spark.query_refusals import QueryStep, asking_spark, step_labels
-from odfchain.spark.query_size import TableSize, table_size
+from odfchain.spark.query_gate import DateGuard, Gate
+from odfchain.spark.query_refusals import ONE_SELECT, QueryStep, step_labels, translate_spark_errors
+from odfchain.spark.query_size import TableSize
 from odfchain.spark.session import SQL_SETTINGS, give_judge, judge_of
 from odfchain.spark.types import quoted
-from odfchain.text import one_line
+from odfchain.text import excerpt, located, one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+    from sqlglot import exp
 
 
+Schemas: TypeAlias = dict[str, dict[str, str]]
+"""Columns and their types in Spark SQL, by table."""
 T = TypeVar("T")
 
 MAX_STEPS = QUERY.steps
@@ -79,7 +84,7 @@ def run_queries(
     _note_translation(transform, note)
     schemas = {name: frame._jdf.schema() for name, frame in inputs.items()}  # noqa: SLF001
     plans = in_time(lambda: _checked(session, transform.engine, steps, schemas))
-    with private_session(session) as private, asking_spark("the query"):
+    with private_session(session) as private, translate_spark_errors("the query"):
         dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
         for name, frame in inputs.items():
             dataset.ofRows(private, frame._jdf.logicalPlan()).createOrReplaceTempView(quoted(name))  # noqa: SLF001
@@ -96,7 +101,7 @@ def resolved_query(
     transform: TransformSql,
     inputs: Mapping[str, StructType],
     *,
-    views: Mapping[str, str] | None = None,
+    views: Mapping[str, str],
     note: Callable[[str], None],
 ) -> Any:
     """The analyzed plan (of the JVM) of the last step over empty tables of these schemas, steps as views.
@@ -107,8 +112,7 @@ def resolved_query(
     steps = _steps(transform, inputs)
     _classic(session)
     _note_translation(transform, note)
-    views = views or {}
-    with private_session(session) as private, asking_spark("the query"):
+    with private_session(session) as private, translate_spark_errors("the query"):
         dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
         seen = {}
         for name, struct in inputs.items():
@@ -137,7 +141,7 @@ def judged_steps(
     """The steps of a transform over tables of these schemas, all through the gate of `run_queries`."""
     steps = _steps(transform, inputs)
     _note_translation(transform, note)
-    with asking_spark("the query"):
+    with translate_spark_errors("the query"):
         kinds = jvm_of(judge).org.apache.spark.sql.types.DataType
         schemas = {name: kinds.fromJson(struct.json()) for name, struct in inputs.items()}
     return in_time(lambda: _checked(judge, transform.engine, steps, schemas))
@@ -160,7 +164,7 @@ def check_queries(session: SparkSession, transform: TransformSql, tables: Collec
     """
     steps = _steps(transform, tables)
     _classic(session)
-    check_engine(transform.engine)
+    _dialect_name(transform.engine)
     known = dict.fromkeys(tables, TableSize())
 
     def check() -> None:
@@ -175,11 +179,7 @@ def check_queries(session: SparkSession, transform: TransformSql, tables: Collec
 
 
 def in_time(work: Callable[[], T]) -> T:
-    """Run `work`, with a time limit.
-
-    Raises:
-        QueryError: it is not.
-    """
+    """Run `work`, with a time limit."""
     result = on_a_thread(work, "odfchain-query")
     wait((result,), timeout=QUERY.reading_seconds)
     # nothing can end what Spark does with a query before it runs: the thread ends with the process
@@ -192,7 +192,7 @@ def in_time(work: Callable[[], T]) -> T:
 
 
 def _note_translation(transform: TransformSql, note: Callable[[str], None]) -> None:
-    if check_engine(transform.engine) != NATIVE:
+    if _dialect_name(transform.engine) != _NATIVE:
         version = f" {transform.version}" if transform.version else ""
         note(f"the {transform.engine}{version} query is translated and runs on Spark SQL")
 
@@ -217,9 +217,9 @@ def _checked(
             columns = {f.name(): f.dataType().sql() for f in schema.fields()}
             known[name] = columns
             # a struct is written with a colon for each of its fields
-            sizes[name] = table_size({n: max(1, kind.count(":")) for n, kind in columns.items()}, nodes)
+            sizes[name] = TableSize.of({n: max(1, kind.count(":")) for n, kind in columns.items()}, nodes)
 
-        with asking_spark("the query"):
+        with translate_spark_errors("the query"):
             for name, schema in schemas.items():
                 declare(name, schema)
         for label, text in steps:
@@ -227,7 +227,7 @@ def _checked(
             plan, size = gate.read(step, sizes)
             result = gate.resolve(step, plan, known)
             if step.alias is not None:
-                with asking_spark(label):
+                with translate_spark_errors(label):
                     declare(step.alias, result.schema(), size.nodes)
             plans.append(CheckedStep(step, plan, result))
         return plans
@@ -240,9 +240,9 @@ def declare_empty(session: SparkSession, private: Any, name: str, schema: Any) -
 
 
 def _translated(engine: str, label: str, step: SqlQueryStep, schemas: Schemas | None) -> QueryStep:
-    if check_engine(engine) == NATIVE:
+    if _dialect_name(engine) == _NATIVE:
         return QueryStep(label, step.query, step.alias)
-    return QueryStep(label, to_spark(engine, step.query, schemas, label), step.alias, translated=True)
+    return QueryStep(label, _to_spark(engine, step.query, schemas, label), step.alias, translated=True)
 
 
 def _steps(transform: TransformSql, tables: Collection[str]) -> list[tuple[str, SqlQueryStep]]:
@@ -301,7 +301,7 @@ def _java(session: SparkSession) -> Any:
 @contextlib.contextmanager
 def private_session(session: SparkSession, settings: Mapping[str, str] = PRIVATE_SETTINGS) -> Iterator[Any]:
     """A session of the JVM for one purpose: active while in use, because the parser asks the active one."""
-    with asking_spark("the query"):
+    with translate_spark_errors("the query"):
         sessions = jvm_of(session).org.apache.spark.sql.classic.SparkSession
         private = _java(session).newSession()
         for key, value in settings.items():
@@ -315,6 +315,192 @@ def private_session(session: SparkSession, settings: Mapping[str, str] = PRIVATE
             sessions.setActiveSession(before.get())
         else:
             sessions.clearActiveSession()
+
+
+# Queries written for other engines, as Spark SQL: what is portable is translated, the rest is refused.
+#
+# DataFusion and RisingWave speak a dialect close to PostgreSQL; unquoted names keep their case here, as
+# they do in the reference implementation. Flink's SQL reads like Spark's. What comes out passes the same
+# gate as a query written for Spark, so a wrong translation can be wrong, but not dangerous. Integers are
+# divided without remainder in all three, unlike in Spark: where the types of both sides are known the right
+# division is written, where they are not the query is refused.
+
+_NATIVE = "spark"
+_ENGINES = ("spark", "datafusion", "flink", "risingwave")
+_RENAMED = {
+    "to_timestamp_seconds": "timestamp_seconds",
+    "to_timestamp_millis": "timestamp_millis",
+    "to_timestamp_micros": "timestamp_micros",
+    "strpos": "instr",
+    "array_length": "array_size",
+}
+
+
+def _dialect_name(engine: str) -> str:
+    """The name of a known engine's dialect."""
+    if engine == OWN_ENGINE:
+        return _NATIVE
+    if engine not in _ENGINES:
+        known = ", ".join((OWN_ENGINE, *_ENGINES))
+        raise QueryError(f"unknown query engine `{one_line(engine, 40)}`", hint=f"engines are {known}")
+    return engine
+
+
+def _to_spark(engine: str, sql: str, schemas: Schemas | None, label: str) -> str:
+    """The query in Spark SQL; without schemas, divisions are left for the first run to decide."""
+    import sqlglot
+    from sqlglot import errors
+    from sqlglot.dialects.spark import Spark
+
+    try:
+        tree = _one_query(sqlglot.parse(sql, read=_dialect(engine)), label)
+        _rename(tree, label)
+        if schemas is not None:
+            _divide(tree, schemas, engine, label)
+        return str(tree.sql(dialect=Spark, unsupported_level=errors.ErrorLevel.RAISE, comments=False))
+    except errors.ParseError as error:
+        raise _syntax(error, engine, label, sql) from error
+    except errors.UnsupportedError as error:
+        raise QueryError(
+            f"{label}: has no equal in Spark SQL: {one_line(str(error))}",
+            hint=f"write the query with engine: {OWN_ENGINE}",
+        ) from error
+    except QueryError:
+        raise
+    except RecursionError as error:
+        raise QueryError(f"{label}: is nested too deeply", hint="split it into steps") from error
+    except Exception as error:  # a translator of any text: every failure is the query's
+        raise QueryError(
+            f"{label}: cannot be read as {engine} SQL: {one_line(str(error))}",
+            hint=f"write it with engine: {OWN_ENGINE}",
+        ) from error
+
+
+def _one_query(trees: list[Any], label: str) -> Any:
+    from sqlglot import exp
+
+    queries = [tree for tree in trees if tree is not None]
+    if len(queries) != 1 or not isinstance(queries[0], exp.Query):
+        raise QueryError(f"{label}: is not one query", hint=ONE_SELECT)
+    return queries[0]
+
+
+def _syntax(error: Any, engine: str, label: str, query: str) -> QueryError:
+    details = error.errors[0] if error.errors else {}
+    line, column = details.get("line"), details.get("col")
+    fragment = one_line(str(details.get("highlight") or ""), 40)
+    at = f" near `{fragment}`" if fragment else ""
+    said = details.get("description") or one_line(str(error).partition("\n")[0])
+    if line is None or column is None:
+        return QueryError(f"{label}: not valid {engine} SQL{at}: {said}")
+    begin = max(1, column - len(fragment) + 1)
+    said = f"not valid {engine} SQL{at}: {said}"
+    return QueryError(located(label, line, begin, said), excerpt=excerpt(query, line, begin))
+
+
+@lru_cache
+def _dialect(engine: str) -> Any:
+    from sqlglot import Dialect, exp
+    from sqlglot.dialects.postgres import Postgres
+    from sqlglot.dialects.spark import Spark
+
+    def time(dialect: str) -> Any:
+        def build(args: list[Any]) -> Any:
+            if len(args) == 1:  # a text, or seconds since 1970: a cast reads both
+                return exp.Cast(this=args[0], to=exp.DataType.build("timestamptz"))
+            return exp.StrToTime(this=args[0], format=Dialect.get_or_raise(dialect).format_time(args[1]))
+
+        return build
+
+    base: Any = Postgres.parser_class
+    functions = base.FUNCTIONS
+
+    class RisingWaveSql(Postgres):
+        # the one-argument `to_timestamp` would lose fractions when translated
+        class Parser(base):  # type: ignore[misc]
+            FUNCTIONS: ClassVar[dict[str, Any]] = {**functions, "TO_TIMESTAMP": time("postgres")}
+
+    class DataFusionSql(Postgres):
+        # formats of times are those of strftime, the library's own
+        class Parser(base):  # type: ignore[misc]
+            FUNCTIONS: ClassVar[dict[str, Any]] = {**functions, "TO_TIMESTAMP": time("")}
+
+    class FlinkSql(Spark):
+        # double quotes do not make a text
+        class Tokenizer(Spark.Tokenizer):
+            QUOTES: ClassVar[list[tuple[str, str] | str]] = ["'"]
+
+    return {"datafusion": DataFusionSql, "risingwave": RisingWaveSql, "flink": FlinkSql}[engine]
+
+
+def _rename(tree: exp.Query, label: str) -> None:
+    from sqlglot import exp
+
+    for call in tree.find_all(exp.Anonymous):
+        if (name := _RENAMED.get(str(call.this).lower())) is not None:
+            call.set("this", name)
+    for command in tree.find_all(exp.Command, exp.Parameter, exp.Placeholder):
+        raise QueryError(f"{label}: `{one_line(command.sql(), 60)}` is not part of a query")
+
+
+def _divide(tree: exp.Query, schemas: Schemas, engine: str, label: str) -> None:
+    from sqlglot import exp
+
+    divisions = list(tree.find_all(exp.Div))
+    if not divisions:
+        return
+    for number, division in enumerate(divisions):
+        # types are found on a copy, because finding them rewrites names: divisions are known by number
+        division.meta["number"] = number
+    typed = _typed(tree, schemas)
+    for number, division in enumerate(divisions):
+        left, right = typed.get(number, (None, None))
+        if left is True and right is True:
+            division.replace(exp.IntDiv(this=division.this.copy(), expression=division.expression.copy()))
+        elif left is False or right is False:
+            division.set("typed", False)
+            division.set("safe", False)
+        else:
+            raise QueryError(
+                f"{label}: `{one_line(division.sql(), 60)}` may divide integers, which {engine} and Spark do "
+                "differently",
+                hint="cast one side, as in `cast(a as double) / b`, or write it with engine: odfchain-spark",
+            )
+
+
+def _typed(tree: exp.Query, schemas: Schemas) -> dict[int, tuple[bool | None, bool | None]]:
+    """By number of a division: whether each side is an integer, None where that is not known."""
+    from sqlglot import exp
+    from sqlglot.optimizer.annotate_types import annotate_types
+    from sqlglot.optimizer.qualify import qualify
+    from sqlglot.schema import MappingSchema
+
+    def integer(side: Any) -> bool | None:
+        if side.type is None or side.is_type(exp.DataType.Type.UNKNOWN, exp.DataType.Type.NULL):
+            return None
+        return bool(side.is_type(*exp.DataType.INTEGER_TYPES))
+
+    dialect = "spark, normalization_strategy=case_sensitive"
+    try:
+        schema = MappingSchema({name: dict(columns) for name, columns in schemas.items()}, dialect=dialect)
+        found = qualify(
+            tree.copy(),
+            schema=schema,
+            dialect=dialect,
+            expand_alias_refs=False,
+            expand_stars=False,
+            isolate_tables=False,
+            quote_identifiers=False,
+            validate_qualify_columns=False,
+        )
+        found = annotate_types(found, schema=schema, dialect=dialect)
+    except Exception:  # noqa: BLE001 - a translator of any text: then the types are not known
+        return {}
+    return {
+        d.meta["number"]: (integer(d.left), integer(d.right))
+        for d in found.find_all(exp.Div)
+        if "number" in d.meta
+    }
 
 
 # A transform's SQL steps over Spark Connect, checked as strictly as in a session of our own.
@@ -375,7 +561,7 @@ def run_queries_over_connect(
         session.createDataFrame([], struct).createOrReplaceTempView(quoted(name))
     for checked, (text, expected) in zip(steps, texts, strict=True):
         label = checked.step.label
-        with asking_spark(label):
+        with translate_spark_errors(label):
             frame: Any = session.sql(text)
             seen = _plan_in(frame._explain_string(extended=True))  # noqa: SLF001 - the public method prints it
             if seen != expected:
@@ -389,7 +575,7 @@ def run_queries_over_connect(
     for name, given in inputs.items():
         given.createOrReplaceTempView(quoted(name))
     for checked, (text, _) in zip(steps, texts, strict=True):
-        with asking_spark(checked.step.label):
+        with translate_spark_errors(checked.step.label):
             frame = session.sql(text)
             if checked.step.alias is not None:
                 frame.createOrReplaceTempView(quoted(checked.step.alias))
@@ -412,23 +598,22 @@ def _check_version(session: SparkSession, judge: SparkSession) -> None:
 def guarded_steps(
     judge: SparkSession, steps: list[CheckedStep], structs: Mapping[str, StructType]
 ) -> list[tuple[str, str]]:
-    """The text to run for each step, and the resolved plan that it has to have, as a text.
-
-    Raises:
-        QueryError: the guard for times cannot be written into a step.
-    """
+    """The text to run for each step, and the resolved plan that it has to have, as a text."""
     jvm, walker = jvm_of(judge), walker_of(judge)
     dataset = jvm.org.apache.spark.sql.classic.Dataset
     guard = DateGuard(jvm, walker, structs)
     texts = []
     sizes: dict[str, TableSize] = {}
-    with private_session(judge, PRIVATE_SETTINGS | _SHOWN_WHOLE) as private, asking_spark("the query"):
+    with (
+        private_session(judge, PRIVATE_SETTINGS | _SHOWN_WHOLE) as private,
+        translate_spark_errors("the query"),
+    ):
         gate = Gate(judge, private)
         for name, struct in structs.items():
             declare_empty(
                 judge, private, name, jvm.org.apache.spark.sql.types.DataType.fromJson(struct.json())
             )
-            sizes[name] = table_size(dict.fromkeys(struct.names, 1), 1)
+            sizes[name] = TableSize.of(dict.fromkeys(struct.names, 1), 1)
         for checked in steps:
             step = checked.step
             judged = checked.resolved.queryExecution().analyzed()

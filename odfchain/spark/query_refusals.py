@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -16,21 +16,6 @@ from odfchain.limits import QUERY
 from odfchain.odf.sources import TransformSql
 from odfchain.spark import query_rules as functions
 from odfchain.spark.plans import PlanNodes, PlanWalker
-from odfchain.spark.query_rules import (
-    OF_JAVA,
-    deciding_arguments,
-    has_text,
-    holds,
-    java_dependence,
-    names_zone,
-    option_dependence,
-    parts_of,
-    pattern_dependence,
-    reads_times,
-    spells_date,
-    times_in,
-    unformatted,
-)
 from odfchain.text import excerpt, located, one_line
 
 # Spark's messages about a query, as one line: the step, the place, the fault.
@@ -65,7 +50,7 @@ def step_labels(transform: TransformSql) -> list[tuple[str, str]]:
     ]
 
 
-def spark_says(
+def spark_error(
     error: Exception, label: str, *, translated: bool = False, sql: str | None = None
 ) -> OdfchainError:
     """The project's error for what Spark raised while it read or resolved a query."""
@@ -155,13 +140,8 @@ def _place_in_query(text: str, transform: TransformSql) -> tuple[str, str, int, 
 
 
 @contextlib.contextmanager
-def asking_spark(label: str, *, translated: bool = False, sql: str | None = None) -> Iterator[None]:
-    """Whatever Spark or the connection to it raises inside becomes an error of the project.
-
-    Raises:
-        QueryError: Spark refuses the query.
-        EngineError: Java is gone or out of memory.
-    """
+def translate_spark_errors(label: str, *, translated: bool = False, sql: str | None = None) -> Iterator[None]:
+    """What Spark or the connection to it raises inside becomes an error of the project."""
     from py4j.protocol import Py4JNetworkError
     from pyspark.logger import PySparkLogger
 
@@ -174,7 +154,7 @@ def asking_spark(label: str, *, translated: bool = False, sql: str | None = None
     except (Py4JNetworkError, ConnectionError) as error:
         raise EngineError(f"the connection to Java broke: {one_line(str(error))}") from error
     except Exception as error:  # Spark's and the bridge's share no base class
-        raise spark_says(error, label, translated=translated, sql=sql) from error
+        raise spark_error(error, label, translated=translated, sql=sql) from error
 
 
 def option(value: Any) -> Any:
@@ -195,6 +175,214 @@ _FORMAT_HINT = "say how the text is written: to_timestamp(x, 'yyyy-MM-dd HH:mm:s
 _ZONE = "names a time zone, whose rules differ between versions of Java", "write an offset such as +02:00"
 _FLOATS = frozenset({"float", "double"})
 _CLOCK_HINT = "write the date and time themselves, such as TIMESTAMP '2020-01-31 12:00:00'"
+
+
+# Text that becomes a date or a time: it has to be always the same one.
+#
+# Spark reads '10:00' as that time of the day on which it reads it, 'now' and 'today' from the clock, and
+# '12:00 Europe/Paris' by the time zones of the Java at hand. So a text becomes a time by a format, or it is
+# a constant that spells out the date. Types are those of Spark's JSON: a text for a plain type, an object
+# for an array, a map or a struct. Source: RFC-016.
+
+_TEMPORAL = re.compile(r"(date|timestamp|timestamp_ntz|timestamp_ltz|time(\(\d+\))?)\Z")
+_TEXT = re.compile(r"(string|char|varchar|variant)\b")
+# The option that says how a text is read as each type.
+_TIME_FORMATS = {
+    "date": "dateFormat",
+    "timestamp": "timestampFormat",
+    "timestamp_ltz": "timestampFormat",
+    "timestamp_ntz": "timestampNTZFormat",
+    "time": "timeFormat",
+}
+
+_DATE = re.compile(r"\s*[+-]?[0-9]{4,7}(?:-[0-9]|[T\s]|\Z)", re.ASCII)
+_FIXED_ZONE = re.compile(r"(?:Z|UTC|GMT|UT)?(?:[+-][0-9:]+)?\s*\Z")
+_BEFORE_ZONE = re.compile(r"[\s0-9:.T+-]*", re.ASCII)
+
+
+def times_in(kind: Any) -> frozenset[str]:
+    """The dates and times that a type holds at any depth."""
+    if isinstance(kind, str):
+        return frozenset({kind.partition("(")[0]}) if _TEMPORAL.match(kind) else frozenset()
+    return frozenset().union(*(times_in(part) for part in parts_of(kind)))
+
+
+def has_text(kind: Any) -> bool:
+    """True if a type holds text at any depth, or values that may be text."""
+    return bool(_TEXT.match(kind)) if isinstance(kind, str) else any(has_text(p) for p in parts_of(kind))
+
+
+def holds(kind: Any, plain: Collection[str]) -> bool:
+    """True if a type is one of these plain types, or holds one at any depth."""
+    return kind in plain if isinstance(kind, str) else any(holds(part, plain) for part in parts_of(kind))
+
+
+def reads_times(source: Any, target: Any) -> bool:
+    """True if a cast of one type to another makes dates or times of text at any depth."""
+    if isinstance(source, str) or isinstance(target, str):
+        # a time of day that becomes a timestamp counts as well: Spark adds today's date
+        made = times_in(target)
+        return bool(made) and (has_text(source) or ("time" in times_in(source) and made != {"time"}))
+    pairs = zip(parts_of(source), parts_of(target), strict=False)
+    return any(reads_times(one, other) for one, other in pairs)
+
+
+def unformatted(kind: Any, options: Mapping[str, str]) -> str | None:
+    """The option that is missing when JSON or CSV is read as a type; None when every time has a format."""
+    given = {name.lower() for name in options}
+    wanted = [_TIME_FORMATS[name] for name in sorted(times_in(kind))]
+    return next((name for name in wanted if name.lower() not in given), None)
+
+
+def spells_date(text: str) -> bool:
+    """True if a text begins with a date, so that Spark takes nothing of it from the clock."""
+    return _DATE.match(text) is not None
+
+
+def names_zone(text: str) -> bool:
+    """True if a time is written with the name of a time zone, whose rules are the Java's at hand."""
+    before = _BEFORE_ZONE.match(text)
+    rest = text[before.end() :] if before is not None else text
+    return _FIXED_ZONE.match(rest) is None
+
+
+def parts_of(kind: Any) -> list[Any]:
+    """The types that an array, a map or a struct is made of."""
+    if isinstance(kind, str):
+        return []
+    if kind["type"] == "array":
+        return [kind["elementType"]]
+    if kind["type"] == "map":
+        return [kind["keyType"], kind["valueType"]]
+    if kind["type"] == "struct":
+        return [field["type"] for field in kind["fields"]]
+    return []  # types of users, which queries have not
+
+
+# SQL that depends on the Java at hand: its Unicode, time zones, charsets and texts of numbers.
+#
+# A derivative is computed again by others, on another Java. Measured on Java 17, 21 and 25, over all code
+# points, two million numbers and all letters of patterns, these differ: `\b` next to letters that are not
+# ASCII, `\p{…}`, `\X`, `(?U)` and `(?u)` in patterns; `mask` and `%S`; `tanh` and `cbrt` in their last
+# digit; `F` in patterns of dates; texts of floating-point numbers beyond 2^53 (2^24 for `float`); the rules
+# of named time zones; and the charsets, of which small Javas have few. Where the argument that decides is a
+# constant, it is looked at; where it is not, the call is refused. Queries of roots are recorded once, and
+# may use all of it. Source: RFC-016.
+
+OF_JAVA = frozenset({"cbrt", "mask", "tanh"})
+"""Functions whose results differ between versions of Java."""
+
+_FORMATS = {
+    **dict.fromkeys(("date_format", "to_char", "to_varchar"), (1,)),
+    **dict.fromkeys(("to_date", "to_timestamp", "to_timestamp_ltz", "to_timestamp_ntz"), (1,)),
+    **dict.fromkeys(("try_to_date", "try_to_timestamp", "from_unixtime"), (1,)),
+    **dict.fromkeys(("to_unix_timestamp", "unix_timestamp"), (1,)),
+}
+_PATTERNS = {
+    **dict.fromkeys(("regexp", "regexp_like", "rlike", "split"), (1,)),
+    **dict.fromkeys(("regexp_count", "regexp_extract", "regexp_extract_all", "regexp_instr"), (1,)),
+    **dict.fromkeys(("regexp_replace", "regexp_substr"), (1,)),
+    "str_to_map": (1, 2),
+}
+_ZONES = {
+    **dict.fromkeys(("from_utc_timestamp", "to_utc_timestamp"), (1,)),
+    "convert_timezone": (0, 1),
+}
+# The zone comes last: after a date and a time of day, or after six numbers.
+_MADE_IN_ZONE = frozenset(
+    {"make_timestamp", "make_timestamp_ltz", "try_make_timestamp", "try_make_timestamp_ltz"}
+)
+_PRINTED = {"format_string": (0,), "printf": (0,)}
+_CHARSETS = {"decode": (1,), "encode": (1,)}
+
+OPTIONS_OF_JAVA = frozenset({"locale", "timezone", "enabledatetimeparsingfallback"})
+"""Options of JSON and CSV, in lower case, that bring in Java's own data or its guesses."""
+
+CHARSETS = frozenset({"US-ASCII", "ISO-8859-1", "UTF-8", "UTF-16", "UTF-16BE", "UTF-16LE", "UTF-32"})
+"""Charsets that every Java has."""
+
+_OF_UNICODE = re.compile(r"\\\\|\\[bBXNpP]|\(\?[a-zA-Z]*[uU]")
+_OF_LOCALE = re.compile(r"%%|%[-#+ 0,(<]*(?:\d+\$)?[-#+ 0,(<\d.]*[SCtT]")
+_IN_QUOTES = re.compile(r"'[^']*'")
+_FIXED_OFFSET = re.compile(r"Z|(?:UTC|GMT|UT)?(?:[+-]\d{1,2}(?::?\d{2}){0,2})?\Z", re.ASCII)
+
+
+def deciding_arguments(function: str, arguments: int) -> tuple[int, ...]:
+    """Which of so many arguments of a function decide whether its result is the same on every Java."""
+    if function in _MADE_IN_ZONE:
+        return (arguments - 1,) if arguments in (3, 7) else ()
+    for table in (_FORMATS, _PATTERNS, _ZONES, _PRINTED, _CHARSETS):
+        if function in table:
+            return table[function]
+    return ()
+
+
+def java_dependence(function: str, arguments: int, text: str | None) -> tuple[str, str] | None:
+    """(what is wrong, what to write instead) about a deciding argument; None when nothing is.
+
+    `arguments` is how many there are, `text` is None for one that is not a constant text.
+    """
+    if function in _CHARSETS and arguments != 2:  # the other `decode` compares values
+        return None
+    if text is None:
+        return (
+            "is decided by the data, so it is not known whether every Java does the same",
+            "write a constant",
+        )
+    if function in _FORMATS:
+        return _format_dependence(text)
+    if function in _PATTERNS:
+        return pattern_dependence(text)
+    zone = function in _ZONES or function in _MADE_IN_ZONE
+    if zone and (not text or names_zone("10:00" + text) or not _FIXED_OFFSET.match(text)):
+        return (
+            "depends on the rules of a time zone, which differ between versions of Java",
+            "take a fixed offset such as '+02:00', or convert where the data is ingested",
+        )
+    if function in _PRINTED and any(found != "%%" for found in _OF_LOCALE.findall(text)):
+        return (
+            "prints by rules that differ between versions of Java",
+            "use upper, or date_format with numbers",
+        )
+    if function in _CHARSETS and text.upper() not in CHARSETS:
+        return "names a charset that not every Java has", "one of " + ", ".join(sorted(CHARSETS))
+    return None
+
+
+def option_dependence(options: Mapping[str, str], *, formats: bool) -> tuple[str, str] | None:
+    """Find options of JSON or CSV that depend on the Java; `formats` are looked at, too."""
+    for name, text in options.items():
+        if name.lower() in OPTIONS_OF_JAVA:
+            return f"has the option {one_line(name, 40)}", "leave it out"
+        if formats and name.lower().endswith("format") and (wrong := _format_dependence(text)) is not None:
+            return wrong
+    return None
+
+
+def _format_dependence(text: str) -> tuple[str, str] | None:
+    found = re.search("[FOVvz]", _IN_QUOTES.sub("", text))
+    if found is None:
+        return None
+    return (
+        f"has `{found.group()}` in its pattern, which differs between versions of Java",
+        "take numbers: yyyy-MM-dd HH:mm:ssXXX",
+    )
+
+
+def pattern_dependence(text: str | None) -> tuple[str, str] | None:
+    r"""Find what depends on the Java in a regular expression: `\p{L}` follows its edition of Unicode."""
+    if text is None:
+        return (
+            "takes its pattern from the data, and some patterns differ between versions of Java",
+            "write a constant",
+        )
+    found = next((m.group() for m in _OF_UNICODE.finditer(text) if m.group() != "\\\\"), None)
+    if found is None:
+        return None
+    return (
+        f"has `{found}` in its pattern, which differs between versions of Java",
+        "name the characters, as in [A-Za-z0-9_]",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +587,7 @@ class StepChecker:
         order = list(items(node.orderSpec()))
         frame = node.frameSpecification()
         by_rows = frame.getClass().getSimpleName() == "SpecifiedWindowFrame" and not frame.isUnbounded()
-        constant = not any(walker.tree(item).of(*varying) for item in order)
+        constant = not any(walker.plans(item).of(*varying) for item in order)
         if (order or by_rows) and constant:
             raise self.refuse(node, "depends on the order in which rows arrive", order_hint(), word="over")
 
@@ -417,7 +605,7 @@ class StepChecker:
         """
         node, child = expressions[i], expressions[i + 1]
         source, target = (json.loads(kind.dataType().json()) for kind in (child, node))
-        if self._replayed and target_is_text(target) and holds(source, _FLOATS):
+        if self._replayed and target != "variant" and has_text(target) and holds(source, _FLOATS):
             raise self._of_floats(function or node, node)
         if not reads_times(source, target):
             return
@@ -500,11 +688,6 @@ def _is_constant(node: Any) -> bool:
     )
 
 
-def target_is_text(kind: Any) -> bool:
-    """True if a cast to this type makes text at any depth."""
-    return kind != "variant" and has_text(kind)
-
-
 def _class_name(node: Any) -> str:
     return str(node.getClass().getSimpleName())
 
@@ -554,15 +737,6 @@ def _find(step: QueryStep, word: str) -> tuple[int | None, int | None, str]:
     before = step.sql[: match.start()]
     line, column = before.count("\n") + 1, match.start() - before.rfind("\n")
     return (None, None, match.group()) if step.translated else (line, column, match.group())
-
-
-def tables_hint(name: str, known: Collection[str]) -> str:
-    """Which table may have been meant."""
-    near = difflib.get_close_matches(name, sorted(known), 1, 0.6)
-    near = near or [k for k in known if k.lower() == name.lower()]
-    if near:
-        return f"did you mean `{near[0]}`?"
-    return "it can use " + ", ".join(f"`{k}`" for k in sorted(known)[:8]) if known else "it has no tables"
 
 
 def order_hint() -> str:

@@ -7,12 +7,6 @@ refused, known or not. Names are those of Spark SQL, in lower case. `UNLISTED` o
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping
-from typing import Any
-
-from odfchain.text import one_line
-
 SCALAR: dict[str, str] = {
     "arrays": """
         array array_append array_compact array_contains array_distinct array_except array_insert
@@ -114,7 +108,7 @@ ALL_NAMES = PLAIN_NAMES | ORDERED_NAMES | SORTED_NAMES | TABLE_NAMES
 
 OF_VALUES = _names(
     {
-        "recorded by nobody yet": """
+        "not recorded yet": """
             aes_decrypt approx_top_k_accumulate approx_top_k_combine approx_top_k_estimate assert_true
             bitmap_and_agg bitmap_bit_position bitmap_bucket_number bitmap_construct_agg bitmap_count
             bitmap_or_agg collect_union count_min_sketch from_base32 hll_sketch_agg hll_sketch_estimate
@@ -171,8 +165,8 @@ INSTEAD: dict[str, str] = {
 
 # The classes of Spark's plans that may occur in a query, before and after names are resolved.
 #
-# An allow-list: a class that is not named here ends the query, whatever it is. `READ` holds what Spark's
-# parser makes of a query; `RESOLVED` what its analyzer adds to that, besides the classes of the functions
+# An allow-list: a class that is not named here ends the query. `READ` holds what Spark's
+# parser makes of a query; `RESOLVED` what its analyzer adds to that, without the classes of the functions
 # of `query_functions`. Commands, scripts, files, samples, hints, time travel, parameters, session variables
 # and user-defined functions have classes of their own, and so are refused; `REFUSED` only explains some of
 # them.
@@ -275,211 +269,3 @@ REFUSED: dict[str, tuple[str, str | None]] = {
     "UnresolvedHint": ("is a hint to the optimizer", "leave it out"),
 }
 """Why well-known classes are not on the lists: what the fragment does, and what to do instead."""
-
-
-# Text that becomes a date or a time: it has to be always the same one.
-#
-# Spark reads '10:00' as that time of the day on which it reads it, 'now' and 'today' from the clock, and
-# '12:00 Europe/Paris' by the time zones of the Java at hand. So a text becomes a time by a format, or it is
-# a constant that spells out the date. Types are those of Spark's JSON: a text for a plain type, an object
-# for an array, a map or a struct. Source: RFC-016.
-
-_TEMPORAL = re.compile(r"(date|timestamp|timestamp_ntz|timestamp_ltz|time(\(\d+\))?)\Z")
-_TEXT = re.compile(r"(string|char|varchar|variant)\b")
-# The option that says how a text is read as each type.
-_TIME_FORMATS = {
-    "date": "dateFormat",
-    "timestamp": "timestampFormat",
-    "timestamp_ltz": "timestampFormat",
-    "timestamp_ntz": "timestampNTZFormat",
-    "time": "timeFormat",
-}
-
-_DATE = re.compile(r"\s*[+-]?[0-9]{4,7}(?:-[0-9]|[T\s]|\Z)", re.ASCII)
-_FIXED_ZONE = re.compile(r"(?:Z|UTC|GMT|UT)?(?:[+-][0-9:]+)?\s*\Z")
-_BEFORE_ZONE = re.compile(r"[\s0-9:.T+-]*", re.ASCII)
-
-
-def times_in(kind: Any) -> frozenset[str]:
-    """The dates and times that a type holds at any depth."""
-    if isinstance(kind, str):
-        return frozenset({kind.partition("(")[0]}) if _TEMPORAL.match(kind) else frozenset()
-    return frozenset().union(*(times_in(part) for part in parts_of(kind)))
-
-
-def has_text(kind: Any) -> bool:
-    """True if a type holds text at any depth, or values that may be text."""
-    return bool(_TEXT.match(kind)) if isinstance(kind, str) else any(has_text(p) for p in parts_of(kind))
-
-
-def holds(kind: Any, plain: Collection[str]) -> bool:
-    """True if a type is one of these plain types, or holds one at any depth."""
-    return kind in plain if isinstance(kind, str) else any(holds(part, plain) for part in parts_of(kind))
-
-
-def reads_times(source: Any, target: Any) -> bool:
-    """True if a cast of one type to another makes dates or times of text at any depth."""
-    if isinstance(source, str) or isinstance(target, str):
-        # a time of day that becomes a timestamp counts as well: Spark adds today's date
-        made = times_in(target)
-        return bool(made) and (has_text(source) or ("time" in times_in(source) and made != {"time"}))
-    pairs = zip(parts_of(source), parts_of(target), strict=False)
-    return any(reads_times(one, other) for one, other in pairs)
-
-
-def unformatted(kind: Any, options: Mapping[str, str]) -> str | None:
-    """The option that is missing when JSON or CSV is read as a type; None when every time has a format."""
-    given = {name.lower() for name in options}
-    wanted = [_TIME_FORMATS[name] for name in sorted(times_in(kind))]
-    return next((name for name in wanted if name.lower() not in given), None)
-
-
-def spells_date(text: str) -> bool:
-    """True if a text begins with a date, so that Spark takes nothing of it from the clock."""
-    return _DATE.match(text) is not None
-
-
-def names_zone(text: str) -> bool:
-    """True if a time is written with the name of a time zone, whose rules are the Java's at hand."""
-    before = _BEFORE_ZONE.match(text)
-    rest = text[before.end() :] if before is not None else text
-    return _FIXED_ZONE.match(rest) is None
-
-
-def parts_of(kind: Any) -> list[Any]:
-    """The types that an array, a map or a struct is made of."""
-    if isinstance(kind, str):
-        return []
-    if kind["type"] == "array":
-        return [kind["elementType"]]
-    if kind["type"] == "map":
-        return [kind["keyType"], kind["valueType"]]
-    if kind["type"] == "struct":
-        return [field["type"] for field in kind["fields"]]
-    return []  # types of users, which queries have not
-
-
-# SQL that depends on the Java at hand: its Unicode, time zones, charsets and texts of numbers.
-#
-# A derivative is computed again by others, on another Java. Measured on Java 17, 21 and 25, over all code
-# points, two million numbers and all letters of patterns, these differ: `\b` next to letters that are not
-# ASCII, `\p{…}`, `\X`, `(?U)` and `(?u)` in patterns; `mask` and `%S`; `tanh` and `cbrt` in their last
-# digit; `F` in patterns of dates; texts of floating-point numbers beyond 2^53 (2^24 for `float`); the rules
-# of named time zones; and the charsets, of which small Javas have few. Where the argument that decides is a
-# constant, it is looked at; where it is not, the call is refused. Queries of roots are recorded once, and
-# may use all of it. Source: RFC-016.
-
-OF_JAVA = frozenset({"cbrt", "mask", "tanh"})
-"""Functions whose results differ between versions of Java."""
-
-_FORMATS = {
-    **dict.fromkeys(("date_format", "to_char", "to_varchar"), (1,)),
-    **dict.fromkeys(("to_date", "to_timestamp", "to_timestamp_ltz", "to_timestamp_ntz"), (1,)),
-    **dict.fromkeys(("try_to_date", "try_to_timestamp", "from_unixtime"), (1,)),
-    **dict.fromkeys(("to_unix_timestamp", "unix_timestamp"), (1,)),
-}
-_PATTERNS = {
-    **dict.fromkeys(("regexp", "regexp_like", "rlike", "split"), (1,)),
-    **dict.fromkeys(("regexp_count", "regexp_extract", "regexp_extract_all", "regexp_instr"), (1,)),
-    **dict.fromkeys(("regexp_replace", "regexp_substr"), (1,)),
-    "str_to_map": (1, 2),
-}
-_ZONES = {
-    **dict.fromkeys(("from_utc_timestamp", "to_utc_timestamp"), (1,)),
-    "convert_timezone": (0, 1),
-}
-# The zone comes last: after a date and a time of day, or after six numbers.
-_MADE_IN_ZONE = frozenset(
-    {"make_timestamp", "make_timestamp_ltz", "try_make_timestamp", "try_make_timestamp_ltz"}
-)
-_PRINTED = {"format_string": (0,), "printf": (0,)}
-_CHARSETS = {"decode": (1,), "encode": (1,)}
-
-OPTIONS_OF_JAVA = frozenset({"locale", "timezone", "enabledatetimeparsingfallback"})
-"""Options of JSON and CSV, in lower case, that bring in Java's own data or its guesses."""
-
-CHARSETS = frozenset({"US-ASCII", "ISO-8859-1", "UTF-8", "UTF-16", "UTF-16BE", "UTF-16LE", "UTF-32"})
-"""Charsets that every Java has."""
-
-_OF_UNICODE = re.compile(r"\\\\|\\[bBXNpP]|\(\?[a-zA-Z]*[uU]")
-_OF_LOCALE = re.compile(r"%%|%[-#+ 0,(<]*(?:\d+\$)?[-#+ 0,(<\d.]*[SCtT]")
-_QUOTED = re.compile(r"'[^']*'")
-_FIXED_OFFSET = re.compile(r"Z|(?:UTC|GMT|UT)?(?:[+-]\d{1,2}(?::?\d{2}){0,2})?\Z", re.ASCII)
-
-
-def deciding_arguments(function: str, arguments: int) -> tuple[int, ...]:
-    """Which of so many arguments of a function decide whether its result is the same on every Java."""
-    if function in _MADE_IN_ZONE:
-        return (arguments - 1,) if arguments in (3, 7) else ()
-    for table in (_FORMATS, _PATTERNS, _ZONES, _PRINTED, _CHARSETS):
-        if function in table:
-            return table[function]
-    return ()
-
-
-def java_dependence(function: str, arguments: int, text: str | None) -> tuple[str, str] | None:
-    """(what is wrong, what to write instead) about a deciding argument; None when nothing is.
-
-    `arguments` is how many there are, `text` is None for one that is not a constant text.
-    """
-    if function in _CHARSETS and arguments != 2:  # the other `decode` compares values
-        return None
-    if text is None:
-        return (
-            "is decided by the data, so it is not known whether every Java does the same",
-            "write a constant",
-        )
-    if function in _FORMATS:
-        return _format_dependence(text)
-    if function in _PATTERNS:
-        return pattern_dependence(text)
-    zone = function in _ZONES or function in _MADE_IN_ZONE
-    if zone and (not text or names_zone("10:00" + text) or not _FIXED_OFFSET.match(text)):
-        return (
-            "depends on the rules of a time zone, which differ between versions of Java",
-            "take a fixed offset such as '+02:00', or convert where the data is ingested",
-        )
-    if function in _PRINTED and any(found != "%%" for found in _OF_LOCALE.findall(text)):
-        return (
-            "prints by rules that differ between versions of Java",
-            "use upper, or date_format with numbers",
-        )
-    if function in _CHARSETS and text.upper() not in CHARSETS:
-        return "names a charset that not every Java has", "one of " + ", ".join(sorted(CHARSETS))
-    return None
-
-
-def option_dependence(options: Mapping[str, str], *, formats: bool) -> tuple[str, str] | None:
-    """Find options of JSON or CSV that depend on the Java; `formats` are looked at, too."""
-    for name, text in options.items():
-        if name.lower() in OPTIONS_OF_JAVA:
-            return f"has the option {one_line(name, 40)}", "leave it out"
-        if formats and name.lower().endswith("format") and (wrong := _format_dependence(text)) is not None:
-            return wrong
-    return None
-
-
-def _format_dependence(text: str) -> tuple[str, str] | None:
-    found = re.search("[FOVvz]", _QUOTED.sub("", text))
-    if found is None:
-        return None
-    return (
-        f"has `{found.group()}` in its pattern, which differs between versions of Java",
-        "take numbers: yyyy-MM-dd HH:mm:ssXXX",
-    )
-
-
-def pattern_dependence(text: str | None) -> tuple[str, str] | None:
-    r"""Find what depends on the Java in a regular expression: `\p{L}` follows its edition of Unicode."""
-    if text is None:
-        return (
-            "takes its pattern from the data, and some patterns differ between versions of Java",
-            "write a constant",
-        )
-    found = next((m.group() for m in _OF_UNICODE.finditer(text) if m.group() != "\\\\"), None)
-    if found is None:
-        return None
-    return (
-        f"has `{found}` in its pattern, which differs between versions of Java",
-        "name the characters, as in [A-Za-z0-9_]",
-    )

@@ -53,43 +53,15 @@ class TableSize:
     aliases: Mapping[str, int] = field(default_factory=dict)
     """The width of each table that is put together here, by its name."""
 
+    @classmethod
+    def of(cls, columns: Mapping[str, int], nodes: int = 1) -> TableSize:
+        """A table with these columns; each is given with the number of its fields."""
+        return cls(nodes, 0, columns, heaviest=max(columns.values(), default=1))
+
     @property
     def width(self) -> int:
         """Fields of all columns."""
         return sum(self.columns.values()) + self.unnamed
-
-
-def table_size(columns: Mapping[str, int], nodes: int = 1) -> TableSize:
-    """A table with these columns; each is given with the number of its fields."""
-    return TableSize(nodes, 0, columns, heaviest=max(columns.values(), default=1))
-
-
-def check_cubes(tokens: Sequence[str], checker: StepChecker) -> None:
-    """No CUBE has more grouping sets than may be, nor all of a text more than a plan may have nodes.
-
-    Raises:
-        QueryError: one has, or all have.
-    """
-    # tokens of the text, since Spark's parser already writes some grouping sets out
-    total = 0
-    for i, token in enumerate(tokens):
-        if token.upper() != "CUBE":
-            continue
-        depth, elements = 0, 1
-        for other in tokens[i + 1 :]:
-            if depth == 0 and other != "(":
-                if other.isspace() or other.startswith(_COMMENTS):
-                    continue
-                break
-            depth += (other == "(") - (other == ")")
-            if depth == 0:
-                break
-            elements += depth == 1 and other == ","
-        total += 1 << elements
-        if 1 << elements > QUERY.grouping_sets or total > QUERY.nodes:
-            before = "".join(tokens[:i])
-            place = before.count("\n") + 1, len(before) - before.rfind("\n")
-            raise checker.refuse_at(place, f"{token}(…)", *_too_many(max(total, 1 << elements)))
 
 
 def _too_many(sets: int) -> tuple[str, str]:
@@ -144,6 +116,29 @@ class PlanMeasure:
 
     def __init__(self, walker: PlanWalker, checker: StepChecker) -> None:
         self._walker, self._checker = walker, checker
+
+    def check_cubes(self, tokens: Sequence[str]) -> None:
+        """No CUBE has more grouping sets than may be, nor all of a text more than a plan may have nodes."""
+        # tokens of the text, since Spark's parser already writes some grouping sets out
+        total = 0
+        for i, token in enumerate(tokens):
+            if token.upper() != "CUBE":
+                continue
+            depth, elements = 0, 1
+            for other in tokens[i + 1 :]:
+                if depth == 0 and other != "(":
+                    if other.isspace() or other.startswith(_COMMENTS):
+                        continue
+                    break
+                depth += (other == "(") - (other == ")")
+                if depth == 0:
+                    break
+                elements += depth == 1 and other == ","
+            total += 1 << elements
+            if 1 << elements > QUERY.grouping_sets or total > QUERY.nodes:
+                before = "".join(tokens[:i])
+                place = before.count("\n") + 1, len(before) - before.rfind("\n")
+                raise self._checker.refuse_at(place, f"{token}(…)", *_too_many(max(total, 1 << elements)))
 
     def table(self, plan: Any, scope: Mapping[str, TableSize], outer: int = 1) -> TableSize:
         """The size of the table that a plan of Spark's parser makes over the tables of `scope`."""
@@ -214,7 +209,7 @@ class PlanMeasure:
             case "SubqueryAlias":
                 return replace(plain, aliases={str(plan.alias()): first.width})
             case "Join" | "LateralJoin":
-                return _beside(plain, [*below, *(inside if kind == "LateralJoin" else ())])
+                return _joined(plain, [*below, *(inside if kind == "LateralJoin" else ())])
             case "Project":
                 return _of_columns(plain, first, values)
             case "Aggregate":
@@ -343,7 +338,7 @@ def _of_columns(plain: TableSize, first: TableSize, values: Sequence[_Expression
     return replace(plain, columns=columns, unnamed=unnamed, heaviest=heaviest, aliases={})
 
 
-def _beside(plain: TableSize, tables: Sequence[TableSize]) -> TableSize:
+def _joined(plain: TableSize, tables: Sequence[TableSize]) -> TableSize:
     columns: dict[str, int] = {}
     aliases: dict[str, int] = {}
     for size in tables:

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 from odfchain.errors import EngineError, StoreError, UsageError
 from odfchain.spark import session_client
 from odfchain.spark.executor_files import ExecutorFiles, give_files
-from odfchain.spark.gateway import Gateway, archive_options, archive_path, start_gateway
+from odfchain.spark.gateway import Gateway, start_gateway
 from odfchain.spark.java import find_java
 from odfchain.spark.jobs import on_a_thread
-from odfchain.spark.plans import is_local, is_remote, jvm_of, remember_names
+from odfchain.spark.plans import is_local, is_remote, jvm_of
 from odfchain.startup import allow_pandas
 from odfchain.storage.fsio import make_folder, private_folder
 from odfchain.storage.template import redact
@@ -309,13 +309,13 @@ class SparkEngine:
         self._gateway, self._starting = gateway, None
         with _gateway_environment(gateway.port, gateway.secret), _own_interrupts():
             try:
-                session = self._made(settings)
+                session = self._make(settings, shared=False)
             except Exception as error:
                 self.close()
                 raise EngineError(
                     f"Spark did not start: {str(error).splitlines()[0]}", hint=f"its log is {gateway.log}"
                 ) from error
-        remember_names(jvm_of(session))
+        _remember_names(jvm_of(session))
         return session
 
     def _start_java(self, unwanted: Callable[[], bool]) -> _Java:
@@ -337,13 +337,13 @@ class SparkEngine:
         return gateway, settings
 
     def _find_place(self, unwanted: Callable[[], bool]) -> session_client.Lease:
-        """A place in the JVM that stays; it is started if need be (RFC-030)."""
-        folder = session_client.keeper_folder()
-        where = os.getcwd() if self._conf else "/"  # noqa: PTH109 - settings may hold relative paths
-        # a fixed scratch folder: the real one differs each time and must not tell sessions apart
-        parts = session_client.fingerprint(self._settings(Path("/scratch")) | {"folder": where})
-        with session_client.turn(folder) as lock:
-            return self._found(folder, parts, where, lock, unwanted)
+        return session_client.take_place(
+            self._settings,
+            scratch=lambda: _scratch_base(_cache_folder()) / _new_name(),
+            idle=self._idle,
+            where=os.getcwd() if self._conf else "/",  # noqa: PTH109 - settings may hold relative paths
+            unwanted=unwanted,
+        )
 
     def _join_living(self, finding: Launch[session_client.Lease]) -> SparkSession:
         # the JVM of our place may have ended since we got it: once more, in another one
@@ -359,49 +359,21 @@ class SparkEngine:
         self._finding = None
         settings = self._settings(place.scratch)
         with (
-            session_client.turn(session_client.keeper_folder()),
+            session_client.turn(session_client.server_folder()),
             _gateway_environment(place.port, place.secret),
             _own_interrupts(),
         ):
             self._entered = True
-            session = self._entered_session(settings)
-        remember_names(jvm_of(session))
+            session = self._make(settings, shared=True)
+        _remember_names(jvm_of(session))
         return session
 
-    def _made(self, settings: dict[str, str]) -> SparkSession:
+    def _make(self, settings: dict[str, str], *, shared: bool) -> SparkSession:
         # PySpark reads the address of the JVM from the environment
         from pyspark.sql import SparkSession
 
-        return _configured(SparkSession.builder, settings).getOrCreate()
-
-    def _entered_session(self, settings: dict[str, str]) -> SparkSession:
-        return enter(lambda: self._made(settings))
-
-    def _found(
-        self, folder: Path, parts: dict[str, str], where: str, lock: int, unwanted: Callable[[], bool]
-    ) -> session_client.Lease:
-        if (place := session_client.attach(folder, parts)) is not None:
-            return place
-        scratch = _scratch_base(_cache_folder()) / _new_name()
-        java = find_java()
-        order = {
-            "folder": str(folder),
-            "scratch": str(scratch),
-            "java": str(java),
-            "archive": None if archive_options(java) else str(archive_path(java)),
-            "settings": self._settings(scratch),
-            "parts": parts,
-            "idle": self._idle,
-            "cwd": where,
-        }
-        session_client.start_keeper(folder, order, lock)
-        # the command has ended meanwhile, the session stays for the next one
-        if unwanted():
-            raise EngineError("Spark is not needed any more")
-        place = session_client.attach(folder, parts)
-        if place is None:
-            raise EngineError("the session that stays has ended at once")
-        return place
+        make = _configured(SparkSession.builder, settings).getOrCreate
+        return enter(make) if shared else make()
 
     def _connect(self) -> SparkSession:
         allow_pandas()  # its client needs it
@@ -446,7 +418,7 @@ class SparkEngine:
             if self._entered:
                 self._entered = False
                 leave(self._session)
-        except Exception:  # noqa: BLE001 - whatever it was, the session must not be used again
+        except Exception:  # noqa: BLE001 - after any failure the session must not be used again
             place.abandon()
         else:
             place.leave()
@@ -463,6 +435,36 @@ class SparkEngine:
             SparkContext._jvm = None  # noqa: SLF001
         gateway.close()
         gateway.log.unlink(missing_ok=True)
+
+
+# Names of the JVM's classes and methods, looked up once.
+#
+# Py4J asks the JVM for every name each time it is written, and the JVM looks for `org` or `PythonUtils` as
+# a class in some three hundred archives before it finds that it is none. Names never change their meaning
+# while a JVM runs, so they are kept: checking a small query takes 403 calls instead of 656 to 900, and half
+# of the time (RFC-029).
+
+
+def _remember_names(jvm: Any) -> None:
+    """From now on `jvm` (PySpark's view of the JVM) asks for packages, classes and methods only once."""
+    from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
+
+    def remembering(base: Any) -> Any:
+        class Remembering(base):  # type: ignore[misc]
+            def __getattr__(self, name: str) -> Any:
+                found = super().__getattr__(name)
+                if isinstance(found, JavaPackage | JavaClass):
+                    found.__class__ = package if isinstance(found, JavaPackage) else java_class
+                # fields are asked for each time: they may change
+                elif not isinstance(found, JavaMember):
+                    return found
+                self.__dict__[name] = found
+                return found
+
+        return Remembering
+
+    package, java_class = remembering(JavaPackage), remembering(JavaClass)
+    jvm.__class__ = remembering(JVMView)
 
 
 SQL_SETTINGS = {
@@ -496,7 +498,7 @@ def _end_java(started: _Java) -> None:
     gateway.log.unlink(missing_ok=True)
 
 
-def session_beside(session: SparkSession, files: ExecutorFiles | None = None) -> SparkSession:
+def recording_session(session: SparkSession, files: ExecutorFiles | None = None) -> SparkSession:
     """A session for what is recorded, in the same Spark as a user's, whose settings stay as they are."""
     made = give_files(session.newSession(), files)
     for key, value in SQL_SETTINGS.items():
@@ -571,7 +573,7 @@ def _remove_old_logs(folder: Path) -> None:
 
 # A session given by the caller, such as one of `spark-submit`: data are recorded in a second session.
 #
-# What decides what is recorded is set in a session of our own in the same Spark (`session_beside`), so the
+# What decides what is recorded is set in a session of our own in the same Spark (`recording_session`), so the
 # user's keeps its settings. What cannot be set there is the locale and the time zone of Java, which was
 # started with them: those are looked at, and other ones are refused.
 
@@ -593,7 +595,7 @@ class GivenSession:
     def session(self) -> SparkSession:
         """The second session, made now if need be."""
         if self._made is None:
-            self._made = session_beside(self._given, self._files)
+            self._made = recording_session(self._given, self._files)
         return self._made
 
     def begin(self) -> None:
@@ -605,11 +607,7 @@ class GivenSession:
 
 
 def check_given(session: Any) -> None:
-    """Refuse a session in whose Spark recorded data would depend on where it runs.
-
-    Raises:
-        UsageError: it is no session, or has ended; or Java has another locale or time zone.
-    """
+    """Refuse a session in whose Spark recorded data would depend on where it runs."""
     if not hasattr(session, "newSession"):
         raise UsageError(f"expected a SparkSession, got {type(session).__name__}", hint="pass a SparkSession")
     # nothing is known of the server's Java
@@ -660,7 +658,7 @@ class PlanSession:
 class PlanEngine(SparkEngine):
     """A `SparkEngine` in local mode with a `PlanSession`; also next to a session of Spark Connect."""
 
-    def _made(self, settings: dict[str, str]) -> SparkSession:
+    def _make(self, settings: dict[str, str], *, shared: bool) -> SparkSession:  # noqa: ARG002 - it is known there
         from pyspark import SparkContext
 
         SparkContext._ensure_initialized()  # noqa: SLF001 - PySpark has no public way
@@ -675,9 +673,6 @@ class PlanEngine(SparkEngine):
             if key.startswith("spark.sql.") and java.conf().isModifiable(key):
                 java.conf().set(key, value)
         return cast("SparkSession", PlanSession(jvm, java))
-
-    def _entered_session(self, settings: dict[str, str]) -> SparkSession:
-        return self._made(settings)
 
 
 _judges: weakref.WeakKeyDictionary[SparkSession, Callable[[], SparkSession]] = weakref.WeakKeyDictionary()

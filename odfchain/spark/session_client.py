@@ -1,6 +1,6 @@
-"""A place in the session that stays: finding this user's keeper, starting one, and leaving it again.
+"""A place in the session that stays: finding this user's server, starting one, and leaving it again.
 
-The keeper (`odfchain.spark.session_server`) listens on a Unix socket in a folder that only its user can
+The server (`odfchain.spark.session_server`) listens on a Unix socket in a folder that only its user can
 enter. One line of JSON is a request, one line is the answer; a command has its place while its connection
 is open. Source: RFC-030.
 """
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -30,14 +30,15 @@ from pathlib import Path
 from typing import Any
 
 from odfchain.errors import EngineError
-from odfchain.spark.gateway import pyspark_folder
+from odfchain.spark.gateway import archive_options, archive_path, pyspark_folder
+from odfchain.spark.java import find_java
 from odfchain.versions import __version__
 
 LOG = "keeper.log"
 SOCKET = "keeper.sock"
 _LOCK = "keeper.lock"
 
-# A keeper that is well answers in a millisecond; one that was suspended does not answer at all.
+# A server that is well answers in a millisecond; one that was suspended does not answer at all.
 _ANSWER_SECONDS = 5
 
 _START_SECONDS = 150
@@ -77,11 +78,7 @@ class Lease:
 
 
 def own_folder(folder: Path) -> Path:
-    """This folder, made if need be, private to the user.
-
-    Raises:
-        EngineError: it belongs to another user, or is open to others.
-    """
+    """This folder, made if need be, private to the user."""
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
@@ -96,14 +93,14 @@ def temporary_folder() -> Path:
     return own_folder(Path(tempfile.gettempdir()) / f"odfchain-{os.getuid()}")
 
 
-def keeper_folder() -> Path:
-    """Where the keeper of this user listens and writes its log."""
+def server_folder() -> Path:
+    """Where the server of this user listens and writes its log."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     return own_folder(Path(base) / "odfchain") if base and Path(base).is_dir() else temporary_folder()
 
 
-def fingerprint(settings: dict[str, str]) -> dict[str, str]:
-    """Everything that a session depends on and another command may have otherwise, each part as a hash."""
+def _fingerprint(settings: dict[str, str]) -> dict[str, str]:
+    # all that a session depends on and another command may have otherwise, each part as a hash
     package, spark = Path(__file__).parents[1], pyspark_folder() / "jars"
     environment = sorted((k, v) for k, v in os.environ.items() if _MATTERS.fullmatch(k))
     limits = [resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith("RLIMIT_")]
@@ -153,11 +150,7 @@ def _umask() -> int:
 
 @contextlib.contextmanager
 def turn(folder: Path) -> Iterator[int]:
-    """One command after the other finds or starts the session; gives the lock's file descriptor.
-
-    Raises:
-        EngineError: another one takes too long.
-    """
+    """One command after the other finds or starts the session; gives the lock's file descriptor."""
     fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         deadline = time.monotonic() + _WAIT_SECONDS
@@ -174,11 +167,49 @@ def turn(folder: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def attach(folder: Path, parts: dict[str, str]) -> Lease | None:
-    """A place in the session of the keeper that listens here, None where none does.
+def take_place(
+    settings: Callable[[Path], dict[str, str]],
+    *,
+    scratch: Callable[[], Path],
+    idle: float,
+    where: str,
+    unwanted: Callable[[], bool],
+) -> Lease:
+    """A place in the JVM that stays; it is started if need be (RFC-030).
 
-    A keeper whose session has another fingerprint listens no more when this returns.
+    `settings` are those of a session, by its folder for temporary files, and `where` its working folder.
+
+    Raises:
+        EngineError: it does not start, or its session is `unwanted` meanwhile.
     """
+    folder = server_folder()
+    # a fixed scratch folder: the real one differs each time and must not tell sessions apart
+    parts = _fingerprint(settings(Path("/scratch")) | {"folder": where})
+    with turn(folder) as lock:
+        if (place := _attach(folder, parts)) is not None:
+            return place
+        own, java = scratch(), find_java()
+        order = {
+            "folder": str(folder),
+            "scratch": str(own),
+            "java": str(java),
+            "archive": None if archive_options(java) else str(archive_path(java)),
+            "settings": settings(own),
+            "parts": parts,
+            "idle": idle,
+            "cwd": where,
+        }
+        _start_server(folder, order, lock)
+        # the command has ended meanwhile, the session stays for the next one
+        if unwanted():
+            raise EngineError("Spark is not needed any more")
+        if (place := _attach(folder, parts)) is None:
+            raise EngineError("the session that stays has ended at once")
+        return place
+
+
+def _attach(folder: Path, parts: dict[str, str]) -> Lease | None:
+    # a server whose session has another fingerprint listens no more afterwards
     connection = _connected(folder)
     if connection is None:
         return None
@@ -189,17 +220,11 @@ def attach(folder: Path, parts: dict[str, str]) -> Lease | None:
     except BaseException:
         connection.close()
         raise
-    # refused: a server with another fingerprint has stopped listening
     connection.close()
     return None
 
 
-def start_keeper(folder: Path, order: dict[str, Any], lock: int) -> None:
-    """Start a keeper that goes on when this process ends, and wait until it can be attached to.
-
-    Raises:
-        EngineError: it ends or stays silent instead.
-    """
+def _start_server(folder: Path, order: dict[str, Any], lock: int) -> None:
     path = folder / LOG
     with contextlib.suppress(OSError):
         if path.stat().st_size > _LARGEST_LOG:
@@ -224,7 +249,7 @@ def start_keeper(folder: Path, order: dict[str, Any], lock: int) -> None:
 
 
 def status() -> dict[str, Any] | None:
-    """The status that this user's keeper reports, None where there is none."""
+    """The status that this user's server reports, None where there is none."""
     return _request({"ask": "status"})
 
 
@@ -237,12 +262,12 @@ def stop() -> dict[str, Any] | None:
 
 
 def log_file() -> Path:
-    """Where the keeper and its Java write what happens."""
-    return keeper_folder() / LOG
+    """Where the server and its Java write what happens."""
+    return server_folder() / LOG
 
 
 def note(text: str) -> None:
-    """One line in the keeper's log, if there can be one."""
+    """One line in the server's log, if there can be one."""
     with contextlib.suppress(OSError, EngineError):
         fd = os.open(log_file(), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         os.write(fd, line(text).encode())
@@ -255,7 +280,7 @@ def line(text: str) -> str:
 
 
 def _request(message: dict[str, Any]) -> dict[str, Any] | None:
-    connection = _connected(keeper_folder())
+    connection = _connected(server_folder())
     if connection is None:
         return None
     with connection:

@@ -22,10 +22,11 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from resource import getpagesize
 from typing import Any
 
 from odfchain.errors import StoreError
-from odfchain.spark.gateway import Gateway, give_back, new_archive, resident_mib, start_gateway
+from odfchain.spark.gateway import Gateway, new_archive, start_gateway
 from odfchain.spark.session import spark_scratch
 from odfchain.spark.session_client import LOG, SOCKET, java_identity, line
 from odfchain.versions import __version__
@@ -39,7 +40,7 @@ _REST_SECONDS = 30
 _REST_SHARE = 0.1
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """One line in the log."""
     sys.stderr.write(line(text))
     sys.stderr.flush()
@@ -54,7 +55,7 @@ class _Caller:
     received: bytes = field(default=b"")
 
 
-class Keeper:
+class SessionServer:
     """Serves one JVM on a socket until it has ended."""
 
     def __init__(self, order: dict[str, Any], listener: socket.socket, gateway: Gateway) -> None:
@@ -115,14 +116,14 @@ class Keeper:
         try:
             give_back(self._gateway)
         except OSError as error:
-            say(f"its Java gives no memory back: {error}")
+            log(f"its Java gives no memory back: {error}")
 
     def retire(self, why: str) -> None:
         """Accept no more connections, and end with the last one."""
         if self._retired:
             return
         self._retired = True
-        say(f"takes no more commands: {why}")
+        log(f"takes no more commands: {why}")
         self._selector.unregister(self._listener)
         # the socket goes first, so that new commands start a server of their own
         (Path(self._order["folder"]) / SOCKET).unlink(missing_ok=True)
@@ -154,22 +155,21 @@ class Keeper:
         while b"\n" in caller.received:
             request, _, caller.received = caller.received.partition(b"\n")
             try:
-                self._answer(caller, self._reply(caller, json.loads(request)))
+                answer = self._reply(caller, json.loads(request))
+                caller.connection.sendall(json.dumps(answer).encode() + b"\n")
             except (ValueError, TypeError, KeyError, OSError) as error:
-                say(f"a request was not understood: {error}")
+                log(f"a request was not understood: {error}")
                 self._forget(caller)
                 return
-
-    @staticmethod
-    def _answer(caller: _Caller, answer: dict[str, Any]) -> None:
-        caller.connection.sendall(json.dumps(answer).encode() + b"\n")
 
     def _reply(self, caller: _Caller, request: dict[str, Any]) -> dict[str, Any]:
         match request["ask"]:
             case "attach":
                 return self._attach(caller, request["parts"], int(request["pid"]))
             case "leave":
-                self._free(caller)
+                caller.pid = None
+                if not self._places:
+                    self._empty_since, self._rested = time.monotonic(), False
                 return {"left": True}
             case "status":
                 return self._status()
@@ -219,11 +219,6 @@ class Keeper:
             "log": str(Path(self._order["folder"]) / LOG),
         }
 
-    def _free(self, caller: _Caller) -> None:
-        caller.pid = None
-        if not self._places:
-            self._empty_since, self._rested = time.monotonic(), False
-
     def _forget(self, caller: _Caller) -> None:
         self._selector.unregister(caller.connection)
         caller.connection.close()
@@ -232,9 +227,91 @@ class Keeper:
             self.retire(f"command {caller.pid} did not take leave")
 
 
+# Gives unused memory of a JVM back to the system.
+#
+# Java keeps a heap that once was large. A full collection gives back what is free, as far as two settings
+# let it; they are set for that moment only, because a heap that is always tight would be collected again
+# and again. The session server asks for it in the text protocol of Py4J, so that it needs no PySpark for that
+# (RFC-030).
+
+# How much of the heap may be free after a collection [%].
+_FREE_SHARES = {"MinHeapFreeRatio": "5", "MaxHeapFreeRatio": "20"}
+
+# The first ones let Spark's cleaner drop unreachable objects; some collectors shrink in steps.
+_COLLECTIONS = 4
+
+_BETWEEN_SECONDS = 0.3
+_ANSWER_SECONDS = 30
+_BEAN = "com.sun.management.HotSpotDiagnosticMXBean"
+
+
+class _Calls:
+    """Calls of Java methods on one connection; what was made by them is let go at the end."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", gateway.port), timeout=_ANSWER_SECONDS)
+        self._answers = self._socket.makefile("rb")
+        self._made: list[str] = []
+        self._secret = gateway.secret
+
+    def __enter__(self) -> _Calls:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._socket, self._answers, contextlib.suppress(OSError):
+            for name in self._made:
+                self._ask("m", "d", name)
+
+    def authenticate(self) -> None:
+        self._ask("A", self._secret, end=False)
+
+    def call(self, target: str, method: str, *arguments: str) -> str:
+        """A method's result: an object's name, or a text; an argument is `s` and a text, `r` and a name."""
+        answer = self._ask("c", target, method, *arguments)
+        if answer.startswith("r"):
+            self._made.append(answer[1:])
+        return answer[1:]
+
+    def _ask(self, *words: str, end: bool = True) -> str:
+        self._socket.sendall("".join(f"{word}\n" for word in ((*words, "e") if end else words)).encode())
+        answer = self._answers.readline().decode().rstrip("\n")
+        if not answer.startswith("!y"):
+            raise OSError(f"Java answers {answer[:80]!r}")
+        return answer[2:]
+
+
+def give_back(gateway: Gateway) -> None:
+    """Give unused heap memory of the JVM back to the system."""
+    with _Calls(gateway) as java:
+        java.authenticate()
+        kind = java.call("z:java.lang.Class", "forName", f"s{_BEAN}")
+        bean = java.call("z:java.lang.management.ManagementFactory", "getPlatformMXBean", f"r{kind}")
+        before = {
+            name: java.call(java.call(bean, "getVMOption", f"s{name}"), "getValue") for name in _FREE_SHARES
+        }
+        try:
+            for name, value in _FREE_SHARES.items():
+                java.call(bean, "setVMOption", f"s{name}", f"s{value}")
+            for _ in range(_COLLECTIONS):
+                java.call("z:java.lang.System", "gc")
+                time.sleep(_BETWEEN_SECONDS)
+        finally:
+            for name, value in reversed(before.items()):
+                java.call(bean, "setVMOption", f"s{name}", f"s{value}")
+
+
+def resident_mib(pid: int) -> int | None:
+    """The memory that a process has in use [MiB]; None where the system does not say."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * getpagesize() >> 20
+
+
 def _listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    path.unlink(missing_ok=True)  # of a keeper that was killed: the lock is ours
+    path.unlink(missing_ok=True)  # of a server that was killed: the lock is ours
     listener.bind(str(path))
     path.chmod(0o600)
     listener.listen()
@@ -258,9 +335,9 @@ def _new_archive(stack: contextlib.ExitStack, target: str | None) -> Path | None
 
 def _tell_of_archive(path: Path) -> None:
     if path.is_file():
-        say(f"made a class archive, so that the next Java starts faster: {path}")
+        log(f"made a class archive, so that the next Java starts faster: {path}")
     else:
-        say(f"no class archive was written, with which the next Java would start faster: {path}")
+        log(f"no class archive was written, with which the next Java would start faster: {path}")
 
 
 def main() -> int:
@@ -277,17 +354,17 @@ def main() -> int:
         gateway = start_gateway(java, order["settings"], folder / LOG, scratch, record=record)
         stack.callback(gateway.close)
         listener = stack.enter_context(_listen(folder / SOCKET))
-        keeper = Keeper(order, listener, gateway)
-        say(f"keeps Java {gateway.process.pid}")
+        server = SessionServer(order, listener, gateway)
+        log(f"keeps Java {gateway.process.pid}")
         os.close(order["lock"])
         with contextlib.suppress(BrokenPipeError):  # its starter may have ended
             os.write(1, b"ready\n")
         os.dup2(2, 1)
         try:
-            keeper.serve()
+            server.serve()
         finally:
-            keeper.retire("it ends")
-    say(f"Java {gateway.process.pid} has ended")
+            server.retire("it ends")
+    log(f"Java {gateway.process.pid} has ended")
     return 0
 
 

@@ -105,10 +105,10 @@ def find_layer(path: Path, sub_path: str | None, folder: Path) -> tuple[Shapefil
         raise BadInputError(f"not a readable ZIP archive: {error}", file=str(path), hint=hint) from None
     except OSError as error:
         raise BadInputError(f"cannot be read: {error.strerror or error}", file=str(path)) from None
-    dbf = _beside(names, shp, ".dbf")
+    dbf = _side_file(names, shp, ".dbf")
     if dbf is None:
         raise BadInputError(f"{shp} has no .dbf file with the same name", file=str(path))
-    shx = _beside(names, shp, ".shx")
+    shx = _side_file(names, shp, ".shx")
     layer = ShapefileLayer(str(path.resolve()), str(folder.resolve()), shp, dbf, shx, encoding=encoding)
     return layer, tuple(notes)
 
@@ -133,7 +133,7 @@ def _chosen(names: list[str], sub_path: str | None, file: str) -> str:
     )
 
 
-def _beside(names: list[str], shp: str, suffix: str) -> str | None:
+def _side_file(names: list[str], shp: str, suffix: str) -> str | None:
     """The member of the same name with another suffix, in any case."""
     wanted = shp[: -len(".shp")] + suffix
     if wanted in names:
@@ -150,7 +150,7 @@ def _side_text(archive: zipfile.ZipFile, name: str | None) -> str:
 
 def _declared_encoding(archive: zipfile.ZipFile, names: list[str], shp: str, notes: list[str]) -> str | None:
     for suffix in (".cpg", ".cst"):
-        label = _side_text(archive, _beside(names, shp, suffix))
+        label = _side_text(archive, _side_file(names, shp, suffix))
         if not label:
             continue
         codec = codec_of(label)
@@ -178,7 +178,7 @@ def codec_of(label: str) -> str | None:
 
 
 def _note_projection(archive: zipfile.ZipFile, names: list[str], shp: str, notes: list[str]) -> None:
-    text = _side_text(archive, _beside(names, shp, ".prj"))
+    text = _side_text(archive, _side_file(names, shp, ".prj"))
     match = _NAME.match(text)
     if match is None:
         return

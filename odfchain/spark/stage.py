@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import json
 import pickle
@@ -14,6 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from odfchain.odf.physical_hash import hash_file
 from odfchain.slices.runs import (
@@ -36,13 +38,11 @@ from odfchain.slices.writer import (
     cast_column,
     write_slice,
 )
-from odfchain.spark.executor_files import ExecutorFiles, StoreFolder, staged, telling, worker_folder
-from odfchain.spark.job_progress import counted, row_counter
-from odfchain.spark.jobs import explain, run_job, task_results
+from odfchain.spark.executor_files import ExecutorFiles, StoreFolder, staged, translate_errors, worker_folder
+from odfchain.spark.jobs import counted, explain, row_counter, run_job, task_results
 from odfchain.spark.types import col
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from odfchain.odf.events import DatasetVocabulary
@@ -86,8 +86,6 @@ def write_ordered(
         there = write if on_workers is None else on_workers()
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            import pyarrow as pa  # imported on the worker
-
             facts = there(batch.rename_columns(names) for batch in counted(batches, counter))
             if facts is not None:
                 yield pa.RecordBatch.from_pydict({"facts": [json.dumps(asdict(facts))]})
@@ -148,33 +146,30 @@ def batches_by_rows(session: SparkSession) -> Iterator[None]:
 
 def given_columns(spec: SliceSpec) -> list[str]:
     """The columns that the writer of a slice is given, in order: all but offset and system time."""
-    import pyarrow as pa
-
     made = {spec.vocabulary.offset_column, spec.vocabulary.system_time_column}
     return [name for name in pa.ipc.read_schema(pa.py_buffer(spec.schema)).names if name not in made]
-
-
-def write_into_store(
-    batches: Iterator[pa.RecordBatch],
-    write: Callable[[Iterator[pa.RecordBatch], Any], Any],
-    spec: Any,
-    place: StoreFolder,
-) -> Any:
-    """Write a file for `spec` and put it into the store; returns the result of `write`, without a path."""
-    # the worker's own folder is removed whatever happens
-    with telling(), worker_folder() as folder:
-        facts = write(batches, replace(spec, folder=str(folder)))
-        if facts is None:
-            return None
-        place.files.put(Path(facts.path), f"{place.key}/{facts.physical_hash}")
-        return replace(facts, path="")
 
 
 def into_store(
     write: Callable[[Iterator[pa.RecordBatch], Any], Any], spec: Any, place: StoreFolder
 ) -> Callable[[Iterator[pa.RecordBatch]], Any]:
-    """`write_into_store` as `write_ordered` takes it."""
-    return functools.partial(write_into_store, write=write, spec=spec, place=place)
+    """`write` for `spec` as `write_ordered` takes it; the file is put into the store, and has no path."""
+    return functools.partial(_put, write=write, spec=spec, place=place)
+
+
+def _put(
+    batches: Iterator[pa.RecordBatch],
+    write: Callable[[Iterator[pa.RecordBatch], Any], Any],
+    spec: Any,
+    place: StoreFolder,
+) -> Any:
+    # the worker's own folder is removed in any case
+    with translate_errors(), worker_folder() as folder:
+        facts = write(batches, replace(spec, folder=str(folder)))
+        if facts is None:
+            return None
+        place.files.put(Path(facts.path), f"{place.key}/{facts.physical_hash}")
+        return replace(facts, path="")
 
 
 def write_frame(
@@ -222,21 +217,20 @@ class RowsSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenRows:
+class WrittenFile:
     """Facts about a written file."""
 
     path: str
     """Empty where a worker has put it into the store, under its physical hash."""
     rows: int
     size: int = 0
-    """Bytes of the file, where it is in the store."""
     physical_hash: str = ""
-    """Where it is in the store."""
+    """Empty, and no size, of rows that are not in the store."""
 
 
 def write_rows(
     frame: DataFrame, folder: Path, *, few: int = 0, place: Callable[[], StoreFolder] | None = None
-) -> WrittenRows:
+) -> WrittenFile:
     """Write the rows in the order they come, also when there are none; `few` as in `write_ordered`.
 
     A worker puts the file into what `place` returns, if that is given.
@@ -250,19 +244,16 @@ def write_rows(
     there = None if place is None else lambda: into_store(_write_hashed, spec, place())
     facts = write_ordered(frame, None, frame.columns, write, on_workers=there, few=few)
     # Spark starts no task for rows of which it knows beforehand that there are none
-    return WrittenRows(**facts) if facts is not None else write(iter(()))
+    return WrittenFile(**facts) if facts is not None else write(iter(()))
 
 
-def _write_hashed(batches: Iterator[pa.RecordBatch], spec: RowsSpec) -> WrittenRows:
+def _write_hashed(batches: Iterator[pa.RecordBatch], spec: RowsSpec) -> WrittenFile:
     facts = _write(batches, spec)
     name, size = hash_file(Path(facts.path))
-    return dataclasses.replace(facts, size=size, physical_hash=str(name))
+    return replace(facts, size=size, physical_hash=str(name))
 
 
-def _write(batches: Iterator[pa.RecordBatch], spec: RowsSpec) -> WrittenRows:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _write(batches: Iterator[pa.RecordBatch], spec: RowsSpec) -> WrittenFile:
     target = pa.ipc.read_schema(pa.py_buffer(spec.schema))
     path = Path(spec.folder) / f"rows-{uuid.uuid4().hex}.parquet"
     rows = 0
@@ -271,7 +262,7 @@ def _write(batches: Iterator[pa.RecordBatch], spec: RowsSpec) -> WrittenRows:
             writer.write_table(pa.Table.from_batches([batch]).cast(target))
             rows += batch.num_rows
         writer.add_key_value_metadata(target.metadata)
-    return WrittenRows(str(path), rows)
+    return WrittenFile(str(path), rows)
 
 
 # The rows still in force to one Parquet checkpoint, in one ordered Arrow stage (RFC-018).
@@ -290,40 +281,22 @@ class StateSpec:
     """A folder that driver and workers both see, or one of the worker's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class StateFacts:
-    """Facts about a written checkpoint."""
-
-    path: str
-    """Empty where it is in the store."""
-    rows: int
-    size: int
-    """Bytes of the file."""
-    physical_hash: str
-
-
 def write_state(
     frame: DataFrame, order: list[Column], spec: StateSpec, place: StoreFolder | None = None
-) -> StateFacts:
+) -> WrittenFile:
     """Order the rows and write them as one file, also when there are none.
 
     `frame` has the columns of the schema as physical types. The worker puts the file into `place`, where one
     is given.
     """
-    import pyarrow as pa
-
     names = pa.ipc.read_schema(pa.py_buffer(spec.schema)).names
-    write = (
-        functools.partial(_write_state, spec=spec) if place is None else into_store(_write_state, spec, place)
-    )
+    write = into_store(_write_state, spec, place) if place else functools.partial(_write_state, spec=spec)
     facts = write_ordered(frame, order, names, write)
     assert facts is not None  # noqa: S101 - `_write` always says something
-    return StateFacts(**facts)
+    return WrittenFile(**facts)
 
 
-def _write_state(batches: Iterator[pa.RecordBatch], spec: StateSpec) -> StateFacts:
-    import pyarrow as pa
-
+def _write_state(batches: Iterator[pa.RecordBatch], spec: StateSpec) -> WrittenFile:
     schema = pa.ipc.read_schema(pa.py_buffer(spec.schema))
     path = Path(spec.folder) / f"state-{uuid.uuid4().hex}.parquet"
     rows, physical = 0, PhysicalHash()
@@ -336,7 +309,7 @@ def _write_state(batches: Iterator[pa.RecordBatch], spec: StateSpec) -> StateFac
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return StateFacts(str(path), rows, physical.size, str(physical.hash))
+    return WrittenFile(str(path), rows, physical.size, str(physical.hash))
 
 
 # Rows to as many slices as their size asks for, written side by side (RFC-049).
@@ -377,7 +350,7 @@ def write_slices(
                 return ()
             ends = cuts([_opened(run, place) for run in runs], max_bytes)
             # what lookups need is not needed by who reads all
-            lean = tuple(dataclasses.replace(run, index=b"") for run in runs)
+            lean = tuple(replace(run, index=b"") for run in runs)
             task = _WriteSlice(lean, tuple(names), (0,) * len(runs), tuple(ends), spec, place)
             return tuple(task_results(frame.sparkSession, task, len(ends), file=file))
         finally:
@@ -415,8 +388,6 @@ class _RunsOfATask:
     """A folder that driver and workers see, or one in the store."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa  # imported on the worker
-
         for facts in self._written(batches):
             yield pa.RecordBatch.from_pydict({"said": [pickle.dumps(facts)]})
 
@@ -424,13 +395,13 @@ class _RunsOfATask:
         if isinstance(self.into, str):
             yield from write_runs(batches, self.layout, self.into)
             return
-        with telling(), worker_folder() as folder:
+        with translate_errors(), worker_folder() as folder:
             for facts in write_runs(batches, self.layout, str(folder)):
                 path = Path(facts.path)
                 key = f"{self.into.key}/{path.name}"
                 self.into.files.put(path, key)
                 path.unlink()
-                yield dataclasses.replace(facts, path=key)
+                yield replace(facts, path=key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,7 +417,7 @@ class _WriteSlice:
 
     def __call__(self, number: int) -> SliceFacts:
         start, end = self.ends[number - 1] if number else self.start, self.ends[number]
-        spec = dataclasses.replace(self.spec, start_offset=self.spec.start_offset + sum(start))
+        spec = replace(self.spec, start_offset=self.spec.start_offset + sum(start))
         if self.place is None:
             return self._write([Run.of_file(run) for run in self.runs], start, end, spec)
         with worker_folder() as folder:
@@ -454,9 +425,9 @@ class _WriteSlice:
                 _brought(self.place.files, run, first, last, folder / str(n))
                 for n, (run, first, last) in enumerate(zip(self.runs, start, end, strict=True))
             ]
-            facts = self._write(runs, start, end, dataclasses.replace(spec, folder=str(folder)))
+            facts = self._write(runs, start, end, replace(spec, folder=str(folder)))
             self.place.files.put(Path(facts.path), f"{self.place.key}/{facts.physical_hash}")
-            return dataclasses.replace(facts, path="")
+            return replace(facts, path="")
 
     def _write(self, runs: list[Run], start: Rows, end: Rows, spec: SliceSpec) -> SliceFacts:
         batches = rows_between(runs, start, end)

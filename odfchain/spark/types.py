@@ -7,6 +7,8 @@ also the types as which Spark reads such columns from Parquet.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -190,20 +192,16 @@ def all_of(conditions: Iterable[Column]) -> Column:
     """True if every condition holds; true for none."""
     from pyspark.sql import functions as F
 
-    result: Column | None = None
-    for condition in conditions:
-        result = condition if result is None else result & condition
-    return F.lit(True) if result is None else result
+    found = list(conditions)
+    return functools.reduce(operator.and_, found) if found else F.lit(True)
 
 
 def any_of(conditions: Iterable[Column]) -> Column:
     """True if some condition holds; false for none."""
     from pyspark.sql import functions as F
 
-    result: Column | None = None
-    for condition in conditions:
-        result = condition if result is None else result | condition
-    return F.lit(False) if result is None else result
+    found = list(conditions)
+    return functools.reduce(operator.or_, found) if found else F.lit(False)
 
 
 def comparable(value: Column, kind: DataType) -> Column:
@@ -228,11 +226,7 @@ RESERVED = "__odfchain_"
 
 
 def check_columns(names: Sequence[str], file: str) -> None:
-    """Refuse an input of more columns than a plan can bear, or of names that plans use themselves.
-
-    Raises:
-        BadInputError: there are too many, one occurs twice, or one is reserved.
-    """
+    """Refuse an input of more columns than a plan can bear, or of names that plans use themselves."""
     check_count(names, file)
     seen: set[str] = set()
     for name in names:
@@ -244,11 +238,7 @@ def check_columns(names: Sequence[str], file: str) -> None:
 
 
 def check_count(names: Sequence[str], file: str) -> None:
-    """Refuse an input of more columns than a plan can bear.
-
-    Raises:
-        BadInputError: there are too many.
-    """
+    """Refuse an input of more columns than a plan can bear."""
     if len(names) > INPUT.columns:
         raise BadInputError(
             f"{len(names):,} columns ({', '.join(n[:20] for n in names[:3])}, …), "

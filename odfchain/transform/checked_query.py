@@ -23,7 +23,7 @@ from odfchain.slices.reader import check_parquet, open_parquet
 from odfchain.spark.executor_files import copy_put
 from odfchain.spark.lazy import t
 from odfchain.spark.query import resolved_query
-from odfchain.spark.stage import WrittenRows, write_rows
+from odfchain.spark.stage import WrittenFile, write_rows
 from odfchain.spark.types import col, physical_struct, physical_type, quoted
 from odfchain.transform import archive
 from odfchain.transform.engine_check import Cut, row_facts
@@ -436,7 +436,7 @@ class StepContext:
         return manifest
 
 
-def _written(frame: DataFrame, files: StepFiles, few: int) -> WrittenRows:
+def _written(frame: DataFrame, files: StepFiles, few: int) -> WrittenFile:
     place = files.place()
     facts = write_rows(frame, files.folder, few=few, place=place)
     if facts.path or place is None:

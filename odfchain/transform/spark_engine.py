@@ -35,8 +35,7 @@ from odfchain.slices.reader import check_parquet, open_parquet
 from odfchain.slices.writer import notes_on_cut_times
 from odfchain.spark.executor_files import need_folders, session_like
 from odfchain.spark.input_frames import spark_path
-from odfchain.spark.job_progress import Steps, watched
-from odfchain.spark.jobs import Cancellation, explain, run_job
+from odfchain.spark.jobs import Cancellation, Steps, explain, run_job, watched
 from odfchain.spark.plans import FEW_ROWS, INTERPRETED, ONE_TASK, is_remote
 from odfchain.spark.query import check_queries, run_queries
 from odfchain.spark.session import SQL_SETTINGS, judge_of

@@ -26,7 +26,7 @@ from odfchain.odf.sources import (
 )
 from odfchain.spark import json_values
 from odfchain.spark.documents import BATCH_ROWS, LineFile, record_batches
-from odfchain.spark.json_values import FeatureCollection, FeatureLine, JsonArray, RecordError, json_text
+from odfchain.spark.json_values import FeatureCollection, JsonArray, RecordError, json_text, parse_feature
 from tests.kit.memory_growth import rows_and_growth
 from tests.kit.reader_harness import Harness
 from tests.kit.support import Result, manifest, unchanged
@@ -202,12 +202,12 @@ def test_a_bad_collection(tmp_path: Path, text: str, row: int | None, message: s
     ],
 )
 def test_a_bad_line_of_features(tmp_path: Path, text: str, message: str) -> None:
-    error = LineFile(Path(put(tmp_path, text)), FeatureLine()).first_bad(None, "f")
+    error = LineFile(Path(put(tmp_path, text)), parse_feature).first_bad(None, "f")
     assert str(error).startswith(f"f: {message}")
 
 
 def test_a_line_of_features() -> None:
-    assert FeatureLine().record(FEATURE + "\r\n") == {"a": "1", "geometry": None}
+    assert parse_feature(FEATURE + "\r\n") == {"a": "1", "geometry": None}
 
 
 # --- batches ---------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def test_a_line_of_features() -> None:
 
 def test_batches_are_bounded_and_numbered(tmp_path: Path) -> None:
     put(tmp_path, "[" + ",".join(['{"a":1}'] * (2 * BATCH_ROWS + 1)) + "]")
-    batches = list(record_batches(JsonArray(str(tmp_path / "in"))))
+    batches = list(record_batches(JsonArray(str(tmp_path / "in")).records()))
     assert [len(b) for b in batches] == [BATCH_ROWS, BATCH_ROWS, 1]
     ids = pa.Table.from_batches(batches).column("row_id").to_pylist()
     assert ids == list(range(2 * BATCH_ROWS + 1))
@@ -234,7 +234,7 @@ def test_memory_does_not_grow_with_the_document(tmp_path: Path) -> None:
     small.write_text("[" + ",".join([element] * 5_000) + "]")
     large.write_text("[" + ",".join([element] * 60_000) + "]")
     assert large.stat().st_size > 115 << 20
-    rows, grown = rows_and_growth(IMPORTS, "record_batches(JsonArray(path))", small, large)
+    rows, grown = rows_and_growth(IMPORTS, "record_batches(JsonArray(path).records())", small, large)
     assert rows == 60_000
     assert grown < 16
 

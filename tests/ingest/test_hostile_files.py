@@ -22,7 +22,7 @@ from odfchain.odf.sources import (
 )
 from odfchain.progress import SILENT
 from odfchain.spark.documents import DocumentInputError, LineFile, record_batches
-from odfchain.spark.json_values import JsonArray, ObjectLine
+from odfchain.spark.json_values import JsonArray, parse_object
 from odfchain.spark.shapefile import find_layer
 from tests.kit.support import FIXTURES
 
@@ -122,11 +122,11 @@ def test_what_workers_refuse(tmp_path: Path, name: str) -> None:
     path = put(tmp_path, name)
     began = time.monotonic()
     if name.endswith(".ndjson"):
-        said = str(LineFile(path, ObjectLine()).first_bad(None, "f"))
+        said = str(LineFile(path, parse_object).first_bad(None, "f"))
     else:
         source = JsonArray(str(path)) if name.endswith(".json") else find_layer(path, None, tmp_path)[0]
         with pytest.raises(DocumentInputError) as caught:
-            list(record_batches(source))
+            list(record_batches(source.records()))
         said = str(caught.value)
     assert BY_WORKERS[name] in said
     assert time.monotonic() - began < SOON

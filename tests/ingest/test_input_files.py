@@ -31,7 +31,7 @@ from odfchain.spark import executor_files
 from odfchain.spark.executor_files import InputFile, files_of, give_files, text_ranges
 from odfchain.spark.input_frames import ROW_ID
 from odfchain.spark.plans import FEW_SETTINGS, session_for_few
-from odfchain.spark.session import session_beside
+from odfchain.spark.session import recording_session
 from tests.kit.folder_files import FolderFiles
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ MARK = b"\xef\xbb\xbf"
 def sessions(engine: SparkEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SparkSession]]:
     """Two for few rows: one whose workers are given paths, and one whose workers get files elsewhere."""
     by_path = session_for_few(engine.session)
-    by_store = session_beside(engine.session)
+    by_store = recording_session(engine.session)
     for key, value in FEW_SETTINGS.items():
         by_store.conf.set(key, value)
     yield [by_path, give_files(by_store, FolderFiles(str(tmp_path_factory.mktemp("store"))))]

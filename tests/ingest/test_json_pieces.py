@@ -16,8 +16,7 @@ from odfchain.odf.schema import parse_ddl
 from odfchain.odf.sources import ReadStepGeoJson, ReadStepJson
 from odfchain.spark import json_pieces
 from odfchain.spark.documents import DocumentInputError, Fields, piece_batches, record_batches
-from odfchain.spark.json_pieces import SplitDocument, split
-from odfchain.spark.json_typed import UnsureError
+from odfchain.spark.json_pieces import SplitDocument, UnsureError, split
 from odfchain.spark.json_values import FeatureCollection, JsonArray
 from tests.kit.json_documents import Writer
 from tests.kit.memory_growth import rows_and_growth
@@ -57,9 +56,9 @@ def rows(batches: Any) -> list[Any] | None:
         return None
 
 
-def compare(document: JsonArray | FeatureCollection, fields: Fields, seen: Counter[str]) -> None:
+def compare(document: JsonArray, fields: Fields, seen: Counter[str]) -> None:
     """Both ways give the same."""
-    exact = rows(record_batches(document, fields))
+    exact = rows(record_batches(document.records(), fields))
     found = split(document)
     if not isinstance(found, SplitDocument):
         seen["whole"] += 1
@@ -182,7 +181,7 @@ def test_columns_of_batches_have_one_form(tmp_path: Path, small_pieces: None) ->
     found = split(JsonArray(str(path)))
     assert isinstance(found, SplitDocument)
     (quick,) = piece_batches(found, [0], WITHOUT_MAP)
-    (exact,) = record_batches(found, WITHOUT_MAP)
+    (exact,) = record_batches(found.records(), WITHOUT_MAP)
     assert quick.equals(exact, check_metadata=True)
     quick.validate(full=True)
 
@@ -190,15 +189,14 @@ def test_columns_of_batches_have_one_form(tmp_path: Path, small_pieces: None) ->
 IMPORTS = """
 from odfchain.odf.schema import parse_ddl
 from odfchain.spark.documents import piece_batches
-from odfchain.spark.json_pieces import split
+from odfchain.spark.json_pieces import TypedColumn, split
 from odfchain.spark.json_values import JsonArray
-from odfchain.spark.json_typed import typed_columns
 from odfchain.spark.parse import TextRules
 fields = parse_ddl(("text STRING", "numbers ARRAY<DOUBLE>")).fields
 """
 
 
-@pytest.mark.parametrize("typed", ["", ", fields, typed_columns(fields, TextRules())"])
+@pytest.mark.parametrize("typed", ["", ", fields, tuple(TypedColumn.of(f, TextRules()) for f in fields)"])
 def test_memory_does_not_grow_with_the_document(tmp_path: Path, typed: str) -> None:
     """Six times the document, and less than its size more memory."""
     element = '{"text":"' + "x" * 500 + '","numbers":[1,2.5]}'

@@ -125,7 +125,7 @@ def foresee(trial: Trial, folder: Path) -> None:
         source, _ = record_source(folder / "in", trial.case.step, schema, folder)
         assert schema is not None
         try:
-            for _ in record_batches(source, schema.fields):
+            for _ in record_batches(source.records(), schema.fields):
                 pass
         except DocumentInputError as error:
             trial.found = document_error(error, "in")

@@ -15,7 +15,7 @@ from odfchain.odf.sources import ReadStepNdJson
 from odfchain.spark.documents import LineFile
 from odfchain.spark.input_frames import first_bad_row
 from odfchain.spark.jobs import explain
-from odfchain.spark.json_values import ObjectLine, RecordError, parse_object
+from odfchain.spark.json_values import RecordError, parse_object
 from tests.kit.support import Result, manifest, unchanged
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ BAD = [
 def test_a_bad_line(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "in"
     path.write_text('\ufeff{"a":1}\n \t\n' + line + '\n{"a":3}\n', encoding="utf-8", newline="")
-    assert str(LineFile(path, ObjectLine()).first_bad(FIELDS, "f.ndjson")) == f"f.ndjson: line 3: {message}"
+    assert str(LineFile(path, parse_object).first_bad(FIELDS, "f.ndjson")) == f"f.ndjson: line 3: {message}"
 
 
 def test_what_is_json_is_read_as_it_is_written() -> None:
@@ -74,9 +74,9 @@ def test_keys_that_are_no_columns_are_left_out(tmp_path: Path) -> None:
     """Whatever they hold, they have to be JSON."""
     path = tmp_path / "in"
     path.write_text('{"a":1,"zip":{"b":[1]}}')
-    assert LineFile(path, ObjectLine()).first_bad(FIELDS, "f") is None
+    assert LineFile(path, parse_object).first_bad(FIELDS, "f") is None
     path.write_text('{"a":1,"zip":{"b":1,"b":1}}')
-    assert LineFile(path, ObjectLine()).first_bad(FIELDS, "f") is not None
+    assert LineFile(path, parse_object).first_bad(FIELDS, "f") is not None
     with pytest.raises(RecordError, match="occurs twice"):
         parse_object('{"zip":1,"zip":1}')
 

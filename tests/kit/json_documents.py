@@ -126,7 +126,7 @@ class Writer:
             text = text[:at] + self.rng.choice(BREAKS) + text[at + self.rng.randrange(2) :]
         return text
 
-    def document(self, path: Path) -> JsonArray | FeatureCollection:
+    def document(self, path: Path) -> JsonArray:
         sub_path, geo = self.rng.choice(["", "", "a", "x.l"]), self.rng.random() < 0.5
         count = self.rng.randrange(1, 9)
         records = self.listed([self.feature() if geo else self.object() for _ in range(count)])

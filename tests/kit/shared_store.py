@@ -16,7 +16,7 @@ import odfchain as odf
 from odfchain.api.workspace import Workspace
 from odfchain.odf import events as ev
 from odfchain.odf.times import Timestamp
-from odfchain.spark.session import SparkEngine, session_beside
+from odfchain.spark.session import SparkEngine, recording_session
 from odfchain.transfer.object_peer import STORE_LIMITS
 from odfchain.transfer.object_workspace import SharedWorkspace
 from odfchain.transfer.public_layout import PeerUrl
@@ -68,7 +68,7 @@ def machine(store: SmallS3, folder: Path) -> Workspace:
 def wide_machine(store: SmallS3, folder: Path, engine: SparkEngine) -> Workspace:
     """As `machine`, with the session of the tests, whose executors are told of no folder."""
     workspace = machine(store, folder)
-    session = session_beside(engine.session, StoreFiles(store.url(f"{PREFIX}/")))
+    session = recording_session(engine.session, StoreFiles(store.url(f"{PREFIX}/")))
     workspace._engines.spark = cast("Any", SimpleNamespace(session=session, started=True, close=lambda: None))
     return workspace
 

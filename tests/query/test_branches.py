@@ -11,9 +11,9 @@ import pytest
 
 import odfchain as odf
 from odfchain.query.embedded import Embedded
+from odfchain.query.processes import Worker
 from odfchain.query.resolved_tables import Pins
-from odfchain.query.table_functions import with_points
-from odfchain.query.worker import Worker
+from odfchain.query.sql_text import checked_text
 from odfchain.spark.session import SparkEngine
 from odfchain.storage.local import LocalObjectStore
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -203,4 +203,4 @@ def test_case_65_spark_answers_the_same(ws: odf.Workspace, engine: SparkEngine) 
     ],
 )
 def test_only_clauses_are_rewritten(sql: str, expected: str) -> None:
-    assert with_points(sql) == expected
+    assert checked_text(sql) == expected

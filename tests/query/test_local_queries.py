@@ -19,7 +19,7 @@ from odfchain.api.queries import explained
 from odfchain.api.scan import exported
 from odfchain.cli.main import main
 from odfchain.cli.query import Shell
-from odfchain.query import local_queries
+from odfchain.query import processes
 from odfchain.query.on_spark import OnSpark
 from odfchain.query.resolved_tables import CheckedSlices, Pins
 from tests.kit.processes import ODFCHAIN, environment
@@ -50,11 +50,11 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> odf.Workspace:
 @pytest.fixture(autouse=True)
 def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where processes of a test have their links; each test begins without a process."""
-    local_queries._close_idle()
+    processes._close_idle()
     (tmp_path / "links").mkdir()
-    monkeypatch.setattr(local_queries, "in_memory", lambda: tmp_path / "links")
+    monkeypatch.setattr(processes, "in_memory", lambda: tmp_path / "links")
     yield tmp_path / "links"
-    local_queries._close_idle()
+    processes._close_idle()
 
 
 def children(of: int | None = None) -> set[int]:
@@ -222,7 +222,7 @@ def test_a_fork_leaves_the_process_to_its_owner(workspace: odf.Workspace) -> Non
     result = workspace.sql("select count(*) n from rows")
     if (pid := os.fork()) == 0:
         del result
-        local_queries._close_idle()
+        processes._close_idle()
         os._exit(0)
     os.waitpid(pid, 0)
     assert result.to_arrow().to_pylist() == [{"n": 1_200}]
@@ -256,7 +256,7 @@ def test_nothing_stays_behind_of_a_process_that_still_loads(tmp_path: Path) -> N
     where = tmp_path / "where"
     where.mkdir()
     with subprocess.Popen(
-        local_queries.command(local_queries._PROGRAM, str(where)),
+        [sys.executable, "-P", "-m", processes._PROGRAM, str(where)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment(),
     ) as process:  # fmt: skip
         assert process.stdout is not None
@@ -269,7 +269,7 @@ def test_ctrl_c_in_a_shell_ends_the_query_and_not_the_shell(
     workspace: odf.Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shell = Shell(workspace, {}, "csv")
-    real = local_queries.LocalProcess.plan
+    real = processes.LocalProcess.plan
 
     def plan(self: Any, *args: Any) -> Any:
         told = real(self, *args)
@@ -277,14 +277,14 @@ def test_ctrl_c_in_a_shell_ends_the_query_and_not_the_shell(
         return told
 
     before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    monkeypatch.setattr(local_queries.LocalProcess, "plan", plan)
+    monkeypatch.setattr(processes.LocalProcess, "plan", plan)
     try:
         assert not shell._guarded(shell._answer, CROSS)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert "interrupted" in capsys.readouterr().err
     assert not children()
-    monkeypatch.setattr(local_queries.LocalProcess, "plan", real)
+    monkeypatch.setattr(processes.LocalProcess, "plan", real)
     monkeypatch.setattr("odfchain.cli.query.show_answer", lambda result, *_, **__: result.to_arrow())
     assert shell._guarded(shell._answer, "select 1")
 

@@ -27,7 +27,7 @@ from odfchain.api.queries import ask_node
 from odfchain.cli.main import main
 from odfchain.odf.identity import DidKey
 from odfchain.query import proofs
-from odfchain.query.answers import FILE_BYTES, Answer, arrow_json, canonical, json_rows, read_answer, written
+from odfchain.query.answers import FILE_BYTES, Answer, canonical, output_of, read_answer, written
 from odfchain.query.proofs import VOLATILE
 from tests.kit import curve
 from tests.kit.node_types import RECORDED, recorded_answer, workspace_with_types
@@ -451,12 +451,12 @@ def test_values_of_every_type(kind: pa.DataType, value: Any, wanted: bytes) -> N
     column = pa.array([None, value, None], kind)
     for array in (column, pa.concat_arrays([column, column]).slice(3)):
         table = pa.table({"v": array})
-        rows = json_rows(table, "JsonAoS")
+        rows = output_of(table, "JsonAoS", schema=False)["data"]
         assert [canonical(row["v"]) for row in rows] == [b"null", wanted, b"null"]
-        assert json_rows(table, "JsonSoA") == {"v": [row["v"] for row in rows]}
-        assert canonical(json_rows(table, "JsonAoA"))
-    assert json_rows(table.slice(0, 0), "JsonAoS") == []
-    assert canonical(arrow_json(table.schema))
+        assert output_of(table, "JsonSoA", schema=False)["data"] == {"v": [row["v"] for row in rows]}
+        assert canonical(output_of(table, "JsonAoA", schema=False)["data"])
+    assert output_of(table.slice(0, 0), "JsonAoS", schema=False)["data"] == []
+    assert canonical(output_of(table, "JsonAoS", schema=True)["schema"])
 
 
 INTERVALS: dict[str, dict[str, str]] = json.loads((FIXTURES / "query" / "intervals.json").read_bytes())[
@@ -472,10 +472,10 @@ def test_intervals_are_the_text_that_the_library_of_the_node_shows(kind: str) ->
         value = f"arrow_cast('{text}', 'Interval({kind})')"
         parts = f"{value} as v, cast({value} as varchar) as t, [{value}, null] as l, {{s: {value}}} as s"
         table = context.sql(f"select {parts}").to_arrow_table()
-        assert json_rows(table, "JsonAoS") == [
+        assert output_of(table, "JsonAoS", schema=False)["data"] == [
             {"v": wanted, "t": wanted, "l": [wanted, None], "s": {"s": wanted}}
         ]
-        types = [field["data_type"] for field in arrow_json(table.schema)["fields"]]
+        types = [field["data_type"] for field in output_of(table, "JsonAoS", schema=True)["schema"]["fields"]]
         assert types[0] == {"Interval": kind} == types[2]["List"]["data_type"]
 
 
@@ -500,7 +500,7 @@ def test_answers_with_intervals_are_made_and_checked(
 
 def test_structs_in_rows_as_lists_are_lists() -> None:
     table = pa.table({"v": pa.array([{"b": 1, "a": [{"c": 2}]}])})
-    assert json_rows(table, "JsonAoA") == [[[1, [[2]]]]]
+    assert output_of(table, "JsonAoA", schema=False)["data"] == [[[1, [[2]]]]]
 
 
 def test_values_that_have_no_form_are_named() -> None:
@@ -510,7 +510,7 @@ def test_values_that_have_no_form_are_named() -> None:
         (pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]), "which JSON does not have"),
     ):
         with pytest.raises(odf.errors.QueryError, match=said):
-            json_rows(pa.table({"v": array}), "JsonAoS")
+            output_of(pa.table({"v": array}), "JsonAoS", schema=False)["data"]
 
 
 # --- files that come from somebody else ----------------------------------------------------------------

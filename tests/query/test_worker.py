@@ -21,7 +21,6 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.errors import (
-    BusyError,
     DatasetNotFoundError,
     EngineError,
     OdfchainError,
@@ -31,11 +30,12 @@ from odfchain.errors import (
 )
 from odfchain.limits import ASKED
 from odfchain.odf.identity import Multihash
-from odfchain.query import worker as module
-from odfchain.query import worker_process
-from odfchain.query.embedded import Embedded, check_text
+from odfchain.query import process
+from odfchain.query import processes as module
+from odfchain.query.embedded import Embedded
+from odfchain.query.processes import Worker
 from odfchain.query.resolved_tables import Pins
-from odfchain.query.worker import Worker, Workers
+from odfchain.query.sql_text import check_text
 from odfchain.transform import sandbox
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -151,11 +151,10 @@ QUERIES = [
 
 def asked(scene: Scene, sql: str, **options: Any) -> Any:
     """What the process would say, said here: for what a query of its own good will does."""
-    worker = Worker(**options.pop("worker", {}))
-    request = worker._request(
-        sql, scene.pins(**options.pop("pins", {})), options.pop("params", None), **options
-    )
-    return worker_process.answer(json.loads(request), worker.limits)
+    worker = Worker(engine=Embedded(**({"partitions": 2} | options.pop("worker", {}))))
+    pins, params = scene.pins(**options.pop("pins", {})), options.pop("params", None)
+    request = module.request_of(worker.engine, sql, pins, params, worker.limits, **options)
+    return process.answer(json.loads(json.dumps(request)), worker.limits)
 
 
 @pytest.mark.parametrize("sql", QUERIES)
@@ -198,7 +197,7 @@ def test_errors_are_those_of_the_engine_in_this_process(
     with pytest.raises(kind) as own:
         Embedded().run(sql, shared.pins()).to_arrow()
     header, _ = asked(shared, sql, limit=None)
-    found = module._told(json.dumps(header).encode())
+    found = module._parsed_header(json.dumps(header).encode())
     assert type(found) is type(own.value)
     assert (str(found), found.hint) == (str(own.value), own.value.hint)
     assert getattr(found, "excerpt", None) == getattr(own.value, "excerpt", None)
@@ -240,7 +239,7 @@ def test_a_slice_that_is_missing_is_named(scene: Scene) -> None:
     (slice_,) = (scene.root.folder / "data").rglob("f16*")
     slice_.unlink()
     header, _ = asked(scene, "select * from cities", limit=None)
-    error = module._told(json.dumps(header).encode())
+    error = module._parsed_header(json.dumps(header).encode())
     assert isinstance(error, SliceNotFoundError)
     assert slice_.name in str(error)
 
@@ -317,14 +316,14 @@ PARENT = """
 import dataclasses, sys
 from pathlib import Path
 from odfchain.limits import ASKED
-from odfchain.query import worker
+from odfchain.query import processes
 from odfchain.query.resolved_tables import Pins
 from odfchain.workspace.workspace_files import WorkspaceFiles
 if sys.argv[2] == "plain":
-    worker.Worker._sandboxed = lambda self: False
+    processes.Worker._sandboxed = lambda self: False
 limits = dataclasses.replace(ASKED, seconds=float(sys.argv[3]))
 sql = "select count(*) from generate_series(1,10000000) a, generate_series(1,10000000) b"
-worker.Worker(limits).answer(sql, Pins(WorkspaceFiles(Path(sys.argv[1]))))
+processes.Worker(limits).answer(sql, Pins(WorkspaceFiles(Path(sys.argv[1]))))
 """
 
 
@@ -442,65 +441,6 @@ def test_without_a_sandbox_it_is_said_once_or_nothing_is_run(
     monkeypatch.setattr(Worker, "_sandboxed", lambda self: False)
     result = Worker().answer("select count(*) n from cities", scene.pins())
     assert result.to_arrow().to_pylist() == [{"n": 3}]
-
-
-# --- many at once -------------------------------------------------------------------------------------------
-
-
-def test_two_are_answered_at_a_time_some_wait_and_the_next_is_refused(
-    shared: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = (
-        PROBE.partition("port, *paths")[0]
-        + """
-out.write(json.dumps({"error": {"kind": "QueryError", "message": "done", "hint": None, "excerpt": []}}).encode())
-"""
-    )
-    stand_in(monkeypatch, program)
-    # none of them ends before one was refused and two are being answered
-    refused, two, counting = threading.Event(), threading.Event(), threading.Lock()
-    now = most = 0
-    real = module.WorkerProcess.answer
-
-    def answer(*args: Any) -> Any:
-        nonlocal now, most
-        with counting:
-            now += 1
-            most = max(most, now)
-            if now == 2:
-                two.set()
-        assert refused.wait(60)
-        assert two.wait(60)
-        try:
-            return real(*args)
-        finally:
-            with counting:
-                now -= 1
-
-    monkeypatch.setattr(module.WorkerProcess, "answer", answer)
-    workers = Workers(Worker(), shared.pins(), at_a_time=2, waiting=2)
-    found: list[str] = []
-
-    def ask() -> None:
-        try:
-            workers.answer("select 1", shared.pins())
-        except OdfchainError as error:
-            found.append(type(error).__name__)
-            if isinstance(error, BusyError):
-                refused.set()
-
-    try:
-        threads = [threading.Thread(target=ask) for _ in range(5)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(found) == ["BusyError"] + ["QueryError"] * 4
-        assert most == 2
-        with pytest.raises(QueryError, match="done"):
-            workers.answer("select 1", shared.pins())
-    finally:
-        workers.close()
 
 
 # --- a process that lies ------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from odfchain.spark.executor_files import (
     own_folder,
     session_like,
     staged,
-    telling,
+    translate_errors,
 )
 from odfchain.spark.input_frames import parquet_frame, spark_path
 from odfchain.spark.jobs import explain
@@ -156,7 +156,7 @@ def test_a_connection_that_breaks_off_is_tried_again(
     ids=lambda error: type(error).__name__,
 )
 def test_errors_of_workers_are_raised_by_the_driver(error: OdfchainError) -> None:
-    with pytest.raises(RuntimeError) as said, telling():
+    with pytest.raises(RuntimeError) as said, translate_errors():
         raise error
     found = explain(Exception(f"Job aborted: Traceback … {said.value} at org.apache.spark"))
     assert (type(found), str(found), found.hint) == (type(error), str(error), error.hint)
@@ -164,10 +164,10 @@ def test_errors_of_workers_are_raised_by_the_driver(error: OdfchainError) -> Non
 
 def test_who_has_no_credentials_is_told_whose_are_asked_for() -> None:
     for error in (AccessError("403"), TransferError("no region", hint="of the driver")):
-        with pytest.raises(RuntimeError) as said, telling():
+        with pytest.raises(RuntimeError) as said, translate_errors():
             raise error
         assert explain(said.value).hint == CREDENTIALS_HINT
-    with pytest.raises(RuntimeError) as said, telling():
+    with pytest.raises(RuntimeError) as said, translate_errors():
         raise EngineError("something")
     assert type(explain(said.value)) is EngineError
 

@@ -20,7 +20,8 @@ import pytest
 from odfchain.api.executing import let_session_stay
 from odfchain.api.workspace import Workspace
 from odfchain.spark import session_client
-from odfchain.spark.gateway import Gateway, give_back, resident_mib
+from odfchain.spark.gateway import Gateway
+from odfchain.spark.session_server import give_back, resident_mib
 from tests.kit.processes import HEEDS_INTERRUPTS, ODFCHAIN, TIMEOUT, begun_with, environment, wait_until
 from tests.kit.support import ROOT, manifest
 
@@ -470,12 +471,12 @@ def test_only_local_sessions_stay(tmp_path: Path, options: dict[str, str]) -> No
 def test_what_makes_another_session(
     monkeypatch: pytest.MonkeyPatch, part: str | None, change: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
-    before = session_client.fingerprint({"a": "b"})
+    before = session_client._fingerprint({"a": "b"})
     change(monkeypatch)
-    after = session_client.fingerprint({"a": "b"})
+    after = session_client._fingerprint({"a": "b"})
     assert part in {None, *before}
     assert [name for name in before if before[name] != after[name]][:1] == ([part] if part else [])
-    assert session_client.fingerprint({"a": "c"})["settings"] != before["settings"]
+    assert session_client._fingerprint({"a": "c"})["settings"] != before["settings"]
 
 
 @pytest.mark.soak

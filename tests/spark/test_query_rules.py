@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from odfchain.spark.query_refusals import spark_says
-from odfchain.spark.query_rules import (
+from odfchain.spark.query_refusals import (
     deciding_arguments,
     has_text,
     holds,
@@ -16,6 +15,7 @@ from odfchain.spark.query_rules import (
     option_dependence,
     pattern_dependence,
     reads_times,
+    spark_error,
     spells_date,
     times_in,
     unformatted,
@@ -202,5 +202,5 @@ def test_counts_are_shown_short() -> None:
 
 def test_a_chain_of_with_that_spark_gives_up_on_is_said_in_words() -> None:
     said = "An error occurred while calling x.\n: java.lang.RuntimeException: Max iterations (100) reached for batch"
-    error = spark_says(RuntimeError(said), "query")
+    error = spark_error(RuntimeError(said), "query")
     assert str(error).startswith("query: has more names that stand for one another")

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.progress import SILENT, SideBySide, WorkDone, shows_work, time_left
-from odfchain.spark import job_progress
-from odfchain.spark.job_progress import JavaStatus, Looking, Stage, Steps, Tally, following, watched
+from odfchain.spark import jobs
+from odfchain.spark.jobs import JavaStatus, Looking, Stage, Steps, Tally, _following, watched
 from odfchain.spark.stage import write_ordered
 
 if TYPE_CHECKING:
@@ -281,12 +281,12 @@ def test_after_ctrl_c_nobody_is_asked_or_told() -> None:
 
 
 def test_nobody_is_asked_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_progress, "Looking", None)
+    monkeypatch.setattr(jobs, "Looking", None)
     session: Any = SimpleNamespace(_jsparkSession=None)
     for progress in (SILENT, Looked(shows_work=False)):
-        with watched(progress, STEPS), following(session, "tag"):
-            assert not job_progress.is_watched()
-            assert job_progress.row_counter(session) is None
+        with watched(progress, STEPS), _following(session, "tag"):
+            assert jobs._watch.get() is None
+            assert jobs.row_counter(session) is None
 
 
 def test_spark_connect_tells_by_itself() -> None:
@@ -295,7 +295,7 @@ def test_spark_connect_tells_by_itself() -> None:
         registerProgressHandler=handlers.append, removeProgressHandler=handlers.remove
     )
     screen = Looked()
-    with watched(screen, STEPS), following(session, "tag"):
+    with watched(screen, STEPS), _following(session, "tag"):
         (handler,) = handlers
         for ended in range(3):
             stages = [
@@ -319,10 +319,10 @@ def test_rows_are_counted_where_they_pass(tmp_path: Path) -> None:
     batches: Any = [SimpleNamespace(num_rows=3), SimpleNamespace(num_rows=4)]
     counter = tmp_path / "rows"
     counter.touch()
-    assert list(job_progress.counted(iter(batches), str(counter))) == batches
+    assert list(jobs.counted(iter(batches), str(counter))) == batches
     assert int.from_bytes(counter.read_bytes(), "little") == 7
     for missing in (None, str(tmp_path / "on" / "another" / "machine")):
-        assert list(job_progress.counted(iter(batches), missing)) == batches
+        assert list(jobs.counted(iter(batches), missing)) == batches
 
 
 # --- Spark -----------------------------------------------------------------------------------------
@@ -334,8 +334,8 @@ def test_rows_and_tasks_of_a_job_rise_to_the_end(
 ) -> None:
     """Each task waits until it was seen that the one before has ended; another action is not seen."""
     session = engine.session
-    monkeypatch.setattr(job_progress, "_PERIOD", 0.05)
-    monkeypatch.setattr(job_progress, "_END_SECONDS", 60)
+    monkeypatch.setattr(jobs, "_PERIOD", 0.05)
+    monkeypatch.setattr(jobs, "_END_SECONDS", 60)
     gates = [tmp_path / f"gate-{number}" for number in range(5)]
     gates[0].touch()
     paths = [str(gate) for gate in gates]
@@ -390,8 +390,8 @@ content:
 def test_an_ingest_is_told_from_the_first_row_to_the_last(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_progress, "_PERIOD", 0.02)
-    monkeypatch.setattr(job_progress, "_END_SECONDS", 60)
+    monkeypatch.setattr(jobs, "_PERIOD", 0.02)
+    monkeypatch.setattr(jobs, "_END_SECONDS", 60)
     rows, file = 60_000, tmp_path / "flights.csv"
     file.write_text("event_time,id\n" + "".join(f"2024-01-01T00:00:00Z,{n}\n" for n in range(rows)))
     workspace.add(_MANIFESTS)

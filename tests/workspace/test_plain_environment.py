@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from odfchain.spark.session_client import keeper_folder
+from odfchain.spark.session_client import server_folder
 from odfchain.transfer.credentials import Credentials
 from odfchain.transfer.open_peer import NamedStores
 from tests.kit.plain_environment import HOME
@@ -30,7 +30,7 @@ def test_nothing_is_the_users() -> None:
     assert not (set(HOSTILE) - {"TZ"}) & os.environ.keys()
     assert (os.environ["TZ"], time.timezone, locale.getencoding()) == ("UTC", 0, "UTF-8")
     assert os.umask(0o022) == 0o022
-    for path in (keeper_folder(), Credentials.of_user().path, NamedStores.of_user().path):
+    for path in (server_folder(), Credentials.of_user().path, NamedStores.of_user().path):
         assert path.is_relative_to(HOME), path
     for name in PROGRAMS:
         assert "theirs" not in str(shutil.which(name)), name

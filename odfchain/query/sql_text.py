@@ -1,19 +1,17 @@
-"""The table functions of queries: `state(name[, event_time[, key]])`, `to_table`, `diff` and `history`."""
+"""The text of a query, before any engine has it: its bounds, points in names, and calls of table functions.
+
+The functions are `state(name[, event_time[, key]])`, `to_table`, `diff` and `history`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import InvalidIdError, QueryError
-from odfchain.query.resolved_tables import Pins, Relation, StateOf
+from odfchain.limits import ASKED, OWN, AskedLimits
+from odfchain.query.resolved_tables import Changes, Pins, Relation, StateOf
 from odfchain.text import one_line
 from odfchain.workspace.points import parse_time
-
-if TYPE_CHECKING:
-    from odfchain.query.change_relations import Changes
-
 
 # The fewest and the most of each.
 _ARGUMENTS = {"state": (1, 3), "to_table": (1, 1), "diff": (2, 2), "history": (1, 1)}
@@ -45,33 +43,6 @@ def may_be_name(name: str, number: int) -> bool:
     return number == 0 or name == "diff"
 
 
-def arguments_of(name: str, expressions: Sequence[Any]) -> Call:
-    """A call as the embedded engine hands over its arguments: names and texts; NULL is None.
-
-    Raises:
-        QueryError: another expression, too many of them, or a name with dots that is not quoted.
-    """
-    if wrong := wrong_count(name, len(expressions)):
-        raise QueryError(f"{name}(…) has {wrong}", hint=usage(name))
-    return (name, *(_argument(name, number, each) for number, each in enumerate(expressions)))
-
-
-def _argument(function: str, number: int, expression: Any) -> str | None:
-    kind = expression.variant_name()
-    if kind == "Column" and may_be_name(function, number):
-        column = expression.to_variant()
-        if column.relation() is None:
-            return str(column.name())
-        whole = f"{column.relation()}.{column.name()}"
-        raise dotted_name(whole, f"{function}('{whole}')")
-    if kind == "Literal":
-        value = expression.python_value()
-        value = getattr(value, "as_py", lambda: value)()
-        if isinstance(value, str) or (value is None and not may_be_name(function, number)):
-            return value
-    raise QueryError(f"argument {number + 1} of {function}(…) is not a text", hint=usage(function))
-
-
 def dotted_name(name: str, instead: str = "") -> QueryError:
     """The error for an unquoted name with dots."""
     return QueryError(
@@ -86,17 +57,11 @@ def quoted_name(name: str) -> str:
 
 
 def relation_of(call: Call, pins: Pins) -> Relation | Changes:
-    """The table that a call means.
-
-    Raises:
-        QueryError: an argument cannot be understood.
-    """
+    """The table that a call means."""
     function, name, *rest = call
-    assert name is not None  # noqa: S101 - `arguments_of`
+    assert name is not None  # noqa: S101 - of a call that was checked
     pin = pins.pin(name)
     if function in _USAGES:
-        from odfchain.query.change_relations import Changes  # what compares rows is slow to load
-
         other = rest[0] if rest else None
         return Changes(pin, None if other is None else pins.pin(other), pins.workspace.has_key(pin.id))
     time, key = (*rest, None, None)[:2]
@@ -108,6 +73,46 @@ def relation_of(call: Call, pins: Pins) -> Relation | Changes:
             raise QueryError(f"state of {one_line(name)}: {error.message}", hint=error.hint) from None
     columns = None if key is None else tuple(part.strip() for part in key.split(",") if part.strip())
     return Relation(pin, StateOf(moment, columns))
+
+
+# Limits on the text of a query, measured in one pass before anything plans it.
+
+# The parts of a query that count; texts and quoted names are skipped.
+_PART = re.compile(
+    r"""'[^']*+'? | "[^"]*+"? | --[^\n]*+ | /\*(?s:.)*?(?:\*/|\Z)
+    | (?P<open>[(\[]) | (?P<close>[)\]])
+    | (?P<operator> ::|<=|>=|<>|!=|==|\|\||&&|<<|>>|->>?|[=]> | [-+*/%<>=!~^&|@\#]
+      | \b(?:and|or|xor|not|is|in|i?like|similar|between|case|when|union|intersect|except|join|div|collate)\b)
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def check_text(sql: str, limits: AskedLimits = ASKED) -> None:
+    """The text is none that is known to hurt the planner; measured in one pass."""
+    size = len(sql.encode("utf-8", "surrogatepass"))
+    if size > limits.text_bytes:
+        raise QueryError(f"the query has {size:,} bytes; at most {limits.text_bytes:,} are read")
+    if re.search("[\0\ud800-\udfff]", sql):
+        raise QueryError("the query has characters that are no text")
+    depth = operators = 0
+    for part in _PART.finditer(sql):
+        depth = max(0, depth + bool(part["open"]) - bool(part["close"]))
+        operators += part["operator"] is not None or part["open"] == "["
+        if depth > limits.brackets:
+            raise QueryError(f"the query has more than {limits.brackets} brackets within brackets")
+    if operators > limits.operators:
+        raise QueryError(
+            f"the query has {operators:,} operators; at most {limits.operators:,} are planned",
+            hint="many values are given as a list: x IN (…)",
+        )
+
+
+def checked_text(sql: str) -> str:
+    """The text of one query, without what ends it, and with points in its names."""
+    check_text(sql, OWN)
+    sql = sql.strip().rstrip(";").rstrip()
+    return _Words(sql).rewritten() if re.search(r"\bas\s+of\b", sql, re.IGNORECASE) else sql
 
 
 # Time travel: `NAME VERSION AS OF '…'` and `NAME TIMESTAMP AS OF '…'` become `"NAME@POINT" AS "NAME"`.
@@ -132,27 +137,20 @@ _AFTER_TABLE = frozenset({
 })  # fmt: skip
 
 
-def with_points(sql: str) -> str:
-    """The query with names that have their points in them."""
-    if not re.search(r"\bas\s+of\b", sql, re.IGNORECASE):
-        return sql
-    return _Words(sql).rewritten()
-
-
 class _Words:
     """The pieces of a text, and those of them that say something."""
 
     def __init__(self, sql: str) -> None:
         self._pieces = [(found.lastgroup, found[0]) for found in _TOKEN.finditer(sql)]
-        self._told = [place for place, (kind, _) in enumerate(self._pieces) if kind != "space"]
+        self._words = [place for place, (kind, _) in enumerate(self._pieces) if kind != "space"]
 
     def rewritten(self) -> str:
         made = [text for _, text in self._pieces]
-        for place in range(len(self._told)):
+        for place in range(len(self._words)):
             if (found := self._clause(place)) is None:
                 continue
             start, end, point = found
-            first, last = self._told[start], self._told[end - 1]
+            first, last = self._words[start], self._words[end - 1]
             name = self._name(start)
             alias = "" if self._has_alias(end) else f" AS {_quoted(name)}"
             made[first : last + 1] = ["", *[""] * (last - first)]
@@ -164,7 +162,7 @@ class _Words:
         return text.lower() if kind == "word" else ""
 
     def _piece(self, place: int) -> tuple[str | None, str]:
-        return self._pieces[self._told[place]] if 0 <= place < len(self._told) else (None, "")
+        return self._pieces[self._words[place]] if 0 <= place < len(self._words) else (None, "")
 
     def _clause(self, place: int) -> tuple[int, int, str] | None:
         kind = self._word(place)

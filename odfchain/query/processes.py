@@ -1,0 +1,653 @@
+"""Queries answered by processes for which limits hold: those of the user, and of untrusted clients.
+
+A text can end the planner's process, and one function can take all memory, without looking at any clock. So
+nothing is planned or parsed here: the text is measured, and a process answers (RFC-033).
+
+    worker = Worker()                           # or Worker(sandbox="require", engine=…)
+    result = worker.answer("select …", Pins(workspace), params={"c": "CH"}, limit=100)
+    result.to_arrow(), result.inputs            # complete and checked; nothing runs any more
+
+`Worker` is for text of others. Its process sees `datasets/` read-only, or the folders of the datasets that
+are given (`Pins(given=…)`), no keys or settings, and no network (RFC-020); what it writes is untrusted, and
+read within limits. It answers one query and is ended, with its parent at the latest.
+
+`Local` is for the user. Rows come as they are computed, and the process stays for the next query, of any
+workspace; it is killed when time is up, on Ctrl-C, and where rows are not read to their end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import contextlib
+import dataclasses
+import fcntl
+import io
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from odfchain import errors
+from odfchain.errors import CodecError, EngineError, InvalidIdError, OdfchainError, QueryError, StoreError
+from odfchain.limits import ASKED, OWN, AskedLimits
+from odfchain.odf.flatbuffers import FlatBuffer, TableView, schema_path
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.progress import SILENT, Progress
+from odfchain.query.embedded import (
+    Embedded,
+    in_memory,
+    not_installed,
+    out_of_memory,
+)
+from odfchain.query.process import IDLE_SECONDS, READY, ROWS, SAID_BYTES
+from odfchain.query.resolved_tables import Pins
+from odfchain.query.results import QueryResult, SlicesRead
+from odfchain.query.sql_text import check_text, checked_text
+from odfchain.storage import fsio
+from odfchain.text import one_line, printable
+from odfchain.transform.sandbox import environment_kept, require_sandbox, start
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+ENVIRONMENT = {
+    # allocators reserve gigabytes of addresses ahead, and addresses are what is counted
+    "MALLOC_ARENA_MAX": "2", "MIMALLOC_ARENA_RESERVE": "65536", "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "OPENBLAS_NUM_THREADS": "1", "RUST_BACKTRACE": "0", "PYTHONDONTWRITEBYTECODE": "1",
+}  # fmt: skip
+_ENDING_SECONDS = 5.0
+_AT_ONCE = 1 << 20
+_HEADER_BYTES = 1 << 20
+_MESSAGE_CHARACTERS = 2_000
+_TOO_COMPLEX = "the query is too complex for this node"
+# Error classes that may be reported, apart from those of the query and the engine.
+_KINDS: dict[str, type[OdfchainError]] = {
+    name: getattr(errors, name)
+    for name in (
+        "BadInputError", "BrokenChainError", "CodecError", "DatasetNotFoundError", "InvalidIdError",
+        "ObjectCorruptedError", "ObjectNotFoundError", "OversizedInputError",
+        "PointNotFoundError", "SchemaError", "SliceNotFoundError", "StoreError", "UnsupportedVersionError",
+    )
+}  # fmt: skip
+_PROGRAM = "odfchain.api.query_process"
+_LINE_BYTES = 64 << 20
+_PIPE_BYTES = 1 << 20
+_OWN_MESSAGE_CHARACTERS = 10_000
+_NO_MEMORY = ("memory allocation of", "Cannot allocate memory", "out of memory", "std::bad_alloc")
+
+
+# --- a process ---------------------------------------------------------------------------------------
+
+
+class Pipe(io.RawIOBase):
+    """The process's output; reading uses up the seconds that are `left`, where there is a limit."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._poll = select.poll()
+        self._poll.register(number, select.POLLIN)
+        self.left: float | None = None
+
+    def readable(self) -> bool:
+        """It is there to be read."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        """The next bytes, none at the end."""
+        began = time.monotonic()
+        if not self._poll.poll(None if self.left is None else max(0.0, self.left) * 1_000):
+            raise TimeoutError
+        if self.left is not None:
+            self.left -= time.monotonic() - began
+        return os.readv(self._number, [buffer])
+
+
+class ChildProcess:
+    """A process that has loaded the engine, or is about to; what it writes is that of a stranger."""
+
+    def __init__(
+        self, start: Callable[[contextlib.ExitStack, dict[str, Any]], Any], *, starting_seconds: float
+    ) -> None:
+        """`start` makes the process with these pipes; what it enters into the stack is left at the end."""
+        self._ready = False
+        self._owner = os.getpid()
+        self._starting_seconds = starting_seconds
+        with contextlib.ExitStack() as files:
+            self._complaints = files.enter_context(tempfile.TemporaryFile())
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._complaints}
+            self._child = start(files, pipes)
+            files.callback(self._end)
+            self._pipe = Pipe(self._child.stdout.fileno())
+            self._said = io.BufferedReader(self._pipe, _AT_ONCE)
+            self._files = files.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The process is gone, and all that it had."""
+        if os.getpid() == self._owner:  # a fork of this one has no business with it
+            self._files.close()
+
+    def ready(self) -> None:
+        """The engine is loaded."""
+        if self._ready:
+            return
+        try:
+            line = self._read(len(READY), self._starting_seconds)
+        except TimeoutError:
+            line = b""
+        if line != READY:
+            code = self._code()
+            how = "in time" if code is None else f"(exit code {code}): {self._complaint()}"
+            raise EngineError(f"the process that answers queries did not start {how}")
+        self._ready = True
+
+    def _read(self, most: int, seconds: float) -> bytes:
+        self._pipe.left = seconds
+        # blocks until `most` bytes, the end, or TimeoutError
+        return self._said.read(most)
+
+    def _code(self) -> int | None:
+        # it exits a moment after its last output
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code: int = self._child.wait(0.5)
+            return code
+        return None
+
+    def _complaints_text(self) -> str:
+        self._complaints.seek(0)
+        return self._complaints.read(SAID_BYTES).decode("utf-8", "replace").strip()
+
+    def _complaint(self) -> str:
+        lines = self._complaints_text().splitlines()
+        return one_line(lines[-1]) if lines else "it said nothing"
+
+    def _end(self) -> None:
+        self._child.kill()
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.close()  # what waits for a question ends as well
+        self._child.wait()
+        # of what is behind a sandbox the last to end closes the output
+        with contextlib.suppress(TimeoutError):
+            while self._read(_AT_ONCE, _ENDING_SECONDS):
+                pass
+        self._child.stdout.close()
+
+
+def request_of(
+    engine: Embedded,
+    sql: str,
+    pins: Pins,
+    params: Mapping[str, Any] | None,
+    limits: AskedLimits,
+    **more: Any,
+) -> dict[str, Any]:
+    """What a process is asked."""
+    given = pins.given
+    request = {
+        "sql": sql, "params": _row_of(params, limits) if params else None, "limit": None, "skip": 0,
+        "workspace": str(pins.workspace.root), "as_at": pins.as_at and str(pins.as_at),
+        "given": None if given is None else [[name, *map(str, pin)] for name, pin in given.items()],
+        "partitions": engine.partitions, "batch_size": engine.batch_size, "without": sorted(engine.without),
+    }  # fmt: skip
+    return request | more
+
+
+def _row_of(params: Mapping[str, Any], limits: AskedLimits) -> str:
+    """Values by name as a row of Arrow, so that their types stay what they are."""
+    import pyarrow as pa
+
+    try:
+        scalars = [value if isinstance(value, pa.Scalar) else pa.scalar(value) for value in params.values()]
+        arrays = [pa.array([scalar], scalar.type) for scalar in scalars]
+        row = pa.RecordBatch.from_arrays(arrays, [str(name) for name in params])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, row.schema) as stream:
+            stream.write_batch(row)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise QueryError(f"invalid parameter value: {one_line(str(error))}") from None
+    if sink.tell() > limits.text_bytes:
+        raise QueryError(f"the parameters have more than {limits.text_bytes:,} bytes")
+    return base64.b64encode(sink.getvalue()).decode()
+
+
+def _error(
+    reported: dict[str, Any], most: int, kind_of: Callable[[str], type[OdfchainError]]
+) -> OdfchainError:
+    message, hint, *excerpt = (
+        text and printable(str(text), most)
+        for text in (reported["message"], reported["hint"], *reported["excerpt"][:2])
+    )
+    if reported["kind"] == "QueryError":
+        return QueryError(message, hint=hint, excerpt=tuple(excerpt))
+    return kind_of(reported["kind"])(message, hint=hint)
+
+
+# --- queries of others -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """How such queries are run: each by a process of its own."""
+
+    limits: AskedLimits = ASKED
+    sandbox: Literal["prefer", "require"] = "prefer"
+    """Without a sandbox: the same process, with a note; or an error."""
+    engine: Embedded = field(default_factory=lambda: Embedded(partitions=2))
+    """Its tasks, batches and functions count; 1 partition makes sums and orders the same each time."""
+    progress: Progress = SILENT
+    """Reports a missing sandbox."""
+
+    def answer(
+        self,
+        sql: str,
+        pins: Pins,
+        *,
+        params: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        skip: int = 0,
+    ) -> QueryResult:
+        """The rows of one query, all of them here; no more than `limit` after `skip` others, as in SQL."""
+        check_text(sql, self.limits)
+        request = request_of(self.engine, sql, pins, params, self.limits, limit=limit, skip=skip)
+        if pins.given is None:
+            shown = [pins.workspace.root / "datasets"]
+        else:
+            shown = [pins.workspace.dataset(each).folder for each, _ in pins.given.values()]
+        # it ends with the thread that starts it
+        with WorkerProcess(self.limits, shown, sandboxed=self._sandboxed()) as process:
+            return process.answer(request, pins)
+
+    def _sandboxed(self) -> bool:
+        if "had" not in _SAID:
+            try:
+                require_sandbox(otherwise="")
+            except EngineError as error:
+                if self.sandbox == "require":
+                    raise
+                if error.message not in _SAID:
+                    _SAID.add(error.message)
+                    self.progress.note(f"{error}; they run in a plain process ({error.hint})")
+                return False
+            _SAID.add("had")
+        return True
+
+
+# Notes on sandboxes that this process has printed.
+_SAID: set[str] = set()
+
+
+class WorkerProcess(ChildProcess):
+    """A process that has loaded the engine, or is about to; it answers once."""
+
+    def __init__(self, limits: AskedLimits, shown: Sequence[Path], *, sandboxed: bool) -> None:
+        self._limits = limits
+        threads = {"TOKIO_WORKER_THREADS": str(limits.threads), "RAYON_NUM_THREADS": str(limits.threads)}
+        environment = ENVIRONMENT | threads
+
+        def begin(files: contextlib.ExitStack, pipes: dict[str, Any]) -> Any:
+            if sandboxed:
+                read = [*shown, schema_path("odf.fbs").parent]
+                return start(command(limits), read=read, write=(), environment=environment, **pipes)
+            folder = files.enter_context(tempfile.TemporaryDirectory(prefix="odfchain-query-"))
+            own = environment_kept() | environment | {"TMPDIR": folder, "HOME": folder}
+            return subprocess.Popen(command(limits), env=own, cwd=folder, start_new_session=True, **pipes)
+
+        super().__init__(begin, starting_seconds=limits.starting_seconds)
+
+    def answer(self, request: dict[str, Any], pins: Pins) -> QueryResult:
+        """The answer to what `Worker` asks; errors as there."""
+        self.ready()
+        most = _HEADER_BYTES + 2 * self._limits.answer_bytes
+        try:
+            self._child.stdin.write(json.dumps(request).encode() + b"\n")
+            self._child.stdin.flush()
+            said = self._read(most + 1, self._limits.seconds)
+        except TimeoutError:
+            raise EngineError(
+                f"the query took longer than {self._limits.seconds:g} s", hint="ask for less at a time"
+            ) from None
+        except BrokenPipeError:
+            said = b""
+        header, _, body = said.partition(b"\n")
+        reported = _parsed_header(header)
+        if isinstance(reported, OdfchainError):
+            raise reported
+        if reported is None or reported[0] != len(body):
+            raise self._broken()
+        schema, batches = _checked_rows(body, self._limits)
+        return QueryResult(
+            schema, Pins(pins.workspace, given=reported[1]).used(reported[1]), lambda: iter(batches)
+        )
+
+    def _broken(self) -> OdfchainError:
+        code = self._code() or 0
+        # killed; behind a sandbox a signal arrives as an exit code above 128
+        if code < 0 or code > 128:
+            return QueryError(_TOO_COMPLEX, hint="make it shorter, or ask for less at a time")
+        how = f"ended: {self._complaint()}" if code else "did not say what it should"
+        return EngineError(f"the process that answers queries {how}")
+
+
+def command(limits: AskedLimits) -> Sequence[str]:
+    """The command line of the process."""
+    limited = json.dumps(dataclasses.asdict(limits))
+    return [sys.executable, "-P", "-m", "odfchain.query.process", limited]
+
+
+_Read = dict[str, tuple[DatasetId, Multihash]]
+
+
+def _parsed_header(header: bytes) -> tuple[int, _Read] | OdfchainError | None:
+    # the process has run an untrusted query: any header may come
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidIdError):
+        reported = json.loads(header)
+        if "error" in reported:
+            return _error(reported["error"], _MESSAGE_CHARACTERS, lambda kind: _KINDS.get(kind, EngineError))
+        read = {
+            name: (DatasetId.parse(id_), Multihash.parse(block)) for name, id_, block in reported["inputs"]
+        }
+        return int(reported["bytes"]), read
+    return None
+
+
+def _checked_rows(body: bytes, limits: AskedLimits) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    import pyarrow as pa
+
+    try:
+        # a compressed buffer can grow far beyond the bytes that were read
+        for message in pa.ipc.MessageReader.open_stream(body):
+            _check_uncompressed(message)
+        with pa.ipc.open_stream(body) as stream:
+            batches = list(stream)
+            for batch in batches:
+                batch.validate(full=True)
+            if sum(batch.num_rows for batch in batches) > limits.rows:
+                raise EngineError("the process that answers queries sent more rows than it may")
+            return stream.schema, batches
+    except (pa.ArrowException, CodecError, OSError, ValueError) as error:
+        raise EngineError(f"the query process sent an unreadable answer: {one_line(str(error))}") from None
+
+
+def _check_uncompressed(message: pa.Message) -> None:
+    buffer = FlatBuffer(bytes(message.metadata))
+    header = _member(buffer, buffer.table(buffer.root_position(), 0), 2)
+    if header is not None and message.type == "dictionary":
+        header = _member(buffer, header, 1)
+    # `BodyCompression` of RecordBatch (Arrow format, `Message.fbs`)
+    if header is not None and message.type != "schema" and header.field(3, 4):
+        raise ValueError("it is compressed")
+
+
+def _member(buffer: FlatBuffer, table: TableView, slot: int) -> TableView | None:
+    position = table.field(slot, 4)
+    return buffer.table(buffer.follow(position), 1) if position else None
+
+
+# --- queries of the user -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Runs queries as `engine` does, in a process of their own."""
+
+    engine: Embedded
+
+    def run(
+        self,
+        sql: str,
+        pins: Pins,
+        *,
+        params: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        skip: int = 0,
+        seconds: float | None = None,
+    ) -> QueryResult:
+        """The rows of one query; nothing is computed before they are asked for.
+
+        `params` are the values of `$name`, `limit` the most rows that are given after `skip` others, and
+        `seconds` how long it may take in all, without what the reader of the rows takes.
+        """
+        reported, process = self._asked(sql, pins, params, seconds, limit=limit, skip=skip)
+        import pyarrow as pa
+
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(reported["schema"])))
+        read = {n: (DatasetId.parse(i), Multihash.parse(b)) for n, i, b in reported["inputs"]}
+        pinned = Pins(pins.workspace, given=read)
+        inputs = pinned.used(read)
+        pins.named = pinned.named
+
+        turn = process.turn
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            rows = process.rows()
+            weakref.finalize(rows, process.give_up, turn, reading=True)  # also where they are not read
+            return rows
+
+        result = QueryResult(schema, inputs, batches, slices=SlicesRead(*reported["slices"]))
+        weakref.finalize(result, process.give_up, turn, reading=False)
+        return result
+
+    def explain(self, sql: str, pins: Pins, *, params: Mapping[str, Any] | None = None) -> str:
+        """How the query would be run, as text; errors as `run`."""
+        reported, process = self._asked(sql, pins, params, None, explain=True)
+        process.free()
+        return str(reported["text"])
+
+    def _asked(
+        self, sql: str, pins: Pins, params: Mapping[str, Any] | None, seconds: float | None, **more: Any
+    ) -> tuple[dict[str, Any], LocalProcess]:
+        checked_text(sql)
+        process = _taken()
+        try:
+            spill, (checked, state_bytes) = process.spill(self.engine.spill), self.engine.checked.kept_in
+            request = request_of(
+                self.engine, sql, pins, params, OWN,
+                explain=False, spill=spill and str(spill), memory=self.engine.memory,
+                checked=checked and str(checked), state_bytes=state_bytes, environment=dict(os.environ),
+            )  # fmt: skip
+            return process.plan(json.dumps(request | more).encode() + b"\n", seconds), process
+        except OdfchainError:
+            process.free()
+            raise
+        except BaseException:
+            process.close()
+            raise
+
+
+class LocalProcess(ChildProcess):
+    """A process that answers one query after the other."""
+
+    def __init__(self) -> None:
+        self._idle_since = time.monotonic()
+        self._reading = False
+        self._seconds = 0.0
+        self._query = contextlib.ExitStack()
+        # Which query it is at; what was left of an earlier one concerns it no more.
+        self.turn = 0
+
+        def begin(files: contextlib.ExitStack, pipes: dict[str, Any]) -> Any:
+            files.callback(self._query.close)
+            links = tempfile.TemporaryDirectory(prefix="odfchain-queries-", dir=in_memory())
+            path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", _PROGRAM, files.enter_context(links)],
+                env=os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
+                start_new_session=True,  # Ctrl-C is for who asks
+                **pipes,
+            )
+
+        super().__init__(begin, starting_seconds=OWN.starting_seconds)
+        with contextlib.suppress(AttributeError, OSError):  # Linux alone has it, and it may be too much
+            fcntl.fcntl(self._child.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
+    def fits(self) -> bool:
+        """True if it still waits for a query."""
+        return time.monotonic() - self._idle_since < IDLE_SECONDS / 2 and self._child.poll() is None
+
+    def spill(self, folder: Path | None) -> Path | None:
+        """A place for what memory does not hold, which is gone after the query; None where there is none."""
+        if folder is None:
+            return None
+        with contextlib.suppress(StoreError):  # nothing can be written there: memory is the end
+            base = folder / "queries"
+            fsio.make_folder(base)
+            return self._query.enter_context(fsio.private_folder(base))
+        return None
+
+    def plan(self, request: bytes, seconds: float | None) -> dict[str, Any]:
+        """Plan the query: the tables that it reads and the columns that it gives, or how it would be run."""
+        self.ready()
+        self._pipe.left, self._seconds = seconds, seconds or 0.0
+        self._write(request)
+        return self._line()
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the query that was planned, as they are computed."""
+        self._reading = True
+        return self._rows()
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        try:
+            self._write(ROWS)
+            with self._noticed():
+                stream = pa.ipc.open_stream(pa.PythonFile(self._said, "r"))
+            while True:
+                with self._noticed():
+                    batch = next(stream, None)
+                if batch is None:
+                    break
+                yield batch
+            self._line()
+        except OdfchainError:
+            self.free()
+            raise
+        except BaseException:
+            self.close()
+            raise
+        self.free()
+
+    def give_up(self, turn: int, *, reading: bool) -> None:
+        """Discard the result of a query (`reading`: the rows of it)."""
+        if turn == self.turn and reading == self._reading:
+            if reading:
+                self.close()
+            else:
+                self.free()
+
+    def free(self) -> None:
+        """The query is done; the process waits for the next one, if it can."""
+        self._query.close()
+        self._reading = False
+        self.turn += 1
+        if _idle or not self._ready or self._child.poll() is not None:
+            self.close()
+        else:
+            self._idle_since = time.monotonic()
+            _idle.append(self)
+
+    def _write(self, data: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):  # why it ended shows when it is read
+            self._child.stdin.write(data)
+            self._child.stdin.flush()
+
+    def _line(self) -> dict[str, Any]:
+        with self._noticed():
+            line = self._said.readline(_LINE_BYTES)
+        if not line.endswith(b"\n"):
+            raise self._broken()
+        reported: dict[str, Any] = json.loads(line)
+        if "error" in reported:
+            raise _error(reported["error"], _OWN_MESSAGE_CHARACTERS, _kind_of)
+        return reported
+
+    @contextlib.contextmanager
+    def _noticed(self) -> Iterator[None]:
+        import pyarrow as pa
+
+        try:
+            yield
+        except TimeoutError:
+            self.close()
+            raise EngineError(
+                f"the query took longer than {self._seconds:g} s",
+                hint="give it more with --timeout, or use --engine spark",
+            ) from None
+        except (pa.ArrowInvalid, OSError):
+            # the process is alive, so the stream itself is wrong
+            if self._code() is None:
+                raise
+            raise self._broken() from None
+
+    def _broken(self) -> OdfchainError:
+        code, said = self._code(), self._complaints_text()
+        self.close()
+        # the kernel kills a process that exceeds the memory of the machine
+        if code == -signal.SIGKILL or any(text in said for text in _NO_MEMORY):
+            return out_of_memory()
+        if code is not None and code < 0:
+            return QueryError(
+                "the query is too complex for the engine",
+                hint="make it shorter, with fewer parts within parts, or use --engine spark",
+            )
+        last = said.splitlines()[-1:] or ["it said nothing"]
+        return EngineError(f"the process that answers queries ended: {one_line(last[0])}")
+
+
+# The one that waits for a query, if there is one.
+_idle: deque[LocalProcess] = deque()
+
+
+def begin() -> None:
+    """A process is there, or about to be, for the query that comes."""
+    if not _idle and find_spec("datafusion") is not None:
+        _idle.append(LocalProcess())
+
+
+def _taken() -> LocalProcess:
+    if find_spec("datafusion") is None:
+        raise not_installed()
+    with contextlib.suppress(IndexError):
+        while True:
+            # a process that was started ahead
+            process = _idle.popleft()
+            if process.fits():
+                return process
+            process.close()
+    return LocalProcess()
+
+
+def _close_idle() -> None:
+    with contextlib.suppress(IndexError):
+        while True:
+            _idle.popleft().close()
+
+
+atexit.register(_close_idle)
+os.register_at_fork(after_in_child=_idle.clear)
+
+
+def _kind_of(name: str) -> type[OdfchainError]:
+    # the nearest class whose constructor takes a message and a hint only
+    kinds = getattr(errors, name, EngineError).__mro__
+    kind: type[OdfchainError] = next(k for k in kinds if k.__init__ is OdfchainError.__init__)  # type: ignore[misc]
+    return kind
