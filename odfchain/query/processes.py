@@ -39,7 +39,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from odfchain import errors
 from odfchain.errors import CodecError, EngineError, InvalidIdError, OdfchainError, QueryError, StoreError
 from odfchain.limits import ASKED, OWN, AskedLimits
 from odfchain.odf.flatbuffers import FlatBuffer, TableView, schema_path
@@ -73,9 +72,10 @@ _AT_ONCE = 1 << 20
 _HEADER_BYTES = 1 << 20
 _MESSAGE_CHARACTERS = 2_000
 _TOO_COMPLEX = "the query is too complex for this node"
+_ERRORS = sys.modules[OdfchainError.__module__]
 # Error classes that may be reported, apart from those of the query and the engine.
 _KINDS: dict[str, type[OdfchainError]] = {
-    name: getattr(errors, name)
+    name: getattr(_ERRORS, name)
     for name in (
         "BadInputError", "BrokenChainError", "CodecError", "DatasetNotFoundError", "InvalidIdError",
         "ObjectCorruptedError", "ObjectNotFoundError", "OversizedInputError",
@@ -648,6 +648,6 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 def _kind_of(name: str) -> type[OdfchainError]:
     # the nearest class whose constructor takes a message and a hint only
-    kinds = getattr(errors, name, EngineError).__mro__
+    kinds = getattr(_ERRORS, name, EngineError).__mro__
     kind: type[OdfchainError] = next(k for k in kinds if k.__init__ is OdfchainError.__init__)  # type: ignore[misc]
     return kind

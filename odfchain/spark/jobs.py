@@ -14,6 +14,7 @@ import functools
 import os
 import pickle
 import re
+import sys
 import tempfile
 import threading
 import time
@@ -26,7 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from odfchain import errors
 from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFullError, was_interrupted
 from odfchain.progress import Progress, WorkDone, shows_work, time_left
 from odfchain.slices.marker import find_marker
@@ -177,7 +177,7 @@ _CALL = re.compile(r"An error occurred while calling \S+$")
 _LOST = re.compile(r"ExecutorLostFailure \(.*?\) Reason: (.+)")
 # Errors that workers raise and that are not Spark's own (`odfchain.spark.executor_files.translate_errors`).
 _RAISED: dict[str, type[OdfchainError]] = {
-    name: getattr(errors, name)
+    name: getattr(sys.modules[OdfchainError.__module__], name)
     for name in (
         "AccessError", "BadInputError", "ObjectCorruptedError", "ObjectNotFoundError", "OversizedInputError",
         "StorageFullError", "StoreError", "TransferError",

@@ -299,6 +299,7 @@ class CharacterCheck:
         self._line = 1
 
     def check(self, chunk: str, *, last: bool) -> None:
+        """Refuse them in the next part of a text."""
         if control := _CONTROL.search(chunk):
             line = self._line + chunk.count("\n", 0, control.start())
             message = f"line {line:,}: not valid JSON: control character 0x{ord(control[0]):02x}"
